@@ -1,0 +1,1 @@
+"""What users call: load, launch, connect, sources, check, peek. ``pydp2`` re-exports it."""

@@ -1,0 +1,40 @@
+"""What this process may use of the machine: cores and memory, control groups included."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cores() -> int:
+    """Cores that this process may use: affinity and the control group's quota, rounded up, at least 1."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota()
+    return max(1, min(count, quota) if quota else count)
+
+
+def memory() -> int:
+    """Bytes of memory that this process may use: the machine's, or the control group's limit if that is less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = _read(name)
+        if text.isdigit():
+            total = min(total, int(text))
+    return total
+
+
+def _quota() -> int | None:
+    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
+    if quota.isdigit() and period.isdigit():
+        return -(-int(quota) // int(period))
+    quota, period = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    if quota.isdigit() and period.isdigit():
+        return -(-int(quota) // int(period))
+    return None
+
+
+def _read(name: str) -> str:
+    try:
+        return Path(name).read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,290 @@
+"""Starting a service: resolve what the user gave, start the server process, and own it until it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pydp2.api import machine
+from pydp2.api.rundir import RunDir, take_path
+from pydp2.api.sources import Files, Source
+from pydp2.client import Client, ask_stats
+from pydp2.config import job_options, service_options
+from pydp2.errors import GuardError, OptionError, OptionTypeError, ServiceLost, ServiceUnreachable, from_wire
+from pydp2.files import FileList
+from pydp2.protocol import plain
+from pydp2.providers import Provider, address_of
+from pydp2.server.spec import ServiceSpec, receive_plain, send_spec
+from pydp2.worker.main import IN_WORKER
+
+_END = 5.0  # seconds that a service has to end in order
+_LEAST_MEMORY = 1 << 20
+# The server forks workers, so it must have one thread: numpy's BLAS would start more. Workers share the cores anyway.
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class Service:
+    """A running service that this program started, and ends: at the latest when the program does.
+
+    ``address``: what ``connect`` takes. ``pid``: the server process.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, address: str, rundir: RunDir) -> None:
+        self.address = address
+        self.pid = process.pid
+        self._process = process
+        self._end = weakref.finalize(self, _end, process, control, rundir, os.getpid())
+
+    def connect(self, **options: Any) -> Client:
+        """A client of this service; ``options`` are the job's (see :func:`pydp2.connect`)."""
+        return connect(self.address, **options)
+
+    def stats(self) -> dict[str, Any]:
+        """How it is going: workers (pid, rate, waits), pool, memory, who waits for whom, as plain data."""
+        return ask_stats(self.address)
+
+    def poll(self) -> int | None:
+        """The exit status of the server process, None while it runs."""
+        return self._process.poll()
+
+    def close(self) -> None:
+        """End the service and wait until nothing of it is left. Closing twice is fine."""
+        self._end()
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def launch(
+    files: Files | Source,
+    provider: str | Provider | None = None,
+    *,
+    args: Mapping[str, Any] | None = None,
+    is_train: bool | None = None,
+    root: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Service:
+    """Start a service of this program over a file list.
+
+    Args:
+        files: path of the list (``train.list``), the entries themselves, or a :class:`Source`.
+        provider: the decorated function, or its address: ``"module.process"``, ``"module:process"``,
+            ``"file.py:process"``.
+        args: keywords for the ``init_hook``, plain data.
+        is_train: what the hook is told; decides whether samples are shuffled where the provider does not say;
+            default True.
+        root: working directory of the workers, where the provider is looked up first; default: the present one.
+        options: ``workers, memory_limit, sample_timeout, on_error, bind, input_order``.
+
+    Raises:
+        OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
+        ProviderError: the provider's module or its ``init_hook`` raised.
+        ServiceUnreachable: the address is taken.
+        GuardError: called inside a worker, usually for lack of an ``if __name__ == "__main__"`` guard.
+    """
+    _guard()
+    chosen = service_options(**options)
+    if isinstance(files, Source):
+        provider = provider or files.provider
+        args = files.args if args is None else args
+        is_train = files.is_train if is_train is None else is_train
+        files = files.files
+    if provider is None:
+        raise OptionTypeError('a provider is needed, as in launch("train.list", "my_provider.process")')
+    address = address_of(provider)
+    home = Path(root or Path.cwd()).resolve()
+    file_list = _files(files, home if root is not None else None)
+    encoded = plain.encode({} if args is None else _keywords(args))
+    available = machine.memory()
+    limit = chosen.memory_limit if chosen.memory_limit is not None else available // 4
+    if limit < _LEAST_MEMORY:
+        raise OptionError(f"memory_limit must be at least {_LEAST_MEMORY} bytes, got {limit}")
+    rundir = RunDir()
+    locks = [rundir.lock]
+    try:
+        bind = chosen.bind or rundir.address("clients")
+        if chosen.bind is not None and bind.startswith("ipc://"):
+            locks.append(take_path(bind.removeprefix("ipc://")))
+        spec = ServiceSpec(
+            provider=address,
+            args=encoded,
+            is_train=True if is_train is None else bool(is_train),
+            input_order=chosen.input_order or (),
+            root=str(home),
+            path=tuple(_search_path()),
+            workers=chosen.workers or machine.cores(),
+            memory_limit=limit,
+            memory=available,
+            sample_timeout=chosen.sample_timeout,
+            skip_errors=chosen.on_error == "skip",
+            client_address=bind,
+            worker_address=rundir.address("workers"),
+            run_dir=str(rundir.path),
+        )
+        return _start(spec, file_list, rundir, locks)
+    except BaseException:
+        rundir.remove()
+        raise
+    finally:
+        for lock in locks:
+            with contextlib.suppress(OSError):
+                os.close(lock)
+
+
+def connect(address: str, *, timeout: float = 10.0, **options: Any) -> Client:
+    """Attach to the service at ``address`` as its trainer.
+
+    Args:
+        address: what the service printed, ``ipc://…`` or ``tcp://127.0.0.1:…``.
+        timeout: seconds to wait for an answer.
+        options: ``batch_size`` (needed), ``seed=0, shuffle, order="strict", interleave=16, pool_bytes``,
+            ``last_batch="keep", prefetch=2``.
+
+    Raises:
+        OptionError, OptionTypeError: an option that cannot be, or that belongs to the service.
+        ServiceUnreachable: nobody answers. JobTaken: another trainer reads this job.
+    """
+    _guard()
+    chosen = job_options(**options)
+    if not isinstance(address, str) or not address.startswith(("ipc://", "tcp://")):
+        raise OptionError(f'address must be as the service prints it, "ipc://…" or "tcp://…", got {address!r:.80}')
+    return Client(address, _plain(chosen), timeout=timeout)
+
+
+def load(
+    files: Files | Source,
+    provider: str | Provider | None = None,
+    *,
+    args: Mapping[str, Any] | None = None,
+    is_train: bool | None = None,
+    root: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Client:
+    """Start a service and attach to it: ``for batch in pydp2.load("train.list", "my.process", batch_size=128)``.
+
+    Takes what :func:`launch` and :func:`connect` take. The service ends with the client: at :meth:`Client.close`, when
+    the client is not used any more, or with the program.
+    """
+    from dataclasses import fields
+
+    from pydp2.config import JobOptions, check_options
+
+    job_names = {f.name for f in fields(JobOptions)}
+    job = {name: value for name, value in options.items() if name in job_names}
+    rest = {name: value for name, value in options.items() if name not in job_names}
+    chosen = job_options(**job)
+    from pydp2.config import SERVICE_OPTIONS
+
+    check_options(rest, {*SERVICE_OPTIONS, *job_names})
+    service = launch(files, provider, args=args, is_train=is_train, root=root, **rest)
+    try:
+        return Client(service.address, _plain(chosen), on_close=service.close)
+    except BaseException:
+        service.close()
+        raise
+
+
+# -- inside ------------------------------------------------------------------------------------------------------------
+def _guard() -> None:
+    if sys.platform == "win32":
+        raise OptionError("pydp2 needs Linux (or macOS, without promises): its workers are forked; on Windows use WSL")
+    if IN_WORKER in os.environ:
+        raise GuardError(
+            "a worker process cannot start or read a service; the module of the provider does so when it is imported: "
+            'put that code under `if __name__ == "__main__":`'
+        )
+
+
+def _files(files: Files, home: Path | None) -> FileList:
+    if isinstance(files, str | os.PathLike):
+        path = Path(files)
+        return FileList.read(home / path if home is not None and not path.is_absolute() else path)
+    return FileList.of(files)
+
+
+def _keywords(args: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(args, Mapping):
+        raise OptionTypeError(f"args must be a dict of keywords for the init_hook, got {type(args).__name__}")
+    for key in args:
+        if not isinstance(key, str):
+            raise OptionTypeError(f"args must have names as keys, got the key {key!r:.80} ({type(key).__name__})")
+    return dict(args)
+
+
+def _plain(options: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(options)
+
+
+def _search_path() -> list[str]:
+    """Where this program finds its modules; its working directory stands for ''."""
+    return [str(Path(entry).resolve()) if entry else str(Path.cwd()) for entry in sys.path]
+
+
+def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int]) -> Service:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    package = str(Path(__file__).resolve().parents[2])
+    code = (
+        f"import sys; p = {package!r}; p in sys.path or sys.path.insert(0, p); "
+        f"from pydp2.server.main import main; sys.exit(main({theirs.fileno()}))"
+    )
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code],
+            pass_fds=[theirs.fileno(), *locks],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C reaches this program; it ends the service in order
+            env=os.environ | _ONE_THREAD,
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    try:
+        send_spec(ours, spec, files)
+        answer = receive_plain(ours)
+    except (EOFError, OSError):
+        status = process.wait(_END)
+        ours.close()
+        raise ServiceLost(f"the server process ended while it started (exit status {status})") from None
+    except BaseException:
+        _end(process, ours, rundir, os.getpid())
+        raise
+    if "error" in answer:
+        _end(process, ours, rundir, os.getpid())
+        raise from_wire(answer["error"])
+    return Service(process, ours, str(answer["address"]), rundir)
+
+
+def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDir, owner: int) -> None:
+    """Close the control channel, wait, and if that is not enough, kill."""
+    if os.getpid() != owner:
+        return  # a fork of the program that started it
+    control.close()
+    deadline = time.monotonic() + _END
+    while process.poll() is None:
+        if time.monotonic() > deadline:
+            process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+    rundir.remove()
+
+
+__all__ = ["Service", "ServiceUnreachable", "connect", "launch", "load"]

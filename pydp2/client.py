@@ -1,0 +1,319 @@
+"""A trainer's end of a job: iterating is one pass, and the stream's state lives here.
+
+No thread: batches that were granted arrive in ZeroMQ's own while the trainer computes (``prefetch`` of them), and are
+turned into arrays when they are asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pydp2.errors import (
+    ClientUseError,
+    Error,
+    ProtocolError,
+    RemoteProtocolError,
+    ServiceLost,
+    ServiceUnreachable,
+    from_wire,
+)
+from pydp2.inputs import Batch, Columns
+from pydp2.inputs.declaration import Declaration
+from pydp2.protocol import messages as m
+from pydp2.protocol.moves import Role, client_link
+from pydp2.transport import Line, buffers
+from pydp2.transport.sockets import context
+
+_RETRY = 0.1  # seconds between attempts to connect
+_LOOK = 1.0  # seconds after which a wait looks again whether the other side lives
+
+
+class Connection:
+    """Messages to and from a service, checked; shared by trainers and by whoever asks for figures."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._zmq = context()
+        try:
+            self._line = Line(self._zmq, address, watch=True)
+        except Error:
+            self._zmq.term()
+            raise
+        self._link = client_link(Role.CLIENT)
+
+    def send(self, message: m.Message) -> None:
+        """Send one message."""
+        self._link.sending(message)
+        self._line.send([m.encode(message)])
+
+    def receive(self, deadline: float | None) -> tuple[m.Message, list[memoryview]] | None:
+        """The next message, or None when ``deadline`` (``time.monotonic``) has passed. Raises ServiceLost."""
+        while True:
+            frames = self._line.receive()
+            if frames is not None:
+                message, body = m.decode(frames)
+                self._link.received(message)
+                if isinstance(message, m.Closing):
+                    raise ServiceLost(f"the service at {self.address} ended: {message.reason}")
+                if isinstance(message, m.Probe):
+                    continue
+                return message, list(body)
+            if self._line.lost:
+                if self._line.wait(0) and (frames := self._line.receive()) is not None:
+                    continue
+                raise ServiceLost(f"the service at {self.address} went away without a word; look at what it wrote last")
+            left = _LOOK if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return None
+            self._line.wait(max(1, int(min(left, _LOOK) * 1000)))
+
+    def stale(self) -> None:
+        """The message that ended a pass belonged to one that was left before."""
+        self._link.stale()
+
+    def close(self, linger_ms: int = 200) -> None:
+        """Close the connection."""
+        self._line.close(linger_ms)
+        self._zmq.term()
+
+
+def connect_once(address: str, first: m.Message, deadline: float) -> tuple[Connection, m.Message]:
+    """Connect, say ``first``, and wait for the answer; try again until ``deadline`` while nobody is there."""
+    began = time.monotonic()
+    path = address.removeprefix("ipc://") if address.startswith("ipc://") else None
+    while True:
+        if path is None or Path(path).exists():
+            connection = Connection(address)
+            try:
+                connection.send(first)
+                answer = connection.receive(deadline)
+            except ServiceLost as lost:
+                connection.close(0)
+                if "ended:" in str(lost):
+                    raise
+                answer = None
+            except BaseException:
+                connection.close(0)
+                raise
+            else:
+                if answer is not None:
+                    return connection, answer[0]
+                connection.close(0)
+        if time.monotonic() + _RETRY > deadline:
+            raise ServiceUnreachable(
+                f"nobody answers at {address} (tried for {time.monotonic() - began:.0f} s); start it with "
+                "`pydp2 serve LIST --provider ADDRESS` and use the address that it prints"
+            )
+        time.sleep(_RETRY)
+
+
+class Client:
+    """The batches of one job. Iterating gives one pass; leaving a loop and iterating again gives the next one.
+
+    A client belongs to the thread that iterates it and to the process that made it. Raises ClientUseError when it is
+    used otherwise, ServiceLost when the service goes away, and the errors of the data (ProviderError, BadSample,
+    FileCondemned, NotRepeatable, SampleTooLarge) at their place in the stream.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        options: Mapping[str, Any],
+        *,
+        timeout: float = 10.0,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self.address = address
+        self._pid = os.getpid()
+        self._prefetch = int(options["prefetch"])
+        self._on_close = on_close
+        attach = m.Attach(m.WIRE_VERSION, "default", dict(options), self._pid)
+        connection, answer = connect_once(address, attach, time.monotonic() + timeout)
+        if isinstance(answer, m.Refused):
+            connection.close()
+            raise from_wire(answer.error)
+        if not isinstance(answer, m.Welcome):
+            connection.close()
+            raise RemoteProtocolError(f"expected Welcome, got {type(answer).__name__}")
+        self._connection = connection
+        self._declaration = Declaration.from_wire(answer.declaration)
+        self._next_pass = 0
+        self._length: int | None = None
+        self._current: weakref.ref[Pass] | None = None
+        self._closed = False
+        self._waited = self._worked = 0.0
+        self._told = (0.0, 0.0)
+        self._left_at: float | None = None
+        self.samples = 0
+        """Samples delivered so far, over all passes."""
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the slots, or None where they have none."""
+        return self._declaration.slots.names
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._usable()
+        current = self._current() if self._current is not None else None
+        if current is not None and not current.over:
+            raise ClientUseError(
+                "this client is in the middle of a pass: a second iteration would mix two; leave the first loop, or "
+                "close() its iterator, before the next pass begins"
+            )
+        one = Pass(self, self._next_pass)
+        self._connection.send(m.BeginPass(self._next_pass, self._prefetch))
+        self._next_pass += 1
+        self._left_at = None
+        self._current = weakref.ref(one)
+        return one
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError(
+                "the number of batches is not known: it is after one full pass, and only where every sample weighs 1"
+            )
+        return self._length
+
+    def stats(self) -> dict[str, Any]:
+        """How the service is doing, as plain data; see ``Service.stats``."""
+        self._usable()
+        return ask_stats(self.address)
+
+    def close(self) -> None:
+        """Leave the job. A service that :func:`pydp2.load` started ends with it. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pid != os.getpid():
+            return  # the connection is the parent's; touching its sockets here would break it there
+        try:
+            self._connection.send(m.Detach())
+        except ProtocolError:
+            pass  # the service ended first
+        finally:
+            self._connection.close()
+            if self._on_close is not None:
+                self._on_close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._pid == os.getpid():
+            self.close()
+
+    # -- what a pass asks for --------------------------------------------------------------------------------------
+    def _usable(self) -> None:
+        if self._pid != os.getpid():
+            raise ClientUseError(
+                "this client was made before a fork and belongs to the parent process; call connect() in each process "
+                "(with torch's DataLoader: num_workers=0)"
+            )
+        if self._closed:
+            raise ClientUseError("this client is closed; connect() again for more passes")
+
+    def _next_batch(self, pass_id: int) -> Batch | None:
+        began = time.perf_counter()
+        if self._left_at is not None:
+            self._worked += began - self._left_at
+        while True:
+            received = self._connection.receive(None)
+            assert received is not None
+            message, body = received
+            match message:
+                case m.BatchHead() if message.pass_id == pass_id:
+                    batch = self._batch(message, body)
+                    self._left_at = time.perf_counter()
+                    self._waited += self._left_at - began
+                    waited, worked = self._waited - self._told[0], self._worked - self._told[1]
+                    self._told = (self._waited, self._worked)
+                    self._connection.send(m.Need(pass_id, 1, int(waited * 1e6), int(worked * 1e6)))
+                    return batch
+                case m.PassEnd() if message.pass_id == pass_id:
+                    self._length = message.batches if message.uniform else None
+                    return None
+                case m.Failed() if message.pass_id == pass_id:
+                    raise from_wire(message.error)
+                case m.PassEnd() | m.Failed():
+                    self._connection.stale()
+                case m.BatchHead():
+                    pass  # of a pass that was left
+                case _:
+                    raise RemoteProtocolError(f"{type(message).__name__} in the middle of a pass")
+
+    def _batch(self, head: m.BatchHead, body: list[memoryview]) -> Batch:
+        columns = Columns.from_frames(self._declaration.slots, head.rows, buffers(body))
+        self.samples += head.rows - head.padding
+        return Batch(
+            columns,
+            pass_id=head.pass_id,
+            index=head.index,
+            size=head.size,
+            pool_weight=head.pool_weight,
+            padding=head.padding,
+        )
+
+    def _leave(self, pass_id: int) -> None:
+        if not self._closed and self._pid == os.getpid() and pass_id == self._next_pass - 1:
+            with contextlib.suppress(ProtocolError):  # the service ended first
+                self._connection.send(m.LeavePass(pass_id))
+
+
+class Pass(Iterator[Batch]):
+    """The iterator of one pass."""
+
+    def __init__(self, client: Client, pass_id: int) -> None:
+        self._client = client
+        self._thread = threading.get_ident()
+        self.pass_id = pass_id
+        self.over = False
+
+    def __next__(self) -> Batch:
+        if self.over:
+            raise StopIteration
+        self._client._usable()
+        if threading.get_ident() != self._thread:
+            raise ClientUseError(
+                "this pass was begun in another thread; a client is used by one thread: hand batches over, or start "
+                "the loop in the thread that needs them"
+            )
+        try:
+            batch = self._client._next_batch(self.pass_id)
+        except Error:
+            self.over = True
+            raise
+        if batch is None:
+            self.over = True
+            raise StopIteration
+        return batch
+
+    def close(self) -> None:
+        """Leave the pass: its rest is not wanted."""
+        if not self.over:
+            self.over = True
+            self._client._leave(self.pass_id)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def ask_stats(address: str, timeout: float = 5.0) -> dict[str, Any]:
+    """Ask the service at ``address`` once how it is doing."""
+    connection, answer = connect_once(address, m.AskStats(), time.monotonic() + timeout)
+    connection.close()
+    if not isinstance(answer, m.Stats):
+        raise RemoteProtocolError(f"expected Stats, got {type(answer).__name__}")
+    return answer.data

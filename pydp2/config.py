@@ -1,0 +1,396 @@
+"""Options: their names, defaults and values, and the TOML file that holds a whole run.
+
+The one place that knows which options there are and where each belongs: :data:`SERVICE_OPTIONS` are given to
+``launch``, ``load`` or ``serve``, :data:`JOB_OPTIONS` to ``connect`` or ``load``. In Python, in TOML and as a flag an
+option has one name; an unknown or misplaced one is an error that names the right one. What an option *does* is decided
+elsewhere: see docs/semantics.md. A configuration file::
+
+    root = "../sample_data/digits"      # relative to this file; default: the folder of this file
+    provider = "digits_provider.process"
+
+    [args]                              # keyword arguments of the init_hook
+    [train]
+    list = "train.list"                 # relative to root
+    [test]
+    list = "test.list"
+    [service]
+    workers = 2
+    [job]
+    batch_size = 128
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import math
+import re
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydp2.errors import Error, OptionError, OptionTypeError
+
+Check = Callable[[str, Any], Any]
+"""(option name, value given) -> the value in its plain form, or an OptionError or OptionTypeError."""
+
+_UNITS = {"": 1, "B": 1} | {
+    prefix + unit: base**power
+    for power, prefix in enumerate("KMGT", 1)
+    for unit, base in (("B", 1000), ("IB", 1024))
+}  # fmt: skip
+_IPC_LIMIT = 107  # sun_path holds 108 bytes, the last one a NUL
+
+
+def _whole(low: int, high: int | None = None) -> Check:
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise OptionTypeError(f"{name} must be a whole number, got {_shown(value)}")
+        number = int(value)
+        if number < low or (high is not None and number >= high):
+            limits = f"at least {low}" if high is None else f"at least {low} and below {high}"
+            raise OptionError(f"{name} must be {limits}, got {number}")
+        return number
+
+    return check
+
+
+def _choice(*allowed: str) -> Check:
+    def check(name: str, value: Any) -> str:
+        if value not in allowed or not isinstance(value, str):
+            kind = OptionError if isinstance(value, str) else OptionTypeError
+            raise kind(f"{name} must be {_listed(allowed)}, got {_shown(value)}{_did_you_mean(value, allowed)}")
+        return value
+
+    return check
+
+
+def _or_none(inner: Check) -> Check:
+    return lambda name, value: None if value is None else inner(name, value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise OptionTypeError(f"{name} must be True, False or None, got {_shown(value)}")
+    return value
+
+
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise OptionTypeError(f"{name} must be a number of seconds or None, got {_shown(value)}")
+    number = float(value)
+    if not (0 < number < math.inf):
+        raise OptionError(f"{name} must be more than 0 seconds, got {number:g}; leave it out for no limit")
+    return number
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+        raise OptionTypeError(f"{name} must be a list of slot names, got {_shown(value)}")
+    double = [v for i, v in enumerate(value) if v in value[:i]]
+    if double:
+        raise OptionError(f"{name} must name each slot once, got {double[0]!r} twice")
+    return tuple(value)
+
+
+def number_of_bytes(name: str, value: Any) -> int:
+    """``value`` in bytes: a whole number of them, or text such as ``"2GiB"`` (kB, MB, GB, TB and KiB, MiB, GiB, TiB).
+
+    Raises:
+        OptionTypeError: neither a whole number nor a text.
+        OptionError: no such unit, or less than one byte; ``name`` stands in the message.
+    """
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+        unit = _UNITS.get(match[2].upper()) if match else None
+        if match is None or unit is None:
+            raise OptionError(f'{name} must be a size like "512MiB", "2GiB" or "1.5GB", or bytes, got {value!r}')
+        value = int(float(match[1]) * unit)
+    elif isinstance(value, bool) or not isinstance(value, Integral):
+        raise OptionTypeError(f'{name} must be a whole number of bytes or a text like "2GiB", got {_shown(value)}')
+    if value < 1:
+        raise OptionError(f"{name} must be at least one byte, got {value}")
+    return int(value)
+
+
+def bind_address(name: str, value: Any) -> str:
+    """An address to serve at: ``ipc://PATH``, or ``tcp://HOST:PORT`` with a loopback host (port 0 or ``*``: any).
+
+    Raises:
+        OptionTypeError: not a text.
+        OptionError: malformed, a path too long for a socket, or not loopback.
+    """
+    if not isinstance(value, str):
+        raise OptionTypeError(
+            f"{name} must be a text like ipc:///run/my.sock or tcp://127.0.0.1:5555, got {_shown(value)}"
+        )
+    scheme, separator, rest = value.partition("://")
+    if separator and scheme == "ipc":
+        return _ipc_address(name, value, rest)
+    if separator and scheme == "tcp":
+        return _tcp_address(name, value, rest)
+    raise OptionError(f"{name} must be ipc://PATH or tcp://127.0.0.1:PORT, got {value!r}")
+
+
+def _ipc_address(name: str, value: str, path: str) -> str:
+    if not path or path[0] in "@*" or "\0" in path:
+        raise OptionError(
+            f"{name} must be ipc:// and the path of a socket, got {value!r}; leave it out for a private one"
+        )
+    if len(path.encode("utf-8", "surrogateescape")) > _IPC_LIMIT:
+        raise OptionError(
+            f"{name} must have a path of at most {_IPC_LIMIT} bytes, got {len(path)} characters: {value!r}"
+        )
+    return value
+
+
+def _tcp_address(name: str, value: str, rest: str) -> str:
+    host, colon, port = rest.rpartition(":")
+    if not colon or not host or not (port == "*" or (port.isascii() and port.isdigit() and int(port) < 1 << 16)):
+        raise OptionError(f"{name} must be tcp://HOST:PORT with a port below 65536 (0 or * for any), got {value!r}")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        loopback = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise OptionError(
+            f"{name} must be on this machine's loopback (127.0.0.1, ::1 or localhost), got {value!r}; "
+            "serving other hosts needs keys, and there are none yet: forward the port over ssh instead"
+        )
+    return f"tcp://127.0.0.1:{port}" if bare == "localhost" else value
+
+
+def _option(check: Check, text: str, default: Any = MISSING) -> Any:
+    return field(default=default, metadata={"check": check, "help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """Check themselves when made; :func:`service_options` and :func:`job_options` also convert."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            plain = f.metadata["check"](f.name, value)
+            if type(plain) is not type(value) or plain != value:
+                raise OptionTypeError(f"{f.name} must be given as {plain!r}, got {_shown(value)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions(_Options):
+    """What a service is told, beside its list, provider, ``args`` and ``is_train``. Frozen, valid once made."""
+
+    workers: int | None = _option(_or_none(_whole(1)), "processes; default: the cores this process may use", None)
+    memory_limit: int | None = _option(
+        _or_none(number_of_bytes), "bytes for cache and read-ahead; default: a quarter of the memory", None
+    )
+    sample_timeout: float | None = _option(_or_none(_seconds), "seconds that one sample may take; default: off", None)
+    on_error: str = _option(_choice("raise", "skip"), "what an exception in process does to the pass", "raise")
+    bind: str | None = _option(_or_none(bind_address), "address; default: a private ipc socket", None)
+    input_order: tuple[str, ...] | None = _option(
+        _or_none(_names), "order of the slots where types are a dict; default: the dict's own", None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(_Options):
+    """What a job is told: how its passes are drawn and cut. Frozen, valid once made."""
+
+    batch_size: int = _option(_whole(1), "weight of a batch: its samples, where they weigh 1")
+    seed: int = _option(_whole(0, 1 << 64), "what the order is drawn from", 0)
+    shuffle: bool | None = _option(_or_none(_flag), "default: the provider's word", None)
+    order: str = _option(_choice("strict", "relaxed"), "relaxed promises the multiset only", "strict")
+    interleave: int = _option(_whole(1), "files that a shuffled pass takes turns with", 16)
+    pool_bytes: int = _option(number_of_bytes, "most bytes waiting in the pool; part of the order", 1 << 30)
+    last_batch: str = _option(_choice("keep", "drop", "pad"), "what becomes of a last smaller batch", "keep")
+    prefetch: int = _option(_whole(1), "batches ready at the client", 2)
+
+
+class Option(NamedTuple):
+    """One line of a table of options. ``required`` ones have no default."""
+
+    help: str
+    default: Any
+    required: bool
+
+
+def _table(options: type[_Options]) -> dict[str, Option]:
+    return {
+        f.name: Option(f.metadata["help"], None if f.default is MISSING else f.default, f.default is MISSING)
+        for f in fields(options)
+    }
+
+
+SERVICE_OPTIONS: Mapping[str, Option] = _table(ServiceOptions)
+JOB_OPTIONS: Mapping[str, Option] = _table(JobOptions)
+SERVICE_ARGUMENTS = ("list", "provider", "args", "is_train")
+"""What a service is made of; in Python and in TOML these stand outside the table of its options."""
+PROVIDER_OPTIONS = (
+    "input_types", "should_shuffle", "pool_size", "min_pool_size", "can_over_batch_size", "calc_batch_size", "cache",
+    "check", "check_fail_continue", "init_hook",
+)  # fmt: skip
+"""Names that belong beside ``process``, in ``@provider(...)``; kept equal to its signature by a test."""
+
+
+def check_options(
+    given: Collection[str], allowed_here: Collection[str], allowed_there: Collection[str] = (), where_there: str = ""
+) -> None:
+    """Refuse names that are unknown, or that belong somewhere else.
+
+    Args:
+        given: names, or a mapping by name.
+        allowed_here: names that may be given here.
+        allowed_there: names that are right at ``where_there`` (as ``"connect() or load()"``), but not here.
+
+    Raises:
+        OptionTypeError: says where the first wrong name belongs, or suggests the nearest right one.
+    """
+    for name in given:
+        if name in allowed_here:
+            continue
+        for names, where in ((allowed_there, where_there), (PROVIDER_OPTIONS, "@provider(...), beside process")):
+            if name in names:
+                raise OptionTypeError(f"{name} is not an option here: it belongs to {where}")
+        near = _did_you_mean(name, [*allowed_here, *allowed_there, *PROVIDER_OPTIONS])
+        raise OptionTypeError(f"there is no option {name!r}{near}; known here: {', '.join(sorted(allowed_here))}")
+
+
+def service_options(**given: Any) -> ServiceOptions:
+    """:class:`ServiceOptions` from what a user gave: sizes as text, lists, NumPy integers.
+
+    Raises:
+        OptionTypeError: unknown, misplaced or of a wrong type.
+        OptionError: a value that cannot be.
+    """
+    check_options(given, SERVICE_OPTIONS, JOB_OPTIONS, "connect() or load()")
+    return ServiceOptions(**_checked(ServiceOptions, given))
+
+
+def job_options(**given: Any) -> JobOptions:
+    """:class:`JobOptions` from what a user gave; ``batch_size`` is needed. Raises as :func:`service_options` does."""
+    check_options(given, JOB_OPTIONS, {*SERVICE_OPTIONS, *SERVICE_ARGUMENTS}, "launch(), load() or serve")
+    if "batch_size" not in given:
+        raise OptionTypeError("batch_size is needed, as in batch_size=128")
+    return JobOptions(**_checked(JobOptions, given))
+
+
+def _checked(options: type[_Options], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {f.name: f.metadata["check"](f.name, given[f.name]) for f in fields(options) if f.name in given}
+
+
+@dataclass(frozen=True)
+class Config:
+    """One side of a configuration file, everything resolved and checked.
+
+    ``root`` becomes the working directory of the workers and stands first on their ``sys.path``, so the provider is
+    found there, and so are the entries of the list: they are handed to ``process`` as they are written.
+
+    Attributes:
+        root: absolute path of a folder.
+        list: absolute path of the list file (whether it exists is found out when it is read).
+        provider: its address.
+        args: keyword arguments of the init_hook.
+        is_train: True for the train side.
+        service: arguments for :func:`service_options`, valid and in plain form.
+        job: arguments for :func:`job_options`, likewise; ``batch_size`` may be missing.
+    """
+
+    root: Path
+    list: Path
+    provider: str
+    args: dict[str, Any]
+    is_train: bool
+    service: dict[str, Any]
+    job: dict[str, Any]
+
+
+_SIDES = ("train", "test")
+_TOP = {"root": str, "provider": str, "args": dict, "train": dict, "test": dict, "service": dict, "job": dict}
+
+
+def load_config(path: str | Path, side: str = "train") -> Config:
+    """Read one side, ``"train"`` or ``"test"``, of a configuration file; the module's docstring shows one.
+
+    Raises:
+        OptionTypeError: a key is unknown, misplaced or of a wrong type; names the file and the nearest right key.
+        OptionError: the file is missing or no TOML, a value cannot be, or this side is missing.
+    """
+    if side not in _SIDES:
+        raise OptionError(f"side must be {_listed(_SIDES)}, got {side!r}")
+    file = Path(path)
+    document = _document(file)
+    try:
+        return _config(file, document, side)
+    except Error as error:
+        raise type(error)(f"{file}: {error}") from None
+
+
+def _document(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8-sig"))
+    except tomllib.TOMLDecodeError as error:
+        raise OptionError(f"{file}: not valid TOML: {error}") from None
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{file}: a configuration must be UTF-8: {error.reason}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OptionError(f"the configuration {file} cannot be read: {reason}") from None
+
+
+def _config(file: Path, document: dict[str, Any], side: str) -> Config:
+    for key, value in document.items():
+        _check_key(key, _TOP, "at the top of the file")
+        if not isinstance(value, _TOP[key]):
+            form = f"a table, written [{key}]" if _TOP[key] is dict else "a text"
+            raise OptionTypeError(f"{key} must be {form}, got {_shown(value)}")
+    for name in _SIDES:
+        for key in document.get(name, {}):
+            _check_key(key, ("list",), f"in [{name}]")
+    tables: dict[str, dict[str, Any]] = {}
+    for name, options in (("service", ServiceOptions), ("job", JobOptions)):
+        given = document.get(name, {})
+        for key in given:
+            _check_key(key, [f.name for f in fields(options)], f"in [{name}]")
+        tables[name] = _checked(options, given)
+    root = (file.parent / document.get("root", ".")).resolve()
+    if not root.is_dir():
+        raise OptionError(f"root must be a folder, relative to this file, got {document['root']!r}: no folder {root}")
+    if not document.get("provider"):
+        raise OptionError('provider is needed, as in provider = "my_module.process"')
+    listed = document.get(side, {}).get("list")
+    if not (isinstance(listed, str) and listed):
+        kind = OptionError if listed in (None, "") else OptionTypeError
+        raise kind(f'the {side} side needs list = "…" in [{side}], got {_shown(listed)}')
+    args = document.get("args", {})
+    return Config(root, root / listed, document["provider"], args, side == "train", **tables)
+
+
+def _check_key(key: str, allowed: Collection[str], place: str) -> None:
+    """Refuse an unknown key; say which table has it, or which key comes nearest."""
+    if key in allowed:
+        return
+    homes = dict.fromkeys(PROVIDER_OPTIONS, "in @provider(...), beside process")
+    homes |= dict.fromkeys(_TOP, "at the top") | {"list": "in [train] and [test]"}
+    homes |= dict.fromkeys(SERVICE_OPTIONS, "in [service]") | dict.fromkeys(JOB_OPTIONS, "in [job]")
+    if key in homes:
+        raise OptionTypeError(f"{key} cannot stand {place}: it belongs {homes[key]}")
+    near = _did_you_mean(key, list(allowed)) or _did_you_mean(key, homes)
+    raise OptionTypeError(f"there is no key {key!r} {place}{near}; known there: {', '.join(sorted(allowed))}")
+
+
+def _did_you_mean(name: object, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(str(name), list(known), 1, 0.6)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def _listed(names: Collection[str]) -> str:
+    *most, last = (repr(name) for name in names)
+    return f"{', '.join(most)} or {last}"
+
+
+def _shown(value: object) -> str:
+    return f"{value!r:.80}" if value is None else f"{value!r:.80} ({type(value).__name__})"

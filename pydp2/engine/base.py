@@ -1,0 +1,86 @@
+"""What an engine is, and the page that outlives its workers.
+
+A seat is a place for one worker at a time, with a row in shared memory that survives it. What stands there is a matter
+between worker and server; an engine only keeps the memory and clears the row when a worker takes the seat.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+ROW = 8
+"""int64 fields in the row of a seat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A worker process exists."""
+
+    worker: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A worker process is gone; ``status`` as ``os.waitpid`` gives it."""
+
+    worker: int
+    pid: int
+    status: int
+
+
+class Page:
+    """Shared memory for all seats; anonymous, so it is gone with the last process that has it."""
+
+    def __init__(self, seats: int) -> None:
+        self._map = mmap.mmap(-1, seats * ROW * 8)
+        self._view = memoryview(self._map).cast("q")
+        self._seats = seats
+
+    def row(self, seat: int) -> memoryview:
+        """The row of ``seat``, 8 int64."""
+        if not 0 <= seat < self._seats:
+            raise IndexError(seat)
+        return self._view[seat * ROW : (seat + 1) * ROW]
+
+
+WorkerMain = Callable[[int, memoryview], None]
+
+
+class Engine(Protocol):
+    """Starts, watches and ends workers. Never blocks."""
+
+    def start(self, worker: int, seat: int) -> None:
+        """Begin a worker on a free seat; :class:`Started` follows."""
+        ...
+
+    def kill(self, worker: int) -> None:
+        """End a worker and what it started, at once; :class:`Exited` follows."""
+        ...
+
+    def dump(self, worker: int) -> None:
+        """Have a worker write the stack of its threads to its output."""
+        ...
+
+    def row(self, seat: int) -> memoryview:
+        """The row of a seat."""
+        ...
+
+    def events(self) -> list[Started | Exited]:
+        """What happened since the last call. Raises ``EngineLost`` when no worker can be had any more."""
+        ...
+
+    def fileno(self) -> int:
+        """Readable when :meth:`events` has something."""
+        ...
+
+    def close(self) -> None:
+        """End every worker; returns when none is left."""
+        ...
+
+
+class EngineLost(Exception):
+    """The engine itself is gone."""

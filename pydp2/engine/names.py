@@ -1,0 +1,31 @@
+"""What only the kernel does for a process: its name in ``ps`` and ``top``, dying with its parent. Linux; else no-ops."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+
+
+def _prctl(option: int, argument: object) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
+
+
+def set_name(name: str) -> None:
+    """Show this process as ``name`` (15 characters at most) in ``ps -o comm`` and ``top``."""
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL to this process when the *thread* that forked it ends: call it only below a single-threaded parent.
+
+    ``parent`` is who forked us: if that one is gone already, the signal will not come, so this process ends here.
+    """
+    _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)

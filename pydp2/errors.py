@@ -1,0 +1,222 @@
+"""Every exception that pydp2 raises, and how one travels between processes.
+
+    Error
+    ├── LocalError                    you asked for something that cannot be
+    │   ├── OptionError               (ValueError) an option has a value that it cannot have
+    │   ├── OptionTypeError           (TypeError)  an option is unknown, misplaced or of a wrong type
+    │   ├── ListError                 (OSError)    the file list cannot be read
+    │   ├── AddressError              (ImportError) the provider's address leads nowhere
+    │   ├── GuardError                (RuntimeError) started inside a worker process
+    │   └── ClientUseError            (RuntimeError) nested iteration, two threads, after a fork, closed
+    ├── RemoteError                   the worker, the data or the service did something that cannot be
+    │   ├── ProviderError             the user's code raised (also the builtin of the same name)
+    │   ├── BadSample                 (AssertionError, ValueError) a yielded value does not fit its slot
+    │   ├── FileCondemned             a file killed its worker three times at the same sample
+    │   ├── NotRepeatable             a generator yielded something else when it was run again
+    │   └── SampleTooLarge            (ValueError) a sample cannot fit the pool or the batch
+    ├── ServiceError
+    │   ├── ServiceUnreachable        (ConnectionError) nobody answers, or the address cannot be bound
+    │   ├── ServiceLost               (ConnectionError) the service went away
+    │   └── JobTaken                  another trainer reads this job
+    └── ProtocolError
+        ├── LocalProtocolError        we were about to break the protocol
+        └── RemoteProtocolError       the other side did
+
+Messages read: need, have, remedy; for data: file, sample, slot, expected, got. Nothing here does IO.
+"""
+
+from __future__ import annotations
+
+import builtins
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+
+class Error(Exception):
+    """Base of every exception that pydp2 raises on purpose."""
+
+    def __str__(self) -> str:  # KeyError's repr quoting would garble messages of the mixed classes below
+        return str(self.args[0]) if self.args else ""
+
+
+class LocalError(Error):
+    """The caller asked for something that cannot be."""
+
+
+class OptionError(LocalError, ValueError):
+    """An option has a value that it cannot have."""
+
+
+class OptionTypeError(LocalError, TypeError):
+    """An option is unknown, given in the wrong place, or of a wrong type."""
+
+
+class ListError(LocalError, OSError):
+    """The file list is missing, a directory, or not UTF-8."""
+
+
+class AddressError(LocalError, ImportError):
+    """The provider's address leads nowhere: wrong module, attribute or file, or no provider there."""
+
+
+class GuardError(LocalError, RuntimeError):
+    """A service was started inside a worker process, usually for lack of an ``if __name__ == "__main__"`` guard."""
+
+
+class ClientUseError(LocalError, RuntimeError):
+    """A client was used in a way that cannot give a pass: nested, from two threads, after a fork, after close."""
+
+
+class RemoteError(Error):
+    """The worker, the data or the service did something that cannot be."""
+
+
+class ProviderError(RemoteError):
+    """The user's code raised, in the hook, at import or in the generator.
+
+    When the exception was a builtin one (or derives from one), what is raised is also an instance of that builtin,
+    so that ``except FileNotFoundError`` works across the process boundary. The text ends with the worker's traceback.
+    """
+
+
+class BadSample(RemoteError, AssertionError, ValueError):
+    """A yielded value does not fit its slot. Attributes: ``slot``, ``expected``, ``got`` (all text)."""
+
+    def __init__(self, message: str, *, slot: str = "", expected: str = "", got: str = "") -> None:
+        super().__init__(message)
+        self.slot, self.expected, self.got = slot, expected, got
+
+
+class FileCondemned(RemoteError):
+    """A file killed its worker, or exceeded ``sample_timeout``, three times at the same sample."""
+
+
+class NotRepeatable(RemoteError):
+    """A generator yielded something else when its file was run again after a death."""
+
+
+class SampleTooLarge(RemoteError, ValueError):
+    """A sample is heavier than the batch allows, or larger than the pool."""
+
+
+class ServiceError(Error):
+    """The service cannot be reached, went away, or refuses."""
+
+
+class ServiceUnreachable(ServiceError, ConnectionError):
+    """Nobody answers at the address, or the address cannot be bound."""
+
+
+class ServiceLost(ServiceError, ConnectionError):
+    """The service went away while it was in use."""
+
+
+class JobTaken(ServiceError):
+    """Another trainer reads this job."""
+
+
+class ProtocolError(Error):
+    """A message that the protocol does not allow here, or that is malformed."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We were about to break the protocol: a defect of pydp2."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side broke the protocol."""
+
+
+_KINDS: dict[str, type[Error]] = {
+    c.__name__: c
+    for c in (
+        OptionError, OptionTypeError, ListError, AddressError, GuardError, ClientUseError, ProviderError, BadSample,
+        FileCondemned, NotRepeatable, SampleTooLarge, ServiceUnreachable, ServiceLost, JobTaken, RemoteProtocolError,
+    )
+}  # fmt: skip
+# BaseExceptionGroup and the Unicode errors demand more than a message when they are made.
+_NOT_MIXED = (BaseExceptionGroup, UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
+_TEXT_LIMIT = 12_000  # an error travels inside a control frame of at most 64 KiB
+
+
+def builtin_name(exc: BaseException) -> str:
+    """The name of the nearest builtin exception class of ``exc`` that an ``Exception`` can be mixed with, or ''."""
+    for cls in type(exc).__mro__:
+        if getattr(builtins, cls.__name__, None) is cls:
+            usable = issubclass(cls, Exception) and cls is not Exception
+            if usable and not issubclass(cls, _NOT_MIXED):
+                return str(cls.__name__)
+            if cls is Exception or not usable:
+                return ""
+    return ""
+
+
+def provider_error(message: str, builtin: str = "") -> ProviderError:
+    """A :class:`ProviderError` that is also an instance of the builtin exception named ``builtin``, where it can be."""
+    base = getattr(builtins, builtin, None) if builtin else None
+    if not (isinstance(base, type) and issubclass(base, Exception)) or issubclass(base, _NOT_MIXED):
+        return ProviderError(message)
+    if issubclass(ProviderError, base):
+        return ProviderError(message)
+    try:
+        error = type(builtin, (ProviderError, base), {"__module__": ProviderError.__module__})(message)
+    except TypeError:
+        return ProviderError(message)
+    assert isinstance(error, ProviderError)
+    return error
+
+
+def user_traceback(exc: BaseException, skip: int = 0) -> str:
+    """The traceback of the user's exception as text, without our own first ``skip`` frames."""
+    tb = exc.__traceback__
+    for _ in range(skip):
+        if tb is not None and tb.tb_next is not None:
+            tb = tb.tb_next
+    try:
+        return "".join(traceback.format_exception(type(exc), exc, tb)).rstrip()
+    except Exception:  # a user's __str__ may itself raise: the class's name still helps
+        return f"{type(exc).__name__} (its text cannot be shown)"
+
+
+def from_user(what: str, exc: BaseException, skip: int = 0) -> ProviderError:
+    """Wrap an exception of the user's code: ``what`` happened, then the worker's traceback."""
+    return provider_error(f"{what}\n\n{shorten(user_traceback(exc, skip))}", builtin_name(exc))
+
+
+def shorten(text: str, limit: int = _TEXT_LIMIT) -> str:
+    """``text`` with its middle cut out when it is longer than ``limit`` characters."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - limit} characters left out …\n{text[-half:]}"
+
+
+def to_wire(error: Error) -> dict[str, str]:
+    """``error`` as plain text values; see :func:`from_wire`."""
+    kind = next((c.__name__ for c in type(error).__mro__ if c.__name__ in _KINDS and _KINDS[c.__name__] is c), "")
+    wire = {"kind": kind, "message": shorten(str(error))}
+    if isinstance(error, ProviderError):
+        wire["builtin"] = builtin_name_of_mixed(error)
+    if isinstance(error, BadSample):
+        wire |= {k: shorten(v, 500) for k, v in (("slot", error.slot), ("exp", error.expected), ("got", error.got))}
+    return wire
+
+
+def builtin_name_of_mixed(error: ProviderError) -> str:
+    """The builtin class that :func:`provider_error` mixed in, or ''."""
+    name = type(error).__name__
+    return "" if type(error) is ProviderError else name
+
+
+def from_wire(wire: Mapping[str, Any]) -> Error:
+    """The error that :func:`to_wire` made ``wire`` of; an unknown kind becomes a :class:`RemoteError`."""
+    message = str(wire.get("message", ""))
+    kind = _KINDS.get(str(wire.get("kind", "")), RemoteError)
+    if kind is ProviderError:
+        return provider_error(message, str(wire.get("builtin", "")))
+    if kind is BadSample:
+        return BadSample(
+            message, slot=str(wire.get("slot", "")), expected=str(wire.get("exp", "")), got=str(wire.get("got", ""))
+        )
+    return kind(message)

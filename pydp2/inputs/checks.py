@@ -1,0 +1,255 @@
+"""What a yielded value may be: the general path of packing, and the words of every :class:`BadSample`.
+
+:func:`normalise` is the authority on types and lengths. The packer's fast paths accept only what they are certain of
+and leave the rest to it, so that a verdict never depends on the path. What can be judged for many samples at once
+(ranges, overflow, duplicates) is judged in :mod:`.verdicts`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import numbers
+import operator
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pydp2.errors import BadSample
+from pydp2.inputs.spec import INT32_RANGE, DataType, InputType, SequenceType, Slots
+
+Path = tuple[int, ...]
+
+PAIR = np.dtype([("i", np.int64), ("v", np.float64)])  # what the general path makes of (index, value) pairs
+REAL_KINDS = "fiub"
+_INTS = {int, bool, np.int32, np.int64}
+_FLOATS = {float, np.float16, np.float32, np.float64}
+
+_LONGEST = 120
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 60
+_repr.maxlist = _repr.maxtuple = _repr.maxset = _repr.maxdict = 4
+_repr.maxlevel = 3
+
+
+def describe(value: object) -> str:
+    """``value`` as messages show it: a shortened repr with its type, the shape of an array, the length of a list."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return f"a numpy array of shape {value.shape} and dtype {value.dtype}"
+    name = type(value).__name__
+    try:
+        text = _repr.repr(value)
+    except Exception:  # a user's __repr__ may raise: the type still helps
+        return f"a {name}"
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"
+    if value is None or value is True or value is False:
+        return text
+    if isinstance(value, list | tuple | str | bytes | set | frozenset | dict):
+        return f"{text} ({name} of length {len(value)})"
+    return f"{text} ({name})"
+
+
+def bad(label: str, expected: str, value: object, path: Path = ()) -> BadSample:
+    """A :class:`BadSample` about ``value``, found at ``path`` inside what was yielded for the slot."""
+    got = describe(value)
+    if path:
+        got += f" at {''.join(f'[{i}]' for i in path)}"
+    return BadSample(f"{label}: expected {expected}, got {got}", slot=label, expected=expected, got=got)
+
+
+def expected_id(dim: int) -> str:
+    """The words for one index of a slot of width or range ``dim``."""
+    return f"an int in [0, {dim})"
+
+
+def limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The least and the greatest value of an integer dtype."""
+    info = np.iinfo(dtype.type)
+    return int(info.min), int(info.max)
+
+
+def expected_value(declared: InputType) -> str:
+    """The words for one number that fits a dense slot or the values of a sparse one."""
+    dtype = declared.element_dtype if declared.type == DataType.Dense else np.dtype(np.float32)
+    if dtype.kind == "f":
+        return f"a number within the range of {dtype}"
+    least, most = limits(dtype)
+    return f"a whole number in [{least}, {most}]"
+
+
+def normalise(slots: Slots, slot: int, value: object, strict: bool) -> Any:
+    """``value`` of one slot with every element in the one form that the packer takes without a question.
+
+    Ids become lists of ints or integer arrays, dense elements lists of floats or arrays of a real dtype, pairs arrays
+    of :data:`PAIR`. Raises :class:`BadSample`, at the first thing that has a wrong type or length.
+    """
+    return _Normaliser(slots.types[slot], slots.label(slot), strict).slot_value(value)
+
+
+class _Normaliser:
+    def __init__(self, declared: InputType, label: str, strict: bool) -> None:
+        self.declared = declared
+        self.label = label
+        self.strict = strict
+
+    def slot_value(self, value: object) -> Any:
+        kind = self.declared.type
+        level = self.declared.seq_type
+        if value is None:
+            raise bad(self.label, self.words(level), value)
+        if level == SequenceType.SUB_SEQUENCE:
+            subs = self.steps(value, "a list, tuple or numpy array of sub-sequences", ())
+            return [self.sequence(sub, (i,)) for i, sub in enumerate(subs)]
+        if level == SequenceType.SEQUENCE:
+            return self.sequence(value, ())
+        if kind == DataType.Index:
+            return self.id(value, ())
+        return self.element(value, ())
+
+    def words(self, level: int) -> str:
+        if level:
+            return "a list, tuple or numpy array of " + ("steps" if level == SequenceType.SEQUENCE else "sub-sequences")
+        kind = self.declared.type
+        if kind == DataType.Index:
+            return expected_id(self.declared.dim)
+        if kind == DataType.SparseNonValue:
+            return "a list, tuple or numpy array of indices"
+        if kind == DataType.SparseValue:
+            return "a list or tuple of (index, value) pairs"
+        return f"{self.declared.dim} numbers in a list, tuple or numpy array"
+
+    def steps(self, value: object, words: str, path: Path) -> Sequence[Any]:
+        """``value`` as something that has a length and can be walked, or the BadSample that it is not."""
+        if isinstance(value, list | tuple):
+            return value
+        if isinstance(value, np.ndarray):
+            if value.ndim and not isinstance(value, np.ma.MaskedArray):
+                return list(value)
+        elif isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
+            return list(value)
+        elif isinstance(value, Iterator):
+            words += " (an iterator cannot be packed: make it a list)"
+        elif isinstance(value, Iterable) and not isinstance(value, Mapping | str | bytes | bytearray | memoryview):
+            words += " (make it a list)"
+        raise bad(self.label, words, value, path)
+
+    def sequence(self, value: object, path: Path) -> Any:
+        """One sequence of elements."""
+        if self.declared.type == DataType.Index:
+            return self.ids(value, "a list, tuple or numpy array of ints", path)
+        steps = self.steps(value, self.words(SequenceType.SEQUENCE), path)
+        return [self.element(step, (*path, i)) for i, step in enumerate(steps)]
+
+    def element(self, value: object, path: Path) -> Any:
+        """One dense or sparse element."""
+        if self.declared.type == DataType.Dense:
+            return self.dense(value, path)
+        words = self.words(SequenceType.NO_SEQUENCE)
+        if self.declared.type == DataType.SparseNonValue:
+            return self.ids(value, words, path)
+        pairs = self.steps(value, words, path)
+        quick = self.quick_pairs(pairs)
+        return np.array([self.pair(p, (*path, i)) for i, p in enumerate(pairs)], PAIR) if quick is None else quick
+
+    def ids(self, value: object, words: str, path: Path) -> Any:
+        if type(value) is np.ndarray and value.ndim == 1 and value.dtype.kind in "iub":
+            return np.ascontiguousarray(value)
+        return [self.id(v, (*path, i)) for i, v in enumerate(self.steps(value, words, path))]
+
+    def id(self, value: object, path: Path) -> int:
+        expected = expected_id(self.declared.dim)
+        if isinstance(value, np.bool_):
+            return int(value)
+        try:
+            index = operator.index(value)  # type: ignore[arg-type]  # what has no __index__ is what we look for
+        except TypeError:
+            if isinstance(value, float | np.floating):
+                expected += " (write int(x))"
+            raise bad(self.label, expected, value, path) from None
+        least, most = limits(self.declared.element_dtype)
+        if not least <= index <= most:
+            raise bad(self.label, expected, index, path)
+        return index
+
+    def quick_pairs(self, pairs: Sequence[Any]) -> Any:
+        """What :meth:`pair` would make of pairs of the usual numbers, or None."""
+        if not set(map(type, pairs)) <= {tuple, list} or not set(map(len, pairs)) <= {2}:
+            return None
+        if not {type(i) for i, _ in pairs} <= _INTS:
+            return None
+        if not {type(v) for _, v in pairs} <= (_FLOATS if self.strict else _FLOATS | _INTS):
+            return None
+        try:
+            return np.array(list(map(tuple, pairs)), PAIR)
+        except OverflowError:
+            return None
+
+    def pair(self, value: object, path: Path) -> tuple[int, float]:
+        if isinstance(value, np.void) and value.dtype.names:
+            value = tuple(value)  # type: ignore[arg-type]  # a record can be walked, which its stub does not say
+        if isinstance(value, np.ndarray) and value.ndim == 1:
+            value = list(value)
+        if not isinstance(value, list | tuple) or len(value) != 2:
+            raise bad(self.label, "an (index, value) pair", value, path)
+        return self.id(value[0], (*path, 0)), self.real(value[1], (*path, 1))
+
+    def dense(self, value: object, path: Path) -> Any:
+        dim = self.declared.dim
+        words = self.words(SequenceType.NO_SEQUENCE)
+        if isinstance(value, np.ndarray):
+            if isinstance(value, np.ma.MaskedArray) or value.dtype.kind not in REAL_KINDS:
+                raise bad(self.label, f"{dim} numbers, an array of a real dtype", value, path)
+            if value.size != dim:
+                raise bad(self.label, words, value, path)
+            return np.ascontiguousarray(value)
+        entries = self.steps(value, words, path)
+        if len(entries) != dim:
+            raise bad(self.label, words, value, path)
+        kinds = set(map(type, entries))
+        if kinds == {float}:
+            return list(entries)
+        if self.declared.element_dtype.kind == "f":
+            if kinds <= (_FLOATS if self.strict else _FLOATS | _INTS):
+                with contextlib.suppress(OverflowError):  # the long way finds which one it was
+                    return list(map(float, entries))
+            return [self.real(v, (*path, i)) for i, v in enumerate(entries)]
+        if kinds == {int} and all(-INT32_RANGE <= v < INT32_RANGE for v in entries):
+            return list(entries)
+        return np.array([self.whole(v, (*path, i)) for i, v in enumerate(entries)], self.declared.element_dtype)
+
+    def real(self, value: object, path: Path) -> float:
+        """A number for a float slot as a float64."""
+        if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in REAL_KINDS:
+            value = value[()]
+        if isinstance(value, float | np.floating):
+            number = float(value)
+            if math.isinf(number) and np.isfinite(value):  # a long double may be wider than float64
+                raise bad(self.label, expected_value(self.declared), value, path)
+            return number
+        is_real = isinstance(value, numbers.Real | np.bool_) and not isinstance(value, np.timedelta64)
+        if self.strict or not is_real:
+            words = "a float" if self.strict else "a number"
+            raise bad(self.label, f"{words} (write float(x))" if is_real else words, value, path)
+        try:
+            return float(value)  # type: ignore[arg-type]
+        except OverflowError:
+            raise bad(self.label, expected_value(self.declared), value, path) from None
+
+    def whole(self, value: object, path: Path) -> int:
+        """A number for a slot of an integer dtype, where ints are as welcome as whole floats."""
+        words = expected_value(self.declared)
+        if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in REAL_KINDS:
+            value = value[()]
+        if isinstance(value, np.timedelta64) or not isinstance(value, numbers.Real | np.bool_ | np.floating):
+            raise bad(self.label, words, value, path)
+        try:
+            number = int(value)  # type: ignore[arg-type]  # every real number has __int__
+        except (OverflowError, ValueError):  # inf and NaN
+            raise bad(self.label, words, value, path) from None
+        least, most = limits(self.declared.element_dtype)
+        if number != value or not least <= number <= most:
+            raise bad(self.label, words, value, path)
+        return number

@@ -1,0 +1,213 @@
+"""The pool's memory: rows come in chunks, leave one by one, in any order, and are gathered into batches.
+
+Order is none of its business: it gives out row ids and takes them back. Arrays with one entry per row are indexed by
+the id and their places used again; all others lie in arenas, where a row is a stretch that moves when garbage is
+swept out. Nothing is done per sample in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pydp2.inputs.columns import Array, Columns, Ints, spans
+from pydp2.inputs.spec import Field, Slots
+
+_FIRST_ROWS = 256
+_SLACK = 1 << 20  # bytes of garbage or spare room per arena that are not worth a sweep
+_SWEEP = 1 << 16  # entries that a sweep moves at a time
+
+
+def _grown(array: Array, entries: int) -> Array:
+    """A copy of ``array`` with room for ``entries``. What is never written costs no memory."""
+    result = np.empty((entries, *array.shape[1:]), array.dtype)
+    result[: len(array)] = array
+    return result
+
+
+class _Arena:
+    """The arrays of one level below the rows; a row has the entries ``start`` to ``start + count`` of each."""
+
+    __slots__ = ("_bytes", "arrays", "counts", "live", "starts", "used")
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self.arrays = [np.empty((0, *f.shape), f.dtype) for f in fields]
+        self.starts: Ints = np.empty(0, np.int64)
+        self.counts: Ints = np.empty(0, np.int64)
+        self._bytes = sum(f.entry_bytes for f in fields)
+        self.used = 0  # entries in use or garbage; free from here on
+        self.live = 0  # entries in use
+
+    @property
+    def capacity(self) -> int:
+        return len(self.arrays[0])
+
+    @property
+    def live_bytes(self) -> int:
+        return self.live * self._bytes
+
+    @property
+    def held_bytes(self) -> int:
+        return self.capacity * self._bytes
+
+    def add_rows(self, capacity: int) -> None:
+        self.starts = _grown(self.starts, capacity)
+        self.counts = _grown(self.counts, capacity)
+
+    def append(self, rows: Ints, edges: Ints, arrays: Sequence[Array], live: Array) -> None:
+        count = int(edges[-1])
+        if self.used + count > self.capacity:
+            # Sweeping in place pays as long as it leaves a third of the room free; else it is time to grow.
+            need = self.live + count
+            self._sweep(live, self.capacity if need * 3 <= self.capacity * 2 else need + need * 3 // 4)
+        at = self.used
+        for mine, theirs in zip(self.arrays, arrays, strict=True):
+            mine[at : at + count] = theirs
+        self.starts[rows] = edges[:-1] + at
+        self.counts[rows] = edges[1:] - edges[:-1]
+        self.used += count
+        self.live += count
+
+    def take(self, rows: Ints) -> list[Array]:
+        where = spans(self.starts[rows], self.counts[rows])
+        return [a.take(where, axis=0) for a in self.arrays]
+
+    def release(self, rows: Ints, live: Array) -> None:
+        self.live -= int(self.counts[rows].sum())
+        if not self.live:
+            self.used = 0
+        slack = _SLACK // max(self._bytes, 1)
+        if self.capacity > 2 * self.live + slack:
+            self._sweep(live, self.live + self.live // 2)
+
+    def _sweep(self, live: Array, capacity: int) -> None:
+        """Move the rows that are ``live`` together, into arrays of ``capacity`` entries."""
+        if self.used == self.live:  # nothing to sweep, only to grow
+            self.arrays = [_grown(a[: self.used], capacity) for a in self.arrays]
+            return
+        rows = np.flatnonzero(live)
+        rows = rows[self.counts[rows] > 0]
+        rows = rows[np.argsort(self.starts[rows])]
+        starts, counts = self.starts[rows], self.counts[rows]
+        ends = np.cumsum(counts)
+        targets = ends - counts
+        # In place this is safe in rising order: no row moves up, so what is overwritten was moved before.
+        cuts = np.searchsorted(ends, np.arange(_SWEEP, self.live + _SWEEP, _SWEEP)).tolist()
+        for i, old in enumerate(self.arrays):
+            new = old if capacity == len(old) else np.empty((capacity, *old.shape[1:]), old.dtype)
+            lo = 0
+            for cut in cuts:
+                hi = min(cut + 1, len(rows))
+                if hi > lo:
+                    new[targets[lo] : ends[hi - 1]] = old.take(spans(starts[lo:hi], counts[lo:hi]), axis=0)
+                lo = max(lo, hi)
+            self.arrays[i] = new
+        self.starts[rows] = targets
+        self.used = self.live
+
+
+class ColumnStore:
+    """Rows of columns that can be taken and released in any order.
+
+    What is held stays below about twice the most that was live at once, and for sequences and sparse slots below about
+    twice what is live now, plus a constant; it is kept for use again. See docs/architecture.md.
+    """
+
+    __slots__ = ("_arenas", "_fixed", "_fixed_bytes", "_free", "_free_count", "_live", "_slots")
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self._fixed_bytes = sum(fields[0].entry_bytes for fields in slots.fields)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows and give all memory back."""
+        fields = self._slots.fields
+        self._fixed = [np.empty((0, *f[0].shape), f[0].dtype) for f in fields]
+        self._arenas: list[list[_Arena]] = [
+            [_Arena([f for i, f in enumerate(each[1:], 1) if min(i, depth) == level + 1]) for level in range(depth)]
+            for each, depth in zip(fields, self._slots.depths, strict=True)
+        ]
+        self._live = np.empty(0, np.bool_)
+        self._free: Ints = np.empty(0, np.int64)  # a stack: the first _free_count ids are free
+        self._free_count = 0
+
+    def __len__(self) -> int:
+        """Live rows."""
+        return len(self._live) - self._free_count
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the live rows, as :meth:`Columns.sample_bytes` counts them."""
+        return len(self) * self._fixed_bytes + sum(a.live_bytes for arenas in self._arenas for a in arenas)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the memory set aside for rows, used or not."""
+        return len(self._live) * self._fixed_bytes + sum(a.held_bytes for arenas in self._arenas for a in arenas)
+
+    def append(self, columns: Columns) -> Ints:
+        """Copy the rows of ``columns`` in; their ids ``(rows,)``, valid until released."""
+        count = columns.rows
+        if count > self._free_count:
+            self._add_rows(count - self._free_count)
+        self._free_count -= count
+        rows = self._free[self._free_count : self._free_count + count][::-1].copy()
+        self._live[rows] = True
+        for slot, arrays in enumerate(columns.arrays):
+            self._fixed[slot][rows] = arrays[0]
+            depth = len(self._arenas[slot])
+            if not depth:
+                continue
+            for level, (arena, edges) in enumerate(zip(self._arenas[slot], columns.bounds(slot), strict=True), 1):
+                theirs = arrays[level:] if level == depth else arrays[level : level + 1]
+                # The rows just added have no place yet: they must not be swept.
+                arena.counts[rows] = 0
+                arena.append(rows, edges, theirs, self._live)
+        return rows
+
+    def take(self, rows: Any) -> Columns:
+        """The rows with the ids ``rows``, in that order, as columns over fresh, writable arrays."""
+        ids = np.asarray(rows, np.int64)
+        arrays = []
+        for fixed, arenas in zip(self._fixed, self._arenas, strict=True):
+            taken = [fixed.take(ids, axis=0)]
+            for arena in arenas:
+                taken += arena.take(ids)
+            arrays.append(taken)
+        return Columns(self._slots, len(ids), arrays)
+
+    def release(self, rows: Any) -> None:
+        """Give the rows back; their ids are used again. Raises KeyError for an id that is not live, or given twice."""
+        ids = np.asarray(rows, np.int64)
+        if not len(ids):
+            return
+        ordered = np.sort(ids)
+        known = ordered[0] >= 0 and ordered[-1] < len(self._live)
+        if not known or (ordered[1:] == ordered[:-1]).any() or not self._live[ids].all():
+            raise KeyError(f"rows are released once, and only live ones; got {ids.tolist()[:20]}")
+        self._live[ids] = False
+        for arenas in self._arenas:
+            for arena in arenas:
+                arena.release(ids, self._live)
+        self._free[self._free_count : self._free_count + len(ids)] = ids
+        self._free_count += len(ids)
+
+    def _add_rows(self, missing: int) -> None:
+        old = len(self._live)
+        new = max(old + missing, old + old // 2, _FIRST_ROWS)
+        self._fixed = [_grown(a, new) for a in self._fixed]
+        for arenas in self._arenas:
+            for arena in arenas:
+                arena.add_rows(new)
+        live = np.zeros(new, np.bool_)
+        live[:old] = self._live
+        self._live = live
+        free = np.empty(new, np.int64)
+        # New ids below the free ones of the stack, the highest at the bottom: ids are given out in rising order.
+        free[: new - old] = np.arange(new - 1, old - 1, -1)
+        free[new - old : new - old + self._free_count] = self._free[: self._free_count]
+        self._free = free
+        self._free_count += new - old

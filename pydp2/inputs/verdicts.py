@@ -1,0 +1,174 @@
+"""The checks that are made for many samples at once: ranges, overflow, duplicates; and the casts that follow them.
+
+:func:`judge` turns what an adder gathered into the arrays of a slot, and says which rows are bad. Types and lengths
+were judged before, in :mod:`.checks`, which also has the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydp2.errors import BadSample
+from pydp2.inputs import checks
+from pydp2.inputs.columns import Array, Ints, offsets
+from pydp2.inputs.spec import DataType, InputType, Slots
+
+_NOWHERE: Ints = np.empty(0, np.int64)
+_FLOAT32 = np.dtype(np.float32)
+Found = Iterator[tuple[int, BadSample]]
+
+
+def judge(
+    slots: Slots, slot: int, counts: list[NDArray[np.int32]], runs: list[NDArray[Any]]
+) -> tuple[list[Array], dict[int, BadSample]]:
+    """The arrays of the slot in schema order, and by row what is wrong with it (the first thing found)."""
+    judged = _Judge(slots, slot, counts)
+    return [*counts, *judged.leaves(runs)], judged.bad
+
+
+class _Judge:
+    def __init__(self, slots: Slots, slot: int, counts: Sequence[NDArray[np.int32]]) -> None:
+        self.declared: InputType = slots.types[slot]
+        self.label = slots.label(slot)
+        self.counts = counts
+        self.bad: dict[int, BadSample] = {}
+
+    def leaves(self, runs: list[NDArray[Any]]) -> list[Array]:
+        declared = self.declared
+        if declared.type == DataType.Dense:
+            flat = self.numbers(runs, declared.element_dtype, ())
+            return [flat.reshape(-1, *declared.element_shape)]
+        if declared.type == DataType.SparseValue:
+            indices = self.ids([run["i"] for run in runs], (0,))
+            values = self.numbers([run["v"] for run in runs], _FLOAT32, (1,))
+            self.duplicates(indices, (0,))
+            return [indices, values]
+        indices = self.ids(runs, ())
+        if declared.type == DataType.SparseNonValue:
+            self.duplicates(indices, ())
+        return [indices]
+
+    def ids(self, runs: list[NDArray[Any]], tail: checks.Path) -> Array:
+        """All runs as ids of the slot's dtype, the rows with one outside of [0, dim) noted."""
+        dim, dtype = self.declared.dim, self.declared.element_dtype
+        done, base = [], 0
+        for run in runs:
+            if run.dtype.kind == "b":
+                run = run.view(np.uint8)
+            if int(run.min()) < 0 or int(run.max()) >= dim:
+                where = np.flatnonzero((run < 0) | (run >= dim))
+                self.note(base, where, run, checks.expected_id(dim), tail)
+            done.append(_packed(run.astype(dtype, copy=False)))
+            base += len(run)
+        return _joined(done, dtype)
+
+    def numbers(self, runs: list[NDArray[Any]], dtype: np.dtype[Any], tail: checks.Path) -> Array:
+        """All runs as numbers of ``dtype``, the rows with one that does not fit noted."""
+        done, base = [], 0
+        for run in runs:
+            if run.dtype.names == ("v",):
+                run = run["v"]
+            fitting, where = cast(run, dtype)
+            if len(where):
+                self.note(base, where, run, checks.expected_value(self.declared), tail)
+            done.append(fitting)
+            base += len(run)
+        return _joined(done, dtype)
+
+    def duplicates(self, indices: Array, tail: checks.Path) -> None:
+        where = repeated(indices, self.counts[-1])
+        if len(where):
+            self.note(0, where, indices, "each index once in a row", tail)
+
+    def note(self, base: int, where: Ints, run: Array, expected: str, tail: checks.Path) -> None:
+        """Blame the row of each position in ``where``, which are positions in ``run``, for the first one in it."""
+        path, rows = self.places(where + base)
+        rows, firsts = np.unique(rows, return_index=True)
+        for row, first in zip(rows.tolist(), firsts.tolist(), strict=True):
+            if row not in self.bad:
+                place = (*(int(level[first]) for level in path), *tail)
+                self.bad[row] = checks.bad(self.label, expected, run[where[first]].item(), place)
+
+    def places(self, positions: Ints) -> tuple[list[Ints], Ints]:
+        """Where the values at the flat ``positions`` stood in what was yielded, level by level, and their rows."""
+        path: list[Ints] = []
+        if self.declared.type == DataType.Dense:
+            path.append(positions % self.declared.dim)
+            positions = positions // self.declared.dim
+        for counts in reversed(self.counts):
+            starts = offsets(counts)
+            group = np.searchsorted(starts, positions, "right") - 1
+            path.insert(0, positions - starts[group])
+            positions = group
+        return path, positions
+
+
+def _packed(values: Array) -> Array:
+    """``values`` themselves, or a copy where they are a field of wider records."""
+    return values if values.flags.carray else values.copy()
+
+
+def _joined(parts: list[Array], dtype: np.dtype[Any]) -> Array:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def cast(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[Array, Ints]:
+    """``values`` (flat, of any real dtype) as ``dtype``, and the positions of those that it cannot hold.
+
+    NaN and infinity fit a float dtype; a finite value that becomes infinite does not. An integer dtype holds whole
+    numbers within its limits.
+    """
+    if values.dtype == dtype:
+        return _packed(values), _NOWHERE
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            result = values.astype(dtype)
+        if np.isfinite(result).all():
+            return result, _NOWHERE
+        return result, np.flatnonzero(~np.isfinite(result) & np.isfinite(values))
+    fits = _whole(values, dtype)
+    if fits.all():
+        return values.astype(dtype), _NOWHERE
+    return np.where(fits, values, values.dtype.type(0)).astype(dtype), np.flatnonzero(~fits)
+
+
+def _whole(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[np.bool_]:
+    least, most = checks.limits(dtype)
+    if values.dtype.kind == "b":
+        return np.ones(len(values), np.bool_)
+    if values.dtype.kind in "iu":
+        return np.asarray((values >= least) & (values <= most), dtype=np.bool_)
+    if values.dtype.itemsize < 8:  # so that the limits themselves do not overflow
+        values = values.astype(np.float64)
+    # The upper limit plus one is a power of two, hence exact where the limit itself may not be.
+    return np.asarray(
+        (values >= float(least)) & (values < float(most + 1)) & (np.floor(values) == values), dtype=np.bool_
+    )
+
+
+def repeated(indices: Array, counts: NDArray[np.int32]) -> Ints:
+    """The positions of indices that stood before in the same group; ``counts`` says how long the groups are."""
+    if len(indices) < 2:
+        return _NOWHERE
+    rising = indices[1:] > indices[:-1]
+    starts = offsets(counts)
+    starts = starts[(starts > 0) & (starts < len(indices))]
+    rising[starts - 1] = True
+    if rising.all():  # the usual case: every row in rising order
+        return _NOWHERE
+    owner = np.repeat(np.arange(len(counts)), counts)
+    least = int(indices.min())
+    width = int(indices.max()) - least + 1
+    if len(counts) * width < 2**62:  # a plain sort of one key is several times as fast as finding where they are
+        keys = np.sort(owner * width + (indices - least))
+        if (keys[1:] != keys[:-1]).all():
+            return _NOWHERE
+    order = np.lexsort((indices, owner))
+    again = (indices[order[1:]] == indices[order[:-1]]) & (owner[order[1:]] == owner[order[:-1]])
+    return np.sort(order[1:][again])

@@ -1,0 +1,6 @@
+"""What is counted while a service runs, and what the counts say."""
+
+from pydp2.metrics.rates import Rates
+from pydp2.metrics.verdict import bottleneck
+
+__all__ = ["Rates", "bottleneck"]

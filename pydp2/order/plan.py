@@ -1,0 +1,58 @@
+"""What an order depends on besides the samples: one frozen plan per pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNBOUNDED = 1 << 62
+"""Stands for "no bound" where the rules take minima and sums of weights."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The options of one pass (docs/order.md). Sizes and levels count weight, not samples.
+
+    ``pool_size`` and ``min_pool_size`` are as the provider gave them (-1: no bound); ``everything`` makes the pass wait
+    for all samples whatever they say, as passes after the first do under CACHE_PASS_IN_MEM.
+    """
+
+    seed: int
+    pass_id: int
+    files: int
+    batch_size: int
+    shuffle: bool
+    interleave: int = 16
+    pool_size: int = -1
+    min_pool_size: int = -1
+    can_over_batch_size: bool = True
+    pool_bytes: int = 1 << 30
+    everything: bool = False
+    last_batch: str = "keep"
+    relaxed: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """How many files the merge takes turns with."""
+        return self.interleave if self.shuffle or self.relaxed else 1
+
+    @property
+    def upper(self) -> int:
+        """P': the weight above which nothing is added to the pool."""
+        if self.everything or self.pool_size == -1:
+            return UNBOUNDED
+        return max(self.pool_size, self.batch_size)
+
+    @property
+    def lower(self) -> int:
+        """M': the weight that must wait before the first batch is cut."""
+        if self.everything or self.min_pool_size == -1:
+            return self.upper
+        return min(self.min_pool_size, self.upper)
+
+    def level(self, n: int) -> int:
+        """T(n): the weight up to which the pool is filled before batch ``n`` is cut."""
+        if not self.shuffle and self.pool_size == self.min_pool_size == -1:
+            return self.batch_size  # first in, first out: waiting for more would only delay
+        if self.lower >= UNBOUNDED:
+            return UNBOUNDED
+        return min(self.upper, max(self.lower, self.batch_size) + n * self.batch_size)

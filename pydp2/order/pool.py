@@ -1,0 +1,200 @@
+"""The pool: samples waiting to be drawn, by their row in the store (docs/order.md, "Pick", "Tail", "Snapshot points").
+
+The pool knows weights, bytes and names of its samples; their values lie in the store, which it never looks into.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.order.plan import Plan
+from pydp2.order.source import Run
+from pydp2.order.words import Words, below, permutation
+
+Rows = npt.NDArray[np.int64]
+SNAPSHOT_MIN = 1024
+
+
+class Store(Protocol):
+    """Where the values of pooled samples lie."""
+
+    def append(self, columns: Any) -> Rows:
+        """Keep all rows of ``columns``; the ids under which they are found. Freed ids are used again."""
+        ...
+
+
+class Pool:
+    """Samples by row id, with the picking rules. ``rows`` is in pool order, which is part of the order of a pass."""
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self._plan = plan
+        self._store = store
+        self.rows = array("q")
+        self.weight = 0
+        self.bytes = 0
+        self._uniform = True  # every sample so far weighs 1
+        self._file = np.empty(1024, np.int64)
+        self._ordinal = np.empty(1024, np.int64)
+        self._weight = np.empty(1024, np.int64)
+        self._size = np.empty(1024, np.int64)
+        self._picked = 0
+        self._tail: Rows | None = None
+        self._offset = 0
+
+    def __len__(self) -> int:
+        if self._tail is not None:
+            return len(self._tail) - self._offset
+        return len(self.rows)
+
+    def add(self, file: int, run: Run) -> None:
+        """Put the samples of ``run`` at the end of the pool."""
+        lo, hi = run.lo, run.hi
+        rows = self._store.append(run.columns.slice(lo, hi))
+        top = int(rows.max()) + 1
+        if top > len(self._file):
+            self._grow(top)
+        self._file[rows] = file
+        self._ordinal[rows] = run.ordinals[lo:hi]
+        sizes = run.sizes[lo:hi]
+        self._size[rows] = sizes
+        self.bytes += int(sizes.sum())
+        if run.weights is None:
+            self._weight[rows] = 1
+            self.weight += hi - lo
+        else:
+            weights = run.weights[lo:hi]
+            self._weight[rows] = weights
+            self.weight += int(weights.sum())
+            self._uniform = self._uniform and bool((weights == 1).all())
+        self.rows.frombytes(rows.tobytes())
+
+    def weights(self, rows: Rows) -> Rows:
+        """The weights of samples that are, or just were, in the pool."""
+        return self._weight[rows]
+
+    def _grow(self, top: int) -> None:
+        size = max(top, 2 * len(self._file))
+        for name in ("_file", "_ordinal", "_weight", "_size"):
+            old = getattr(self, name)
+            new = np.empty(size, np.int64)
+            new[: len(old)] = old
+            setattr(self, name, new)
+
+    # -- drawing ---------------------------------------------------------------------------------------------------
+    def draw(self, n: int) -> tuple[Rows, int]:
+        """The rows of batch ``n`` and their weight; they leave the pool (but not the store)."""
+        plan = self._plan
+        if self._tail is not None:
+            rows = self._from_tail()
+        elif not plan.shuffle:
+            rows = self._from_front()
+        elif self._uniform:
+            rows = self._pick_uniform(n)
+        else:
+            rows = self._pick(n)
+        weight = int(self._weight[rows].sum())
+        self.weight -= weight
+        self.bytes -= int(self._size[rows].sum())
+        self._picked += len(rows)
+        return rows, weight
+
+    def _pick_uniform(self, n: int) -> Rows:
+        pool = self.rows
+        size = len(pool)
+        count = min(self._plan.batch_size, size)
+        words = Words(self._plan.seed, self._plan.pass_id, "pick", n).take(count)
+        bounds = np.arange(size, size - count, -1).astype(np.uint64)
+        picked = array("q")
+        last = size - 1
+        for j in below(words, bounds).tolist():
+            picked.append(pool[j])
+            row = pool.pop()
+            if j != last:
+                pool[j] = row
+            last -= 1
+        return np.array(picked, np.int64)
+
+    def _pick(self, n: int) -> Rows:
+        plan, pool, weights = self._plan, self.rows, self._weight
+        words = Words(plan.seed, plan.pass_id, "pick", n)
+        picked = array("q")
+        weight = 0
+        while pool and weight < plan.batch_size:
+            count = min(len(pool), 256)
+            size = len(pool)
+            for j in below(words.take(count), np.arange(size, size - count, -1).astype(np.uint64)).tolist():
+                row = pool[j]
+                more = int(weights[row])
+                if weight + more > plan.batch_size and not plan.can_over_batch_size:
+                    return np.array(picked, np.int64)  # the refused sample stays where it was
+                picked.append(row)
+                last = pool.pop()
+                if j != len(pool):
+                    pool[j] = last
+                weight += more
+                if weight >= plan.batch_size:
+                    break
+        return np.array(picked, np.int64)
+
+    def _from_front(self) -> Rows:
+        rows = np.frombuffer(self.rows, np.int64)
+        taken = rows[: self._cut(rows)].copy()
+        del rows  # an array with a live view of it cannot shrink
+        del self.rows[: len(taken)]
+        return taken
+
+    def _from_tail(self) -> Rows:
+        assert self._tail is not None
+        window = self._tail[self._offset :]
+        rows = window[: self._cut(window)]
+        self._offset += len(rows)
+        return rows
+
+    def _cut(self, rows: Rows) -> int:
+        """How many of ``rows``, taken in turn, make one batch."""
+        target = self._plan.batch_size
+        if self._uniform:
+            return min(target, len(rows))
+        span = target
+        while True:  # zero weights may make a batch long: look further until the weight is there
+            ahead = np.cumsum(self._weight[rows[:span]])
+            full = int(np.searchsorted(ahead, target))
+            if full < len(ahead) or span >= len(rows):
+                break
+            span *= 4
+        if full >= len(ahead):
+            return len(ahead)
+        over = int(ahead[full]) > target
+        return full if over and not self._plan.can_over_batch_size else full + 1
+
+    # -- between batches -------------------------------------------------------------------------------------------
+    def snapshot_point(self) -> bool:
+        """At a batch edge: sort the pool by name once enough was picked, so that a saved pool is a plain set."""
+        if not self._plan.shuffle or self._tail is not None:
+            return False
+        if self._picked < max(SNAPSHOT_MIN, len(self.rows) // 4):
+            return False
+        self._picked = 0
+        ordered = self._by_name(np.array(self.rows, np.int64))
+        self.rows = array("q")
+        self.rows.frombytes(ordered.tobytes())
+        return True
+
+    def start_tail(self) -> None:
+        """No sample will be added any more: what is left gets one permutation (shuffle on), or keeps its order."""
+        if self._tail is not None:
+            return
+        rows = np.array(self.rows, np.int64)
+        if self._plan.shuffle:
+            rows = self._by_name(rows)
+            rows = rows[permutation(self._plan.seed, self._plan.pass_id, "tail", len(rows))]
+        self._tail = rows
+        self._offset = 0
+        self.rows = array("q")
+
+    def _by_name(self, rows: Rows) -> Rows:
+        return rows[np.lexsort((self._ordinal[rows], self._file[rows]))]

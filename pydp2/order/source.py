@@ -1,0 +1,75 @@
+"""What the merge reads from: files whose samples become known bit by bit.
+
+A source answers one question, "what is next in this file?", with a run of samples that are there, the end, a failure,
+or "not there yet". Dropped samples (holes) never show here: a source steps over them, and counts them as passed when
+the sample, the end or the failure behind them is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.errors import Error
+
+
+class Gap(Enum):
+    """Why a file has no samples to take."""
+
+    END = "end"
+    WAIT = "wait"
+
+
+END = Gap.END
+WAIT = Gap.WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The file goes no further and the pass with it: what the user's code raised, or why the file was given up."""
+
+    error: Error
+
+
+@dataclass(slots=True)
+class Run:
+    """Consecutive accepted samples ``lo`` to ``hi`` of a chunk that are there to be taken.
+
+    ``ordinals``, ``sizes`` (bytes) and ``weights`` (None: all 1) are int64, one entry per row of the chunk;
+    ``columns`` is whatever the pool's store takes rows from.
+    """
+
+    columns: Any
+    lo: int
+    hi: int
+    ordinals: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.int64] | None
+
+
+class Source(Protocol):
+    """Files by their number in the list."""
+
+    def front(self, file: int) -> Run | Failure | Gap:
+        """What is next in ``file``. Asking again without :meth:`take` gives the same answer or a longer run."""
+        ...
+
+    def take(self, file: int, count: int) -> None:
+        """The first ``count`` samples of the run at the front now belong to the pool."""
+        ...
+
+    def label(self, file: int) -> str:
+        """How an error message names ``file``."""
+        ...
+
+    def bind(self, file: int) -> None:
+        """``file`` is one of the lanes from now on."""
+        ...
+
+    def finish(self, file: int) -> None:
+        """The end of ``file`` was met in the merge: nothing of it is asked for again."""
+        ...

@@ -1,0 +1,290 @@
+"""The messages, frozen, and their wire form: a msgpack header of at most 64 KiB, then raw frames.
+
+A header is ``[name, field, field, ...]`` in the order of the dataclass. Every field's type is checked when a header is
+read; nothing is executed, and nothing is decoded before its length was checked. What the raw frames of a message mean
+is declared by the slots (docs/architecture.md, "The wire").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeAlias, cast
+
+import msgpack
+
+from pydp2.errors import LocalProtocolError, RemoteProtocolError
+
+WIRE_VERSION = 1
+HEADER_LIMIT = 64 * 1024
+
+Buffer: TypeAlias = Any  # bytes, memoryview, zmq frame buffer or ndarray: whatever offers its bytes
+Plain: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Base of all messages."""
+
+    has_body: ClassVar[bool] = False
+
+
+# -- worker and server -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Hello(Message):
+    """Worker: I run."""
+
+    version: int
+    worker: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Declared(Message):
+    """Worker: provider imported, hook run; this is what it declares, and the warnings on the way, as texts."""
+
+    declaration: Plain
+    notes: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken(Message):
+    """Worker: the provider cannot be had, or its hook failed. It ends after this."""
+
+    error: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class BeginReading(Message):
+    """Server: files of pass ``pass_id`` follow; ``seed`` is for ``settings.rng``."""
+
+    pass_id: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assign(Message):
+    """Server: run these files. Items are :class:`Assignment` as lists."""
+
+    pass_id: int
+    items: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant(Message):
+    """Server: new limits. Items are ``[file, attempt, limit, pause, bound]``."""
+
+    pass_id: int
+    items: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Want(Message):
+    """Server: the merge waits for ``file``: send what you have of it."""
+
+    pass_id: int
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndReading(Message):
+    """Server: the pass is over or was left: drop its generators."""
+
+    pass_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quit(Message):
+    """Server: end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk(Message):
+    """Worker: ranges of files. ``parts`` are :class:`Part` as lists; their rows lie in the frames, one after another.
+
+    ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample in hand that costs ``need`` (0:
+    it reached its pause). ``busy`` is the time spent on samples so far, ``idle`` the time without anything to do, in us.
+    """
+
+    has_body: ClassVar[bool] = True
+    pass_id: int
+    rows: int
+    parts: list[Any]
+    blocked: list[Any]
+    busy: int
+    idle: int
+
+
+# -- client and server -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Attach(Message):
+    """Client: I am the trainer of ``job``; ``options`` are the job's."""
+
+    version: int
+    job: str
+    options: Plain
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome(Message):
+    """Server: what the batches hold."""
+
+    declaration: Plain
+    service: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Message):
+    """Server: no, and why."""
+
+    error: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPass(Message):
+    """Client: start pass ``pass_id`` (leaving any other); ``credit`` batches may come."""
+
+    pass_id: int
+    credit: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeavePass(Message):
+    """Client: the rest of pass ``pass_id`` is not wanted."""
+
+    pass_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Need(Message):
+    """Client: ``count`` more batches may come. ``waited`` and ``worked`` say how the trainer spent its time, in us."""
+
+    pass_id: int
+    count: int
+    waited: int
+    worked: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHead(Message):
+    """Server: batch ``index``; its columns are the frames."""
+
+    has_body: ClassVar[bool] = True
+    pass_id: int
+    index: int
+    rows: int
+    size: int
+    pool_weight: int
+    padding: int
+
+
+@dataclass(frozen=True, slots=True)
+class PassEnd(Message):
+    """Server: the pass is over; what it had."""
+
+    pass_id: int
+    batches: int
+    samples: int
+    dropped: int
+    uniform: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Message):
+    """Server: the pass cannot go on."""
+
+    pass_id: int
+    error: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Detach(Message):
+    """Client: I leave; the job is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskStats(Message):
+    """Client: how is it going?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats(Message):
+    """Server: plain data."""
+
+    data: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Probe(Message):
+    """Server: are you there? Needs no answer: that it can be sent is the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing(Message):
+    """Server: the service ends, and why."""
+
+    reason: str
+
+
+MESSAGES: dict[str, type[Message]] = {
+    m.__name__: m
+    for m in (
+        Hello, Declared, Broken, BeginReading, Assign, Grant, Want, EndReading, Quit, Chunk,
+        Attach, Welcome, Refused, BeginPass, LeavePass, Need, BatchHead, PassEnd, Failed, Detach, AskStats, Stats,
+        Probe, Closing,
+    )
+}  # fmt: skip
+_TYPES: dict[str, type] = {"int": int, "str": str, "bool": bool, "Plain": dict, "list[Any]": list}
+_FIELDS: dict[type[Message], tuple[tuple[str, type], ...]] = {
+    m: tuple((f.name, _TYPES[str(f.type)]) for f in fields(m)) for m in MESSAGES.values()
+}
+
+
+def encode(message: Message) -> bytes:
+    """The header of ``message``. Raises LocalProtocolError when it would be larger than 64 KiB."""
+    names = _FIELDS[type(message)]
+    header = cast(bytes, msgpack.packb([type(message).__name__, *(getattr(message, name) for name, _ in names)]))
+    if len(header) > HEADER_LIMIT:
+        raise LocalProtocolError(
+            f"the header of {type(message).__name__} needs {len(header)} bytes, a header has at most {HEADER_LIMIT}"
+        )
+    return header
+
+
+def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
+    """The message and its raw frames. Raises RemoteProtocolError for anything that is not one."""
+    if not frames:
+        raise RemoteProtocolError("a message without a header")
+    size = len(memoryview(frames[0]).cast("B"))
+    if size > HEADER_LIMIT:
+        raise RemoteProtocolError(f"a header of {size} bytes, at most {HEADER_LIMIT} are allowed")
+    try:
+        values = msgpack.unpackb(
+            frames[0],
+            max_array_len=HEADER_LIMIT,
+            max_map_len=HEADER_LIMIT,
+            max_str_len=HEADER_LIMIT,
+            max_bin_len=HEADER_LIMIT,
+            max_ext_len=0,
+            strict_map_key=True,
+        )
+    except Exception as exc:  # msgpack raises many kinds; all mean the same here
+        raise RemoteProtocolError(f"a header that is not msgpack: {type(exc).__name__}: {exc}") from None
+    if not isinstance(values, list) or not values or not isinstance(values[0], str):
+        raise RemoteProtocolError("a header must be a list that begins with the message's name")
+    kind = MESSAGES.get(values[0])
+    if kind is None:
+        raise RemoteProtocolError(f"unknown message {values[0][:40]!r}")
+    names = _FIELDS[kind]
+    if len(values) - 1 != len(names):
+        raise RemoteProtocolError(f"{values[0]} has {len(values) - 1} fields, needs {len(names)}")
+    for (name, want), value in zip(names, values[1:], strict=True):
+        if type(value) is not want:
+            raise RemoteProtocolError(f"{values[0]}.{name}: expected {want.__name__}, got {type(value).__name__}")
+        if type(value) is int and not 0 <= value < 1 << 64:
+            raise RemoteProtocolError(f"{values[0]}.{name}: {value} is out of range")
+    body = frames[1:]
+    if body and not kind.has_body:
+        raise RemoteProtocolError(f"{values[0]} carries {len(body)} raw frames, none are allowed")
+    return kind(*values[1:]), body

@@ -1,0 +1,110 @@
+"""The lists inside Assign and Chunk: one file to run, one range of a file. Checked when read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydp2.errors import RemoteProtocolError
+
+OPEN, ENDED, RAISED = 0, 1, 2
+"""State of a file after a range: it goes on, it ended, it ended with an error."""
+
+SAMPLE_COST = 16
+"""Added to the bytes of each sample where credit is counted: what the ledger itself needs for it."""
+HOLE_COST = 512
+"""What a dropped sample costs there until the merge has passed it: its reason travels and waits."""
+
+_HOLE_TEXT = 400
+_MAX = 1 << 62
+
+
+def _ints(what: str, values: Any, count: int) -> list[int]:
+    if not isinstance(values, list) or len(values) != count:
+        raise RemoteProtocolError(f"{what}: expected a list of {count}")
+    for value in values:
+        if type(value) is not int or not 0 <= value <= _MAX:
+            raise RemoteProtocolError(f"{what}: expected integers from 0 to 2**62, got {value!r:.40}")
+    return values
+
+
+@dataclass(slots=True)
+class Assignment:
+    """One file to run.
+
+    ``start``: the committed ordinal, below which nothing is sent; ``crcs``: the running checksums there (empty at 0);
+    ``spent``: what those samples cost; ``limit``: cost up to which samples may be sent; ``pause``: ordinal at which to
+    give way to other files until a later one is granted; ``bound``: the merge takes turns with it.
+    """
+
+    file: int
+    attempt: int
+    position: int
+    start: int
+    spent: int
+    limit: int
+    pause: int
+    bound: bool
+    crcs: list[int]
+
+    def to_wire(self) -> list[Any]:
+        """As a list of plain values."""
+        return [
+            self.file, self.attempt, self.position, self.start, self.spent, self.limit, self.pause,
+            int(self.bound), self.crcs,
+        ]  # fmt: skip
+
+    @classmethod
+    def from_wire(cls, wire: Any) -> Assignment:
+        """Inverse of :meth:`to_wire`; raises RemoteProtocolError."""
+        if not isinstance(wire, list) or len(wire) != 9 or not isinstance(wire[8], list):
+            raise RemoteProtocolError("Assign: malformed item")
+        f = _ints("Assign", wire[:8], 8)
+        crcs = _ints("Assign.crcs", wire[8], len(wire[8]))
+        return cls(f[0], f[1], f[2], f[3], f[4], f[5], f[6], bool(f[7]), crcs)
+
+
+@dataclass(slots=True)
+class Part:
+    """Ordinals ``first`` to ``first + count`` of a file: ``rows`` samples, the rest holes ``[y, reason]``.
+
+    ``state`` after it is OPEN, ENDED or RAISED (then ``error``); ``crcs`` are the running checksums after it.
+    """
+
+    file: int
+    attempt: int
+    first: int
+    count: int
+    rows: int
+    state: int
+    crcs: list[int]
+    holes: list[Any]
+    error: dict[str, Any]
+
+    def to_wire(self) -> list[Any]:
+        """As a list of plain values."""
+        holes = [[y, text[:_HOLE_TEXT]] for y, text in self.holes]
+        return [
+            self.file, self.attempt, self.first, self.count, self.rows, self.state, self.crcs, holes, self.error
+        ]  # fmt: skip
+
+    @classmethod
+    def from_wire(cls, wire: Any) -> Part:
+        """Inverse of :meth:`to_wire`; raises RemoteProtocolError."""
+        if not isinstance(wire, list) or len(wire) != 9:
+            raise RemoteProtocolError("Chunk: malformed part")
+        file, attempt, first, count, rows, state = _ints("Chunk", wire[:6], 6)
+        crcs, holes, error = wire[6:]
+        if not isinstance(crcs, list) or not isinstance(holes, list) or not isinstance(error, dict):
+            raise RemoteProtocolError("Chunk: malformed part")
+        _ints("Chunk.crcs", crcs, len(crcs))
+        last = first - 1
+        for hole in holes:
+            if not isinstance(hole, list) or len(hole) != 2 or type(hole[0]) is not int or type(hole[1]) is not str:
+                raise RemoteProtocolError("Chunk: malformed hole")
+            if not last < hole[0] < first + count:
+                raise RemoteProtocolError("Chunk: a hole outside its range or out of order")
+            last = hole[0]
+        if state > RAISED or rows + len(holes) != count or (state == RAISED) != bool(error):
+            raise RemoteProtocolError("Chunk: counts or state of a part contradict each other")
+        return cls(file, attempt, first, count, rows, state, crcs, holes, error)

@@ -1,0 +1,240 @@
+"""Addresses of providers: ``mod.process``, ``mod:process``, ``file.py:process``.
+
+It answers for finding a provider by its address, with an error of its own for each way in which that can fail, and for
+naming a decorated object so that another process finds the same one. A provider never travels as an object: what is
+looked up by name is the same code everywhere, and nothing is executed from the wire.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydp2.errors import AddressError, OptionTypeError, from_user
+from pydp2.providers.decorator import Provider
+from pydp2.providers.where import own_frames
+
+_FORMS = "write module.process, module:process or file.py:process"
+_MAINS = ("__main__", "__mp_main__")
+_MOVE = "put the decorated function at the top level of a file and give that, as in my_provider.py:process"
+
+
+def resolve(address: str) -> Provider:
+    """The provider at ``address``; imports its module or file where that has not been done.
+
+    A file is imported under a name of its own (never ``__main__``, so its ``if __name__ == "__main__"`` part does not
+    run), with its folder first on ``sys.path`` meanwhile; afterwards the folder stays last there, for imports inside
+    its functions. A relative path starts at the working directory.
+
+    Raises:
+        AddressError: malformed; no such module, file or attribute; or what is there was not decorated.
+        ProviderError: the user's module raised while it was imported (also the builtin of the same name).
+    """
+    place, attribute = _parse(address)
+    if place.endswith(".py"):
+        module, where = _import_file(Path(place), address), f"the file {place}"
+    else:
+        module, where = _import_module(place, address), f"the module {place}"
+    found: Any = module
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            hint = _did_you_mean(part, vars(found)) or _its_providers(found)
+            raise AddressError(f"{address}: {where} has no attribute {part!r}{hint}") from None
+    if isinstance(found, Provider):
+        return found
+    if callable(found):
+        raise AddressError(f"{address}: {attribute} is not a provider; decorate it with @provider(input_types=…)")
+    raise AddressError(f"{address}: {attribute} must be a decorated function, it is a {type(found).__name__}")
+
+
+def address_of(provider: Provider | str) -> str:
+    """An address under which another process finds ``provider``; a text is only checked for its form.
+
+    A provider of the running script is named by the file, because ``__main__`` is another module in another process.
+
+    Raises:
+        AddressError: there is no such address: a lambda, a function inside a function, one of a notebook or prompt, or
+            an undecorated function.
+        OptionTypeError: neither a provider nor a text.
+    """
+    if isinstance(provider, str):
+        _parse(provider)
+        return provider
+    if not isinstance(provider, Provider):
+        if callable(provider):
+            raise AddressError(f"{provider!r:.80} is not a provider; decorate it with @provider(input_types=…)")
+        raise OptionTypeError(f"provider must be a decorated function or its address, got {provider!r:.80}")
+    function = provider.function
+    name, module_name = function.__qualname__, function.__module__
+    if "<lambda>" in name or "<locals>" in name:
+        kind = "a lambda" if "<lambda>" in name else "a function inside a function"
+        raise AddressError(f"{name} is {kind}, which no other process can find; {_MOVE}")
+    module = sys.modules.get(module_name)
+    if module is None:
+        raise AddressError(f"{name} belongs to the module {module_name}, which is not imported; {_MOVE}")
+    name = _name_in(module, provider, name)
+    file = getattr(module, "__file__", None)
+    spec = getattr(module, "__spec__", None)  # of a script run by -m it has the name that can be imported
+    importable = spec.name if spec is not None else module_name
+    if importable not in _MAINS and _finds(importable, file):
+        return f"{importable}:{name}"
+    if file is None or not Path(file).is_file():
+        raise AddressError(f"{name} was defined at a prompt or in a notebook, where workers cannot find it; {_MOVE}")
+    if not file.endswith(".py"):
+        raise AddressError(f"{name} was defined in {file}, whose name must end in .py for workers to import it")
+    return f"{Path(file).resolve()}:{name}"
+
+
+def _parse(address: object) -> tuple[str, str]:
+    """(module or file, attribute) of an address."""
+    if not isinstance(address, str):
+        raise OptionTypeError(f"a provider's address must be a text, got {address!r:.80} ({type(address).__name__})")
+    place, colon, attribute = address.rpartition(":")
+    if not colon:
+        if address.endswith(".py") or "/" in address:
+            raise AddressError(f"{address}: which function of it? {_FORMS}")
+        place, _, attribute = address.rpartition(".")
+    if place in _MAINS:
+        raise AddressError(f"{address}: {place} is another module in every process; write file.py:{attribute}")
+    names = attribute if place.endswith(".py") else f"{place}.{attribute}"
+    if not place or "\0" in place or not all(part.isidentifier() for part in names.split(".")):
+        raise AddressError(f"{address!r} is no address of a provider; {_FORMS}")
+    return place, attribute
+
+
+def _import_module(name: str, address: str) -> ModuleType:
+    """Import one level after the other, so that "there is no such module" differs from what the user's code raises."""
+    importlib.invalidate_caches()
+    parent: ModuleType | None = None
+    parts = name.split(".")
+    for depth, part in enumerate(parts):
+        level = ".".join(parts[: depth + 1])
+        module = sys.modules.get(level)
+        if module is None:
+            path = None if parent is None else getattr(parent, "__path__", ())
+            if not path and parent is not None:
+                raise AddressError(f"{address}: {parent.__name__} is a module, not a package: it has no {part}")
+            if importlib.util.find_spec(level) is None:
+                raise AddressError(_no_module(level, part, path, address))
+            with _telling(f"the module {level}"):
+                module = importlib.import_module(level)
+        parent = module
+    assert parent is not None
+    return parent
+
+
+def _no_module(level: str, part: str, path: Iterable[str] | None, address: str) -> str:
+    beside = Path(*level.split(".")).with_suffix(".py")
+    if beside.is_file():
+        remedy = f"; there is a file {beside}: write {beside}:{address.rpartition(':' if ':' in address else '.')[2]}"
+    else:
+        remedy = _did_you_mean(part, [found.name for found in pkgutil.iter_modules(path)])
+        looked = "is its folder on sys.path (PYTHONPATH)?" if path is None else f"looked in {', '.join(path)}"
+        remedy = remedy or f"; {looked}"
+    return f"{address}: there is no module {level!r}{remedy}"
+
+
+def _import_file(path: Path, address: str) -> ModuleType:
+    if not path.is_file():
+        if path.exists():
+            raise AddressError(f"{address}: {path} is not a file")
+        folder = path.parent
+        if not folder.is_dir():
+            raise AddressError(f"{address}: there is no folder {folder}; relative paths start at {Path.cwd()}")
+        hint = _did_you_mean(path.name, [file.name for file in folder.glob("*.py")])
+        raise AddressError(f"{address}: there is no file {path}{hint}; relative paths start at {Path.cwd()}")
+    path = path.resolve()
+    # Not its bare stem: a provider in a file called random.py must not become the module of that name.
+    digest = hashlib.blake2b(str(path).encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+    name = f"_pydp2_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    folder_name = str(path.parent)
+    sys.path.insert(0, folder_name)
+    try:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        with _telling(f"the file {path}"):
+            try:
+                spec.loader.exec_module(module)
+            except BaseException:
+                del sys.modules[name]  # half imported: the next try must not find it
+                raise
+    finally:
+        if folder_name in sys.path:
+            sys.path.remove(folder_name)
+        if folder_name not in sys.path:
+            sys.path.append(folder_name)
+    return module
+
+
+@contextlib.contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """What the user's code raises while it is imported, with its own traceback and nothing of the import system's."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if isinstance(error, SyntaxError) and own_frames(error) == len(list(traceback.walk_tb(error.__traceback__))):
+            error = error.with_traceback(None)  # the place stands in its text; no frame is the user's
+        text = f"{what} raised {type(error).__name__} while it was imported"
+        raise from_user(text, error, own_frames(error)) from None
+
+
+def _name_in(module: ModuleType, provider: Provider, name: str) -> str:
+    """Under which name ``module`` holds ``provider``: that of its function, or one that it was assigned to."""
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is provider:
+        return name
+    for other, value in vars(module).items():
+        if value is provider:
+            return other
+    raise AddressError(
+        f"the module {module.__name__} does not hold this provider, neither as {name} nor as another name"
+    )
+
+
+def _finds(name: str, file: str | None) -> bool:
+    """Whether importing ``name`` afresh leads to ``file``. (Under some tools a module was loaded by other means.)"""
+    path: list[str] | None = None
+    spec = None
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):
+        level = ".".join(parts[:depth])
+        specs = (finder.find_spec(level, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        spec = next((found for found in specs if found is not None), None)
+        if spec is None:
+            return False
+        path = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
+    return spec is not None and file is not None and spec.origin is not None and _same(spec.origin, file)
+
+
+def _same(one: str, other: str) -> bool:
+    return Path(one).resolve() == Path(other).resolve()
+
+
+def _its_providers(found: object) -> str:
+    names = [name for name, value in vars(found).items() if isinstance(value, Provider)]
+    return f"; its providers are: {', '.join(names)}" if names else ""
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1, 0.6)
+    return f", did you mean {near[0]!r}?" if near else ""

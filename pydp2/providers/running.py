@@ -1,0 +1,263 @@
+"""A provider at work: its hook has run, its slots are known, its files can be opened.
+
+It answers for what is read back from the settings after the hook (types, precedence, levels, flags), for the plain
+declaration of it that every worker must give alike, and for the generators: which of them runs is what
+``settings.filename``, ``pass_id`` and ``rng`` follow. It does not pack, order or send anything.
+
+See docs/semantics.md for the order of construction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from pydp2.errors import (
+    OptionError,
+    OptionTypeError,
+    from_user,
+    provider_error,
+)
+from pydp2.inputs.declaration import Declaration
+from pydp2.inputs.spec import Slots
+from pydp2.inputs.wrap import Wrapper
+from pydp2.providers.options import (
+    Declared,
+    ProviderOptions,
+    check_cache,
+    check_flag,
+    check_level,
+    check_types,
+    check_weigher,
+)
+from pydp2.providers.settings import Context, Settings
+from pydp2.providers.where import own_frames
+
+MAX_WEIGHT = 1 << 40
+"""Heaviest sample: sums over millions of such samples still fit 64 bits."""
+_FRAMEWORK = ("file_list", "is_train", "input_order")
+
+
+class OpenFile(Iterator[Any]):
+    """One run of ``process`` over one file. ``next`` gives what it yields, raw; its exceptions pass untouched.
+
+    Attributes:
+        context: what settings show while it runs. A loop that draws many samples in a row from one file may call
+            :meth:`Running.activate` with it once and then draw from ``iterator`` directly.
+        iterator: the generator itself.
+    """
+
+    __slots__ = ("_settings", "context", "iterator")
+
+    def __init__(self, settings: Settings, context: Context, iterator: Iterator[Any]) -> None:
+        self._settings, self.context, self.iterator = settings, context, iterator
+
+    def __next__(self) -> Any:
+        self._settings._context = self.context
+        return next(self.iterator)
+
+    def close(self) -> None:
+        """Close the generator: its ``finally`` blocks run, and what they raise passes."""
+        self._settings._context = self.context
+        close = getattr(self.iterator, "close", None)
+        if close is not None:
+            close()
+
+
+class Running:
+    """A started provider; made by :meth:`Provider.start <pydp2.providers.decorator.Provider.start>`.
+
+    Attributes:
+        settings: the object that the user's functions share.
+        declaration: what it declares.
+        wrap: ``wrap(sample)`` is the list of slot values of one yielded sample; raises BadSample, or ProviderError
+            (TypeError) for a dict where types are a list.
+    """
+
+    def __init__(
+        self, settings: Settings, declaration: Declaration, weigher: Callable[[list[Any]], Any] | None
+    ) -> None:
+        self.settings = settings
+        self.declaration = declaration
+        self.wrap = Wrapper(declaration.slots, single=len(declaration.slots) == 1).wrap
+        self._weigher = weigher
+
+    def weight(self, values: list[Any]) -> int:
+        """The weight of one wrapped sample: what ``calc_batch_size`` says, or 1.
+
+        Raises:
+            ProviderError: ``calc_batch_size`` raised, or its result is no whole number (TypeError), or negative or
+                above :data:`MAX_WEIGHT` (ValueError).
+        """
+        if self._weigher is None:
+            return 1
+        try:
+            weight = self._weigher(values)
+        except Exception as error:
+            raise from_user(f"calc_batch_size raised {type(error).__name__}", error, own_frames(error)) from None
+        if not isinstance(weight, Integral):
+            raise provider_error(
+                f"calc_batch_size must return a whole number, got {weight!r:.80} ({type(weight).__name__})", "TypeError"
+            )
+        whole = int(weight)
+        if not 0 <= whole <= MAX_WEIGHT:
+            raise provider_error(
+                f"calc_batch_size must return a weight from 0 to {MAX_WEIGHT}, got {whole!r:.80}", "ValueError"
+            )
+        return whole
+
+    def open(self, filename: str, *, file_index: int, seed: int, pass_id: int) -> OpenFile:
+        """A new run of ``process`` over ``filename``; nothing of it runs before the first ``next``.
+
+        ``file_index`` is its number in the file list, ``seed`` the job's; with ``pass_id`` they seed ``settings.rng``.
+        """
+        context = Context(filename, file_index=file_index, seed=seed, pass_id=pass_id)
+        generator, settings = self.settings.generator, self.settings
+        iterator = None
+        if inspect.isgeneratorfunction(generator):
+            with contextlib.suppress(TypeError):  # it takes other arguments: then the first next() is to say so
+                iterator = generator(settings, filename)
+        return OpenFile(settings, context, iterator or _late(generator, settings, filename))
+
+    def activate(self, context: Context) -> None:
+        """Let the settings show ``context`` until another generator runs."""
+        self.settings._context = context
+
+
+def _late(generator: Callable[..., Iterable[Any]], settings: Settings, filename: str) -> Iterator[Any]:
+    """A ``process`` that only returns an iterable, made to run at the first ``next`` like a generator function."""
+    result = generator(settings, filename)
+    if not isinstance(result, Iterable):
+        got = f"{result!r:.80} ({type(result).__name__})"
+        raise provider_error(f"process must yield samples, it returned {got}", "TypeError")
+    yield from result
+
+
+def start(
+    function: Callable[..., Iterable[Any]],
+    options: ProviderOptions,
+    *,
+    args: Mapping[str, Any] | None,
+    is_train: bool,
+    input_order: Sequence[str] | None,
+    file_list: Sequence[str],
+    logger_name: str,
+) -> Running:
+    """Make the settings, run the hook, and read back what holds. See ``Provider.start``."""
+    name = f"{function.__module__}.{function.__qualname__}"
+    settings = Settings(
+        options, generator=function, file_list=file_list, input_order=input_order or (), logger_name=logger_name
+    )
+    given = {
+        **_arguments(args),
+        "file_list": file_list,
+        "is_train": is_train,
+        "input_order": list(settings.input_order),
+    }
+    if options.init_hook is not None:
+        _run_hook(options.init_hook, settings, given, name)
+    elif args:
+        warnings.warn(
+            f"args have no effect: {name} has no init_hook to take {', '.join(args)}", UserWarning, stacklevel=3
+        )
+    weigher = check_weigher(settings.calc_batch_size)
+    return Running(settings, _declare(settings, options, is_train, weigher is not None, name), weigher)
+
+
+def _arguments(args: Mapping[str, Any] | None) -> dict[str, Any]:
+    if args is None:
+        return {}
+    if not isinstance(args, Mapping):
+        raise OptionTypeError(f"args must be a dict of keyword arguments for the init_hook, got {type(args).__name__}")
+    for key in args:
+        if not isinstance(key, str):
+            raise OptionTypeError(f"args must have names as keys, got the key {key!r:.80} ({type(key).__name__})")
+    return dict(args)
+
+
+def _run_hook(hook: Callable[..., object], settings: Settings, given: dict[str, Any], name: str) -> None:
+    try:
+        inspect.signature(hook).bind(settings, **given)
+    except TypeError as error:
+        theirs = sorted(set(given) - set(_FRAMEWORK))
+        raise provider_error(
+            f"the init_hook of {name} cannot be called: {error}; it is given settings, {', '.join(_FRAMEWORK)} "
+            f"and args ({', '.join(theirs) or 'none'}): take what it does not need by **kwargs",
+            "TypeError",
+        ) from None
+    except ValueError:
+        pass  # a builtin without a signature: calling it will tell
+    try:
+        hook(settings, **given)
+    except (Exception, SystemExit) as error:
+        raise from_user(f"the init_hook of {name} raised {type(error).__name__}", error, own_frames(error)) from None
+
+
+def _declare(settings: Settings, options: ProviderOptions, is_train: bool, weighted: bool, name: str) -> Declaration:
+    declared = _declared_types(settings, options, name)
+    if not callable(settings.generator):
+        raise provider_error(f"settings.generator of {name} must be a function, the init_hook set another", "TypeError")
+    try:
+        slots = _slots(check_types("input_types", declared), settings.input_order, name)
+        check = check_flag("check", settings.check)
+        declaration = Declaration(
+            slots=slots,
+            shuffle=_resolved_shuffle(settings.should_shuffle, is_train, name),
+            pool_size=check_level("pool_size", settings.pool_size),
+            min_pool_size=check_level("min_pool_size", settings.min_pool_size),
+            can_over_batch_size=check_flag("can_over_batch_size", settings.can_over_batch_size),
+            weighted=weighted,
+            cache=int(check_cache(settings.cache)),
+            check=check,
+            check_fail_continue=check and check_flag("check_fail_continue", settings.check_fail_continue),
+        )
+    except (OptionError, OptionTypeError) as error:  # what @provider was given is checked already: so it was the hook
+        kind = "TypeError" if isinstance(error, OptionTypeError) else "ValueError"
+        raise provider_error(f"the init_hook of {name} left settings that cannot be: {error}", kind) from None
+    settings.input_types = declared
+    return declaration
+
+
+def _declared_types(settings: Settings, options: ProviderOptions, name: str) -> Declared:
+    """The highest of: set by the hook, ``input_types``, ``slots``, ``settings.slots`` set by the hook."""
+    for declared in (settings.input_types, options.input_types, options.slots, vars(settings).get("slots")):
+        if declared is not None:
+            return declared
+    raise provider_error(
+        f"input_types must be set, and {name} has none; "
+        "declare them in @provider(input_types=…), or set settings.input_types in the init_hook",
+        "ValueError",
+    )
+
+
+def _slots(declared: Declared, input_order: Sequence[str], name: str) -> Slots:
+    if not isinstance(declared, Mapping):
+        return Slots(tuple(declared), None)
+    order = tuple(input_order) or tuple(declared)
+    for slot in order:
+        if slot not in declared:
+            known = ", ".join(declared)
+            raise provider_error(f"input_order names {slot!r}, {name} declares {known}", "KeyError")
+        if order.count(slot) > 1:
+            raise provider_error(f"input_order must name each slot once, got {slot!r} twice", "ValueError")
+    return Slots(tuple(declared[slot] for slot in order), order)
+
+
+def _resolved_shuffle(value: Any, is_train: bool, name: str) -> bool:
+    """What ``@provider`` was given is normalised; what the hook set is not: there, anything but a bool is None."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if value is not None:
+        warnings.warn(
+            f"the init_hook of {name} set should_shuffle={value!r:.80}, which is no bool: "
+            "taken as None, that is, shuffled in training only",
+            UserWarning,
+            stacklevel=2,
+        )
+    return is_train

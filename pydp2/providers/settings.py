@@ -1,0 +1,105 @@
+"""The object that ``process`` and the init_hook get as their first argument.
+
+It answers for the attributes that are there from the start, and for ``filename``, ``pass_id`` and ``rng``, which belong
+to whichever generator is running: a worker holds several open generators over one settings object and switches between
+them. Nothing is read back here: :mod:`pydp2.providers.running` does that after the hook.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pydp2.providers.options import CacheType, Declared, ProviderOptions
+
+
+class Context:
+    """Which generator runs: the file it reads, the pass, and its own source of random numbers.
+
+    Attributes:
+        filename: the entry of the file list.
+        pass_id: passes count from 0.
+        rng: a :class:`numpy.random.Generator` over Philox, seeded by job seed, pass and file alone, so that a worker
+            that runs the file again draws the same. (NumPy does not promise one stream for all its versions.)
+    """
+
+    def __init__(self, filename: str, *, file_index: int, seed: int, pass_id: int) -> None:
+        self.filename = filename
+        self.pass_id = pass_id
+        self._words = (seed, pass_id, file_index)
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        digest = hashlib.blake2b(struct.pack("<3Q", *self._words), digest_size=16, person=b"pydp2 rng")
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest.digest(), "little")))
+
+
+class _Current:
+    """An attribute that reads from the running context.
+
+    It has no setter, so that an attribute of the same name which a hook puts on its settings simply wins.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, settings: Settings | None, owner: type) -> Any:
+        if settings is None:
+            return self
+        if settings._context is None:
+            raise AttributeError(self._name)  # Settings.__getattr__ finds the words
+        return getattr(settings._context, self._name)
+
+
+class Settings:
+    """Ordinary attributes, to read and to set. The init_hook may add its own and overwrite those of the provider.
+
+    Attributes:
+        logger: a logger of its own name; its level is left alone.
+        input_types: None at first; set in the hook, it beats what ``@provider`` declares.
+        should_shuffle, pool_size, min_pool_size, can_over_batch_size, calc_batch_size, cache, check,
+            check_fail_continue: as given to ``@provider``; what stands here after the hook holds.
+        generator: the ``process`` function.
+        file_list: the entries of the file list.
+        input_order: names of the slots in their order; empty where none was given.
+        filename, pass_id, rng: see :class:`Context`; only while ``process`` runs.
+    """
+
+    filename = _Current()
+    pass_id = _Current()
+    rng = _Current()
+
+    def __init__(
+        self,
+        options: ProviderOptions,
+        *,
+        generator: Callable[..., Iterable[Any]],
+        file_list: Sequence[str],
+        input_order: Sequence[str],
+        logger_name: str,
+    ) -> None:
+        self._context: Context | None = None
+        self.logger = logging.getLogger(logger_name)
+        self.input_types: Declared | None = None
+        self.should_shuffle: bool | None = options.should_shuffle
+        self.pool_size: int = options.pool_size
+        self.min_pool_size: int = options.min_pool_size
+        self.can_over_batch_size: bool = options.can_over_batch_size
+        self.calc_batch_size: Callable[[list[Any]], int] | None = options.calc_batch_size
+        self.cache: CacheType = options.cache
+        self.check: bool = options.check
+        self.check_fail_continue: bool = options.check_fail_continue
+        self.generator = generator
+        self.file_list = file_list
+        self.input_order = list(input_order)
+
+    def __getattr__(self, name: str) -> Any:
+        if isinstance(getattr(type(self), name, None), _Current):
+            raise AttributeError(f"settings.{name} exists while process runs: the init_hook has no pass and no file")
+        raise AttributeError(f"settings has no attribute {name!r}; did the init_hook set it?")

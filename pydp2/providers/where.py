@@ -1,0 +1,58 @@
+"""Where something went wrong: the one wording for file and sample, used by workers and by ``samples()`` alike.
+
+Samples are counted from 0 in the order of their yields.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TypeVar
+
+from pydp2.errors import BadSample, ProviderError, RemoteError, builtin_name_of_mixed, from_user, provider_error
+
+_OURS = (str(Path(__file__).resolve().parents[1]) + "/", importlib.__file__, "<frozen importlib")
+
+E = TypeVar("E", bound=RemoteError)
+
+
+def place(error: E, filename: str, y: int) -> E:
+    """``error``, found at yield ``y`` of ``filename``, with its place in front of its text; of the same class.
+
+    A bad sample reads "file X, sample y, slot NAME: expected …, got …".
+    """
+    at = f"file {filename}, sample {y}"
+    if isinstance(error, BadSample):
+        text = f"{at}{_slot(error)}: {_finding(error)}"
+        return BadSample(text, slot=error.slot, expected=error.expected, got=error.got)  # type: ignore[return-value]
+    if isinstance(error, ProviderError):  # its class may be one made for a builtin exception
+        return provider_error(f"{at}: {error}", builtin_name_of_mixed(error))  # type: ignore[return-value]
+    return type(error)(f"{at}: {error}")
+
+
+def raised(error: BaseException, filename: str, y: int) -> ProviderError:
+    """The user's ``error``, raised while ``process`` was to yield sample ``y`` of ``filename``, with its traceback."""
+    if isinstance(error, ProviderError):  # our own words about what process did, not the user's exception
+        return place(error, filename, y)
+    return from_user(f"file {filename}, sample {y}: process raised {type(error).__name__}", error, own_frames(error))
+
+
+def own_frames(error: BaseException) -> int:
+    """How many frames at the head of the traceback are ours or the import system's: no user wants to read those."""
+    count, frame = 0, error.__traceback__
+    while frame is not None:
+        if not frame.tb_frame.f_code.co_filename.startswith(_OURS):
+            return count
+        count, frame = count + 1, frame.tb_next
+    return count
+
+
+def _slot(error: BadSample) -> str:
+    if not error.slot:
+        return ""
+    named = not error.slot.startswith(("slot ", "all slots"))
+    return f", slot {error.slot}" if named else f", {error.slot}"
+
+
+def _finding(error: BadSample) -> str:
+    return f"expected {error.expected}, got {error.got}" if error.expected else str(error)

@@ -1,0 +1,79 @@
+"""What the coordinator tells the loop to do, and what it is told. Plain values: tests compare lists of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydp2.errors import Error
+from pydp2.protocol.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send ``message`` to a worker."""
+
+    worker: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start worker number ``worker`` on ``seat``."""
+
+    worker: int
+    seat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End a worker at once; ``dump``: have it show its stack first."""
+
+    worker: int
+    dump: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Tell the user. Of each ``kind`` but the empty one, the first few are shown in full, the rest by count."""
+
+    text: str
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """The service cannot go on."""
+
+    error: Error
+
+
+Action = Send | Spawn | Kill | Log | Fatal
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """A worker declared what its provider yields."""
+
+    worker: int
+    declaration: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBroken:
+    """A worker could not get its provider ready."""
+
+    worker: int
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGone:
+    """A worker's process ended, ``how`` in words, while asking for ``running``: (pass, file, attempt, ordinal)."""
+
+    worker: int
+    running: tuple[int, int, int, int] | None
+    how: str
+
+
+Event = WorkerReady | WorkerBroken | WorkerGone

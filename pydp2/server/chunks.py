@@ -1,0 +1,61 @@
+"""A chunk from the wire, as ranges that the ledger can commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pydp2.errors import RemoteProtocolError
+from pydp2.inputs import Columns
+from pydp2.inputs.columns import frame_count
+from pydp2.inputs.declaration import Declaration
+from pydp2.order import Run
+from pydp2.protocol.messages import Chunk
+from pydp2.protocol.ranges import Part
+from pydp2.transport import buffers
+
+
+def ranges(chunk: Chunk, body: Sequence[memoryview], declaration: Declaration) -> Iterator[tuple[Part, Run | None]]:
+    """Each part of ``chunk`` with its samples. Everything is checked before the first is given.
+
+    Raises RemoteProtocolError when counts, frames and slots do not agree.
+    """
+    parts = [Part.from_wire(wire) for wire in chunk.parts]
+    rows = chunk.rows
+    if sum(part.rows for part in parts) != rows:
+        raise RemoteProtocolError("Chunk: its parts do not add up to its rows")
+    if not rows:
+        if body:
+            raise RemoteProtocolError("Chunk: frames without rows")
+        return iter([(part, None) for part in parts])
+    slots = declaration.slots
+    arrays = buffers(body)
+    frames = frame_count(slots)
+    if len(arrays) != frames + declaration.weighted:
+        raise RemoteProtocolError(f"Chunk: expected {frames + declaration.weighted} frames, got {len(arrays)}")
+    columns = Columns.from_frames(slots, rows, arrays[:frames])
+    weights = None
+    if declaration.weighted:
+        if arrays[frames].nbytes != 8 * rows:
+            raise RemoteProtocolError("Chunk: one weight for each row is needed")
+        weights = arrays[frames].view(np.int64)
+        if rows and int(weights.min()) < 0:
+            raise RemoteProtocolError("Chunk: a negative weight")
+    sizes = columns.sample_bytes()
+    ordinals = np.empty(rows, np.int64)
+    out: list[tuple[Part, Run | None]] = []
+    lo = 0
+    for part in parts:
+        hi = lo + part.rows
+        if not part.rows:
+            out.append((part, None))
+            continue
+        if part.holes:
+            y = np.arange(part.first, part.first + part.count, dtype=np.int64)
+            ordinals[lo:hi] = np.delete(y, [hole - part.first for hole, _ in part.holes])
+        else:
+            ordinals[lo:hi] = np.arange(part.first, part.first + part.rows)
+        out.append((part, Run(columns, lo, hi, ordinals, sizes, weights)))
+        lo = hi
+    return iter(out)

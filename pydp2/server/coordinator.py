@@ -1,0 +1,157 @@
+"""The workers of a service: how many there are, which of them work, what happens when one is lost. Pure.
+
+``handle(event)`` gives the actions that follow. One worker more than asked for stands by, its provider ready, so that a
+loss costs no more than handing over the lost one's files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydp2.errors import ProviderError, provider_error
+from pydp2.server.actions import Action, Event, Fatal, Log, Spawn, WorkerBroken, WorkerGone, WorkerReady
+from pydp2.server.reading import Reading
+
+_START_DEATHS = 5
+"""So many workers lost in a row before their provider was ready, and the service gives up."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    number: int
+    seat: int
+    ready: bool = False
+    active: bool = False
+
+
+class Coordinator:
+    """Keeps ``workers`` workers at work and one in reserve, on ``seats`` seats."""
+
+    def __init__(self, workers: int) -> None:
+        self.target = workers
+        self.seats = workers + 1
+        self.declaration: dict[str, Any] | None = None
+        self.reading: Reading | None = None
+        self.lost = 0
+        self._workers: dict[int, _Worker] = {}
+        self._free = list(range(self.seats))
+        self._next = 0
+        self._start_deaths = 0
+        self._closing = False
+
+    # -- events ----------------------------------------------------------------------------------------------------
+    def start(self) -> list[Action]:
+        """Start the workers."""
+        return self._replenish()
+
+    def handle(self, event: Event) -> list[Action]:
+        """What follows from ``event``."""
+        match event:
+            case WorkerReady(worker, declaration):
+                return self._ready(worker, declaration)
+            case WorkerBroken(_, error):
+                return [Fatal(error)]
+            case WorkerGone():
+                return self._gone(event)
+
+    def _ready(self, number: int, declaration: dict[str, Any]) -> list[Action]:
+        worker = self._workers.get(number)
+        if worker is None:
+            return []
+        if self.declaration is None:
+            self.declaration = declaration
+        elif declaration != self.declaration:
+            return [Fatal(_different(self.declaration, declaration))]
+        worker.ready = True
+        self._start_deaths = 0
+        return self._promote()
+
+    def _gone(self, event: WorkerGone) -> list[Action]:
+        worker = self._workers.pop(event.worker, None)
+        if worker is None or self._closing:
+            return []
+        self._free.append(worker.seat)
+        out: list[Action] = []
+        if not worker.ready:
+            self._start_deaths += 1
+            if self._start_deaths >= _START_DEATHS or self.declaration is None:
+                return [
+                    Fatal(
+                        ProviderError(
+                            f"a worker {event.how} while it imported the provider or ran its init_hook; "
+                            "run `pydp2 check` to see it happen in the foreground"
+                        )
+                    )
+                ]
+        if worker.active:
+            self.lost += 1
+            out.append(Log(f"worker {worker.number} {event.how}; its files go to another", kind="worker lost"))
+            if self.reading is not None:
+                self.reading.lose(worker.number, event.running, event.how)
+        return out + self._promote() + self._replenish()
+
+    # -- state -----------------------------------------------------------------------------------------------------
+    @property
+    def active(self) -> list[int]:
+        """Workers that read."""
+        return [w.number for w in self._workers.values() if w.active]
+
+    @property
+    def expecting(self) -> int:
+        """Workers that are starting and will be needed."""
+        starting = sum(1 for w in self._workers.values() if not w.ready)
+        return min(starting, self.target - len(self.active))
+
+    def seat_of(self, worker: int) -> int | None:
+        """Where ``worker`` sits, while it lives."""
+        known = self._workers.get(worker)
+        return None if known is None else known.seat
+
+    def read(self, reading: Reading | None) -> list[Action]:
+        """From now on workers read for ``reading``; what they had of another pass is dropped."""
+        out: list[Action] = []
+        if self.reading is not None:
+            out += self.reading.end()
+        self.reading = reading
+        if reading is not None:
+            for worker in self.active:
+                reading.join(worker)
+        return out
+
+    def dispatch(self) -> list[Action]:
+        """Files and credit that can be given out now."""
+        return [] if self.reading is None else self.reading.dispatch(self.expecting)
+
+    def close(self) -> None:
+        """Workers that go are not replaced any more."""
+        self._closing = True
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+    def _promote(self) -> list[Action]:
+        for worker in self._workers.values():
+            if len(self.active) >= self.target:
+                break
+            if worker.ready and not worker.active:
+                worker.active = True
+                if self.reading is not None:
+                    self.reading.join(worker.number)
+        return []
+
+    def _replenish(self) -> list[Action]:
+        out: list[Action] = []
+        while len(self._workers) < self.target + 1:
+            worker = _Worker(self._next, self._free.pop(0))
+            self._next += 1
+            self._workers[worker.number] = worker
+            out.append(Spawn(worker.number, worker.seat))
+        return out
+
+
+def _different(first: dict[str, Any], other: dict[str, Any]) -> ProviderError:
+    names = [name for name in first if first.get(name) != other.get(name)]
+    shown = "; ".join(f"{name}: {first.get(name)!r:.200} and {other.get(name)!r:.200}" for name in names)
+    return provider_error(
+        f"the init_hook declares something else in another worker ({shown}); it must depend on its arguments alone",
+        "ValueError",
+    )

@@ -1,0 +1,55 @@
+"""Read-ahead credit in bytes: what cannot deadlock (docs/order.md, "Credit").
+
+A budget is split into a reserve of equal shares, one for each lane, and a rest that files not yet bound draw from. A
+bound file may always come to its share, so the file that the merge waits for can always be read; a file not yet bound
+takes only what is left of the rest. One sample may exceed this, alone, when the merge waits for exactly that sample.
+"""
+
+from __future__ import annotations
+
+
+class Credit:
+    """Who uses how much of a read-ahead budget of ``budget`` bytes."""
+
+    def __init__(self, budget: int, lanes: int, workers: int) -> None:
+        self.share = max(1, budget // (2 * lanes))
+        self.rest = budget - self.share * lanes
+        # Several workers read ahead side by side, so no single file may take all of the rest.
+        self.ahead = max(1, min(self.share, self.rest // max(1, workers)))
+        self._use: dict[int, int] = {}
+        self._bound: set[int] = set()
+        self._ahead_use = 0
+
+    @property
+    def used(self) -> int:
+        """The bytes in use by all files."""
+        return sum(self._use.values())
+
+    def set_use(self, file: int, use: int) -> None:
+        """``file`` now uses ``use`` bytes: granted and unspent, in flight, or committed and not merged."""
+        before = self._use.get(file, 0)
+        if use:
+            self._use[file] = use
+        else:
+            self._use.pop(file, None)
+        if file not in self._bound:
+            self._ahead_use += use - before
+
+    def bind(self, file: int) -> None:
+        """``file`` is one of the lanes: it draws on its own share from now on."""
+        self._bound.add(file)
+        self._ahead_use -= self._use.get(file, 0)
+
+    def release(self, file: int) -> None:
+        """The merge is done with ``file``."""
+        if file not in self._bound:
+            self._ahead_use -= self._use.get(file, 0)
+        self._use.pop(file, None)
+        self._bound.discard(file)
+
+    def room(self, file: int) -> int:
+        """How many bytes more ``file`` may be granted now."""
+        use = self._use.get(file, 0)
+        if file in self._bound:
+            return max(0, self.share - use)
+        return max(0, min(self.ahead - use, self.rest - self._ahead_use))

@@ -1,0 +1,291 @@
+"""The clients' side of a service: who is attached, what they are sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydp2.cache import PassCache
+from pydp2.config import job_options
+from pydp2.errors import Error, JobTaken, OptionError, ProtocolError, RemoteProtocolError, to_wire
+from pydp2.files import FileList
+from pydp2.inputs.declaration import Declaration
+from pydp2.metrics import Rates, bottleneck
+from pydp2.order import Run
+from pydp2.protocol import messages as m
+from pydp2.protocol.moves import Link, Role, client_link
+from pydp2.server.actions import Action
+from pydp2.server.coordinator import Coordinator
+from pydp2.server.job import Broke, Job, JobPlan, Over, Ready
+from pydp2.server.spec import ServiceSpec
+from pydp2.transport import Gone, Hub
+
+_PROBE = 1.0  # seconds between looks whether the trainer still lives
+_READ_AHEAD = 256 << 20  # bytes read ahead of the merge, where the memory limit allows
+_MESSAGES = 256  # taken in one round, so that a flood of them does not keep batches back
+_PLAN = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
+
+
+class Front:
+    """One trainer at a time, and anybody who asks for figures."""
+
+    def __init__(
+        self,
+        spec: ServiceSpec,
+        files: FileList,
+        hub: Hub,
+        coordinator: Coordinator,
+        log: Callable[[str, str], None],
+    ) -> None:
+        self._spec = spec
+        self._files = files
+        self._hub = hub
+        self._coordinator = coordinator
+        self._log = log
+        self._links: dict[bytes, Link] = {}
+        self._pending: list[tuple[bytes, m.Attach]] = []
+        self._declaration: Declaration | None = None
+        self._cache: PassCache[Run] | None = None
+        self._budget = min(_READ_AHEAD, spec.memory_limit // 2)
+        self._job: Job | None = None
+        self._trainer = b""
+        self._probed = 0.0
+        self._samples = Rates()
+        self._batches = Rates()
+        self._waited = self._worked = 0.0
+        self._warned_bytes = False
+        self.outbox: list[Action] = []
+        """Actions for workers that followed from what clients said; the loop carries them out."""
+        self.server_stats: Callable[[], dict[str, Any]] = dict
+
+    def declared(self, declaration: Declaration) -> None:
+        """The provider is known: jobs can begin."""
+        self._declaration = declaration
+        if declaration.cache:
+            self._cache = PassCache(self._spec.memory_limit - self._budget)
+        pending, self._pending = self._pending, []
+        for peer, attach in pending:
+            self._attach(peer, attach)
+
+    # -- what clients say ------------------------------------------------------------------------------------------
+    def receive(self, now: float) -> bool:
+        """Take what came; True when there may be more."""
+        for _ in range(_MESSAGES):
+            received = self._hub.receive()
+            if received is None:
+                return False
+            peer, frames = received
+            try:
+                self._message(peer, frames, now)
+            except ProtocolError as error:
+                self._log(f"a client broke the protocol: {error}", "protocol")
+                self._gone(peer)
+                self._links.pop(peer, None)
+        return True
+
+    def _message(self, peer: bytes, frames: Sequence[memoryview], now: float) -> None:
+        message, _ = m.decode(frames)
+        link = self._links.get(peer)
+        if link is None:
+            link = client_link(Role.SERVER)
+            if not isinstance(message, m.Attach | m.AskStats):
+                raise RemoteProtocolError(f"{type(message).__name__} from somebody who is not attached")
+            self._links[peer] = link
+        link.received(message)
+        match message:
+            case m.Attach():
+                if self._declaration is None:
+                    self._pending.append((peer, message))
+                else:
+                    self._attach(peer, message)
+            case m.BeginPass(pass_id, credit):
+                self._begin(pass_id, credit)
+            case m.LeavePass(pass_id):
+                if self._job is not None and self._job.pass_id == pass_id:
+                    self._leave()
+            case m.Need(pass_id, count, waited, worked):
+                self._waited += waited / 1e6
+                self._worked += worked / 1e6
+                if self._job is not None and self._job.pass_id == pass_id:
+                    self._job.credit += count
+            case m.Detach():
+                self._gone(peer)
+                self._links.pop(peer, None)
+            case m.AskStats():
+                self._send(peer, m.Stats(self.stats()))
+
+    def _attach(self, peer: bytes, attach: m.Attach) -> None:
+        assert self._declaration is not None
+        try:
+            if attach.version != m.WIRE_VERSION:
+                raise OptionError(
+                    f"the service speaks wire version {m.WIRE_VERSION}, the client {attach.version}; "
+                    "use the same release of pydp2 on both sides"
+                )
+            if self._trainer and self._trainer != peer:
+                self._probe()
+            if self._trainer:
+                raise JobTaken(
+                    "another trainer reads this job; wait until it has closed its client, or start a service of its own"
+                )
+            plan = self._plan(attach.options)
+        except Error as error:
+            self._send(peer, m.Refused(to_wire(error)))
+            return
+        self._trainer = peer
+        self._waited = self._worked = 0.0
+        self._warned_bytes = False
+        self._job = Job(
+            plan,
+            self._declaration,
+            files=len(self._files),
+            label=self._label,
+            budget=self._budget,
+            workers=self._spec.workers,
+            skip_errors=self._spec.skip_errors,
+            cache=self._cache,
+        )
+        if self._declaration.pool_size != -1 and self._declaration.pool_size < plan.batch_size and plan.shuffle:
+            self._log(
+                f"pool_size={self._declaration.pool_size} is smaller than batch_size={plan.batch_size}; the pool "
+                f"holds {plan.batch_size} instead",
+                "pool",
+            )
+        if not len(self._files):
+            self._log("the file list is empty: every pass will be empty", "list")
+        service = {"files": len(self._files), "workers": self._spec.workers, "shuffle": plan.shuffle}
+        self._send(peer, m.Welcome(self._declaration.to_wire(), service))
+
+    def _plan(self, options: dict[str, Any]) -> JobPlan:
+        given = job_options(**options)
+        if given.pool_bytes + self._spec.memory_limit > self._spec.memory:
+            raise OptionError(
+                f"pool_bytes={given.pool_bytes} and memory_limit={self._spec.memory_limit} together exceed the "
+                f"{self._spec.memory} bytes of this machine; lower one of them (pool_bytes is part of the order)"
+            )
+        assert self._declaration is not None
+        shuffle = self._declaration.shuffle if given.shuffle is None else given.shuffle
+        return JobPlan(shuffle=shuffle, **{name: getattr(given, name) for name in _PLAN})
+
+    def _label(self, file: int) -> str:
+        return self._files[file]
+
+    # -- passes ----------------------------------------------------------------------------------------------------
+    def _begin(self, pass_id: int, credit: int) -> None:
+        assert self._job is not None
+        if pass_id <= self._job.pass_id:
+            raise RemoteProtocolError(f"pass {pass_id} begins after pass {self._job.pass_id}")
+        self.outbox.extend(self._coordinator.read(None))
+        self.outbox.extend(self._coordinator.read(self._job.begin(pass_id, credit)))
+
+    def _leave(self) -> None:
+        if self._job is not None:
+            self._job.leave()
+        self.outbox.extend(self._coordinator.read(None))
+
+    def _gone(self, peer: bytes) -> None:
+        if peer == self._trainer and peer:
+            self._leave()
+            self._trainer = b""
+            self._job = None
+
+    def serve(self, most: int, now: float) -> bool:
+        """Send what the trainer has credit for, at most ``most`` batches; True when there may be more."""
+        job = self._job
+        if job is None or not job.running:
+            return False
+        for _ in range(most):
+            outcome = job.pull()
+            if job.byte_limited and not self._warned_bytes:
+                self._warned_bytes = True
+                self._log(
+                    f"pool_bytes={job.plan.pool_bytes} is reached before the pool has the size that was asked for; "
+                    "batches are drawn from what fits",
+                    "pool",
+                )
+            match outcome:
+                case None:
+                    return False
+                case Ready(cut, columns):
+                    head = m.BatchHead(job.pass_id, cut.index, columns.rows, cut.size, cut.pool_weight, cut.padding)
+                    self._samples.add(now, columns.rows)
+                    self._batches.add(now, 1)
+                    if not self._send(self._trainer, head, columns.frames()):
+                        return False
+                case Over(batches, samples, dropped, uniform):
+                    self._send(self._trainer, m.PassEnd(job.pass_id, batches, samples, dropped, uniform))
+                    if dropped:
+                        self._log(f"pass {job.pass_id}: {dropped} bad samples were dropped", "")
+                    if self._cache is not None and self._cache.full:
+                        self._log(
+                            f"the cache is full at {self._cache.limit} bytes: the files that did not fit are read "
+                            "again in every pass; raise memory_limit to keep all",
+                            "cache",
+                        )
+                    self._leave()
+                    return False
+                case Broke(error):
+                    self._send(self._trainer, m.Failed(job.pass_id, to_wire(error)))
+                    self._leave()
+                    return False
+        return True
+
+    def fail(self, error: Error) -> None:
+        """The service cannot go on: the trainer learns why."""
+        if self._job is not None and self._trainer:
+            self._send(self._trainer, m.Failed(max(0, self._job.pass_id), to_wire(error)))
+
+    # -- whether they live -----------------------------------------------------------------------------------------
+    def watch(self, now: float) -> None:
+        """Look whether the trainer is still there, now and then."""
+        if self._trainer and now - self._probed > _PROBE:
+            self._probed = now
+            self._probe()
+
+    def _probe(self) -> None:
+        if not self._send(self._trainer, m.Probe()):
+            self._log("the trainer is gone; its job is free", "trainer")
+
+    def _send(self, peer: bytes, message: m.Message, frames: Sequence[Any] = ()) -> bool:
+        link = self._links.get(peer)
+        if link is None:
+            return False
+        link.sending(message)
+        try:
+            self._hub.send(peer, [m.encode(message), *frames])
+        except Gone:
+            self._links.pop(peer, None)
+            self._gone(peer)
+            return False
+        return True
+
+    def close(self, reason: str) -> None:
+        """Tell everybody that the service ends."""
+        for peer in list(self._links):
+            self._send(peer, m.Closing(reason))
+
+    def stats(self) -> dict[str, Any]:
+        """How it is going, as plain data."""
+        now = time.monotonic()
+        job = self._job
+        data = {
+            "pass": -1 if job is None else job.pass_id,
+            "attached": bool(self._trainer),
+            "samples": 0 if job is None else job.total_samples,
+            "batches": 0 if job is None else job.total_batches,
+            "samples_in_pass": 0 if job is None else job.samples,
+            "batches_in_pass": 0 if job is None else job.batches,
+            "samples_per_second": self._samples.per_second(now),
+            "batches_per_second": self._batches.per_second(now),
+            "dropped": 0 if job is None or job.reading is None else job.reading.dropped,
+            "pool": {} if job is None else job.pool(),
+            "read_ahead": {
+                "budget": self._budget,
+                "used": 0 if job is None or job.reading is None else job.reading.credit.used,
+            },
+            "cache": {} if self._cache is None else {"files": len(self._cache), "bytes": self._cache.bytes},
+            "trainer": {"waited_seconds": self._waited, "worked_seconds": self._worked},
+            "bottleneck": bottleneck(self._waited, self._worked),
+        }
+        return data | self.server_stats()

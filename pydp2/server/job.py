@@ -1,0 +1,186 @@
+"""A job: the passes of one trainer. Makes the plan of a pass, pulls batches from its stream while there is credit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydp2.cache import PassCache
+from pydp2.errors import Error
+from pydp2.inputs import Columns
+from pydp2.inputs.declaration import Declaration
+from pydp2.inputs.store import ColumnStore
+from pydp2.order import Blocked, Cut, Done, Failed, Plan, Run, Stream, file_order
+from pydp2.order.plan import UNBOUNDED
+from pydp2.server.reading import Reading
+
+_TURN = 64  # longest turn of a lane
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """The job's options that the order depends on."""
+
+    batch_size: int
+    seed: int
+    shuffle: bool
+    order: str
+    interleave: int
+    pool_bytes: int
+    last_batch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A batch to send."""
+
+    cut: Cut
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The pass is over."""
+
+    batches: int
+    samples: int
+    dropped: int
+    uniform: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """The pass failed."""
+
+    error: Error
+
+
+class Job:
+    """Passes over the files of the list, one at a time."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        declaration: Declaration,
+        *,
+        files: int,
+        label: Callable[[int], str],
+        budget: int,
+        workers: int,
+        skip_errors: bool,
+        cache: PassCache[Run] | None,
+    ) -> None:
+        self.plan = plan
+        self.declaration = declaration
+        self._files = files
+        self._label = label
+        self._budget = budget
+        self._workers = workers
+        self._skip = skip_errors
+        self._cache = cache
+        self.pass_id = -1
+        self.credit = 0
+        self.samples = 0  # delivered in this pass
+        self.batches = 0
+        self.total_samples = 0
+        self.total_batches = 0
+        self.waiting_for: int | None = None
+        self._stream: Stream | None = None
+        self._store: ColumnStore | None = None
+        self.reading: Reading | None = None
+
+    def begin(self, pass_id: int, credit: int) -> Reading:
+        """Start pass ``pass_id``; what to read for it."""
+        self.leave()
+        job, provider = self.plan, self.declaration
+        self.pass_id, self.credit = pass_id, credit
+        self.samples = self.batches = 0
+        cached = self._cache is not None
+        plan = Plan(
+            seed=job.seed,
+            pass_id=pass_id,
+            files=self._files,
+            batch_size=job.batch_size,
+            shuffle=job.shuffle,
+            interleave=job.interleave,
+            pool_size=provider.pool_size,
+            min_pool_size=provider.min_pool_size,
+            can_over_batch_size=provider.can_over_batch_size,
+            pool_bytes=job.pool_bytes,
+            everything=cached and job.shuffle and pass_id > 0,
+            last_batch=job.last_batch,
+            relaxed=job.order == "relaxed",
+        )
+        order = file_order(plan)
+        first = plan.level(0)
+        self.reading = Reading(
+            pass_id=pass_id,
+            seed=job.seed,
+            order=order,
+            lanes=min(plan.lanes, max(1, self._files)),
+            budget=self._budget,
+            workers=self._workers,
+            label=self._label,
+            ramp=0 if first >= UNBOUNDED or plan.lanes == 1 else -(-first // plan.lanes) + _TURN,
+            skip_errors=self._skip,
+            cache=self._cache,
+        )
+        self._store = ColumnStore(provider.slots)
+        self._stream = Stream(plan, self.reading, self._store, order)
+        return self.reading
+
+    @property
+    def running(self) -> bool:
+        """A pass is under way."""
+        return self._stream is not None
+
+    @property
+    def byte_limited(self) -> bool:
+        """The pool of this pass was stopped by its limit in bytes."""
+        return self._stream is not None and self._stream.byte_limited
+
+    def leave(self) -> None:
+        """The pass is over or not wanted any more."""
+        self._stream = None
+        self._store = None
+        self.reading = None
+        self.waiting_for = None
+        if self._cache is not None:
+            self._cache.abandon()
+
+    def pull(self) -> Ready | Over | Broke | None:
+        """The next batch if there is credit for it; None: nothing now. The order is decided here and nowhere else."""
+        if self._stream is None or self._store is None or self.reading is None or self.credit <= 0:
+            return None
+        outcome = self._stream.next()
+        self.waiting_for = None
+        match outcome:
+            case Blocked(file):
+                self.waiting_for = file
+                self.reading.want(file)
+                return None
+            case Cut():
+                columns = self._store.take(outcome.rows)
+                self._store.release(outcome.rows[: len(outcome.rows) - outcome.padding])
+                self.credit -= 1
+                rows = len(outcome.rows) - outcome.padding
+                self.samples += rows
+                self.batches += 1
+                self.total_samples += rows
+                self.total_batches += 1
+                return Ready(outcome, columns)
+            case Done(batches):
+                uniform = not self.declaration.weighted
+                return Over(batches, self.samples, self.reading.dropped, uniform)
+            case Failed(error):
+                return Broke(error)
+
+    def pool(self) -> dict[str, Any]:
+        """The pool as plain numbers."""
+        if self._stream is None or self._store is None:
+            return {"samples": 0, "weight": 0, "bytes": 0, "memory": 0}
+        pool = self._stream.pool
+        return {
+            "samples": len(pool), "weight": pool.weight, "bytes": pool.bytes, "memory": self._store.held_bytes,
+        }  # fmt: skip

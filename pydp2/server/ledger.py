@@ -1,0 +1,128 @@
+"""The ledger: what of each file is committed, and where its attempts stand (docs/order.md, "Ledger").
+
+A range of a file is committed once, in order, by the attempt that is valid now. Everything else is refused: output of a
+worker that was given up, a range that was sent twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from pydp2.errors import Error, RemoteProtocolError
+from pydp2.order.source import END, Failure, Gap, Run
+from pydp2.protocol.ranges import HOLE_COST, OPEN, SAMPLE_COST, Part
+
+NO_PAUSE = 1 << 62
+DEATHS = 3
+"""A file that was running in this many dead workers at the same sample is condemned."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One file of a pass. ``position`` is its place in the order in which the merge wants files."""
+
+    file: int
+    position: int
+    bound: bool = False
+    worker: int | None = None
+    attempt: int = 0
+    committed: int = 0  # ordinals below are committed
+    crcs: list[int] = field(default_factory=list)  # running checksums there
+    spent: int = 0  # cost of what is committed
+    merged: int = 0  # cost of what the merge has taken
+    limit: int = 0  # cost up to which the worker may send
+    runs: deque[Run] = field(default_factory=deque)  # committed, not merged
+    holes: deque[tuple[int, str]] = field(default_factory=deque)  # (y, reason), committed, not passed by the merge
+    tail: Gap | Failure | None = None  # what comes after the runs, once known
+    stops: set[int] = field(default_factory=set)  # ordinals before which all must be committed
+    held: bool = False  # paused at one of them
+    need: int = 0  # cost of the sample that the worker holds in hand for lack of credit
+    wanted: bool = False  # the worker was told that the merge waits
+    deaths: dict[int, int] = field(default_factory=dict)
+    cached: bool = False  # its samples came from the cache and use no credit
+
+    @property
+    def ended(self) -> bool:
+        """No worker has to run it any more."""
+        return self.tail is not None
+
+    @property
+    def use(self) -> int:
+        """Bytes of credit: granted and unspent, in flight, committed and not merged."""
+        return 0 if self.cached else self.limit - self.merged
+
+    @property
+    def pause(self) -> int:
+        """The next ordinal at which the worker has to wait."""
+        return min(self.stops, default=NO_PAUSE)
+
+    def accepts(self, worker: int, part: Part) -> bool:
+        """Whether ``part`` comes from the attempt that is valid now."""
+        return self.worker == worker and self.attempt == part.attempt and not self.ended
+
+    def commit(self, part: Part, run: Run | None) -> None:
+        """Commit the range of ``part``; ``run`` holds its samples. Raises RemoteProtocolError when it leaves a gap."""
+        if part.first != self.committed:
+            raise RemoteProtocolError(
+                f"file {self.file}: a range from sample {part.first}, but {self.committed} are committed"
+            )
+        cost = HOLE_COST * len(part.holes)
+        if run is not None:
+            cost += int(run.sizes[run.lo : run.hi].sum()) + SAMPLE_COST * part.rows
+            self.runs.append(run)
+        self.holes.extend((y, reason) for y, reason in part.holes)
+        self.committed += part.count
+        self.crcs = part.crcs
+        self.spent += cost
+        self.wanted = False
+        self.need = 0
+        if part.state != OPEN:
+            self.tail = END
+            self.limit = self.spent
+
+    def lose(self, ordinal: int | None) -> bool:
+        """The worker is gone, while asking for ``ordinal`` of this file or not at all. True: the file is condemned."""
+        self.worker = None
+        self.attempt += 1
+        self.limit = self.spent
+        self.need = 0
+        self.held = self.wanted = False
+        if ordinal is not None:
+            self.deaths[ordinal] = self.deaths.get(ordinal, 0) + 1
+        # Before a sample that was deadly once is asked for again, all before it must have arrived.
+        self.stops = {y for y in self.deaths if y > self.committed}
+        return ordinal is not None and self.deaths[ordinal] >= DEATHS
+
+    def give_up(self, error: Error | None) -> None:
+        """The file ends at what is committed: with ``error`` at that place, or as if it ended there."""
+        self.tail = END if error is None else Failure(error)
+        self.worker = None
+        self.attempt += 1
+        self.limit = self.spent
+
+    # -- what the merge asks -------------------------------------------------------------------------------------------
+    def pass_holes(self) -> list[tuple[int, str]]:
+        """Step over the holes that stand before the next sample; which there were."""
+        edge = int(self.runs[0].ordinals[self.runs[0].lo]) if self.runs else NO_PAUSE
+        passed = []
+        while self.holes and self.holes[0][0] < edge:
+            passed.append(self.holes.popleft())
+        self.merged += len(passed) * HOLE_COST
+        return passed
+
+    def front(self) -> Run | Failure | Gap | None:
+        """The next samples, or what comes instead; None: not known yet."""
+        if self.runs:
+            run = self.runs[0]
+            return Run(run.columns, run.lo, run.hi, run.ordinals, run.sizes, run.weights)
+        return self.tail
+
+    def take(self, count: int) -> None:
+        """The merge took ``count`` samples of the first run."""
+        run = self.runs[0]
+        end = run.lo + count
+        self.merged += int(run.sizes[run.lo : end].sum()) + SAMPLE_COST * count
+        run.lo = end
+        if run.lo == run.hi:
+            self.runs.popleft()

@@ -1,0 +1,293 @@
+"""The server's loop: joins coordinator and job to sockets, processes, clock and terminal. Decides nothing by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydp2.engine.base import Engine, EngineLost, Exited, Started
+from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, from_wire
+from pydp2.files import FileList
+from pydp2.inputs.declaration import Declaration
+from pydp2.metrics import Rates
+from pydp2.protocol import messages as m
+from pydp2.protocol.moves import Link, Role, State, worker_link
+from pydp2.protocol.seat import Seat
+from pydp2.server.actions import Action, Fatal, Kill, Log, Send, Spawn, WorkerBroken, WorkerGone, WorkerReady
+from pydp2.server.chunks import ranges
+from pydp2.server.coordinator import Coordinator
+from pydp2.server.front import Front
+from pydp2.server.spec import ServiceSpec
+from pydp2.transport import Gone, Hub, Poll
+
+_TICK = 0.5  # seconds between looks at what no message announces
+_SHOWN = 5  # of each kind of log line, so many are shown in full
+_DUMP_GRACE = 0.3  # seconds for a worker to write its stack before it is killed
+_BURST = 32  # batches sent before messages are looked for again
+
+
+@dataclass(slots=True)
+class _Wire:
+    """A worker as the wire knows it."""
+
+    peer: bytes
+    link: Link
+    pid: int = 0
+    busy: int = 0
+    idle: int = 0
+    doomed: str = ""  # why it is being killed
+    kill_at: float = 0.0
+    rates: Rates = field(default_factory=Rates)
+
+
+class Stop(Exception):
+    """The service ends; the text says why."""
+
+
+class Server:
+    """One service. ``control`` is a descriptor that ends the service when it can be read or its other end is gone."""
+
+    def __init__(
+        self,
+        spec: ServiceSpec,
+        files: FileList,
+        engine: Engine,
+        workers: Hub,
+        clients: Hub,
+        control: int,
+        wakeup: int,
+    ) -> None:
+        self._spec = spec
+        self._files = files
+        self._engine = engine
+        self._hub = workers
+        self._coordinator = Coordinator(spec.workers)
+        self._front = Front(spec, files, clients, self._coordinator, self.log)
+        self._front.server_stats = self.stats
+        self._control = control
+        self._wakeup = wakeup
+        self._wires: dict[int, _Wire] = {}
+        self._number: dict[bytes, int] = {}
+        self._logged: Counter[str] = Counter()
+        self._declaration: Declaration | None = None
+        self._poll = Poll()
+        for handle in (workers.handle, clients.handle, engine.fileno(), control, wakeup):
+            self._poll.add(handle)
+        self._began = time.monotonic()
+
+    # -- running ---------------------------------------------------------------------------------------------------
+    def started(self) -> Declaration:
+        """Start the workers and wait for the first that is ready. Raises what keeps the service from starting."""
+        self._do(self._coordinator.start())
+        while self._declaration is None:
+            self._round(_TICK)
+        return self._declaration
+
+    def run(self) -> None:
+        """Serve until Stop or an error that the service cannot survive."""
+        timeout = 0.0
+        while True:
+            timeout = 0.0 if self._round(timeout) else self._patience()
+
+    def _patience(self) -> float:
+        limit = self._spec.sample_timeout
+        return _TICK if limit is None else min(_TICK, limit / 4)
+
+    def _round(self, timeout: float) -> bool:
+        """One turn: take what came, do what follows, send what can be sent. True: more can be done at once."""
+        ready = self._poll.wait(int(timeout * 1000))
+        now = time.monotonic()
+        if self._control in ready:
+            raise Stop("its program ended or asked it to")
+        if self._wakeup in ready:
+            number = os.read(self._wakeup, 1)
+            raise Stop(f"signal {signal.Signals(number[0]).name}" if number else "a signal")
+        if self._engine.fileno() in ready:
+            self._engine_events()
+        self._worker_messages(now)
+        more = self._front.receive(now)
+        self._do_rest()
+        more = self._front.serve(_BURST, now) or more
+        self._do_rest()
+        self._front.watch(now)
+        self._watch_samples(now)
+        return more
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+    def _engine_events(self) -> None:
+        try:
+            events = self._engine.events()
+        except EngineLost as lost:
+            raise ServiceLost(str(lost)) from None
+        for event in events:
+            match event:
+                case Started(worker, pid):
+                    self._wires.setdefault(worker, _Wire(b"", worker_link(Role.SERVER))).pid = pid
+                case Exited(worker, _, status):
+                    # what it had sent before it died is there already: nothing of it comes later than this
+                    self._worker_messages(time.monotonic())
+                    self._exited(worker, status)
+
+    def _exited(self, worker: int, status: int) -> None:
+        wire = self._wires.pop(worker, None)
+        seat = self._coordinator.seat_of(worker)
+        if wire is not None:
+            self._number.pop(wire.peer, None)
+        running = None if seat is None else Seat(self._engine.row(seat)).running
+        how = wire.doomed if wire is not None and wire.doomed else _how(status)
+        self._do(self._coordinator.handle(WorkerGone(worker, running, how)))
+
+    def _worker_messages(self, now: float) -> None:
+        while (received := self._hub.receive()) is not None:
+            peer, frames = received
+            try:
+                self._worker_message(peer, frames, now)
+            except ProtocolError as error:
+                worker = self._number.get(peer)
+                self.log(f"worker {worker} broke the protocol: {error}", "protocol")
+                if worker is not None:
+                    self._wires[worker].doomed = "broke the protocol"
+                    self._engine.kill(worker)
+
+    def _worker_message(self, peer: bytes, frames: Sequence[memoryview], now: float) -> None:
+        message, body = m.decode(frames)
+        if isinstance(message, m.Hello):
+            wire = self._wires.setdefault(message.worker, _Wire(peer, worker_link(Role.SERVER), message.pid))
+            wire.peer = peer
+            wire.link.received(message)
+            self._number[peer] = message.worker
+            return
+        worker = self._number.get(peer)
+        if worker is None:
+            return  # a worker that is gone; its files are with others
+        wire = self._wires[worker]
+        wire.link.received(message)
+        match message:
+            case m.Declared(declaration, notes):
+                if self._declaration is None:
+                    for note in notes:
+                        self.log(str(note), "")
+                    self._declaration = Declaration.from_wire(declaration)
+                    self._front.declared(self._declaration)
+                self._do(self._coordinator.handle(WorkerReady(worker, declaration)))
+            case m.Broken(error):
+                self._do(self._coordinator.handle(WorkerBroken(worker, from_wire(error))))
+            case m.Chunk():
+                self._chunk(worker, wire, message, body, now)
+
+    def _chunk(self, worker: int, wire: _Wire, chunk: m.Chunk, body: Sequence[memoryview], now: float) -> None:
+        wire.busy, wire.idle = chunk.busy, chunk.idle
+        reading = self._coordinator.reading
+        if reading is None or reading.pass_id != chunk.pass_id or self._declaration is None:
+            return
+        for part, run in ranges(chunk, body, self._declaration):
+            reading.commit(worker, part, run)
+        wire.rates.add(now, chunk.rows)
+        for item in chunk.blocked:
+            if not (isinstance(item, list) and len(item) == 4 and all(type(v) is int and v >= 0 for v in item)):
+                raise RemoteProtocolError("Chunk: malformed blocked entry")
+            reading.blocked(worker, *item)
+
+    def _watch_samples(self, now: float) -> None:
+        """Kill what takes longer than ``sample_timeout``: first its stack, then the process."""
+        limit = self._spec.sample_timeout
+        if limit is None:
+            return
+        for worker, wire in self._wires.items():
+            if wire.doomed:
+                if wire.kill_at and now >= wire.kill_at:
+                    wire.kill_at = 0.0
+                    self._engine.kill(worker)
+                continue
+            number = self._coordinator.seat_of(worker)
+            if number is None:
+                continue
+            seat = Seat(self._engine.row(number))
+            running = seat.running
+            if running is not None and time.monotonic_ns() - seat.since > limit * 1e9 and seat.running == running:
+                wire.doomed = f"was killed because one sample took longer than sample_timeout={limit:g} s"
+                wire.kill_at = now + _DUMP_GRACE
+                file = self._files[running[1]]
+                self.log(f"file {file}, sample {running[3]} takes longer than {limit:g} s; the stack:", "timeout")
+                self._engine.dump(worker)
+
+    # -- doing what the pure part decided --------------------------------------------------------------------------
+    def _do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(worker, message):
+                    self._send(worker, message)
+                case Spawn(worker, seat):
+                    self._engine.start(worker, seat)
+                case Kill(worker):
+                    self._engine.kill(worker)
+                case Log(text, kind):
+                    self.log(text, kind)
+                case Fatal(error):
+                    raise error
+
+    def _do_rest(self) -> None:
+        actions, self._front.outbox = self._front.outbox, []
+        self._do(actions)
+        self._do(self._coordinator.dispatch())
+
+    def _send(self, worker: int, message: m.Message) -> None:
+        wire = self._wires.get(worker)
+        if wire is None or wire.link.state is not State.READY:
+            return
+        wire.link.sending(message)
+        with contextlib.suppress(Gone):  # its exit is on the way, and its files go to another
+            self._hub.send(wire.peer, [m.encode(message)])
+
+    def log(self, text: str, kind: str) -> None:
+        """A line on stderr. Of each kind (but '') the first few in full, then by count at every power of two."""
+        if kind:
+            self._logged[kind] += 1
+            count = self._logged[kind]
+            if count > _SHOWN:
+                if count & (count - 1) == 0:
+                    sys.stderr.write(f"pydp2: {kind}: {count} so far\n")
+                return
+            text = f"{kind}: {text}"
+        sys.stderr.write(f"pydp2: {text}\n")
+        sys.stderr.flush()
+
+    def fail(self, error: Error) -> None:
+        """The service cannot go on: tell the trainer why."""
+        self._front.fail(error)
+
+    def close(self, reason: str) -> None:
+        """Tell everybody and end the workers."""
+        self._coordinator.close()
+        self._front.close(reason)
+        self._engine.close()
+
+    def stats(self) -> dict[str, Any]:
+        """The workers as plain data."""
+        now = time.monotonic()
+        return {
+            "workers": [
+                {
+                    "worker": number, "pid": wire.pid, "active": number in self._coordinator.active,
+                    "samples_per_second": wire.rates.per_second(now),
+                    "busy_seconds": wire.busy / 1e6, "idle_seconds": wire.idle / 1e6,
+                }
+                for number, wire in sorted(self._wires.items())
+            ],
+            "workers_lost": self._coordinator.lost,
+            "uptime_seconds": now - self._began,
+        }  # fmt: skip
+
+
+def _how(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"was killed by {signal.Signals(number).name}"
+    return f"ended with exit code {os.WEXITSTATUS(status)}"

@@ -1,0 +1,115 @@
+"""The server process: from the first import to the last descriptor. Started as ``python -m pydp2.server.main FD``.
+
+Order matters here. The nursery is forked while this process is single-threaded; only then do ZeroMQ and the output
+thread come to life.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from functools import partial
+
+from pydp2.engine.local import DUMP_SIGNAL, LocalEngine
+from pydp2.engine.names import set_name
+from pydp2.engine.output import OutputPump
+from pydp2.errors import Error, shorten, to_wire
+from pydp2.protocol.seat import Seat
+from pydp2.server.loop import Server, Stop
+from pydp2.server.spec import ServiceSpec, receive_spec, send_plain
+from pydp2.transport import Hub
+from pydp2.transport.sockets import context
+from pydp2.worker.main import WorkerSpec, worker_main
+
+_FAREWELL_MS = 300
+_CONTROL_FRAME = 1 << 20
+
+
+def _worker_spec(spec: ServiceSpec, files: object, args: object) -> WorkerSpec:
+    from pydp2.files import FileList
+
+    assert isinstance(files, FileList)
+    assert isinstance(args, dict)
+    few = max(spec.workers, 4)
+    return WorkerSpec(
+        address=spec.worker_address,
+        provider=spec.provider,
+        args=args,
+        is_train=spec.is_train,
+        input_order=spec.input_order,
+        files=files,
+        root=spec.root,
+        path=spec.path,
+        ahead=max(1, few // spec.workers),
+        timed=spec.sample_timeout is not None,
+        dump_signal=DUMP_SIGNAL,
+    )
+
+
+def main(descriptor: int) -> int:
+    """Serve until told to stop. ``descriptor``: a socket to the program that started this process."""
+    from pydp2.protocol import plain
+
+    channel = socket.socket(fileno=descriptor)
+    channel.set_inheritable(False)
+    set_name("pydp2-server")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it goes to the whole terminal; the program decides what follows
+    spec, files = receive_spec(channel)
+    args = plain.decode(spec.args)
+    pump: list[OutputPump] = []
+
+    def on_output(worker: int, seat: int, output: int) -> None:
+        def mark() -> str:
+            running = Seat(engine.row(seat)).running
+            return f"worker {worker}" if running is None else f"worker {worker} {files[running[1]]}"
+
+        pump[0].add(output, mark)
+
+    engine = LocalEngine(partial(worker_main, _worker_spec(spec, files, args)), spec.workers + 1, on_output)
+    pump.append(OutputPump())
+    wakeup_read, wakeup_write = os.pipe()
+    os.set_blocking(wakeup_write, False)
+    signal.set_wakeup_fd(wakeup_write)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    zmq = context()
+    hubs: list[Hub] = []
+    server: Server | None = None
+    reason = "it ended"
+    status = 0
+    try:
+        workers = Hub(zmq, spec.worker_address, -1)
+        hubs.append(workers)
+        clients = Hub(zmq, spec.client_address, _CONTROL_FRAME)
+        hubs.append(clients)
+        server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup_read)
+        server.started()
+        send_plain(channel, {"address": clients.address, "pid": os.getpid()})
+        server.run()
+    except Stop as stop:
+        reason = str(stop)
+    except Error as error:
+        reason = shorten(str(error), 2000)
+        status = 1
+        if server is not None:
+            server.fail(error)
+        with contextlib.suppress(OSError):
+            send_plain(channel, {"error": to_wire(error)})
+    except BrokenPipeError:
+        reason = "its program is gone"
+    finally:
+        if server is not None:
+            server.close(reason)
+        else:
+            engine.close()
+        for hub in hubs:
+            hub.close(_FAREWELL_MS)
+        zmq.term()
+        pump[0].close()
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

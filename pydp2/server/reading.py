@@ -1,0 +1,338 @@
+"""One pass over the files: who reads which, how far, and what the merge finds. Pure: no IO, no clock.
+
+It is the source of the merge on one side and the dispatcher of the workers on the other; between them lies the ledger.
+``order`` is the order in which the merge wants files; files are handed out in that order, so that what is needed first
+is read first, whichever worker happens to be free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.cache import PassCache
+from pydp2.errors import Error, FileCondemned, RemoteProtocolError, from_wire
+from pydp2.order.source import END, WAIT, Failure, Gap, Run
+from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
+from pydp2.protocol.ranges import RAISED, Assignment, Part
+from pydp2.server.actions import Action, Log, Send
+from pydp2.server.credit import Credit
+from pydp2.server.ledger import Entry
+
+_MANY = 64  # assignments in one message, and unstarted files waiting at one worker
+_FIRST = 8  # a file not yet bound starts with this part of what it may come to
+
+
+class Reading:
+    """Files of one pass on their way from workers to the merge."""
+
+    def __init__(
+        self,
+        *,
+        pass_id: int,
+        seed: int,
+        order: npt.NDArray[np.int64],
+        lanes: int,
+        budget: int,
+        workers: int,
+        label: Callable[[int], str],
+        ramp: int = 0,
+        skip_errors: bool = False,
+        cache: PassCache[Run] | None = None,
+    ) -> None:
+        self.pass_id = pass_id
+        self.seed = seed
+        self._order = order
+        self._lanes = max(1, lanes)
+        self._workers = workers
+        self._label = label
+        self._ramp = ramp  # at the start of a pass each lane stops here once, until every lane has something
+        self._skip = skip_errors
+        self._cache = cache
+        self.credit = Credit(budget, self._lanes, workers)
+        self.entries: dict[int, Entry] = {}
+        self._next = 0  # files of the order below this position have an entry or are done
+        self._bound = 0
+        self._orphans: list[tuple[int, int]] = []  # heap of (position, file) that wait for a worker
+        self._load: dict[int, dict[int, Entry]] = {}  # files not ended, by worker
+        self._pace: dict[int, int] = {}  # how many unstarted files a worker may have waiting
+        self._thirsty: dict[int, Entry] = {}
+        self._ramping: dict[int, set[int]] = {}
+        self._out: list[Action] = []
+        self.dropped = 0
+        self.facts: list[tuple[int, int, str]] = []
+        self.samples_committed = 0
+        self._over = False
+
+    # -- the merge's side ------------------------------------------------------------------------------------------
+    def label(self, file: int) -> str:
+        """How messages name ``file``."""
+        return self._label(file)
+
+    def bind(self, file: int) -> None:
+        """``file`` takes turns from now on."""
+        entry = self.entries.get(file)
+        if entry is None:
+            entry = self._enter(file, self._bound)
+            if not entry.ended:
+                heappush(self._orphans, (entry.position, file))
+        self._bound += 1
+        self._next = max(self._next, self._bound)
+        entry.bound = True
+        self.credit.bind(file)
+        if not entry.ended:
+            if self._ramp and entry.position < self._lanes and not entry.committed:
+                entry.stops.add(self._ramp)
+            if entry.worker is not None:
+                self._grant(entry, tell=True)
+
+    def front(self, file: int) -> Run | Failure | Gap:
+        """What is next in ``file``."""
+        entry = self.entries[file]
+        if entry.holes:
+            for y, reason in entry.pass_holes():
+                self.dropped += 1
+                self._out.append(Log(f"file {self._label(file)}, sample {y}, {reason}", kind="dropped"))
+            self._used(entry)
+        front = entry.front()
+        return WAIT if front is None else front
+
+    def take(self, file: int, count: int) -> None:
+        """``count`` samples of ``file`` went into the pool."""
+        entry = self.entries[file]
+        entry.take(count)
+        self._used(entry)
+
+    def finish(self, file: int) -> None:
+        """The merge met the end of ``file``."""
+        del self.entries[file]
+        self._thirsty.pop(file, None)
+        self.credit.release(file)
+
+    def want(self, file: int) -> None:
+        """The merge waits for ``file``."""
+        entry = self.entries[file]
+        if entry.worker is None:
+            return
+        if entry.held:
+            self._lift(entry)
+        self._grant(entry, pressing=True)
+        if not entry.wanted:
+            entry.wanted = True
+            self._out.append(Send(entry.worker, Want(self.pass_id, file)))
+
+    def _used(self, entry: Entry) -> None:
+        self.credit.set_use(entry.file, entry.use)
+        if not entry.ended and entry.worker is not None:
+            self._thirsty[entry.file] = entry
+
+    # -- the workers' side -----------------------------------------------------------------------------------------
+    def join(self, worker: int) -> None:
+        """``worker`` can be given files."""
+        self._load[worker] = {}
+        self._pace[worker] = 2
+        self._out.append(Send(worker, BeginReading(self.pass_id, self.seed)))
+
+    def lose(self, worker: int, running: tuple[int, int, int, int] | None, how: str) -> None:
+        """``worker`` is gone: its files become new attempts, and the one that it was running is to blame."""
+        self._pace.pop(worker, None)
+        self._ramping.pop(worker, None)
+        for file, entry in self._load.pop(worker, {}).items():
+            ordinal = None
+            if running is not None and running[:3] == (self.pass_id, file, entry.attempt):
+                ordinal = running[3]
+            condemned = entry.lose(ordinal)
+            self.credit.set_use(file, entry.use)
+            self._thirsty.pop(file, None)
+            if condemned and ordinal is not None:
+                self._end_early(
+                    entry,
+                    FileCondemned(
+                        f"file {self._label(file)}, sample {ordinal}: three workers died while process() produced it "
+                        f"(the last one {how}); take the file out of the list, mend the code that reads this sample, "
+                        'or pass on_error="skip"'
+                    ),
+                )
+            else:
+                heappush(self._orphans, (entry.position, file))
+
+    def commit(self, worker: int, part: Part, run: Run | None) -> None:
+        """A range that came from ``worker``. Late output of attempts given up is dropped without a word."""
+        entry = self.entries.get(part.file)
+        if entry is None or not entry.accepts(worker, part):
+            return
+        entry.commit(part, run)
+        self.samples_committed += part.rows
+        if self._cache is not None and run is not None:
+            self._cache.offer(part.file, run)
+        if part.state == RAISED:
+            self._end_early(entry, from_wire(part.error))
+        elif entry.ended:
+            if self._cache is not None:
+                self._cache.complete(part.file)
+            self._leave(worker, entry)
+        self._used(entry)
+
+    def blocked(self, worker: int, file: int, attempt: int, ordinal: int, need: int) -> None:
+        """``worker`` waits in ``file``: for credit of ``need``, or (0) at a stop."""
+        entry = self.entries.get(file)
+        if entry is None or entry.worker != worker or entry.attempt != attempt or entry.ended:
+            return
+        if ordinal != entry.committed:
+            raise RemoteProtocolError(f"file {file} waits at sample {ordinal}, but {entry.committed} are committed")
+        if need:
+            entry.need = need
+            self._thirsty[file] = entry
+            self._ramped(worker, file)
+            return
+        entry.held = True
+        if file not in self._ramping.get(worker, ()):
+            self._lift(entry)
+        self._ramped(worker, file)
+
+    def _ramped(self, worker: int, file: int) -> None:
+        """``file`` has its first samples; when all of this worker's have, they go on."""
+        ramping = self._ramping.get(worker)
+        if ramping is None:
+            return
+        ramping.discard(file)
+        if not ramping:
+            del self._ramping[worker]
+            for entry in self._load[worker].values():
+                if entry.held or self._ramp in entry.stops:
+                    self._lift(entry)
+
+    def _lift(self, entry: Entry) -> None:
+        """The stop at which ``entry`` waits, or will, is gone."""
+        stop = entry.pause
+        if not entry.held and stop != self._ramp:
+            return
+        entry.stops.discard(stop)
+        entry.held = False
+        self._grant(entry, tell=True)
+
+    def _leave(self, worker: int, entry: Entry) -> None:
+        self._load[worker].pop(entry.file, None)
+        self._thirsty.pop(entry.file, None)
+        self._pace[worker] = min(_MANY, self._pace[worker] + 1)
+        self._ramped(worker, entry.file)
+        entry.worker = None
+
+    def _end_early(self, entry: Entry, error: Error) -> None:
+        worker = entry.worker
+        entry.give_up(None if self._skip else error)
+        self.credit.set_use(entry.file, entry.use)
+        if self._cache is not None:
+            self._cache.drop(entry.file)
+        if self._skip:
+            self.facts.append((entry.file, entry.committed, str(error)))
+            text = f"file {self._label(entry.file)} ends at sample {entry.committed}: {error}"
+            self._out.append(Log(text, kind="skipped"))
+        if worker is not None:
+            self._leave(worker, entry)
+
+    # -- handing out -----------------------------------------------------------------------------------------------
+    def dispatch(self, expecting: int = 0) -> list[Action]:
+        """Assign files and grant credit; all actions since the last call. ``expecting``: workers that are starting."""
+        if self._load and not self._over:
+            items: dict[int, list[Assignment]] = {}
+            self._assign_orphans(items, expecting)
+            self._assign_ahead(items)
+            for worker, assignments in items.items():
+                for i in range(0, len(assignments), _MANY):
+                    wire = [a.to_wire() for a in assignments[i : i + _MANY]]
+                    self._out.append(Send(worker, Assign(self.pass_id, wire)))
+            for entry in sorted(self._thirsty.values(), key=lambda e: e.position):
+                self._grant(entry)
+        out, self._out = self._out, []
+        return out
+
+    def end(self) -> list[Action]:
+        """The pass is over or was left: workers drop what they have of it."""
+        self._over = True
+        out: list[Action] = [Send(worker, EndReading(self.pass_id)) for worker in self._load]
+        self._load.clear()
+        return out
+
+    def _assign_orphans(self, items: dict[int, list[Assignment]], expecting: int) -> None:
+        share = -(-self._lanes // self._workers)
+        while self._orphans:
+            worker = min(self._load, key=lambda w: len(self._load[w]))
+            if expecting and len(self._load[worker]) >= share:
+                return  # the workers that are starting get their share of the lanes
+            _, file = heappop(self._orphans)
+            entry = self.entries.get(file)
+            if entry is not None and entry.worker is None and not entry.ended:
+                items.setdefault(worker, []).append(self._assign(worker, entry))
+
+    def _assign_ahead(self, items: dict[int, list[Assignment]]) -> None:
+        if self._orphans:
+            return
+        while self._next < len(self._order):
+            worker = min(self._load, key=lambda w: len(self._load[w]))
+            ahead = sum(1 for entry in self._load[worker].values() if not entry.bound)
+            if ahead >= self._pace[worker]:
+                return
+            file = int(self._order[self._next])
+            if self._cache is not None and self._cache.has(file):
+                self._next += 1  # the merge finds it there when it binds it
+                continue
+            if self.credit.room(file) < self.credit.ahead // _FIRST:
+                return
+            entry = self._enter(file, self._next)
+            self._next += 1
+            items.setdefault(worker, []).append(self._assign(worker, entry))
+
+    def _enter(self, file: int, position: int) -> Entry:
+        entry = self.entries[file] = Entry(file, position)
+        if self._cache is not None and self._cache.has(file):
+            entry.runs.extend(
+                Run(r.columns, r.lo, r.hi, r.ordinals, r.sizes, r.weights) for r in self._cache.runs(file)
+            )
+            entry.tail = END
+            entry.cached = True
+        return entry
+
+    def _assign(self, worker: int, entry: Entry) -> Assignment:
+        entry.worker = worker
+        self._load[worker][entry.file] = entry
+        room = self.credit.room(entry.file)
+        entry.limit += room if entry.bound else min(room, max(1, self.credit.ahead // _FIRST))
+        self.credit.set_use(entry.file, entry.use)
+        if self._ramp and self._ramp in entry.stops:
+            self._ramping.setdefault(worker, set()).add(entry.file)
+        return Assignment(
+            entry.file, entry.attempt, entry.position, entry.committed, entry.spent, entry.limit, entry.pause,
+            entry.bound, entry.crcs,
+        )  # fmt: skip
+
+    def _grant(self, entry: Entry, *, pressing: bool = False, tell: bool = False) -> None:
+        """Raise the limit of ``entry`` if there is room worth a message, or if the merge is waiting (``pressing``)."""
+        assert entry.worker is not None
+        room = self.credit.room(entry.file)
+        unspent = entry.limit - entry.spent
+        step = (self.credit.share if entry.bound else self.credit.ahead) // 4
+        more = 0
+        if room and (pressing or (room >= step and unspent < 2 * step) or entry.need > unspent):
+            more = room
+        if pressing and entry.need > unspent + more and not entry.runs:
+            more = entry.need - unspent  # one sample larger than the share, alone, because nothing else can go on
+        if not more and not tell:
+            if unspent >= 2 * step:
+                self._thirsty.pop(entry.file, None)
+            return
+        entry.limit += more
+        if more:
+            entry.need = 0
+        self.credit.set_use(entry.file, entry.use)
+        self._thirsty.pop(entry.file, None)
+        item = [entry.file, entry.attempt, entry.limit, entry.pause, int(entry.bound)]
+        self._out.append(Send(entry.worker, Grant(self.pass_id, [item])))
+
+    def open_files(self) -> Iterable[Entry]:
+        """Files that a worker was given and that have not ended."""
+        for load in self._load.values():
+            yield from load.values()

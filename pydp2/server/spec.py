@@ -1,0 +1,88 @@
+"""What a service is made from: what the program that starts it tells the server process, and the answer."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+import msgpack
+
+from pydp2.errors import RemoteProtocolError
+from pydp2.files import FileList
+
+_LENGTH = struct.Struct("<Q")
+_LIMIT = 1 << 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSpec:
+    """A service, resolved: nothing in it is looked up again. ``args`` are encoded plain data."""
+
+    provider: str
+    args: bytes = field(repr=False)
+    is_train: bool
+    input_order: tuple[str, ...]
+    root: str
+    path: tuple[str, ...] = field(repr=False)
+    workers: int
+    memory_limit: int
+    memory: int
+    sample_timeout: float | None
+    skip_errors: bool
+    client_address: str
+    worker_address: str
+    run_dir: str
+
+
+def send_blocks(channel: socket.socket, *blocks: bytes | memoryview) -> None:
+    """Send blocks, each after its length."""
+    for block in blocks:
+        channel.sendall(_LENGTH.pack(len(block)))
+        channel.sendall(block)
+
+
+def receive_block(channel: socket.socket) -> bytes:
+    """The next block. Raises EOFError when the other side is gone."""
+    size = _LENGTH.unpack(_exactly(channel, _LENGTH.size))[0]
+    if size > _LIMIT:
+        raise RemoteProtocolError(f"a block of {size} bytes")
+    return _exactly(channel, size)
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    data = bytearray(size)
+    view, got = memoryview(data), 0
+    while got < size:
+        count = channel.recv_into(view[got:])
+        if not count:
+            raise EOFError
+        got += count
+    return bytes(data)
+
+
+def send_spec(channel: socket.socket, spec: ServiceSpec, files: FileList) -> None:
+    """Program to server: what to serve."""
+    blob, offsets = files.to_parts()
+    send_blocks(channel, cast(bytes, msgpack.packb(asdict(spec) | {"source": files.source})), blob, offsets)
+
+
+def receive_spec(channel: socket.socket) -> tuple[ServiceSpec, FileList]:
+    """Inverse of :func:`send_spec`."""
+    plain = msgpack.unpackb(receive_block(channel))
+    source = plain.pop("source")
+    blob, offsets = receive_block(channel), receive_block(channel)
+    plain["input_order"] = tuple(plain["input_order"])
+    plain["path"] = tuple(plain["path"])
+    return ServiceSpec(**plain), FileList.from_parts(blob, offsets, source)
+
+
+def send_plain(channel: socket.socket, value: dict[str, Any]) -> None:
+    """One plain value, as a block."""
+    send_blocks(channel, cast(bytes, msgpack.packb(value)))
+
+
+def receive_plain(channel: socket.socket) -> dict[str, Any]:
+    """Inverse of :func:`send_plain`."""
+    return cast(dict[str, Any], msgpack.unpackb(receive_block(channel)))

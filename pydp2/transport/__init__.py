@@ -1,0 +1,5 @@
+"""Frames from one process to another, without a meaning. The only part that knows ZeroMQ."""
+
+from pydp2.transport.sockets import Gone, Hub, Line, Poll, buffers
+
+__all__ = ["Gone", "Hub", "Line", "Poll", "buffers"]

@@ -1,0 +1,176 @@
+"""ZeroMQ sockets: a hub (one server, many peers) and a line (one peer's end).
+
+libzmq hides what matters here, so three things are added. Its queues count messages, not bytes: they are left
+unbounded, credit bounds them. A peer's death is silent: a hub finds out by sending (``Gone``), a line by a monitor. Connecting to
+nobody succeeds: whoever connects sets a deadline on the first answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from pydp2.errors import ServiceUnreachable
+
+Frames = Sequence[Any]
+_SMALL = 1 << 16  # libzmq lays smaller frames side by side in a shared buffer: unaligned, and each pins all of it
+_ENDINGS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+_HANDSHAKE_MS = 5_000
+_HEARTBEAT_MS = 5_000
+
+
+class Gone(Exception):
+    """The peer that a message was meant for is no longer connected."""
+
+
+def _limits(socket: zmq.Socket[bytes], max_frame: int) -> None:
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, max_frame)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+
+
+class Hub:
+    """The server's end: bound to an address, talks to peers by their routing id."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, max_frame: int) -> None:
+        self._socket = context.socket(zmq.ROUTER)
+        _limits(self._socket, max_frame)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as exc:
+            self._socket.close()
+            raise ServiceUnreachable(
+                f"cannot bind {address}: {exc}; choose an address that is free, or leave bind out for a fresh one"
+            ) from None
+        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    @property
+    def handle(self) -> zmq.Socket[bytes]:
+        """What :class:`Poll` registers."""
+        return self._socket
+
+    def send(self, peer: bytes, frames: Frames) -> None:
+        """Queue a message; never blocks. Raises Gone when ``peer`` is not connected any more."""
+        try:
+            self._socket.send_multipart([peer, *frames], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError as exc:
+            if exc.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise Gone from None
+            raise
+
+    def receive(self) -> tuple[bytes, list[memoryview]] | None:
+        """The next message and who sent it, or None."""
+        try:
+            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        return frames[0].bytes, [f.buffer for f in frames[1:]]
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close; what is queued has ``linger_ms`` to leave."""
+        self._socket.close(linger=linger_ms)
+
+
+class Line:
+    """A peer's end of a connection to a hub."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, max_frame: int = -1, watch: bool = False
+    ) -> None:
+        self._socket = context.socket(zmq.DEALER)
+        _limits(self._socket, max_frame)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        self._monitor = self._socket.get_monitor_socket(_ENDINGS) if watch else None
+        self._lost = False
+        try:
+            self._socket.connect(address)
+        except zmq.ZMQError as exc:
+            self.close()
+            raise ServiceUnreachable(f"{address} is not an address that can be connected to: {exc}") from None
+
+    def send(self, frames: Frames) -> None:
+        """Queue a message; never blocks."""
+        self._socket.send_multipart(list(frames), copy=False)
+
+    def receive(self, timeout_ms: int = 0) -> list[memoryview] | None:
+        """The next message within ``timeout_ms`` (-1: forever), or None."""
+        if timeout_ms and not self._socket.poll(timeout_ms):
+            return None
+        try:
+            return [f.buffer for f in self._socket.recv_multipart(zmq.NOBLOCK, copy=False)]
+        except zmq.Again:
+            return None
+
+    @property
+    def handle(self) -> zmq.Socket[bytes]:
+        """What :class:`Poll` registers."""
+        return self._socket
+
+    @property
+    def lost(self) -> bool:
+        """There is no connection any more, or there was nobody to connect to. Only of a watched line."""
+        while self._monitor is not None and not self._lost and self._monitor.poll(0):
+            event: dict[str, Any] = recv_monitor_message(self._monitor)  # type: ignore[assignment]  # typed as awaitable too
+            self._lost = bool(event["event"] & _ENDINGS)
+        return self._lost
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Wait until there is a message or the connection is lost; False when neither came in time."""
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        if self._monitor is not None and not self._lost:
+            poller.register(self._monitor, zmq.POLLIN)
+        return bool(poller.poll(timeout_ms))
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close; what is queued has ``linger_ms`` to leave."""
+        if self._monitor is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self._monitor = None
+        self._socket.close(linger=linger_ms)
+
+
+class Poll:
+    """Waits for sockets and file descriptors together."""
+
+    def __init__(self) -> None:
+        self._poller = zmq.Poller()
+
+    def add(self, handle: Any) -> None:
+        """Watch a hub's or line's handle, or a file descriptor, for input."""
+        self._poller.register(handle, zmq.POLLIN)
+
+    def remove(self, handle: Any) -> None:
+        """Stop watching."""
+        self._poller.unregister(handle)
+
+    def wait(self, timeout_ms: int) -> set[Any]:
+        """The handles that have something, after at most ``timeout_ms``."""
+        return {handle for handle, _ in self._poller.poll(timeout_ms)}
+
+
+def context(io_threads: int = 1) -> zmq.Context[zmq.Socket[bytes]]:
+    """A ZeroMQ context of one's own, never shared and never inherited by a fork."""
+    return zmq.Context(io_threads)
+
+
+def buffers(frames: Sequence[memoryview]) -> list[npt.NDArray[np.uint8]]:
+    """Received raw frames as byte arrays that are aligned, writable and pin no memory but their own."""
+    out = []
+    for frame in frames:
+        array = np.frombuffer(frame, np.uint8)
+        if array.nbytes < _SMALL or array.ctypes.data % 16 or not array.flags.writeable:
+            array = array.copy()
+        out.append(array)
+    return out

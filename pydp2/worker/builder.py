@@ -1,0 +1,264 @@
+"""Samples of several files, packed together, and the ranges that they make when they are sent."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.errors import BadSample, Error, NotRepeatable, to_wire
+from pydp2.inputs import Columns, Packer, crc
+from pydp2.inputs.declaration import Declaration
+from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Part
+from pydp2.worker.task import Hand, Task
+
+MAX_ROWS = 4096
+MAX_BYTES = 256 * 1024
+MAX_PARTS = 128
+MAX_HOLES = 24
+"""A chunk is sent when it reaches any of these: its header must stay within the wire's limit."""
+
+Place = Callable[[BadSample, Task, int], BadSample]
+
+
+@dataclass(slots=True)
+class _Segment:
+    """Ordinals ``first`` to ``first + count`` of one task, ``rows`` of them packed."""
+
+    task: Task
+    first: int
+    count: int = 0
+    rows: int = 0
+    holes: list[tuple[int, str]] = field(default_factory=list)
+    state: int = OPEN
+    error: Error | None = None
+
+    def ordinals(self) -> npt.NDArray[np.int64]:
+        """The ordinals of its packed rows."""
+        y = np.arange(self.first, self.first + self.count, dtype=np.int64)
+        if self.holes:
+            y = np.delete(y, [hole - self.first for hole, _ in self.holes])
+        return y
+
+
+@dataclass(slots=True)
+class Packed:
+    """What a chunk carries: parts, and the rows of all parts one after another."""
+
+    parts: list[Part]
+    columns: Columns
+    weights: list[int] | None
+
+
+class Builder:
+    """Collects samples; :meth:`cut` gives what is to be sent. Bad samples become holes, or errors at their place."""
+
+    def __init__(self, declaration: Declaration, place: Place) -> None:
+        self._packer = Packer(declaration.slots, strict=declaration.check)
+        self._place = place
+        self._drop = declaration.check_fail_continue
+        self._weighted = declaration.weighted
+        self._weights: list[int] = []
+        self._segments: list[_Segment] = []
+        self._holes = 0
+        self.since = 0.0
+        """When the oldest sample here was added (``time.perf_counter``)."""
+        self.last_cost = 0
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to send."""
+        return not self._segments
+
+    @property
+    def full(self) -> bool:
+        """Time to send."""
+        return (
+            self._packer.nbytes >= MAX_BYTES
+            or self._packer.rows >= MAX_ROWS
+            or len(self._segments) >= MAX_PARTS
+            or self._holes >= MAX_HOLES
+        )
+
+    def holds(self, task: Task) -> bool:
+        """Whether something of ``task`` waits to be sent."""
+        return any(segment.task is task for segment in self._segments)
+
+    def _segment(self, task: Task) -> _Segment:
+        if not self._segments:
+            self.since = time.perf_counter()
+        elif self._segments[-1].task is task:
+            return self._segments[-1]
+        segment = _Segment(task, task.y)
+        self._segments.append(segment)
+        return segment
+
+    def add(self, task: Task, values: list[object], weigh: Callable[[list[object]], int]) -> bool:
+        """Add sample ``task.y``. False when it was bad: then it is a hole, or the task is over.
+
+        Raises what ``calc_batch_size`` raised.
+        """
+        segment = self._segment(task)
+        try:
+            size = self._packer.add(values)
+            if self._weighted:
+                # calc_batch_size sees accepted samples only, so this one is checked to the end now
+                if bad := self._packer.verify():
+                    self._weights.append(0)  # the row goes when the chunk is cut
+                    del bad
+                else:
+                    try:
+                        self._weights.append(weigh(values))
+                    except BaseException:
+                        self._weights.append(0)
+                        segment.rows += 1
+                        segment.count += 1
+                        task.y += 1
+                        raise
+        except BadSample as error:
+            self.bad(task, error)
+            return False
+        segment.rows += 1
+        segment.count += 1
+        task.y += 1
+        self.last_cost = cost = size + SAMPLE_COST
+        if task.y > task.start:
+            task.spent += cost
+        return True
+
+    def bad(self, task: Task, error: BadSample) -> None:
+        """Sample ``task.y`` is bad, seen at once."""
+        if not self._drop:
+            self.fail(task, self._place(error, task, task.y))
+            return
+        segment = self._segment(task)
+        segment.holes.append((task.y, _reason(error)))
+        segment.count += 1
+        self._holes += 1
+        task.y += 1
+        if task.y > task.start:
+            task.spent += HOLE_COST
+
+    def fail(self, task: Task, error: Error) -> None:
+        """The file ends at ``task.y`` with ``error``."""
+        segment = self._segment(task)
+        segment.state, segment.error = RAISED, error
+        task.done = True
+
+    def end(self, task: Task) -> None:
+        """The file ends at ``task.y``."""
+        self._segment(task).state = ENDED
+        task.done = True
+
+    def cut(self, hold: Task | None = None) -> Packed:
+        """Everything added since the last cut. Tasks that turn out bad are done.
+
+        ``hold``: the task whose last sample, the very last one added, may not be sent: it becomes the task's hand.
+        """
+        last = self._packer.rows - 1
+        packed = self._packer.cut()
+        segments, self._segments = self._segments, []
+        weights, self._weights = self._weights, []
+        self._holes = 0
+        bad = dict(packed.bad)
+        if hold is not None and last not in bad:
+            row = packed.columns.rows - 1
+            hold.hand = Hand(packed.columns.take([row]), hold.y - 1, weights[last] if weights else 1, self.last_cost)
+            segments[-1].rows -= 1
+            segments[-1].count -= 1
+        if bad and self._weighted:
+            weights = [w for i, w in enumerate(weights) if i not in bad]
+        parts: list[Part] = []
+        keep: list[npt.NDArray[np.int64]] = []
+        added = good = 0  # rows seen: as added, and as they lie in the columns
+        for segment in segments:
+            rows = segment.rows
+            theirs = {i - added: bad[i] for i in range(added, added + rows) if i in bad} if bad else {}
+            lo, hi = good, good + rows - len(theirs)
+            sent = self._settle(segment, theirs) if theirs else segment.rows
+            part = self._part(segment, packed.columns.slice(lo, lo + sent))
+            if segment.first >= segment.task.start:
+                size = int(packed.sample_bytes[lo : lo + sent].sum())
+                segment.task.sent += size + SAMPLE_COST * sent + HOLE_COST * len(segment.holes)
+            segment.task.spent = segment.task.sent
+            if part is not None and (part.count or part.state != OPEN):
+                parts.append(part)
+                keep.append(np.arange(lo, lo + part.rows))
+            added += rows
+            good = hi
+        columns = packed.columns
+        if sum(map(len, keep)) != columns.rows:
+            rows_kept = np.concatenate(keep) if keep else np.empty(0, np.int64)
+            columns = columns.take(rows_kept)
+            if self._weighted:
+                weights = [weights[i] for i in rows_kept.tolist()]
+        return Packed(parts, columns, weights if self._weighted else None)
+
+    def _settle(self, segment: _Segment, bad: dict[int, BadSample]) -> int:
+        """Make holes or one error of ``bad`` (by row of the segment); how many rows stay."""
+        ordinals = segment.ordinals()
+        task = segment.task
+        if self._drop:
+            for row, error in bad.items():
+                segment.holes.append((int(ordinals[row]), _reason(error)))
+            segment.holes.sort()
+            segment.rows -= len(bad)
+            return segment.rows
+        row = min(bad)
+        y = int(ordinals[row])
+        segment.rows = row
+        segment.count = y - segment.first
+        segment.holes = [hole for hole in segment.holes if hole[0] < y]
+        segment.state, segment.error = RAISED, self._place(bad[row], task, y)
+        task.done = True
+        task.hand = None
+        return row
+
+    def _part(self, segment: _Segment, columns: Columns) -> Part | None:
+        """The range of ``segment``, whose rows are ``columns``; None when an earlier attempt has committed it."""
+        task = segment.task
+        task.crcs = [
+            *crc(columns, task.crcs[:-1]),
+            zlib.crc32(b"".join(y.to_bytes(8, "little") for y, _ in segment.holes), task.crcs[-1]),
+        ]
+        reached = segment.first + segment.count
+        error = segment.error
+        if segment.first < task.start:
+            differs = segment.state != OPEN if reached < task.start else task.crcs != task.expected
+            if not differs and reached < task.start:
+                return None
+            if differs:
+                task.done = True
+                error = NotRepeatable(
+                    f"file {task.context.filename}: process() did not repeat itself: run again after a worker was "
+                    f"lost, its first {task.start} samples are not those that it gave before; make it depend on the "
+                    "file alone (settings.rng is seeded per file for random choices)"
+                )
+                return Part(task.file, task.attempt, task.start, 0, 0, RAISED, task.expected, [], _wire(error))
+            if segment.state == OPEN:
+                return None
+            return Part(task.file, task.attempt, task.start, 0, 0, segment.state, task.crcs, [], _wire(error))
+        return Part(
+            task.file, task.attempt, segment.first, segment.count, segment.rows, segment.state, task.crcs,
+            [list(hole) for hole in segment.holes], _wire(error),
+        )  # fmt: skip
+
+    def hand_part(self, task: Task, hand: Hand) -> Packed:
+        """A chunk of nothing but the sample that ``task`` held in hand."""
+        task.crcs = [*crc(hand.columns, task.crcs[:-1]), task.crcs[-1]]
+        task.sent += hand.cost
+        task.spent = task.sent
+        part = Part(task.file, task.attempt, hand.ordinal, 1, 1, OPEN, task.crcs, [], {})
+        return Packed([part], hand.columns, [hand.weight] if self._weighted else None)
+
+
+def _reason(error: BadSample) -> str:
+    return f"{error.slot}: expected {error.expected}, got {error.got}" if error.expected else str(error)
+
+
+def _wire(error: Error | None) -> dict[str, str]:
+    return {} if error is None else to_wire(error)

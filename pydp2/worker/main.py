@@ -1,0 +1,101 @@
+"""The life of a worker process: connect, get the provider ready, run. Entered after a fork from the nursery."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import logging
+import os
+import random
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pydp2.errors import Error, from_user, to_wire
+from pydp2.files import FileList
+from pydp2.protocol import messages as m
+from pydp2.protocol.moves import Role, worker_link
+from pydp2.protocol.seat import Seat
+from pydp2.providers.address import resolve
+from pydp2.providers.where import own_frames
+from pydp2.transport import Line
+from pydp2.transport.sockets import context
+from pydp2.worker.runner import Runner
+
+IN_WORKER = "PYDP2_WORKER"
+"""Set in the environment of workers, and so of what they start: there, no service is started."""
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """What every worker of a service is told; inherited through the fork, never sent."""
+
+    address: str
+    provider: str
+    args: Mapping[str, Any]
+    is_train: bool
+    input_order: tuple[str, ...]
+    files: FileList = field(repr=False)
+    root: str
+    path: tuple[str, ...]
+    ahead: int
+    timed: bool
+    dump_signal: int
+
+
+def worker_main(spec: WorkerSpec, worker: int, row: memoryview) -> None:
+    """Run worker number ``worker`` until the server ends it."""
+    os.environ[IN_WORKER] = str(worker)
+    faulthandler.enable()
+    faulthandler.register(spec.dump_signal, all_threads=True)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # forked: it is the interpreter's own stream
+    line = Line(context(), spec.address)
+    link = worker_link(Role.WORKER)
+
+    def send(message: m.Message) -> None:
+        link.sending(message)
+        line.send([m.encode(message)])
+
+    send(m.Hello(m.WIRE_VERSION, worker, os.getpid()))
+    try:
+        os.chdir(spec.root)
+        sys.path[:] = [spec.root, *(p for p in spec.path if p != spec.root)]
+        random.seed()
+        np.random.seed(int.from_bytes(os.urandom(4), "little"))
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            try:
+                running = resolve(spec.provider).start(
+                    args=dict(spec.args),
+                    is_train=spec.is_train,
+                    input_order=list(spec.input_order) or None,
+                    file_list=spec.files,
+                )
+            except Error:
+                raise
+            except BaseException as error:
+                raise from_user(f"provider {spec.provider} cannot be started", error, own_frames(error)) from None
+    except Error as error:
+        send(m.Broken(to_wire(error)))
+        line.close(linger_ms=2000)
+        return
+    except OSError as error:
+        send(m.Broken(to_wire(from_user(f"the working directory {spec.root} cannot be used", error))))
+        line.close(linger_ms=2000)
+        return
+    notes = [str(w.message) for w in caught if issubclass(w.category, UserWarning | DeprecationWarning)]
+    send(m.Declared(running.declaration.to_wire(), notes[:8]))
+    gc.collect()
+    gc.freeze()  # what is here now stays: no later collection needs to look at it, and no page of it is copied
+    runner = Runner(line, link, running, spec.files, Seat(row), ahead=spec.ahead, timed=spec.timed)
+    try:
+        runner.run()
+    finally:
+        with contextlib.suppress(Exception):
+            line.close(linger_ms=200)

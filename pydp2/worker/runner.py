@@ -1,0 +1,292 @@
+"""Which generator runs, and what is sent when (docs/order.md, "Credit", rule 3).
+
+One generator runs until its credit is used, it reaches a stop, or it ends; then the one that the merge wants earliest.
+Sending never blocks: a sample without credit is kept in hand. Between samples, about every millisecond, messages are
+looked for. Samples are sent when a chunk is full, when the merge waits for them, and after about 20 ms.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pydp2.errors import BadSample, ProviderError
+from pydp2.inputs.columns import frame_count
+from pydp2.protocol import messages as m
+from pydp2.protocol.moves import Link
+from pydp2.protocol.ranges import Assignment
+from pydp2.protocol.seat import ATTEMPT, FILE, ORDINAL, PASS, RUNNING, SINCE, Seat
+from pydp2.providers.running import Running
+from pydp2.providers.where import place, raised
+from pydp2.transport import Line
+from pydp2.worker.builder import Builder, Packed
+from pydp2.worker.task import Task
+
+_POLL = 0.001
+_FLUSH = 0.020
+_SLOW = 0.005  # a sample that took this long is not kept waiting for the next
+
+
+class Runner:
+    """The loop of a worker that is ready. ``ahead``: how many files not yet bound may be open at the same time."""
+
+    def __init__(
+        self,
+        line: Line,
+        link: Link,
+        running: Running,
+        files: Sequence[str],
+        seat: Seat,
+        *,
+        ahead: int,
+        timed: bool,
+    ) -> None:
+        self._line = line
+        self._link = link
+        self._running = running
+        self._files = files
+        self._seat = seat
+        self._ahead = ahead
+        self._timed = timed
+        self._checksums = frame_count(running.declaration.slots) + 1
+        self._builder = Builder(running.declaration, lambda error, task, y: place(error, files[task.file], y))
+        self._pass = -1
+        self._seed = 0
+        self._tasks: dict[int, Task] = {}
+        self._blocked: list[list[int]] = []
+        self._busy = 0.0
+        self._idle = 0.0
+        self._quit = False
+        self._home = str(Path.cwd())
+        self._output = os.dup(1)
+        self._moved = False
+
+    def send(self, message: m.Message, frames: Sequence[Any] = ()) -> None:
+        """Send to the server."""
+        self._link.sending(message)
+        self._line.send([m.encode(message), *frames])
+
+    def run(self) -> None:
+        """Until the server says Quit."""
+        while not self._quit:
+            self._receive(0)
+            task = self._choose()
+            if task is None:
+                self._flush()
+                began = time.perf_counter()
+                self._receive(-1)
+                self._idle += time.perf_counter() - began
+            elif task.hand is not None:
+                self._send(self._builder.hand_part(task, task.hand))
+                task.hand = None
+                self._report(task)
+            else:
+                began = time.perf_counter()
+                self._work(task)
+                self._busy += time.perf_counter() - began
+
+    # -- messages --------------------------------------------------------------------------------------------------
+    def _receive(self, timeout_ms: int) -> None:
+        frames = self._line.receive(timeout_ms)
+        while frames is not None:
+            message, _ = m.decode(frames)
+            self._link.received(message)
+            self._obey(message)
+            frames = self._line.receive(0)
+
+    def _obey(self, message: m.Message) -> None:
+        match message:
+            case m.BeginReading(pass_id, seed):
+                self._forget()
+                self._pass, self._seed = pass_id, seed
+            case m.Assign(pass_id, items) if pass_id == self._pass:
+                for item in items:
+                    task = Task.of(Assignment.from_wire(item), self._checksums)
+                    self._tasks[task.file] = task
+            case m.Grant(pass_id, items) if pass_id == self._pass:
+                for file, attempt, limit, pause, bound in items:
+                    task = self._tasks.get(file)  # type: ignore[assignment]
+                    if task is not None and task.attempt == attempt:
+                        task.limit, task.pause, task.bound = limit, pause, bool(bound)
+                        task.reported = False
+            case m.Want(pass_id, file) if pass_id == self._pass:
+                if file in self._tasks:
+                    self._tasks[file].wanted = True
+                    if self._builder.holds(self._tasks[file]):
+                        self._flush()
+            case m.EndReading(pass_id) if pass_id == self._pass:
+                self._forget()
+            case m.Quit():
+                self._forget()
+                self._quit = True
+
+    def _forget(self) -> None:
+        """Drop every file of the pass."""
+        self._builder.cut()
+        self._blocked.clear()
+        for task in self._tasks.values():
+            self._close(task)
+        self._tasks.clear()
+
+    # -- one file --------------------------------------------------------------------------------------------------
+    def _choose(self) -> Task | None:
+        """The task that the merge wants earliest among those that can go on."""
+        best: Task | None = None
+        ahead = sum(1 for task in self._tasks.values() if task.started and not task.bound)
+        for task in self._tasks.values():
+            if best is not None and task.position > best.position:
+                continue
+            if task.waits is not None:
+                self._report(task)
+                continue
+            if task.started or task.bound or ahead < self._ahead:
+                best = task
+        return best
+
+    def _report(self, task: Task) -> None:
+        """Tell the server, with the next chunk, that ``task`` waits and for what."""
+        need = task.waits
+        if need is not None and not task.reported:
+            task.reported = True
+            y = task.y if task.hand is None else task.hand.ordinal
+            self._blocked.append([task.file, task.attempt, y, need])
+
+    def _open(self, task: Task) -> None:
+        self._settle_surroundings()
+        filename = self._files[task.file]
+        opened = self._running.open(filename, file_index=task.file, seed=self._seed, pass_id=self._pass)
+        task.iterator, task.context, task.close = opened.iterator, opened.context, opened.close
+
+    def _work(self, task: Task) -> None:
+        """Draw samples from ``task`` until it waits, ends, or something else is due."""
+        row = self._seat.row
+        row[FILE], row[ATTEMPT], row[PASS] = task.file, task.attempt, self._pass
+        if not task.started:
+            self._open(task)
+        self._running.activate(task.context)
+        builder, wrap, weigh, clock = self._builder, self._running.wrap, self._running.weight, time.perf_counter
+        iterator, timed = task.iterator, self._timed
+        assert iterator is not None
+        polled = clock()
+        while not task.done:
+            row[ORDINAL] = task.y
+            if timed:
+                row[SINCE] = time.monotonic_ns()
+            row[RUNNING] = 1
+            try:
+                sample = next(iterator)
+            except StopIteration:
+                row[RUNNING] = 0
+                builder.end(task)
+                break
+            except BaseException as error:
+                row[RUNNING] = 0
+                builder.fail(task, raised(error, self._files[task.file], task.y))
+                break
+            row[RUNNING] = 0
+            try:
+                added = builder.add(task, wrap(sample), weigh)
+            except BadSample as error:
+                builder.bad(task, error)
+                added = False
+            except ProviderError as error:
+                builder.fail(task, place(error, self._files[task.file], task.y))
+                break
+            if added and task.spent > task.limit and not task.replaying and task.y > task.start:
+                self._flush(hold=task)
+                break
+            if task.y == task.start or task.y >= task.pause:
+                self._flush()
+                if not task.done and task.waits is not None:
+                    break
+            now = clock()
+            if builder.full or now - builder.since > _FLUSH or now - polled > _SLOW:
+                self._flush()
+            if now - polled > _POLL:
+                polled = now
+                if task.wanted and builder.holds(task):
+                    self._flush()
+                self._receive(0)
+                if self._quit or self._tasks.get(task.file) is not task:
+                    return
+        self._report(task)
+        if task.done:
+            self._finish(task)
+
+    def _finish(self, task: Task) -> None:
+        self._tasks.pop(task.file, None)
+        if self._builder.full or not self._tasks or task.wanted:
+            self._flush()
+        self._close(task)
+
+    def _close(self, task: Task) -> None:
+        if task.close is None:
+            return
+        try:
+            task.close()
+        except BaseException as error:
+            sys.stderr.write(
+                f"closing the generator of {self._files[task.file]} raised {type(error).__name__}: {error}\n"
+            )
+        task.iterator = None
+        self._settle_surroundings()
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+    def _flush(self, hold: Task | None = None) -> None:
+        """Send what was built and who waits."""
+        packed = None
+        if not self._builder.empty:
+            packed = self._builder.cut(hold)
+            if hold is not None:
+                self._report(hold)
+        if packed is not None and (packed.parts or self._blocked):
+            self._send(packed)
+        elif self._blocked:
+            self._send(None)
+
+    def _send(self, packed: Packed | None) -> None:
+        blocked, self._blocked = self._blocked, []
+        parts = [] if packed is None else [part.to_wire() for part in packed.parts]
+        rows = 0 if packed is None else packed.columns.rows
+        frames: list[Any] = []
+        if packed is not None and rows:
+            frames = list(packed.columns.frames())
+            if packed.weights is not None:
+                frames.append(np.array(packed.weights, np.int64))
+        busy, idle = int(self._busy * 1e6), int(self._idle * 1e6)
+        self.send(m.Chunk(self._pass, rows, parts, blocked, busy, idle), frames)
+        if packed is not None:
+            for part in packed.parts:
+                task = self._tasks.get(part.file)
+                if task is not None:
+                    task.wanted = False
+
+    # -- what the user's code may have changed ---------------------------------------------------------------------
+    def _settle_surroundings(self) -> None:
+        """Put the working directory and stdout back where a generator left them elsewhere."""
+        try:
+            here = str(Path.cwd())
+        except OSError:
+            here = ""
+        if here != self._home:
+            os.chdir(self._home)
+            if not self._moved:
+                self._moved = True
+                sys.stderr.write(
+                    f"process() changed the working directory to {here or 'a folder that is gone'}; put back to "
+                    f"{self._home} (said once): entries of the list are relative to it\n"
+                )
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            try:
+                os.fstat(number)
+            except OSError:
+                os.dup2(self._output, number)
+            stream = getattr(sys, name)
+            if stream is None or getattr(stream, "closed", False):
+                setattr(sys, name, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115  # it is the process's stream

@@ -1,0 +1,323 @@
+"""Options: right names in the right place, values that can be; and configuration files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pydp2.config import (
+    JOB_OPTIONS,
+    PROVIDER_OPTIONS,
+    SERVICE_OPTIONS,
+    Config,
+    JobOptions,
+    ServiceOptions,
+    bind_address,
+    check_options,
+    job_options,
+    load_config,
+    number_of_bytes,
+    service_options,
+)
+from pydp2.errors import OptionError, OptionTypeError
+
+
+def test_defaults_are_as_documented() -> None:
+    assert service_options() == ServiceOptions(
+        workers=None, memory_limit=None, sample_timeout=None, on_error="raise", bind=None, input_order=None
+    )
+    assert job_options(batch_size=128) == JobOptions(
+        batch_size=128,
+        seed=0,
+        shuffle=None,
+        order="strict",
+        interleave=16,
+        pool_bytes=1 << 30,
+        last_batch="keep",
+        prefetch=2,
+    )
+
+
+def test_the_tables_say_name_help_and_default() -> None:
+    assert set(SERVICE_OPTIONS) == {
+        "workers", "memory_limit", "sample_timeout", "on_error", "bind", "input_order",
+    }  # fmt: skip
+    assert set(JOB_OPTIONS) == {
+        "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",
+    }  # fmt: skip
+    for name, option in {**SERVICE_OPTIONS, **JOB_OPTIONS}.items():
+        assert option.help, name
+        assert option.required == (name == "batch_size")
+    assert JOB_OPTIONS["interleave"].default == 16
+
+
+def test_options_are_given_in_several_forms_and_held_in_one() -> None:
+    given = service_options(
+        workers=np.int64(3), memory_limit="2GiB", sample_timeout=5, input_order=["a", "b"], bind="tcp://localhost:0"
+    )
+    assert given.workers == 3
+    assert type(given.workers) is int
+    assert given.memory_limit == 2 << 30
+    assert given.sample_timeout == 5.0
+    assert given.input_order == ("a", "b")
+    assert given.bind == "tcp://127.0.0.1:0"
+    job = job_options(batch_size=1, seed=2**64 - 1, shuffle=False, order="relaxed", pool_bytes="10 kB", prefetch=1)
+    assert (job.seed, job.shuffle, job.order, job.pool_bytes) == (2**64 - 1, False, "relaxed", 10_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("batch_size", 0, OptionError, "batch_size must be at least 1, got 0"),
+        ("batch_size", -4, OptionError, "at least 1, got -4"),
+        ("batch_size", 2.0, OptionTypeError, r"must be a whole number, got 2\.0 \(float\)"),
+        ("batch_size", "8", OptionTypeError, r"must be a whole number, got '8' \(str\)"),
+        ("batch_size", True, OptionTypeError, "must be a whole number"),
+        ("batch_size", None, OptionTypeError, "must be a whole number, got None"),
+        ("seed", -1, OptionError, "seed must be at least 0"),
+        ("seed", 1 << 64, OptionError, "below 18446744073709551616"),
+        ("seed", None, OptionTypeError, "whole number"),
+        ("shuffle", "yes", OptionTypeError, "shuffle must be True, False or None, got 'yes'"),
+        ("shuffle", 1, OptionTypeError, "shuffle must be True, False or None"),
+        ("order", "strictly", OptionError, "'strict' or 'relaxed', got 'strictly'.*did you mean 'strict'"),
+        ("order", None, OptionTypeError, "'strict' or 'relaxed', got None"),
+        ("interleave", 0, OptionError, "interleave must be at least 1"),
+        ("pool_bytes", 0, OptionError, "at least one byte"),
+        ("pool_bytes", None, OptionTypeError, "bytes"),
+        ("last_batch", "discard", OptionError, "'keep', 'drop' or 'pad', got 'discard'"),
+        ("prefetch", 0, OptionError, "prefetch must be at least 1"),
+        ("workers", 0, OptionError, "workers must be at least 1"),
+        ("workers", "all", OptionTypeError, "workers must be a whole number"),
+        ("memory_limit", "2 gallons", OptionError, "memory_limit must be a size like .*, got '2 gallons'"),
+        ("memory_limit", 1.5, OptionTypeError, "whole number of bytes"),
+        ("sample_timeout", 0, OptionError, "more than 0 seconds, got 0; leave it out"),
+        ("sample_timeout", float("inf"), OptionError, "more than 0 seconds"),
+        ("sample_timeout", float("nan"), OptionError, "more than 0 seconds"),
+        ("sample_timeout", "5s", OptionTypeError, "a number of seconds or None"),
+        ("on_error", "ignore", OptionError, "'raise' or 'skip'"),
+        ("input_order", "ab", OptionTypeError, "must be a list of slot names, got 'ab'"),
+        ("input_order", [1], OptionTypeError, "must be a list of slot names"),
+        ("input_order", ["a", "b", "a"], OptionError, "each slot once, got 'a' twice"),
+        ("bind", 5555, OptionTypeError, "bind must be a text"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(name: str, value: Any, error: type[Exception], message: str) -> None:
+    make, given = (job_options, {"batch_size": 1}) if name in JOB_OPTIONS else (service_options, {})
+    with pytest.raises(error, match=message) as caught:
+        make(**{**given, name: value})
+    assert name in str(caught.value)
+
+
+def test_options_check_themselves_when_made_directly() -> None:
+    with pytest.raises(OptionError, match="workers must be at least 1"):
+        ServiceOptions(workers=0)
+    with pytest.raises(OptionTypeError, match="memory_limit must be given as 2147483648, got '2GiB'"):
+        ServiceOptions(memory_limit="2GiB")  # type: ignore[arg-type]
+    options = JobOptions(batch_size=3)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.batch_size = 4  # type: ignore[misc]
+    with pytest.raises(OptionError):
+        dataclasses.replace(options, seed=-1)
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        (1, 1), ("17", 17), ("17B", 17), ("1kB", 1000), ("1KB", 1000), ("1KiB", 1024), ("1.5MiB", 3 << 19),
+        (" 2 GiB ", 2 << 30), ("2gib", 2 << 30), ("3GB", 3 * 10**9), ("1TiB", 1 << 40), (np.int64(5), 5),
+    ],
+)  # fmt: skip
+def test_sizes_are_numbers_or_texts_with_a_unit(given: Any, size: int) -> None:
+    assert number_of_bytes("memory_limit", given) == size
+
+
+@pytest.mark.parametrize("wrong", ["", "GiB", "-1", "1e3", "2G", "2 Gib ibytes", "1,5GiB", "0", "0.1B"])
+def test_other_texts_are_no_sizes(wrong: str) -> None:
+    with pytest.raises(OptionError, match="memory_limit must be"):
+        number_of_bytes("memory_limit", wrong)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["ipc:///run/x.sock", "ipc://relative", "tcp://127.0.0.1:5555", "tcp://127.3.2.1:*", "tcp://[::1]:0"],
+)
+def test_loopback_and_socket_paths_can_be_bound(address: str) -> None:
+    assert bind_address("bind", address) == address
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("tcp://0.0.0.0:5555", "loopback .* got 'tcp://0.0.0.0:5555'; serving other hosts needs keys"),
+        ("tcp://*:5555", "loopback"),
+        ("tcp://192.168.1.5:5555", "loopback"),
+        ("tcp://example.org:5555", "loopback"),
+        ("tcp://[::]:5555", "loopback"),
+        ("tcp://127.0.0.1", "HOST:PORT"),
+        ("tcp://127.0.0.1:", "HOST:PORT"),
+        ("tcp://127.0.0.1:70000", "below 65536"),
+        ("tcp://127.0.0.1:5x", "HOST:PORT"),
+        ("tcp://127.0.0.1:²", "HOST:PORT"),
+        ("ipc://", "the path of a socket"),
+        ("ipc://@abstract", "the path of a socket"),
+        ("ipc://" + "x" * 108, "at most 107 bytes"),
+        ("ipc://" + "å" * 60, "at most 107 bytes"),
+        ("inproc://x", "must be ipc://PATH or tcp://"),
+        ("127.0.0.1:5555", "must be ipc://PATH or tcp://"),
+        ("", "must be ipc://PATH or tcp://"),
+    ],
+)
+def test_other_addresses_cannot_be_bound(address: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        bind_address("bind", address)
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "message"),
+    [
+        (
+            service_options,
+            {"batch_size": 3},
+            r"batch_size is not an option here: it belongs to connect\(\) or load\(\)",
+        ),
+        (job_options, {"workers": 3}, r"workers is not an option here: it belongs to launch\(\), load\(\) or serve"),
+        (job_options, {"args": {}}, r"args is not an option here: it belongs to launch\(\)"),
+        (job_options, {"pool_size": 3}, r"pool_size is not an option here: it belongs to @provider"),
+        (job_options, {"batchsize": 3}, "no option 'batchsize', did you mean 'batch_size'"),
+        (job_options, {"worker": 3}, "no option 'worker', did you mean 'workers'"),
+        (service_options, {"timeout": 3}, "no option 'timeout', did you mean 'sample_timeout'"),
+        (service_options, {"xyz": 3}, "no option 'xyz'; known here: bind, input_order, memory_limit"),
+        (job_options, {}, "batch_size is needed"),
+    ],
+)
+def test_unknown_and_misplaced_names_are_told_the_right_one(
+    make: Callable[..., Any], given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionTypeError, match=message) as caught:
+        make(**given)
+    assert isinstance(caught.value, TypeError)
+
+
+def test_names_are_checked_against_any_two_places() -> None:
+    check_options({"a": 1}, ["a", "b"])
+    with pytest.raises(OptionTypeError, match="b is not an option here: it belongs to elsewhere"):
+        check_options(["b"], ["a"], ["b"], "elsewhere")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def write(text: str, name: str = "run.toml") -> Path:
+        (tmp_path / "data").mkdir(exist_ok=True)
+        path = tmp_path / name
+        path.write_text(text, "utf-8")
+        return path
+
+    return write
+
+
+WHOLE = """
+root = "data"
+provider = "mine.process"
+[args]
+dictionary = "words.txt"
+sizes = [1, 2]
+[train]
+list = "train.list"
+[test]
+list = "test.list"
+[service]
+workers = 2
+memory_limit = "1GiB"
+input_order = ["a", "b"]
+[job]
+batch_size = 128
+order = "relaxed"
+"""
+
+
+def test_a_file_gives_one_side_resolved(write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write(WHOLE)
+    root = tmp_path.resolve() / "data"
+    assert load_config(path) == Config(
+        root=root,
+        list=root / "train.list",
+        provider="mine.process",
+        args={"dictionary": "words.txt", "sizes": [1, 2]},
+        is_train=True,
+        service={"workers": 2, "memory_limit": 1 << 30, "input_order": ("a", "b")},
+        job={"batch_size": 128, "order": "relaxed"},
+    )
+    test = load_config(str(path), side="test")
+    assert (test.list, test.is_train) == (root / "test.list", False)
+    service_options(**test.service)
+    job_options(**test.job)
+
+
+def test_a_file_needs_little(write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write('provider = "m:p"\ntrain.list = "/lists/all"\n')
+    monkeypatch.chdir(tmp_path / "data")
+    config = load_config("../run.toml")
+    assert config == Config(tmp_path.resolve(), Path("/lists/all"), "m:p", {}, True, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("provder = 'm.p'", OptionTypeError, "no key 'provder' at the top of the file, did you mean 'provider'"),
+        ("workers = 2", OptionTypeError, r"workers cannot stand at the top of the file: it belongs in \[service\]"),
+        ("[job]\nworkers = 2", OptionTypeError, r"workers cannot stand in \[job\]: it belongs in \[service\]"),
+        ("[service]\nbatch_size = 2", OptionTypeError, r"batch_size .* belongs in \[job\]"),
+        ("[job]\npool_size = 2", OptionTypeError, r"pool_size .* belongs in @provider"),
+        ("list = 'x'", OptionTypeError, r"list .* belongs in \[train\] and \[test\]"),
+        ("[train]\nlists = 'x'", OptionTypeError, r"no key 'lists' in \[train\], did you mean 'list'"),
+        ("[job]\nbatchsize = 2", OptionTypeError, r"no key 'batchsize' in \[job\], did you mean 'batch_size'"),
+        ("[job]\nwrkers = 2", OptionTypeError, r"no key 'wrkers' in \[job\], did you mean 'workers'"),
+        ("train = 'x'", OptionTypeError, r"train must be a table, written \[train\], got 'x'"),
+        ("provider = 3", OptionTypeError, "provider must be a text, got 3"),
+        ("[train]\nlist = 3", OptionTypeError, r"needs list = .* in \[train\], got 3"),
+        ("[test]\nlist = 'x'", OptionError, r"the train side needs list = .* got None"),
+        ("root = 'nowhere'", OptionError, "root must be a folder, relative to this file, got 'nowhere': no folder /"),
+        ("[job]\nbatch_size = 0", OptionError, "batch_size must be at least 1, got 0"),
+        ("[service]\nbind = 'tcp://*:1'", OptionError, "bind must be on this machine's loopback"),
+        ("[job", OptionError, "not valid TOML"),
+        ("[job]\nseed = 1\nseed = 2", OptionError, "not valid TOML"),
+    ],
+)
+def test_what_cannot_be_in_a_file_is_told_with_its_name(
+    write: Callable[..., Path], text: str, error: type[Exception], message: str
+) -> None:
+    given = text if "provider" in text or "provder" in text else f"provider = 'm.p'\n{text}"
+    with pytest.raises(error, match=message) as caught:
+        load_config(write(given))
+    assert "run.toml: " in str(caught.value)
+
+
+def test_a_file_without_provider_is_refused(write: Callable[..., Path]) -> None:
+    with pytest.raises(OptionError, match=r"run\.toml: provider is needed, as in provider = "):
+        load_config(write("train.list = 'x'"))
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"nowhere\.toml cannot be read: No such file"):
+        load_config(tmp_path / "nowhere.toml")
+    with pytest.raises(OptionError, match="cannot be read: Is a directory"):
+        load_config(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b"# \xe5\n")
+    with pytest.raises(OptionError, match=r"latin\.toml: a configuration must be UTF-8"):
+        load_config(tmp_path / "latin.toml")
+
+
+def test_there_are_two_sides(write: Callable[..., Path]) -> None:
+    with pytest.raises(OptionError, match="side must be 'train' or 'test', got 'valid'"):
+        load_config(write(WHOLE), side="valid")
+
+
+def test_the_names_of_provider_options_are_those_of_the_decorator() -> None:
+    from pydp2.providers.options import ARGUMENTS
+
+    assert set(PROVIDER_OPTIONS) == set(ARGUMENTS)
