@@ -1,4 +1,4 @@
-"""What only the kernel does for a process: its name in ``ps`` and ``top``, dying with its parent. Linux; else no-ops."""
+"""What only the kernel does for a process: its name in ``ps`` and ``top``, dying with its parent. (Linux.)"""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Chunk(Message):
     """Worker: ranges of files. ``parts`` are :class:`Part` as lists; their rows lie in the frames, one after another.
 
     ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample in hand that costs ``need`` (0:
-    it reached its pause). ``busy`` is the time spent on samples so far, ``idle`` the time without anything to do, in us.
+    it reached its pause). ``busy``: time spent on samples so far, ``idle``: time without anything to do, in us.
     """
 
     has_body: ClassVar[bool] = True

@@ -12,10 +12,9 @@ from pydp2.inputs import Columns
 from pydp2.inputs.declaration import Declaration
 from pydp2.inputs.store import ColumnStore
 from pydp2.order import Blocked, Cut, Done, Failed, Plan, Run, Stream, file_order
+from pydp2.order.files import turn_length
 from pydp2.order.plan import UNBOUNDED
 from pydp2.server.reading import Reading
-
-_TURN = 64  # longest turn of a lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,6 @@ class Job:
             relaxed=job.order == "relaxed",
         )
         order = file_order(plan)
-        first = plan.level(0)
         self.reading = Reading(
             pass_id=pass_id,
             seed=job.seed,
@@ -122,7 +120,7 @@ class Job:
             budget=self._budget,
             workers=self._workers,
             label=self._label,
-            ramp=0 if first >= UNBOUNDED or plan.lanes == 1 else -(-first // plan.lanes) + _TURN,
+            ramp=_ramp(plan, order[: plan.lanes].tolist()),
             skip_errors=self._skip,
             cache=self._cache,
         )
@@ -184,3 +182,17 @@ class Job:
         return {
             "samples": len(pool), "weight": pool.weight, "bytes": pool.bytes, "memory": self._store.held_bytes,
         }  # fmt: skip
+
+
+def _ramp(plan: Plan, first: list[int]) -> dict[int, int]:
+    """How far each of the ``first`` lanes is read before any goes further: what the first batches will take of it.
+
+    Without this a worker would finish its first file before it looked at its second, and the merge, which takes
+    turns with all, would wait. Speed only: nothing to win where the pool wants everything first, or with one lane.
+    """
+    level = plan.level(0)
+    if level >= UNBOUNDED or len(first) < 2:
+        return {}
+    turns = {file: turn_length(plan, file) for file in first}
+    rounds = -(-(level + plan.batch_size) // sum(turns.values())) + 1
+    return {file: rounds * turn for file, turn in turns.items()}

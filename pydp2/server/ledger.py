@@ -36,6 +36,7 @@ class Entry:
     holes: deque[tuple[int, str]] = field(default_factory=deque)  # (y, reason), committed, not passed by the merge
     tail: Gap | Failure | None = None  # what comes after the runs, once known
     stops: set[int] = field(default_factory=set)  # ordinals before which all must be committed
+    ramp: int = 0  # the one among them that is there for a quick start of the pass
     held: bool = False  # paused at one of them
     need: int = 0  # cost of the sample that the worker holds in hand for lack of credit
     wanted: bool = False  # the worker was told that the merge waits

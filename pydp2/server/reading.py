@@ -7,7 +7,7 @@ is read first, whichever worker happens to be free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 
 import numpy as np
@@ -39,7 +39,7 @@ class Reading:
         budget: int,
         workers: int,
         label: Callable[[int], str],
-        ramp: int = 0,
+        ramp: Mapping[int, int] | None = None,
         skip_errors: bool = False,
         cache: PassCache[Run] | None = None,
     ) -> None:
@@ -49,7 +49,7 @@ class Reading:
         self._lanes = max(1, lanes)
         self._workers = workers
         self._label = label
-        self._ramp = ramp  # at the start of a pass each lane stops here once, until every lane has something
+        self._ramp = ramp or {}  # the first stop of the first lanes: none runs on before all have something
         self._skip = skip_errors
         self._cache = cache
         self.credit = Credit(budget, self._lanes, workers)
@@ -84,8 +84,9 @@ class Reading:
         entry.bound = True
         self.credit.bind(file)
         if not entry.ended:
-            if self._ramp and entry.position < self._lanes and not entry.committed:
-                entry.stops.add(self._ramp)
+            if file in self._ramp and not entry.committed:
+                entry.ramp = self._ramp[file]
+                entry.stops.add(entry.ramp)
             if entry.worker is not None:
                 self._grant(entry, tell=True)
 
@@ -202,13 +203,13 @@ class Reading:
         if not ramping:
             del self._ramping[worker]
             for entry in self._load[worker].values():
-                if entry.held or self._ramp in entry.stops:
+                if entry.held or entry.ramp in entry.stops:
                     self._lift(entry)
 
     def _lift(self, entry: Entry) -> None:
         """The stop at which ``entry`` waits, or will, is gone."""
         stop = entry.pause
-        if not entry.held and stop != self._ramp:
+        if not entry.held and stop != entry.ramp:
             return
         entry.stops.discard(stop)
         entry.held = False
@@ -302,7 +303,7 @@ class Reading:
         room = self.credit.room(entry.file)
         entry.limit += room if entry.bound else min(room, max(1, self.credit.ahead // _FIRST))
         self.credit.set_use(entry.file, entry.use)
-        if self._ramp and self._ramp in entry.stops:
+        if entry.ramp in entry.stops:
             self._ramping.setdefault(worker, set()).add(entry.file)
         return Assignment(
             entry.file, entry.attempt, entry.position, entry.committed, entry.spent, entry.limit, entry.pause,

@@ -1,8 +1,8 @@
 """ZeroMQ sockets: a hub (one server, many peers) and a line (one peer's end).
 
 libzmq hides what matters here, so three things are added. Its queues count messages, not bytes: they are left
-unbounded, credit bounds them. A peer's death is silent: a hub finds out by sending (``Gone``), a line by a monitor. Connecting to
-nobody succeeds: whoever connects sets a deadline on the first answer.
+unbounded, credit bounds them. A peer's death is silent: a hub finds out by sending (``Gone``), a line by a monitor.
+Connecting to nobody succeeds: whoever connects sets a deadline on the first answer.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def buffers(frames: Sequence[memoryview]) -> list[npt.NDArray[np.uint8]]:
     out = []
     for frame in frames:
         array = np.frombuffer(frame, np.uint8)
-        if array.nbytes < _SMALL or array.ctypes.data % 16 or not array.flags.writeable:
+        if array.nbytes < _SMALL or array.ctypes.data % 8 or not array.flags.writeable:
             array = array.copy()
         out.append(array)
     return out
