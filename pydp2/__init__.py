@@ -3,6 +3,14 @@
 ``from pydp2 import *`` gives what ``from paddle.trainer.PyDataProvider2 import *`` gave, and shadows no builtin.
 """
 
+import sys as _sys
+
+if _sys.platform == "win32":  # before anything is imported that Windows does not have
+    raise ImportError(
+        "pydp2 needs Linux (macOS works too, without promises): its workers are forked and share memory in ways that "
+        "Windows does not offer; use WSL"
+    )
+
 from pydp2 import errors as errors
 from pydp2.api.service import Service as Service
 from pydp2.api.service import connect as connect

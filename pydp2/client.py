@@ -135,6 +135,8 @@ class Client:
         self._pid = os.getpid()
         self._prefetch = int(options["prefetch"])
         self._on_close = on_close
+        self.owner: object = None
+        """Kept as long as this client is."""
         attach = m.Attach(m.WIRE_VERSION, "default", dict(options), self._pid)
         connection, answer = connect_once(address, attach, time.monotonic() + timeout)
         if isinstance(answer, m.Refused):

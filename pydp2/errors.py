@@ -131,13 +131,19 @@ class RemoteProtocolError(ProtocolError):
 _KINDS: dict[str, type[Error]] = {
     c.__name__: c
     for c in (
-        OptionError, OptionTypeError, ListError, AddressError, GuardError, ClientUseError, ProviderError, BadSample,
-        FileCondemned, NotRepeatable, SampleTooLarge, ServiceUnreachable, ServiceLost, JobTaken, RemoteProtocolError,
+        Error, LocalError, OptionError, OptionTypeError, ListError, AddressError, GuardError, ClientUseError,
+        RemoteError, ProviderError, BadSample, FileCondemned, NotRepeatable, SampleTooLarge, ServiceError,
+        ServiceUnreachable, ServiceLost, JobTaken, ProtocolError, LocalProtocolError, RemoteProtocolError,
     )
 }  # fmt: skip
-# BaseExceptionGroup and the Unicode errors demand more than a message when they are made.
-_NOT_MIXED = (BaseExceptionGroup, UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
+# BaseExceptionGroup and the Unicode errors demand more than a message when they are made; what iterators end with
+# would end the trainer's loop as if the pass were over.
+_NOT_MIXED = (
+    BaseExceptionGroup, UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, StopIteration,
+    StopAsyncIteration,
+)  # fmt: skip
 _TEXT_LIMIT = 12_000  # an error travels inside a control frame of at most 64 KiB
+_BYTES_LIMIT = 24_000
 
 
 def builtin_name(exc: BaseException) -> str:
@@ -195,12 +201,21 @@ def shorten(text: str, limit: int = _TEXT_LIMIT) -> str:
 def to_wire(error: Error) -> dict[str, str]:
     """``error`` as plain text values; see :func:`from_wire`."""
     kind = next((c.__name__ for c in type(error).__mro__ if c.__name__ in _KINDS and _KINDS[c.__name__] is c), "")
-    wire = {"kind": kind, "message": shorten(str(error))}
+    message = sendable(shorten(str(error)))
+    if len(message.encode()) > _BYTES_LIMIT:
+        message = shorten(message, _BYTES_LIMIT // 4)
+    wire = {"kind": kind, "message": message}
     if isinstance(error, ProviderError):
         wire["builtin"] = builtin_name_of_mixed(error)
     if isinstance(error, BadSample):
-        wire |= {k: shorten(v, 500) for k, v in (("slot", error.slot), ("exp", error.expected), ("got", error.got))}
+        texts = (("slot", error.slot), ("exp", error.expected), ("got", error.got))
+        wire |= {key: sendable(shorten(text, 500)) for key, text in texts}
     return wire
+
+
+def sendable(text: str) -> str:
+    """``text`` with what UTF-8 cannot hold written as escapes: the bytes of a file's name, say, that are no text."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def builtin_name_of_mixed(error: ProviderError) -> str:

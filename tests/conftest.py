@@ -59,10 +59,16 @@ def wait_until(what: Callable[[], bool], seconds: float = 5.0) -> bool:
     return True
 
 
+def _descriptors() -> set[str]:
+    """What this process has open. (Listing opens one more, which is gone again afterwards.)"""
+    folder = Path("/proc/self/fd")
+    return {entry.name for entry in folder.iterdir() if entry.exists()} if folder.exists() else set()
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     """After a test there is no new descriptor, thread or process."""
-    descriptors = set(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else set()
+    descriptors = _descriptors()
     threads = set(threading.enumerate())
     running = set(processes_of_tests())
     yield
@@ -70,10 +76,7 @@ def _nothing_left_behind() -> Iterator[None]:
     def leftovers() -> list[str]:
         left = [f"thread {t.name}" for t in threading.enumerate() if t not in threads and t.is_alive()]
         left += [f"process {pid} {name}" for pid, name in processes_of_tests().items() if pid not in running]
-        if descriptors:
-            extra = set(os.listdir("/proc/self/fd")) - descriptors
-            # the listing itself opens one that is gone again
-            left += [f"descriptor {fd}" for fd in extra if Path(f"/proc/self/fd/{fd}").exists()]
+        left += [f"descriptor {fd}" for fd in _descriptors() - descriptors]
         return left
 
     wait_until(lambda: not leftovers())

@@ -46,7 +46,9 @@ class Service:
 
     def connect(self, **options: Any) -> Client:
         """A client of this service; ``options`` are the job's (see :func:`pydp2.connect`)."""
-        return connect(self.address, **options)
+        client = connect(self.address, **options)
+        client.owner = self  # launch(...).connect(...) in one line must not lose the service
+        return client
 
     def stats(self) -> dict[str, Any]:
         """How it is going: workers (pid, rate, waits), pool, memory, who waits for whom, as plain data."""
@@ -200,8 +202,6 @@ def load(
 
 # -- inside ------------------------------------------------------------------------------------------------------------
 def _guard() -> None:
-    if sys.platform == "win32":
-        raise OptionError("pydp2 needs Linux (or macOS, without promises): its workers are forked; on Windows use WSL")
     if IN_WORKER in os.environ:
         raise GuardError(
             "a worker process cannot start or read a service; the module of the provider does so when it is imported: "

@@ -1,8 +1,9 @@
 """The messages, frozen, and their wire form: a msgpack header of at most 64 KiB, then raw frames.
 
 A header is ``[name, field, field, ...]`` in the order of the dataclass. Every field's type is checked when a header is
-read; nothing is executed, and nothing is decoded before its length was checked. What the raw frames of a message mean
-is declared by the slots (docs/architecture.md, "The wire").
+read, and that plain data inside is shallow and has texts as keys; nothing is executed, and nothing is decoded before
+its length was checked. What the raw frames of a message mean is declared by the slots (docs/architecture.md, "The
+wire").
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ from pydp2.errors import LocalProtocolError, RemoteProtocolError
 
 WIRE_VERSION = 1
 HEADER_LIMIT = 64 * 1024
+INT_LIMIT = 1 << 62
+"""Numbers on the wire are below it, so that sums and shared memory of 64 bits hold them."""
+_ITEMS_LIMIT = 4096  # in one list; msgpack makes room for as many as a list says it has, before it has seen one
+_DEPTH_LIMIT = 12  # of lists and dicts; a deeper one would break whoever shows or compares it by recursion
 
 Buffer: TypeAlias = Any  # bytes, memoryview, zmq frame buffer or ndarray: whatever offers its bytes
 Plain: TypeAlias = dict[str, Any]
+Word: TypeAlias = int  # of 64 bits without a sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class BeginReading(Message):
     """Server: files of pass ``pass_id`` follow; ``seed`` is for ``settings.rng``."""
 
     pass_id: int
-    seed: int
+    seed: Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +241,19 @@ MESSAGES: dict[str, type[Message]] = {
         Probe, Closing,
     )
 }  # fmt: skip
-_TYPES: dict[str, type] = {"int": int, "str": str, "bool": bool, "Plain": dict, "list[Any]": list}
-_FIELDS: dict[type[Message], tuple[tuple[str, type], ...]] = {
-    m: tuple((f.name, _TYPES[str(f.type)]) for f in fields(m)) for m in MESSAGES.values()
+_TYPES: dict[str, tuple[type, int]] = {
+    "int": (int, INT_LIMIT), "Word": (int, 1 << 64), "str": (str, 0), "bool": (bool, 0), "Plain": (dict, 0),
+    "list[Any]": (list, 0),
+}  # fmt: skip
+_FIELDS: dict[type[Message], tuple[tuple[str, type, int], ...]] = {
+    m: tuple((f.name, *_TYPES[str(f.type)]) for f in fields(m)) for m in MESSAGES.values()
 }
 
 
 def encode(message: Message) -> bytes:
     """The header of ``message``. Raises LocalProtocolError when it would be larger than 64 KiB."""
-    names = _FIELDS[type(message)]
-    header = cast(bytes, msgpack.packb([type(message).__name__, *(getattr(message, name) for name, _ in names)]))
+    fields = _FIELDS[type(message)]
+    header = cast(bytes, msgpack.packb([type(message).__name__, *(getattr(message, name) for name, _, _ in fields)]))
     if len(header) > HEADER_LIMIT:
         raise LocalProtocolError(
             f"the header of {type(message).__name__} needs {len(header)} bytes, a header has at most {HEADER_LIMIT}"
@@ -256,18 +265,18 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
     """The message and its raw frames. Raises RemoteProtocolError for anything that is not one."""
     if not frames:
         raise RemoteProtocolError("a message without a header")
-    size = len(memoryview(frames[0]).cast("B"))
+    size = memoryview(frames[0]).nbytes
     if size > HEADER_LIMIT:
         raise RemoteProtocolError(f"a header of {size} bytes, at most {HEADER_LIMIT} are allowed")
     try:
         values = msgpack.unpackb(
             frames[0],
-            max_array_len=HEADER_LIMIT,
-            max_map_len=HEADER_LIMIT,
+            max_array_len=_ITEMS_LIMIT,
+            max_map_len=_ITEMS_LIMIT,
             max_str_len=HEADER_LIMIT,
             max_bin_len=HEADER_LIMIT,
             max_ext_len=0,
-            strict_map_key=True,
+            ext_hook=_no_extension,
         )
     except Exception as exc:  # msgpack raises many kinds; all mean the same here
         raise RemoteProtocolError(f"a header that is not msgpack: {type(exc).__name__}: {exc}") from None
@@ -276,15 +285,39 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
     kind = MESSAGES.get(values[0])
     if kind is None:
         raise RemoteProtocolError(f"unknown message {values[0][:40]!r}")
-    names = _FIELDS[kind]
-    if len(values) - 1 != len(names):
-        raise RemoteProtocolError(f"{values[0]} has {len(values) - 1} fields, needs {len(names)}")
-    for (name, want), value in zip(names, values[1:], strict=True):
+    fields = _FIELDS[kind]
+    if len(values) - 1 != len(fields):
+        raise RemoteProtocolError(f"{values[0]} has {len(values) - 1} fields, needs {len(fields)}")
+    for (name, want, limit), value in zip(fields, values[1:], strict=True):
         if type(value) is not want:
             raise RemoteProtocolError(f"{values[0]}.{name}: expected {want.__name__}, got {type(value).__name__}")
-        if type(value) is int and not 0 <= value < 1 << 64:
+        if want is int and not 0 <= value < limit:
             raise RemoteProtocolError(f"{values[0]}.{name}: {value} is out of range")
+        if want is dict or want is list:
+            _check_plain(f"{values[0]}.{name}", value)
     body = frames[1:]
     if body and not kind.has_body:
         raise RemoteProtocolError(f"{values[0]} carries {len(body)} raw frames, none are allowed")
     return kind(*values[1:]), body
+
+
+def _no_extension(code: int, data: bytes) -> Any:
+    raise ValueError(f"extension {code}, none is allowed")
+
+
+def _check_plain(what: str, value: Any) -> None:
+    """Refuse nesting beyond the limit, and keys that are no texts."""
+    level: list[Any] = [value]
+    for _ in range(_DEPTH_LIMIT):
+        inner: list[Any] = []
+        for each in level:
+            items = each
+            if type(each) is dict:
+                if not all(type(key) is str for key in each):
+                    raise RemoteProtocolError(f"{what}: a key that is no text")
+                items = each.values()
+            inner.extend([item for item in items if type(item) is list or type(item) is dict])
+        if not inner:
+            return
+        level = inner
+    raise RemoteProtocolError(f"{what}: nested more than {_DEPTH_LIMIT} deep")

@@ -21,7 +21,7 @@ from pydp2.server.job import Broke, Job, JobPlan, Over, Ready
 from pydp2.server.spec import ServiceSpec
 from pydp2.transport import Gone, Hub
 
-_PROBE = 1.0  # seconds between looks whether the trainer still lives
+_PROBE = 2.0  # seconds between looks whether the trainer still lives
 _READ_AHEAD = 256 << 20  # bytes read ahead of the merge, where the memory limit allows
 _MESSAGES = 256  # taken in one round, so that a flood of them does not keep batches back
 _PLAN = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")

@@ -16,7 +16,7 @@ from pydp2.engine.base import Engine, EngineLost, Exited, Started
 from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, from_wire
 from pydp2.files import FileList
 from pydp2.inputs.declaration import Declaration
-from pydp2.metrics import Rates
+from pydp2.metrics import Rates, resident
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Link, Role, State, worker_link
 from pydp2.protocol.seat import Seat
@@ -72,6 +72,7 @@ class Server:
         self._front = Front(spec, files, clients, self._coordinator, self.log)
         self._front.server_stats = self.stats
         self._control = control
+        self._parent = os.getppid()
         self._wakeup = wakeup
         self._wires: dict[int, _Wire] = {}
         self._number: dict[bytes, int] = {}
@@ -104,7 +105,8 @@ class Server:
         """One turn: take what came, do what follows, send what can be sent. True: more can be done at once."""
         ready = self._poll.wait(int(timeout * 1000))
         now = time.monotonic()
-        if self._control in ready:
+        if self._control in ready or os.getppid() != self._parent:
+            # the second look is for a program that forked: its children hold the other end of the control channel too
             raise Stop("its program ended or asked it to")
         if self._wakeup in ready:
             number = os.read(self._wakeup, 1)
@@ -272,15 +274,18 @@ class Server:
     def stats(self) -> dict[str, Any]:
         """The workers as plain data."""
         now = time.monotonic()
+        reading = self._coordinator.reading
         return {
             "workers": [
                 {
                     "worker": number, "pid": wire.pid, "active": number in self._coordinator.active,
+                    "files": 0 if reading is None else len(reading.files_of(number)),
                     "samples_per_second": wire.rates.per_second(now),
-                    "busy_seconds": wire.busy / 1e6, "idle_seconds": wire.idle / 1e6,
+                    "busy_seconds": wire.busy / 1e6, "idle_seconds": wire.idle / 1e6, "memory": resident(wire.pid),
                 }
                 for number, wire in sorted(self._wires.items())
             ],
+            "memory": resident(os.getpid()),
             "workers_lost": self._coordinator.lost,
             "uptime_seconds": now - self._began,
         }  # fmt: skip

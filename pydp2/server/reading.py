@@ -7,7 +7,7 @@ is read first, whichever worker happens to be free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
 import numpy as np
@@ -168,7 +168,7 @@ class Reading:
         entry.commit(part, run)
         self.samples_committed += part.rows
         if self._cache is not None and run is not None:
-            self._cache.offer(part.file, run)
+            self._cache.offer(part.file, _fresh(run))
         if part.state == RAISED:
             self._end_early(entry, from_wire(part.error))
         elif entry.ended:
@@ -290,9 +290,7 @@ class Reading:
     def _enter(self, file: int, position: int) -> Entry:
         entry = self.entries[file] = Entry(file, position)
         if self._cache is not None and self._cache.has(file):
-            entry.runs.extend(
-                Run(r.columns, r.lo, r.hi, r.ordinals, r.sizes, r.weights) for r in self._cache.runs(file)
-            )
+            entry.runs.extend(map(_fresh, self._cache.runs(file)))
             entry.tail = END
             entry.cached = True
         return entry
@@ -333,7 +331,11 @@ class Reading:
         item = [entry.file, entry.attempt, entry.limit, entry.pause, int(entry.bound)]
         self._out.append(Send(entry.worker, Grant(self.pass_id, [item])))
 
-    def open_files(self) -> Iterable[Entry]:
-        """Files that a worker was given and that have not ended."""
-        for load in self._load.values():
-            yield from load.values()
+    def files_of(self, worker: int) -> list[int]:
+        """Files that ``worker`` was given and that have not ended."""
+        return list(self._load.get(worker, ()))
+
+
+def _fresh(run: Run) -> Run:
+    """The same samples, to be taken anew: the merge shortens the run that it takes from."""
+    return Run(run.columns, run.lo, run.hi, run.ordinals, run.sizes, run.weights)

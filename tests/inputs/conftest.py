@@ -1,4 +1,4 @@
-"""What the tests of samples and columns share: strategies for slots and samples, and an oracle that is slow and plain."""
+"""What the tests of samples and columns share: strategies for slots and samples, and a slow, plain oracle."""
 
 from __future__ import annotations
 
@@ -95,8 +95,9 @@ SCALARS = st.one_of(
     st.sampled_from([3.0, 3.7, 1e39, -1e39, 70000.0, math.nan, math.inf, 1j]),
     st.sampled_from(
         [
-            np.int8(1), np.int64(2), np.uint64(2**63), np.float16(1.5), np.float32(2), np.float64(1e300), np.bool_(True),
-            np.str_("1.5"), np.complex64(1), np.longdouble(2), np.timedelta64(1, 's'), np.datetime64(1, "D"),
+            np.int8(1), np.int64(2), np.uint64(2**63), np.float16(1.5), np.float32(2), np.float64(1e300),
+            np.bool_(True), np.str_("1.5"), np.complex64(1), np.longdouble(2), np.timedelta64(1, "s"),
+            np.datetime64(1, "D"),
         ]
     ),
 )  # fmt: skip
@@ -216,9 +217,11 @@ def canonical(declared: InputType, value: Any, level: int | None = None) -> Any:
         return int(value)
     if declared.type == DataType.Dense:
         with np.errstate(over="ignore"):
-            flat = [np.array(_scalar(v)).astype(declared.element_dtype) for v in np.ravel(value)] if isinstance(
-                value, np.ndarray
-            ) else [np.array(_scalar(v)).astype(declared.element_dtype) for v in value]
+            flat = (
+                [np.array(_scalar(v)).astype(declared.element_dtype) for v in np.ravel(value)]
+                if isinstance(value, np.ndarray)
+                else [np.array(_scalar(v)).astype(declared.element_dtype) for v in value]
+            )
         return [repr(v.item()) for v in flat]
     if declared.type == DataType.SparseNonValue:
         return [int(v) for v in value]

@@ -183,7 +183,12 @@ def test_none_names_the_slot(strict):
         Packer(slots, strict).add([1, None])
     assert (caught.value.slot, caught.value.got) == ("pixel", "None")
     assert str(caught.value) == "pixel: expected 2 numbers in a list, tuple or numpy array, got None"
-    for declared in (integer_value(3), integer_value_sequence(3), integer_value_sub_sequence(3), sparse_float_vector(3)):
+    for declared in (
+        integer_value(3),
+        integer_value_sequence(3),
+        integer_value_sub_sequence(3),
+        sparse_float_vector(3),
+    ):
         assert said(declared, None, strict).endswith("got None")
 
 
@@ -211,7 +216,9 @@ def test_every_float_type_is_a_float(kind, strict):
 
 
 @both
-@pytest.mark.parametrize("value", ["1.5", b"1.5", np.str_("1.5"), 1j, np.complex128(1), None, [1.0], np.timedelta64(1, 's')])
+@pytest.mark.parametrize(
+    "value", ["1.5", b"1.5", np.str_("1.5"), 1j, np.complex128(1), None, [1.0], np.timedelta64(1, "s")]
+)
 def test_what_is_no_real_number_is_never_parsed(value, strict):
     assert said(dense_vector(2), [0.5, value], strict).endswith(" at [1]")
     assert said(integer_value(9), value, strict)
@@ -250,7 +257,14 @@ def test_integer_arrays_are_sequences_of_ids(dtype, strict):
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "g", ">f8", "i1", "u1", "i8", "u8", "?"])
 def test_arrays_of_any_real_dtype_and_any_shape_are_dense_values(dtype, strict):
     array = np.array([[1, 0], [0, 1]], dtype)
-    for value in (array, array.T, array.ravel(), array.reshape(1, 4, 1), np.asfortranarray(array), np.repeat(array, 2)[::2]):
+    for value in (
+        array,
+        array.T,
+        array.ravel(),
+        array.reshape(1, 4, 1),
+        np.asfortranarray(array),
+        np.repeat(array, 2)[::2],
+    ):
         expected = np.ravel(value).astype("f4").tolist()
         assert packed(dense_vector(4), value, strict) == [[expected]]
     assert packed(dense_vector_sequence(4), np.stack([array, array]), strict) == [[2], [[1, 0, 0, 1]] * 2]
@@ -429,7 +443,14 @@ def test_the_message_stays_short_whatever_the_value_is():
 
     loop = []
     loop.append(loop)
-    for value in ([0.5] * 100_000, "x" * 100_000, {i: i for i in range(10_000)}, [[["deep"] * 50] * 50] * 50, Rude(), loop):
+    for value in (
+        [0.5] * 100_000,
+        "x" * 100_000,
+        {i: i for i in range(10_000)},
+        [[["deep"] * 50] * 50] * 50,
+        Rude(),
+        loop,
+    ):
         assert len(said(dense_vector(2), value)) < 400
         assert len(said(integer_value(2), value)) < 400
     assert len(said(integer_value(2), 10**5000)) < 400
@@ -447,9 +468,19 @@ def test_of_several_bad_slots_the_first_is_named():
 def test_values_of_all_kinds_may_follow_each_other():
     packer = Packer(Slots((integer_value_sequence(300), dense_vector(2))), strict=False)
     kinds = [
-        [1, 2], np.array([3, 4]), (5,), np.array([6], "u1"), np.array([7], "i4"), [8], np.array([], "i8"), [np.bool_(1)],
+        [1, 2], np.array([3, 4]), (5,), np.array([6], "u1"), np.array([7], "i4"), [8], np.array([], "i8"),
+        [np.bool_(1)],
     ]  # fmt: skip
-    dense = [[0.5, 1.0], [1, 2], np.zeros(2), np.ones(2, "f4"), [1, 2.0], np.ones((2, 1), "?"), (3.0, 4.0), np.zeros(2, "i8")]
+    dense = [
+        [0.5, 1.0],
+        [1, 2],
+        np.zeros(2),
+        np.ones(2, "f4"),
+        [1, 2.0],
+        np.ones((2, 1), "?"),
+        (3.0, 4.0),
+        np.zeros(2, "i8"),
+    ]
     for ids, values in zip(kinds, dense, strict=True):
         packer.add([ids, values])
         with pytest.raises(BadSample):

@@ -1,0 +1,62 @@
+"""What ``process`` yields, brought into slot order."""
+
+from __future__ import annotations
+
+import collections
+import types
+
+import numpy as np
+import pytest
+
+from pydp2.errors import BadSample, ProviderError
+from pydp2.inputs import Slots, Wrapper, integer_value
+
+ONE = Slots((integer_value(9),))
+ONE_NAMED = Slots((integer_value(9),), ("a",))
+TWO = Slots((integer_value(9), integer_value(9)))
+TWO_NAMED = Slots((integer_value(9), integer_value(9)), ("b", "a"))
+
+
+@pytest.mark.parametrize("value", [1, [1], (1, 2), None, "x", [[1], [2]]])
+def test_the_value_of_a_single_slot_is_taken_as_it_is(value):
+    assert Wrapper(ONE).wrap(value) == [value]
+    assert Wrapper(ONE_NAMED).wrap(value) == [value]
+
+
+def test_any_mapping_counts_as_a_dict():
+    for sample in ({"a": 1, "b": 2}, collections.OrderedDict(a=1, b=2), types.MappingProxyType({"a": 1, "b": 2})):
+        assert Wrapper(TWO_NAMED).wrap(sample) == [2, 1]
+        with pytest.raises(TypeError):
+            Wrapper(TWO).wrap(sample)
+
+
+@pytest.mark.parametrize("slots", [TWO, TWO_NAMED])
+@pytest.mark.parametrize("sample", [3, "ab", None, np.array([1, 2]), {1, 2}, iter([1, 2])], ids=repr)
+def test_several_slots_need_a_list_or_tuple(slots, sample):
+    with pytest.raises(BadSample) as caught:
+        Wrapper(slots).wrap(sample)
+    assert "list or tuple with 2 values" in str(caught.value)
+
+
+def test_what_is_wrapped_is_a_list_of_its_own():
+    sample = [1, 2]
+    wrapped = Wrapper(TWO).wrap(sample)
+    assert wrapped == sample
+    assert wrapped is not sample
+    assert Wrapper(TWO).wrap(collections.namedtuple("s", "x y")(1, 2)) == [1, 2]
+
+
+def test_an_absent_name_is_told_together_with_the_names_that_are_there():
+    with pytest.raises(BadSample) as caught:
+        Wrapper(TWO_NAMED).wrap({"b": 1, "c": 2})
+    assert str(caught.value) == "a: expected a value for 'a', got a dict with 'b', 'c'"
+    assert caught.value.slot == "a"
+    with pytest.raises(BadSample, match="got a dict with nothing"):
+        Wrapper(ONE_NAMED).wrap({})
+
+
+def test_the_error_about_a_dict_says_what_to_declare():
+    with pytest.raises(ProviderError, match="declare input_types as a dict") as caught:
+        Wrapper(ONE).wrap({"a": 1})
+    assert isinstance(caught.value, TypeError)
+    assert not isinstance(caught.value, BadSample), "it is an error of the program, which is never dropped"
