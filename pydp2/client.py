@@ -81,7 +81,7 @@ class Connection:
 
     def close(self, linger_ms: int = 200) -> None:
         """Close the connection."""
-        self._line.close(linger_ms)
+        self._line.close(0 if self._line.lost else linger_ms)
         self._zmq.term()
 
 
@@ -134,7 +134,6 @@ class Client:
         self.address = address
         self._pid = os.getpid()
         self._prefetch = int(options["prefetch"])
-        self._on_close = on_close
         self.owner: object = None
         """Kept as long as this client is."""
         attach = m.Attach(m.WIRE_VERSION, "default", dict(options), self._pid)
@@ -146,11 +145,12 @@ class Client:
             connection.close()
             raise RemoteProtocolError(f"expected Welcome, got {type(answer).__name__}")
         self._connection = connection
+        # At the latest when the program ends: what is left to the interpreter's last moments can hang there.
+        self._end = weakref.finalize(self, _part, connection, on_close, self._pid)
         self._declaration = Declaration.from_wire(answer.declaration)
         self._next_pass = 0
         self._length: int | None = None
         self._current: weakref.ref[Pass] | None = None
-        self._closed = False
         self._waited = self._worked = 0.0
         self._told = (0.0, 0.0)
         self._left_at: float | None = None
@@ -191,19 +191,7 @@ class Client:
 
     def close(self) -> None:
         """Leave the job. A service that :func:`pydp2.load` started ends with it. Closing twice is fine."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._pid != os.getpid():
-            return  # the connection is the parent's; touching its sockets here would break it there
-        try:
-            self._connection.send(m.Detach())
-        except ProtocolError:
-            pass  # the service ended first
-        finally:
-            self._connection.close()
-            if self._on_close is not None:
-                self._on_close()
+        self._end()
 
     def __enter__(self) -> Client:
         return self
@@ -213,10 +201,6 @@ class Client:
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and self._pid == os.getpid():
-            self.close()
-
     # -- what a pass asks for --------------------------------------------------------------------------------------
     def _usable(self) -> None:
         if self._pid != os.getpid():
@@ -224,7 +208,7 @@ class Client:
                 "this client was made before a fork and belongs to the parent process; call connect() in each process "
                 "(with torch's DataLoader: num_workers=0)"
             )
-        if self._closed:
+        if not self._end.alive:
             raise ClientUseError("this client is closed; connect() again for more passes")
 
     def _next_batch(self, pass_id: int) -> Batch | None:
@@ -269,9 +253,22 @@ class Client:
         )
 
     def _leave(self, pass_id: int) -> None:
-        if not self._closed and self._pid == os.getpid() and pass_id == self._next_pass - 1:
+        if self._end.alive and self._pid == os.getpid() and pass_id == self._next_pass - 1:
             with contextlib.suppress(ProtocolError):  # the service ended first
                 self._connection.send(m.LeavePass(pass_id))
+
+
+def _part(connection: Connection, on_close: Callable[[], None] | None, owner: int) -> None:
+    """Leave the job, then do what follows from it."""
+    if os.getpid() != owner:
+        return  # a fork: the connection is the parent's, touching its sockets here would break it there
+    try:
+        with contextlib.suppress(ProtocolError):  # the service ended first
+            connection.send(m.Detach())
+    finally:
+        connection.close()
+        if on_close is not None:
+            on_close()
 
 
 class Pass(Iterator[Batch]):

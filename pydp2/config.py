@@ -58,14 +58,16 @@ def _whole(low: int, high: int | None = None) -> Check:
     return check
 
 
-def _choice(*allowed: str) -> Check:
-    def check(name: str, value: Any) -> str:
-        if value not in allowed or not isinstance(value, str):
-            kind = OptionError if isinstance(value, str) else OptionTypeError
-            raise kind(f"{name} must be {_listed(allowed)}, got {_shown(value)}{_did_you_mean(value, allowed)}")
-        return value
+@dataclass(frozen=True)
+class _Choice:
+    allowed: tuple[str, ...]
 
-    return check
+    def __call__(self, name: str, value: Any) -> str:
+        if value not in self.allowed or not isinstance(value, str):
+            kind = OptionError if isinstance(value, str) else OptionTypeError
+            near = _did_you_mean(value, self.allowed)
+            raise kind(f"{name} must be {_listed(self.allowed)}, got {_shown(value)}{near}")
+        return value
 
 
 def _or_none(inner: Check) -> Check:
@@ -124,9 +126,7 @@ def bind_address(name: str, value: Any) -> str:
         OptionError: malformed, a path too long for a socket, or not loopback.
     """
     if not isinstance(value, str):
-        raise OptionTypeError(
-            f"{name} must be a text like ipc:///run/my.sock or tcp://127.0.0.1:5555, got {_shown(value)}"
-        )
+        raise OptionTypeError(f"{name} must be a text like ipc:///tmp/a or tcp://127.0.0.1:5555, got {_shown(value)}")
     scheme, separator, rest = value.partition("://")
     if separator and scheme == "ipc":
         return _ipc_address(name, value, rest)
@@ -137,9 +137,7 @@ def bind_address(name: str, value: Any) -> str:
 
 def _ipc_address(name: str, value: str, path: str) -> str:
     if not path or path[0] in "@*" or "\0" in path:
-        raise OptionError(
-            f"{name} must be ipc:// and the path of a socket, got {value!r}; leave it out for a private one"
-        )
+        raise OptionError(f"{name} must be ipc:// and the path of a socket, got {value!r}; without it, one is made")
     if len(path.encode("utf-8", "surrogateescape")) > _IPC_LIMIT:
         raise OptionError(
             f"{name} must have a path of at most {_IPC_LIMIT} bytes, got {len(path)} characters: {value!r}"
@@ -189,7 +187,7 @@ class ServiceOptions(_Options):
         _or_none(number_of_bytes), "bytes for cache and read-ahead; default: a quarter of the memory", None
     )
     sample_timeout: float | None = _option(_or_none(_seconds), "seconds that one sample may take; default: off", None)
-    on_error: str = _option(_choice("raise", "skip"), "what an exception in process does to the pass", "raise")
+    on_error: str = _option(_Choice(("raise", "skip")), "what an exception in process does to the pass", "raise")
     bind: str | None = _option(_or_none(bind_address), "address; default: a private ipc socket", None)
     input_order: tuple[str, ...] | None = _option(
         _or_none(_names), "order of the slots where types are a dict; default: the dict's own", None
@@ -203,26 +201,30 @@ class JobOptions(_Options):
     batch_size: int = _option(_whole(1), "weight of a batch: its samples, where they weigh 1")
     seed: int = _option(_whole(0, 1 << 64), "what the order is drawn from", 0)
     shuffle: bool | None = _option(_or_none(_flag), "default: the provider's word", None)
-    order: str = _option(_choice("strict", "relaxed"), "relaxed promises the multiset only", "strict")
+    order: str = _option(_Choice(("strict", "relaxed")), "relaxed promises the multiset only", "strict")
     interleave: int = _option(_whole(1), "files that a shuffled pass takes turns with", 16)
     pool_bytes: int = _option(number_of_bytes, "most bytes waiting in the pool; part of the order", 1 << 30)
-    last_batch: str = _option(_choice("keep", "drop", "pad"), "what becomes of a last smaller batch", "keep")
+    last_batch: str = _option(_Choice(("keep", "drop", "pad")), "what becomes of a last smaller batch", "keep")
     prefetch: int = _option(_whole(1), "batches ready at the client", 2)
 
 
 class Option(NamedTuple):
-    """One line of a table of options. ``required`` ones have no default."""
+    """One line of a table of options. ``required`` ones have no default; ``kind`` is the declared type as text."""
 
     help: str
     default: Any
     required: bool
+    kind: str
+    check: Check
+    choices: tuple[str, ...]
 
 
 def _table(options: type[_Options]) -> dict[str, Option]:
-    return {
-        f.name: Option(f.metadata["help"], None if f.default is MISSING else f.default, f.default is MISSING)
-        for f in fields(options)
-    }
+    def option(text: str, default: Any, kind: str, check: Check) -> Option:
+        missing = default is MISSING
+        return Option(text, None if missing else default, missing, kind, check, getattr(check, "allowed", ()))
+
+    return {f.name: option(f.metadata["help"], f.default, str(f.type), f.metadata["check"]) for f in fields(options)}
 
 
 SERVICE_OPTIONS: Mapping[str, Option] = _table(ServiceOptions)

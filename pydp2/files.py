@@ -79,6 +79,11 @@ class FileList(Sequence[str]):
             raise OptionTypeError(
                 f"entries must be several strings, got one: {entries!r}; a list file is read with FileList.read"
             )
+        if not isinstance(entries, Iterable):
+            raise OptionTypeError(
+                f"a file list must be the path of one or a list of entries, got {entries!r:.80} "
+                f"({type(entries).__name__})"
+            )
         texts = [_encode(entry, i) for i, entry in enumerate(entries)]
         if not texts:
             warnings.warn("the file list is empty: a pass over it has no samples", UserWarning, stacklevel=2)

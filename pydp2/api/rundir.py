@@ -13,11 +13,13 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 from pathlib import Path
 
 from pydp2.errors import ServiceUnreachable
 
 _LOCK = "lock"
+_LONG = 60.0  # seconds
 
 
 def base() -> Path:
@@ -40,10 +42,12 @@ class RunDir:
 
     def __init__(self) -> None:
         sweep()
-        self.path = base() / secrets.token_hex(4)
-        self.path.mkdir(mode=0o700)
-        self.lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        name = secrets.token_hex(4)
+        young = base() / f".{name}"  # a sweep must not see it before its lock is held
+        young.mkdir(mode=0o700)
+        self.lock = _open(young / _LOCK)
         fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.path = young.rename(base() / name)
 
     def address(self, name: str) -> str:
         """The ipc address of a socket here."""
@@ -61,29 +65,58 @@ class RunDir:
 
 def take_path(path: str) -> int:
     """Lock the file beside the ipc socket ``path``; a stale socket is removed. Raises ServiceUnreachable when taken."""
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock_path = Path(f"{path}.lock")
+    while True:
+        try:
+            lock = _open(lock_path)
+        except OSError as error:
+            raise ServiceUnreachable(
+                f"cannot bind ipc://{path}: {error.strerror} ({lock_path}); "
+                "choose a path in a folder that can be written"
+            ) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_at(lock, lock_path):  # a service that ended took it away between our opening and locking it
+                os.close(lock)
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISSOCK(Path(path).lstat().st_mode):
+                    lock_path.unlink()
+                    raise ServiceUnreachable(
+                        f"cannot bind ipc://{path}: it is there and no socket; choose another path"
+                    )
+                Path(path).unlink()
+        except BlockingIOError:
+            os.close(lock)
+            raise ServiceUnreachable(
+                f"ipc://{path} is taken by a service that is running; stop it, or bind to another path"
+            ) from None
+        except BaseException:
+            os.close(lock)
+            raise
+        return lock
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether what ``descriptor`` opened is still found at ``path``."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise ServiceUnreachable(
-            f"ipc://{path} is taken by a service that is running; stop it, or bind to another path"
-        ) from None
-    with contextlib.suppress(FileNotFoundError):
-        Path(path).unlink()
-    return lock
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def sweep() -> None:
     """Remove run directories whose service is gone."""
     for path in base().iterdir():
+        if path.name.startswith("."):  # of a start that is under way, unless it has been so for long
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < time.time() - _LONG:
+                    shutil.rmtree(path, ignore_errors=True)
+            continue
         try:
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
-            # between mkdir and lock of a start that is under way: leave the young ones alone
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime < _young():
-                    shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)  # what is left of a removal that was broken off
             continue
         except OSError:
             continue
@@ -96,7 +129,23 @@ def sweep() -> None:
             os.close(lock)
 
 
-def _young() -> float:
-    import time
+def above_standard(descriptor: int) -> int:
+    """``descriptor``, moved if it took the place of stdin, stdout or stderr: a child's own would be put over it."""
+    if descriptor > 2:
+        return descriptor
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(descriptor)
+    return moved
 
-    return time.time() - 60
+
+def is_open(descriptor: int) -> bool:
+    """Whether there is something behind it."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _open(lock: str | Path) -> int:
+    return above_standard(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

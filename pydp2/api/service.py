@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Any
 
 from pydp2.api import machine
-from pydp2.api.rundir import RunDir, take_path
-from pydp2.api.sources import Files, Source
+from pydp2.api.rundir import RunDir, above_standard, is_open, take_path
+from pydp2.api.sources import Files, Source, settle
 from pydp2.client import Client, ask_stats
-from pydp2.config import job_options, service_options
-from pydp2.errors import GuardError, OptionError, OptionTypeError, ServiceLost, ServiceUnreachable, from_wire
+from pydp2.config import JOB_OPTIONS, SERVICE_OPTIONS, bind_address, check_options, job_options, service_options
+from pydp2.errors import Error, GuardError, OptionError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.files import FileList
 from pydp2.protocol import plain
 from pydp2.providers import Provider, address_of
@@ -42,6 +42,7 @@ class Service:
         self.address = address
         self.pid = process.pid
         self._process = process
+        self._control = control
         self._end = weakref.finalize(self, _end, process, control, rundir, os.getpid())
 
     def connect(self, **options: Any) -> Client:
@@ -50,13 +51,23 @@ class Service:
         client.owner = self  # launch(...).connect(...) in one line must not lose the service
         return client
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, timeout: float = 5.0) -> dict[str, Any]:
         """How it is going: workers (pid, rate, waits), pool, memory, who waits for whom, as plain data."""
-        return ask_stats(self.address)
+        return ask_stats(self.address, timeout)
 
     def poll(self) -> int | None:
         """The exit status of the server process, None while it runs."""
         return self._process.poll()
+
+    def failure(self) -> Error | None:
+        """Why the server process ended by itself, once :meth:`poll` gives a number; None when it did not say."""
+        if self.poll() is None or self._control.fileno() < 0:
+            return None
+        self._control.settimeout(1.0)
+        try:
+            return from_wire(receive_plain(self._control)["error"])
+        except (EOFError, OSError, KeyError):
+            return None
 
     def close(self) -> None:
         """End the service and wait until nothing of it is left. Closing twice is fine."""
@@ -100,17 +111,9 @@ def launch(
     """
     _guard()
     chosen = service_options(**options)
-    if isinstance(files, Source):
-        provider = provider or files.provider
-        args = files.args if args is None else args
-        is_train = files.is_train if is_train is None else is_train
-        files = files.files
-    if provider is None:
-        raise OptionTypeError('a provider is needed, as in launch("train.list", "my_provider.process")')
-    address = address_of(provider)
-    home = Path(root or Path.cwd()).resolve()
-    file_list = _files(files, home if root is not None else None)
-    encoded = plain.encode({} if args is None else _keywords(args))
+    served = settle(files, provider, args, is_train, root)
+    address = address_of(served.provider)
+    encoded = plain.encode(served.args)
     available = machine.memory()
     limit = chosen.memory_limit if chosen.memory_limit is not None else available // 4
     if limit < _LEAST_MEMORY:
@@ -120,13 +123,15 @@ def launch(
     try:
         bind = chosen.bind or rundir.address("clients")
         if chosen.bind is not None and bind.startswith("ipc://"):
-            locks.append(take_path(bind.removeprefix("ipc://")))
+            path = str(Path(bind.removeprefix("ipc://")).absolute())  # what the address says holds in every folder
+            bind = bind_address("bind", f"ipc://{path}")
+            locks.append(take_path(path))
         spec = ServiceSpec(
             provider=address,
             args=encoded,
-            is_train=True if is_train is None else bool(is_train),
+            is_train=served.is_train,
             input_order=chosen.input_order or (),
-            root=str(home),
+            root=str(served.root),
             path=tuple(_search_path()),
             workers=chosen.workers or machine.cores(),
             memory_limit=limit,
@@ -137,7 +142,7 @@ def launch(
             worker_address=rundir.address("workers"),
             run_dir=str(rundir.path),
         )
-        return _start(spec, file_list, rundir, locks)
+        return _start(spec, served.files, rundir, locks)
     except BaseException:
         rundir.remove()
         raise
@@ -181,17 +186,9 @@ def load(
     Takes what :func:`launch` and :func:`connect` take. The service ends with the client: at :meth:`Client.close`, when
     the client is not used any more, or with the program.
     """
-    from dataclasses import fields
-
-    from pydp2.config import JobOptions, check_options
-
-    job_names = {f.name for f in fields(JobOptions)}
-    job = {name: value for name, value in options.items() if name in job_names}
-    rest = {name: value for name, value in options.items() if name not in job_names}
-    chosen = job_options(**job)
-    from pydp2.config import SERVICE_OPTIONS
-
-    check_options(rest, {*SERVICE_OPTIONS, *job_names})
+    check_options(options, {*SERVICE_OPTIONS, *JOB_OPTIONS})
+    chosen = job_options(**{name: value for name, value in options.items() if name in JOB_OPTIONS})
+    rest = {name: value for name, value in options.items() if name not in JOB_OPTIONS}
     service = launch(files, provider, args=args, is_train=is_train, root=root, **rest)
     try:
         return Client(service.address, _plain(chosen), on_close=service.close)
@@ -209,22 +206,6 @@ def _guard() -> None:
         )
 
 
-def _files(files: Files, home: Path | None) -> FileList:
-    if isinstance(files, str | os.PathLike):
-        path = Path(files)
-        return FileList.read(home / path if home is not None and not path.is_absolute() else path)
-    return FileList.of(files)
-
-
-def _keywords(args: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(args, Mapping):
-        raise OptionTypeError(f"args must be a dict of keywords for the init_hook, got {type(args).__name__}")
-    for key in args:
-        if not isinstance(key, str):
-            raise OptionTypeError(f"args must have names as keys, got the key {key!r:.80} ({type(key).__name__})")
-    return dict(args)
-
-
 def _plain(options: Any) -> dict[str, Any]:
     from dataclasses import asdict
 
@@ -238,6 +219,7 @@ def _search_path() -> list[str]:
 
 def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int]) -> Service:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    theirs = socket.socket(fileno=above_standard(theirs.detach()))
     package = str(Path(__file__).resolve().parents[2])
     code = (
         f"import sys; p = {package!r}; p in sys.path or sys.path.insert(0, p); "
@@ -249,6 +231,7 @@ def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int])
             pass_fds=[theirs.fileno(), *locks],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            stderr=None if is_open(2) else subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C reaches this program; it ends the service in order
             env=os.environ | _ONE_THREAD,
         )
@@ -274,17 +257,23 @@ def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int])
 
 
 def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDir, owner: int) -> None:
-    """Close the control channel, wait, and if that is not enough, kill."""
+    """Ask the server to end, wait, and if that is not enough (or the user interrupts), kill it."""
     if os.getpid() != owner:
         return  # a fork of the program that started it
+    with contextlib.suppress(OSError):  # it is gone
+        control.send(b"end")
     control.close()
     deadline = time.monotonic() + _END
-    while process.poll() is None:
-        if time.monotonic() > deadline:
-            process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.2)
-    rundir.remove()
+    try:
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.2)
+    finally:
+        process.kill()  # nothing, where it has ended
+        process.wait()
+        rundir.remove()
 
 
 __all__ = ["Service", "ServiceUnreachable", "connect", "launch", "load"]

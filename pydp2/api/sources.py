@@ -1,13 +1,16 @@
-"""The sources of a configuration: what ``define_py_data_sources2`` made of lists, modules, objects and args."""
+"""What is served: a list, a provider, its args. Also as one object, which ``define_py_data_sources2`` makes."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydp2.errors import OptionError, OptionTypeError
+from pydp2.files import FileList
+from pydp2.providers import Provider
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -23,6 +26,59 @@ class Source:
     provider: str
     args: Mapping[str, Any] = field(default_factory=dict)
     is_train: bool = True
+
+
+@dataclass(frozen=True)
+class Served:
+    """What ``launch``, ``check`` and ``peek`` are asked to read, settled; ``root`` is absolute."""
+
+    files: FileList
+    provider: str | Provider
+    args: dict[str, Any]
+    is_train: bool
+    root: Path
+
+
+def settle(
+    files: Files | Source,
+    provider: str | Provider | None,
+    args: Mapping[str, Any] | None,
+    is_train: bool | None,
+    root: str | os.PathLike[str] | None,
+) -> Served:
+    """Read the list, fill in what a :class:`Source` brings along and what was left out.
+
+    With ``root``, the path of the list is relative to it. Raises OptionTypeError, OptionError, ListError.
+    """
+    if isinstance(files, Source):
+        provider = provider or files.provider
+        args = files.args if args is None else args
+        is_train = files.is_train if is_train is None else is_train
+        files = files.files
+    if provider is None:
+        raise OptionTypeError('a provider is needed, as in launch("train.list", "my_provider.process")')
+    if not isinstance(is_train, bool | None):
+        raise OptionTypeError(f"is_train must be True or False, got {is_train!r:.80} ({type(is_train).__name__})")
+    home = Path(root or Path.cwd()).resolve()
+    if not home.is_dir():
+        raise OptionError(f"root must be a folder, where entries and provider are looked up, got {str(root)!r}")
+    if isinstance(files, str | os.PathLike):
+        path = Path(files)
+        listed = FileList.read(home / path if root is not None and not path.is_absolute() else path)
+    else:
+        listed = FileList.of(files)
+    return Served(listed, provider, _keywords(args), is_train is not False, home)
+
+
+def _keywords(args: Mapping[str, Any] | None) -> dict[str, Any]:
+    if args is None:
+        return {}
+    if not isinstance(args, Mapping):
+        raise OptionTypeError(f"args must be a dict of keywords for the init_hook, got {type(args).__name__}")
+    for key in args:
+        if not isinstance(key, str):
+            raise OptionTypeError(f"args must have names as keys, got the key {key!r:.80} ({type(key).__name__})")
+    return dict(args)
 
 
 def define_py_data_sources2(

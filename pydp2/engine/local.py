@@ -2,8 +2,9 @@
 
 The nursery is a single-threaded process that has imported what workers need and does nothing but fork, watch and end
 them: a fork from it takes milliseconds and inherits no thread, no socket and no lock. It talks to the engine over a
-socket pair in lines of text. Whoever dies first takes the rest along: the nursery ends when its socket closes, workers
-get the kernel's parent-death signal (Linux) and watch a pipe to the nursery.
+socket pair in lines of text. Whoever dies first takes the rest along: when the engine's process is gone the nursery's
+socket closes, and it kills its workers and what they started; when the nursery is gone workers get the kernel's
+parent-death signal (Linux) or see it by a pipe, and the engine kills what they started.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from pathlib import Path
 from typing import Final
 
 from pydp2.engine.base import ROW, EngineLost, Exited, Page, Started, WorkerMain
-from pydp2.engine.names import die_with_parent, set_name
+from pydp2.engine.names import die_with_parent, line_buffer_c, set_name
 
 # A second SIGUSR signal is left to the user's code; this one asks a worker for its stack.
 DUMP_SIGNAL: Final = signal.SIGUSR2
 _CLOSE_DEADLINE = 5.0
+_LOST = "the process that forks workers is gone; no worker can be replaced any more"
 
 
 class LocalEngine:
@@ -37,6 +39,7 @@ class LocalEngine:
 
     def __init__(self, main: WorkerMain, seats: int, on_output: Callable[[int, int, int], None]) -> None:
         _single_threaded()
+        _standard_streams()
         self._page = Page(seats)
         self._on_output = on_output
         self._closed = False
@@ -58,6 +61,7 @@ class LocalEngine:
         self._text = b""
         self._descriptors: list[int] = []
         self._seat_of: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
 
     def start(self, worker: int, seat: int) -> None:
         """Begin worker number ``worker`` on seat ``seat``."""
@@ -95,16 +99,19 @@ class LocalEngine:
             if not data:
                 if self._closed:
                     break
-                raise EngineLost("the process that forks workers is gone; no worker can be replaced any more")
+                self._orphaned()
+                raise EngineLost(_LOST)
             self._text += data
             *lines, self._text = self._text.split(b"\n")
             for line in lines:
                 word, worker, pid, *status = line.decode().split()
                 if word == "started":
                     self._on_output(int(worker), self._seat_of[int(worker)], self._descriptors.pop(0))
+                    self._pids[int(worker)] = int(pid)
                     out.append(Started(int(worker), int(pid)))
                 else:
                     self._seat_of.pop(int(worker), None)
+                    self._pids.pop(int(worker), None)
                     out.append(Exited(int(worker), int(pid), int(status[0])))
         return out
 
@@ -138,7 +145,15 @@ class LocalEngine:
             self._socket.sendall(text.encode() + b"\n")  # a few bytes into a buffer of 200 kB that is always being read
         except OSError:
             if not self._closed:
-                raise EngineLost("the process that forks workers is gone; no worker can be replaced any more") from None
+                self._orphaned()
+                raise EngineLost(_LOST) from None
+
+    def _orphaned(self) -> None:
+        """The nursery is gone and its workers with it: end what those had started."""
+        pids, self._pids = self._pids, {}
+        for pid in pids.values():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
 
 
 class _Nursery:
@@ -148,13 +163,14 @@ class _Nursery:
         self._commands = commands
         self._page = page
         self._main = main
+        self._pid = os.getpid()
         self._pids: dict[int, int] = {}
         self._lifeline = os.pipe()  # workers hold the read end; it ends with us
         self._wakeup = os.pipe()
 
     def run(self) -> None:
+        # No parent-death signal here: it would leave no time to end what workers have started.
         set_name("pydp2-nursery")
-        die_with_parent(os.getppid())
         for end in self._wakeup:
             os.set_blocking(end, False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -189,7 +205,7 @@ class _Nursery:
             self._fork(worker, int(words[2]))
         elif worker in self._pids:
             pid, number = self._pids[worker], int(words[2])
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 if number == signal.SIGKILL:
                     os.killpg(pid, number)
                 else:
@@ -220,9 +236,8 @@ class _Nursery:
         os.close(output)
 
     def _become_worker(self, worker: int, output: int) -> None:
-        parent = os.getppid()
         os.setpgid(0, 0)
-        die_with_parent(parent)
+        die_with_parent(self._pid)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -237,8 +252,10 @@ class _Nursery:
         os.dup2(output, 2)
         os.close(null)
         os.close(output)
+        line_buffer_c()
         set_name(f"pydp2-worker-{worker}")
-        _watch(self._lifeline[0])
+        if sys.platform != "linux":
+            _watch(self._lifeline[0])
 
     def _reap(self) -> None:
         while True:
@@ -274,6 +291,15 @@ def _single_threaded() -> None:
     threads = len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
     if threads != 1:
         raise RuntimeError(f"workers are forked from a process with one thread, this one has {threads}")
+
+
+def _standard_streams() -> None:
+    """Have something open at 0, 1 and 2, so that no pipe of ours gets a number that workers use for their output."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
 
 
 def _watch(lifeline: int) -> None:

@@ -1,7 +1,8 @@
-"""What only the kernel does for a process: its name in ``ps`` and ``top``, dying with its parent. (Linux.)"""
+"""What only C does for a process: its name in ``ps`` and ``top``, dying with its parent, lines of C code. (Linux.)"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_IOLBF = 1
 
 
 def _prctl(option: int, argument: object) -> None:
@@ -29,3 +31,11 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent:
         os._exit(1)
+
+
+def line_buffer_c() -> None:
+    """Have what C code prints come out line by line also where stdout is no terminal."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        with contextlib.suppress(ValueError):  # a C library that has no such symbol
+            libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IOLBF, ctypes.c_size_t(0))

@@ -11,20 +11,43 @@ import selectors
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 RATE = 1_000_000
 """Bytes per second and worker that are shown; the rest is counted."""
 _LINE = 8_192  # a longer line is shown in pieces
+_SECOND = 1.0
+
+
+class Line(NamedTuple):
+    """A line to show. Of those with the same ``once`` (if it is not empty) only the first is shown."""
+
+    mark: str
+    text: bytes
+    once: bytes = b""
+
+
+class Marks(Protocol):
+    """Says whose lines they are."""
+
+    def here(self) -> int:
+        """Who prints now. Asked when there is something to read, before it is read."""
+        ...
+
+    def lines(self, lines: Sequence[bytes], here: int) -> tuple[list[Line], int]:
+        """The lines to show of ``lines``, and who prints after them; ``here``: what :meth:`here` said before."""
+        ...
 
 
 @dataclass
 class _Pipe:
-    mark: Callable[[], str]
-    rest: bytes = b""
-    allowed: float = RATE
-    at: float = field(default_factory=time.monotonic)
+    marks: Marks
+    rest: bytes = b""  # a line that is not complete
+    whose: int = 0  # and who began it
+    shown: int = 0  # bytes in this second
+    since: float = 0.0
     dropped: int = 0
 
 
@@ -37,27 +60,36 @@ class OutputPump:
         self._wake_read, self._wake_write = os.pipe()
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
         self._new: list[tuple[int, _Pipe]] = []
+        self._once: set[bytes] = set()
         self._lock = threading.Lock()
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="pydp2-output", daemon=True)
         self._thread.start()
 
-    def add(self, descriptor: int, mark: Callable[[], str]) -> None:
-        """Show what comes through ``descriptor``; ``mark()`` says, when a line comes, what stands before it."""
+    def add(self, descriptor: int, marks: Marks) -> None:
+        """Show what comes through ``descriptor``, each line with its mark."""
         os.set_blocking(descriptor, False)
         with self._lock:
-            self._new.append((descriptor, _Pipe(mark)))
+            self._new.append((descriptor, _Pipe(marks)))
         os.write(self._wake_write, b"+")
 
     def close(self, deadline: float = 1.0) -> None:
         """Show what is there and end, within ``deadline`` seconds."""
+        if self._stop:
+            return
         self._stop = True
         os.write(self._wake_write, b"-")
         self._thread.join(deadline)
+        if self._thread.is_alive():
+            return  # it stands before a terminal that takes nothing; the process ends without it
+        for key in list(self._selector.get_map().values()):
+            os.close(key.fd)
+        self._selector.close()
+        os.close(self._wake_write)
 
     def _run(self) -> None:
         while True:
-            ready = self._selector.select()
+            ready = self._selector.select(self._patience())
             stop = self._stop
             with self._lock:
                 for descriptor, pipe in self._new:
@@ -70,10 +102,27 @@ class OutputPump:
                     os.read(self._wake_read, 64)
                 else:
                     self._read(key.fd, key.data)
+            self._tell_dropped(at_once=stop)
             if stop:
+                for pipe in self._pipes():
+                    self._show_rest(pipe)
                 return
 
+    def _pipes(self) -> list[_Pipe]:
+        return [key.data for key in self._selector.get_map().values() if key.data is not None]
+
+    def _patience(self) -> float | None:
+        """How long to wait at most: until something left out can be told of."""
+        return _SECOND if any(pipe.dropped for pipe in self._pipes()) else None
+
+    def _tell_dropped(self, *, at_once: bool) -> None:
+        now = time.monotonic()
+        for pipe in self._pipes():
+            if pipe.dropped and (at_once or now - pipe.since >= _SECOND):
+                self._show(pipe, [], pipe.marks.here())
+
     def _read(self, descriptor: int, pipe: _Pipe) -> None:
+        here = pipe.marks.here()
         try:
             data = os.read(descriptor, 1 << 16)
         except BlockingIOError:
@@ -83,33 +132,72 @@ class OutputPump:
         if not data:
             self._selector.unregister(descriptor)
             os.close(descriptor)
-            if pipe.rest:
-                self._show(pipe, [pipe.rest])
+            self._show_rest(pipe)
             return
         now = time.monotonic()
-        pipe.allowed = min(RATE, pipe.allowed + (now - pipe.at) * RATE)
-        pipe.at = now
-        if len(data) > pipe.allowed:
+        if now - pipe.since >= _SECOND:
+            if pipe.dropped:
+                self._show(pipe, [], here)
+            pipe.since, pipe.shown = now, 0
+        if pipe.dropped or pipe.shown + len(data) > RATE:  # and nothing more before this second is over
+            if pipe.rest:  # its end is among what is left out
+                self._show(pipe, [pipe.rest], pipe.whose)
+                pipe.rest = b""
             pipe.dropped += len(data)
             return
-        pipe.allowed -= len(data)
-        *lines, pipe.rest = (pipe.rest + data).split(b"\n")
-        if len(pipe.rest) > _LINE:
-            lines.append(pipe.rest)
+        pipe.shown += len(data)
+        if pipe.rest and pipe.whose != here:
+            self._show(pipe, [pipe.rest], pipe.whose)
             pipe.rest = b""
-        self._show(pipe, lines)
+        *lines, pipe.rest = (pipe.rest + data).split(b"\n")
+        while len(pipe.rest) > _LINE:
+            lines.append(pipe.rest[: (cut := _edge(pipe.rest))])
+            pipe.rest = pipe.rest[cut:]
+        pipe.whose = self._show(pipe, lines, here)
 
-    def _show(self, pipe: _Pipe, lines: list[bytes]) -> None:
-        mark = pipe.mark()
+    def _show_rest(self, pipe: _Pipe) -> None:
+        """Nothing more will come."""
+        rest, pipe.rest = [pipe.rest] if pipe.rest else [], b""
+        self._show(pipe, rest, pipe.whose)
+
+    def _show(self, pipe: _Pipe, lines: list[bytes], here: int) -> int:
+        """Show ``lines``, and after them how much was left out since; who prints after them."""
         if pipe.dropped:
-            lines.insert(0, f"… {pipe.dropped} bytes of output left out (more than {RATE} a second) …".encode())
+            lines = [*lines, f"… {pipe.dropped} bytes of output left out (more than {RATE} a second) …".encode()]
             pipe.dropped = 0
-        text = "".join(f"[{mark}] {line.decode(errors='replace').rstrip()}\n" for line in lines)
+        text = ""
+        marked, here = pipe.marks.lines(lines, here)
+        for mark, line, once in marked:
+            if once in self._once:
+                continue
+            if once:
+                self._once.add(once)
+            text += "".join(f"[{mark}] {piece.decode(errors='replace').rstrip()}\n" for piece in _pieces(line))
         if text:
             self._write(text)
+        return here
+
+
+def _pieces(line: bytes) -> list[bytes]:
+    pieces = []
+    while len(line) > _LINE:
+        cut = _edge(line)
+        pieces.append(line[:cut])
+        line = line[cut:]
+    return [*pieces, line]
+
+
+def _edge(line: bytes) -> int:
+    """Where to cut ``line``: before ``_LINE`` bytes, and not inside a character."""
+    for cut in range(_LINE, _LINE - 4, -1):
+        if line[cut] & 0xC0 != 0x80:
+            return cut
+    return _LINE
 
 
 def _to_stderr(text: str) -> None:
+    if sys.stderr is None:
+        return
     with contextlib.suppress(OSError, ValueError):  # a closed stderr must not end the service
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -94,6 +94,12 @@ class Packer:
         self._verified = self.rows
         return found
 
+    def withdraw(self) -> None:
+        """Take back the last row, which :meth:`verify` has judged alone and found good."""
+        self.nbytes -= self._parts.pop().nbytes
+        self.rows -= 1
+        self._verified -= 1
+
     def cut(self) -> Cut:
         """The good rows as columns, over memory of their own; the packer is empty again."""
         self.verify()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -21,6 +22,7 @@ from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError
 
 INT32_RANGE = 2**31  # ids below it are int32; a wider slot takes int64
 _MOST_SIDES = 32  # numpy allows twice as many, and a batch adds one
+_DTYPE = re.compile("[<>|=]?[fiu][1248]")
 _ROW_BYTES_LIMIT = 2**40  # a dense row beyond it cannot be meant, and numpy cannot even shape it
 
 
@@ -339,8 +341,8 @@ def _type_from_wire(wire: object) -> InputType:
     for code in (dim, seq_type, kind):
         if isinstance(code, bool) or not isinstance(code, int):
             raise TypeError(f"expected an int, got a {type(code).__name__}")
-    if dtype is not None and (not isinstance(dtype, str) or len(dtype) > 3):
-        raise TypeError("expected a dtype's short name")
+    if dtype is not None and (not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype)):
+        raise TypeError("expected a dtype's short name")  # numpy would parse anything, as Python even
     sides = None if shape is None else _plain_list(shape)
     if DataType(kind) != DataType.Dense and (dtype, sides) != (None, None):
         raise ValueError("only dense slots have a dtype or a shape")

@@ -291,9 +291,9 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
     for (name, want, limit), value in zip(fields, values[1:], strict=True):
         if type(value) is not want:
             raise RemoteProtocolError(f"{values[0]}.{name}: expected {want.__name__}, got {type(value).__name__}")
-        if want is int and not 0 <= value < limit:
+        if type(value) is int and not 0 <= value < limit:
             raise RemoteProtocolError(f"{values[0]}.{name}: {value} is out of range")
-        if want is dict or want is list:
+        if type(value) is dict or type(value) is list:
             _check_plain(f"{values[0]}.{name}", value)
     body = frames[1:]
     if body and not kind.has_body:

@@ -77,7 +77,7 @@ CLIENT_LINK: Table = {
     (State.IDLE, S, m.PassEnd): State.IDLE,
     (State.IDLE, S, m.Failed): State.IDLE,
     **{(s, C, m.AskStats): s for s in (State.IDLE, State.IN_PASS)},
-    **{(s, S, m.Stats): s for s in (State.IDLE, State.IN_PASS)},
+    **{(s, S, m.Stats): s for s in (State.GREETED, State.IDLE, State.IN_PASS)},
     **{(s, S, m.Probe): s for s in (State.IDLE, State.IN_PASS, State.GREETED)},
     **{(s, C, m.Detach): State.NEW for s in (State.GREETED, State.IDLE, State.IN_PASS)},
     **{(s, S, m.Closing): State.CLOSED for s in (State.IDLE, State.IN_PASS)},

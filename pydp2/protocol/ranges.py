@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydp2.errors import RemoteProtocolError
+from pydp2.errors import RemoteProtocolError, sendable
+from pydp2.protocol.messages import INT_LIMIT
 
 OPEN, ENDED, RAISED = 0, 1, 2
 """State of a file after a range: it goes on, it ended, it ended with an error."""
@@ -14,25 +15,33 @@ SAMPLE_COST = 16
 """Added to the bytes of each sample where credit is counted: what the ledger itself needs for it."""
 HOLE_COST = 512
 """What a dropped sample costs there until the merge has passed it: its reason travels and waits."""
+MAX_WEIGHT = 1 << 40
+"""Heaviest sample on the wire: sums over millions of such samples still fit 64 bits."""
 
 _HOLE_TEXT = 400
-_MAX = 1 << 62
+_PART_BYTES, _TEXT_BYTES = 80, 16  # of the numbers, and of what stands around a text
 
 
-def _ints(what: str, values: Any, count: int) -> list[int]:
+def ints(what: str, values: Any, count: int) -> list[int]:
+    """``values`` when it is a list of ``count`` numbers of the wire; raises RemoteProtocolError otherwise."""
     if not isinstance(values, list) or len(values) != count:
         raise RemoteProtocolError(f"{what}: expected a list of {count}")
     for value in values:
-        if type(value) is not int or not 0 <= value <= _MAX:
+        if type(value) is not int or not 0 <= value <= INT_LIMIT:
             raise RemoteProtocolError(f"{what}: expected integers from 0 to 2**62, got {value!r:.40}")
     return values
+
+
+def hole_bytes(reason: str) -> int:
+    """Bytes that a hole takes in a header at most."""
+    return _TEXT_BYTES + len(sendable(reason[:_HOLE_TEXT]).encode())
 
 
 @dataclass(slots=True)
 class Assignment:
     """One file to run.
 
-    ``start``: the committed ordinal, below which nothing is sent; ``crcs``: the running checksums there (empty at 0);
+    ``start``: the committed ordinal, below which nothing is sent; ``crcs``: the checksum there (empty at 0);
     ``spent``: what those samples cost; ``limit``: cost up to which samples may be sent; ``pause``: ordinal at which to
     give way to other files until a later one is granted; ``bound``: the merge takes turns with it.
     """
@@ -59,8 +68,8 @@ class Assignment:
         """Inverse of :meth:`to_wire`; raises RemoteProtocolError."""
         if not isinstance(wire, list) or len(wire) != 9 or not isinstance(wire[8], list):
             raise RemoteProtocolError("Assign: malformed item")
-        f = _ints("Assign", wire[:8], 8)
-        crcs = _ints("Assign.crcs", wire[8], len(wire[8]))
+        f = ints("Assign", wire[:8], 8)
+        crcs = ints("Assign.crcs", wire[8], len(wire[8]))
         return cls(f[0], f[1], f[2], f[3], f[4], f[5], f[6], bool(f[7]), crcs)
 
 
@@ -68,7 +77,8 @@ class Assignment:
 class Part:
     """Ordinals ``first`` to ``first + count`` of a file: ``rows`` samples, the rest holes ``[y, reason]``.
 
-    ``state`` after it is OPEN, ENDED or RAISED (then ``error``); ``crcs`` are the running checksums after it.
+    ``state`` after it is OPEN, ENDED or RAISED (then ``error``); ``crcs`` holds one number, the running checksums after
+    it folded together: what the next attempt must come to is compared, never continued from.
     """
 
     file: int
@@ -83,21 +93,27 @@ class Part:
 
     def to_wire(self) -> list[Any]:
         """As a list of plain values."""
-        holes = [[y, text[:_HOLE_TEXT]] for y, text in self.holes]
+        holes = [[y, sendable(text[:_HOLE_TEXT])] for y, text in self.holes]
         return [
             self.file, self.attempt, self.first, self.count, self.rows, self.state, self.crcs, holes, self.error
         ]  # fmt: skip
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes that it takes in a header at most."""
+        error = sum(_TEXT_BYTES + len(key) + len(text.encode()) for key, text in self.error.items())
+        return _PART_BYTES + sum(hole_bytes(reason) for _, reason in self.holes) + error
 
     @classmethod
     def from_wire(cls, wire: Any) -> Part:
         """Inverse of :meth:`to_wire`; raises RemoteProtocolError."""
         if not isinstance(wire, list) or len(wire) != 9:
             raise RemoteProtocolError("Chunk: malformed part")
-        file, attempt, first, count, rows, state = _ints("Chunk", wire[:6], 6)
+        file, attempt, first, count, rows, state = ints("Chunk", wire[:6], 6)
         crcs, holes, error = wire[6:]
         if not isinstance(crcs, list) or not isinstance(holes, list) or not isinstance(error, dict):
             raise RemoteProtocolError("Chunk: malformed part")
-        _ints("Chunk.crcs", crcs, len(crcs))
+        ints("Chunk.crcs", crcs, len(crcs))
         last = first - 1
         for hole in holes:
             if not isinstance(hole, list) or len(hole) != 2 or type(hole[0]) is not int or type(hole[1]) is not str:

@@ -7,7 +7,8 @@ blame falls on one file and on no other (docs/architecture.md, "Deaths"). A row 
 from __future__ import annotations
 
 FIELDS = 8
-FILE, ATTEMPT, ORDINAL, RUNNING, SINCE, PASS = range(6)
+FILE, ATTEMPT, ORDINAL, RUNNING, SINCE, PASS, WORKER = range(7)
+NO_FILE = -1
 
 
 class Seat:
@@ -23,6 +24,11 @@ class Seat:
         """(pass, file, attempt, ordinal) of the sample that the worker is asking for, or None between samples."""
         row = self.row
         return (row[PASS], row[FILE], row[ATTEMPT], row[ORDINAL]) if row[RUNNING] else None
+
+    def file_of(self, worker: int) -> int:
+        """The file that ``worker`` turned to last; NO_FILE before its first, and when another sits here by now."""
+        row = self.row
+        return int(row[FILE]) if row[WORKER] == worker + 1 else NO_FILE  # + 1: a cleared row is nobody's
 
     @property
     def since(self) -> int:

@@ -12,7 +12,7 @@ from pydp2.inputs.columns import frame_count
 from pydp2.inputs.declaration import Declaration
 from pydp2.order import Run
 from pydp2.protocol.messages import Chunk
-from pydp2.protocol.ranges import Part
+from pydp2.protocol.ranges import MAX_WEIGHT, Part
 from pydp2.transport import buffers
 
 
@@ -40,8 +40,8 @@ def ranges(chunk: Chunk, body: Sequence[memoryview], declaration: Declaration) -
         if arrays[frames].nbytes != 8 * rows:
             raise RemoteProtocolError("Chunk: one weight for each row is needed")
         weights = arrays[frames].view(np.int64)
-        if rows and int(weights.min()) < 0:
-            raise RemoteProtocolError("Chunk: a negative weight")
+        if int(weights.min()) < 0 or int(weights.max()) > MAX_WEIGHT:
+            raise RemoteProtocolError(f"Chunk: a weight that is not from 0 to {MAX_WEIGHT}")
     sizes = columns.sample_bytes()
     ordinals = np.empty(rows, np.int64)
     out: list[tuple[Part, Run | None]] = []

@@ -9,12 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydp2.errors import ProviderError, provider_error
+from pydp2.errors import ProviderError, ServiceLost, provider_error
 from pydp2.server.actions import Action, Event, Fatal, Log, Spawn, WorkerBroken, WorkerGone, WorkerReady
 from pydp2.server.reading import Reading
 
 _START_DEATHS = 5
 """So many workers lost in a row before their provider was ready, and the service gives up."""
+_VAIN_DEATHS = 20
+_VAIN = (
+    "{} workers in a row ended outside of process(), without a sample between them (the last one {}); "
+    "look at what they wrote"
+)
 
 
 @dataclass(slots=True)
@@ -25,12 +30,18 @@ class _Worker:
     active: bool = False
 
 
+def seats(workers: int) -> int:
+    """Seats for ``workers`` workers and the one in reserve: twice as many, so that the row of one that is gone can
+    still be read while what it printed is shown."""
+    return 2 * (workers + 1)
+
+
 class Coordinator:
     """Keeps ``workers`` workers at work and one in reserve, on ``seats`` seats."""
 
     def __init__(self, workers: int) -> None:
         self.target = workers
-        self.seats = workers + 1
+        self.seats = seats(workers)
         self.declaration: dict[str, Any] | None = None
         self.reading: Reading | None = None
         self.lost = 0
@@ -38,6 +49,8 @@ class Coordinator:
         self._free = list(range(self.seats))
         self._next = 0
         self._start_deaths = 0
+        self._vain = self._seen_committed = 0
+        self._attempts = 0
         self._closing = False
 
     # -- events ----------------------------------------------------------------------------------------------------
@@ -86,10 +99,27 @@ class Coordinator:
                 ]
         if worker.active:
             self.lost += 1
-            out.append(Log(f"worker {worker.number} {event.how}; its files go to another", kind="worker lost"))
+            where = self._where(event)
+            out.append(Log(f"worker {worker.number} {event.how}{where}; its files go to another", kind="worker lost"))
             if self.reading is not None:
+                if event.of_itself and self._in_vain(bool(where)):
+                    return [Fatal(ServiceLost(_VAIN.format(_VAIN_DEATHS, event.how)))]
                 self.reading.lose(worker.number, event.running, event.how)
         return out + self._promote() + self._replenish()
+
+    def _where(self, event: WorkerGone) -> str:
+        """The sample that a lost worker was asking for, in words, if it was in this pass."""
+        if self.reading is None or event.running is None or event.running[0] != self.reading.pass_id:
+            return ""
+        return f" in file {self.reading.label(event.running[1])}, sample {event.running[3]}"
+
+    def _in_vain(self, blamed: bool) -> bool:
+        """Whether too many were lost in a row, none of them in a file that can be blamed, without a sample between."""
+        committed = 0 if self.reading is None else self.reading.samples_committed
+        if blamed or committed != self._seen_committed:
+            self._seen_committed, self._vain = committed, 0
+        self._vain += not blamed
+        return self._vain >= _VAIN_DEATHS
 
     # -- state -----------------------------------------------------------------------------------------------------
     @property
@@ -113,8 +143,10 @@ class Coordinator:
         out: list[Action] = []
         if self.reading is not None:
             out += self.reading.end()
+            self._attempts = self.reading.attempts
         self.reading = reading
         if reading is not None:
+            reading.attempts = self._attempts
             for worker in self.active:
                 reading.join(worker)
         return out

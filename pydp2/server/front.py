@@ -14,7 +14,7 @@ from pydp2.inputs.declaration import Declaration
 from pydp2.metrics import Rates, bottleneck
 from pydp2.order import Run
 from pydp2.protocol import messages as m
-from pydp2.protocol.moves import Link, Role, client_link
+from pydp2.protocol.moves import Link, Role, State, client_link
 from pydp2.server.actions import Action
 from pydp2.server.coordinator import Coordinator
 from pydp2.server.job import Broke, Job, JobPlan, Over, Ready
@@ -66,7 +66,8 @@ class Front:
             self._cache = PassCache(self._spec.memory_limit - self._budget)
         pending, self._pending = self._pending, []
         for peer, attach in pending:
-            self._attach(peer, attach)
+            if peer in self._links:  # it may have left meanwhile
+                self._attach(peer, attach)
 
     # -- what clients say ------------------------------------------------------------------------------------------
     def receive(self, now: float) -> bool:
@@ -111,9 +112,10 @@ class Front:
                     self._job.credit += count
             case m.Detach():
                 self._gone(peer)
-                self._links.pop(peer, None)
             case m.AskStats():
                 self._send(peer, m.Stats(self.stats()))
+        if link.state is State.NEW:  # it asked, was refused, or left: nothing has to be kept of it
+            self._links.pop(peer, None)
 
     def _attach(self, peer: bytes, attach: m.Attach) -> None:
         assert self._declaration is not None
@@ -146,14 +148,12 @@ class Front:
             skip_errors=self._spec.skip_errors,
             cache=self._cache,
         )
-        if self._declaration.pool_size != -1 and self._declaration.pool_size < plan.batch_size and plan.shuffle:
+        if -1 != self._declaration.pool_size < plan.batch_size:
             self._log(
                 f"pool_size={self._declaration.pool_size} is smaller than batch_size={plan.batch_size}; the pool "
                 f"holds {plan.batch_size} instead",
                 "pool",
             )
-        if not len(self._files):
-            self._log("the file list is empty: every pass will be empty", "list")
         service = {"files": len(self._files), "workers": self._spec.workers, "shuffle": plan.shuffle}
         self._send(peer, m.Welcome(self._declaration.to_wire(), service))
 

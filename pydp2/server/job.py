@@ -188,10 +188,11 @@ def _ramp(plan: Plan, first: list[int]) -> dict[int, int]:
     """How far each of the ``first`` lanes is read before any goes further: what the first batches will take of it.
 
     Without this a worker would finish its first file before it looked at its second, and the merge, which takes
-    turns with all, would wait. Speed only: nothing to win where the pool wants everything first, or with one lane.
+    turns with all, would wait. Speed only: nothing to win where the pool wants everything first, with one lane, or
+    where there are no turns.
     """
     level = plan.level(0)
-    if level >= UNBOUNDED or len(first) < 2:
+    if level >= UNBOUNDED or len(first) < 2 or plan.relaxed:
         return {}
     turns = {file: turn_length(plan, file) for file in first}
     rounds = -(-(level + plan.batch_size) // sum(turns.values())) + 1

@@ -51,7 +51,7 @@ class Entry:
     @property
     def use(self) -> int:
         """Bytes of credit: granted and unspent, in flight, committed and not merged."""
-        return 0 if self.cached else self.limit - self.merged
+        return 0 if self.cached else max(self.limit, self.spent) - self.merged  # a hole may exceed the limit
 
     @property
     def pause(self) -> int:
@@ -85,9 +85,8 @@ class Entry:
     def lose(self, ordinal: int | None) -> bool:
         """The worker is gone, while asking for ``ordinal`` of this file or not at all. True: the file is condemned."""
         self.worker = None
-        self.attempt += 1
         self.limit = self.spent
-        self.need = 0
+        self.need = self.ramp = 0
         self.held = self.wanted = False
         if ordinal is not None:
             self.deaths[ordinal] = self.deaths.get(ordinal, 0) + 1
@@ -99,7 +98,6 @@ class Entry:
         """The file ends at what is committed: with ``error`` at that place, or as if it ended there."""
         self.tail = END if error is None else Failure(error)
         self.worker = None
-        self.attempt += 1
         self.limit = self.spent
 
     # -- what the merge asks -------------------------------------------------------------------------------------------

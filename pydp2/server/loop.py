@@ -48,7 +48,11 @@ class _Wire:
 
 
 class Stop(Exception):
-    """The service ends; the text says why."""
+    """The service ends; the text says why. ``asked``: whoever asked knows, nobody has to be told."""
+
+    def __init__(self, reason: str, *, asked: bool = False) -> None:
+        super().__init__(reason)
+        self.asked = asked
 
 
 class Server:
@@ -105,12 +109,14 @@ class Server:
         """One turn: take what came, do what follows, send what can be sent. True: more can be done at once."""
         ready = self._poll.wait(int(timeout * 1000))
         now = time.monotonic()
+        if self._control in ready and self._asked():
+            raise Stop("its program closed it", asked=True)
         if self._control in ready or os.getppid() != self._parent:
             # the second look is for a program that forked: its children hold the other end of the control channel too
-            raise Stop("its program ended or asked it to")
+            raise Stop(f"the program that started it (pid {self._parent}) is gone")
         if self._wakeup in ready:
             number = os.read(self._wakeup, 1)
-            raise Stop(f"signal {signal.Signals(number[0]).name}" if number else "a signal")
+            raise Stop(f"it received {signal.Signals(number[0]).name}")
         if self._engine.fileno() in ready:
             self._engine_events()
         self._worker_messages(now)
@@ -121,6 +127,13 @@ class Server:
         self._front.watch(now)
         self._watch_samples(now)
         return more
+
+    def _asked(self) -> bool:
+        """Whether the program asked for the end; without a word it is gone."""
+        try:
+            return bool(os.read(self._control, 16))
+        except OSError:
+            return False
 
     # -- workers ---------------------------------------------------------------------------------------------------
     def _engine_events(self) -> None:
@@ -144,7 +157,8 @@ class Server:
             self._number.pop(wire.peer, None)
         running = None if seat is None else Seat(self._engine.row(seat)).running
         how = wire.doomed if wire is not None and wire.doomed else _how(status)
-        self._do(self._coordinator.handle(WorkerGone(worker, running, how)))
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        self._do(self._coordinator.handle(WorkerGone(worker, running, how, not killed)))
 
     def _worker_messages(self, now: float) -> None:
         while (received := self._hub.receive()) is not None:
@@ -161,10 +175,7 @@ class Server:
     def _worker_message(self, peer: bytes, frames: Sequence[memoryview], now: float) -> None:
         message, body = m.decode(frames)
         if isinstance(message, m.Hello):
-            wire = self._wires.setdefault(message.worker, _Wire(peer, worker_link(Role.SERVER), message.pid))
-            wire.peer = peer
-            wire.link.received(message)
-            self._number[peer] = message.worker
+            self._hello(peer, message)
             return
         worker = self._number.get(peer)
         if worker is None:
@@ -183,6 +194,16 @@ class Server:
                 self._do(self._coordinator.handle(WorkerBroken(worker, from_wire(error))))
             case m.Chunk():
                 self._chunk(worker, wire, message, body, now)
+
+    def _hello(self, peer: bytes, hello: m.Hello) -> None:
+        if self._coordinator.seat_of(hello.worker) is None or peer in self._number:
+            raise RemoteProtocolError(f"Hello from worker {hello.worker}, who was not started")
+        wire = self._wires.setdefault(hello.worker, _Wire(b"", worker_link(Role.SERVER)))
+        if wire.pid not in (0, hello.pid):  # 0: the engine has not told yet that it started
+            raise RemoteProtocolError(f"Hello from worker {hello.worker} in process {hello.pid}, it is in {wire.pid}")
+        wire.link.received(hello)
+        wire.peer, wire.pid = peer, hello.pid
+        self._number[peer] = hello.worker
 
     def _chunk(self, worker: int, wire: _Wire, chunk: m.Chunk, body: Sequence[memoryview], now: float) -> None:
         wire.busy, wire.idle = chunk.busy, chunk.idle

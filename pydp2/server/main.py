@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import sys
 from functools import partial
+from pathlib import Path
 
 from pydp2.engine.local import DUMP_SIGNAL, LocalEngine
 from pydp2.engine.names import set_name
 from pydp2.engine.output import OutputPump
-from pydp2.errors import Error, shorten, to_wire
+from pydp2.errors import Error, sendable, shorten, to_wire
 from pydp2.protocol.seat import Seat
+from pydp2.server.coordinator import seats
 from pydp2.server.loop import Server, Stop
+from pydp2.server.shown import Shown
 from pydp2.server.spec import ServiceSpec, receive_spec, send_plain
 from pydp2.transport import Hub
 from pydp2.transport.sockets import context
@@ -53,8 +57,10 @@ def main(descriptor: int) -> int:
     """Serve until told to stop. ``descriptor``: a socket to the program that started this process."""
     from pydp2.protocol import plain
 
+    for given in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
+        with contextlib.suppress(OSError):  # the one that listed them
+            os.set_inheritable(given, given < 3)  # what we were given is not for programs that workers start
     channel = socket.socket(fileno=descriptor)
-    channel.set_inheritable(False)
     set_name("pydp2-server")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it goes to the whole terminal; the program decides what follows
     spec, files = receive_spec(channel)
@@ -62,13 +68,10 @@ def main(descriptor: int) -> int:
     pump: list[OutputPump] = []
 
     def on_output(worker: int, seat: int, output: int) -> None:
-        def mark() -> str:
-            running = Seat(engine.row(seat)).running
-            return f"worker {worker}" if running is None else f"worker {worker} {files[running[1]]}"
+        pump[0].add(output, Shown(worker, Seat(engine.row(seat)), files))
 
-        pump[0].add(output, mark)
-
-    engine = LocalEngine(partial(worker_main, _worker_spec(spec, files, args)), spec.workers + 1, on_output)
+    work = partial(worker_main, _worker_spec(spec, files, args))
+    engine = LocalEngine(work, seats(spec.workers), on_output)
     pump.append(OutputPump())
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
@@ -77,7 +80,8 @@ def main(descriptor: int) -> int:
     zmq = context()
     hubs: list[Hub] = []
     server: Server | None = None
-    reason = "it ended"
+    serving = False  # before that, the program hears of errors and tells of them
+    reason = "of an error inside it; look at what it wrote"
     status = 0
     try:
         workers = Hub(zmq, spec.worker_address, -1)
@@ -87,12 +91,17 @@ def main(descriptor: int) -> int:
         server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup_read)
         server.started()
         send_plain(channel, {"address": clients.address, "pid": os.getpid()})
+        serving = True
         server.run()
     except Stop as stop:
         reason = str(stop)
+        if not stop.asked:
+            _tell(reason)
     except Error as error:
-        reason = shorten(str(error), 2000)
+        reason = sendable(shorten(str(error), 2000))
         status = 1
+        if serving:
+            _tell(reason)
         if server is not None:
             server.fail(error)
         with contextlib.suppress(OSError):
@@ -108,7 +117,23 @@ def main(descriptor: int) -> int:
             hub.close(_FAREWELL_MS)
         zmq.term()
         pump[0].close()
+        _clean_up(spec)
     return status
+
+
+def _tell(reason: str) -> None:
+    sys.stderr.write(f"pydp2: the service ends: {reason.splitlines()[0]}\n")
+    sys.stderr.flush()
+
+
+def _clean_up(spec: ServiceSpec) -> None:
+    """Remove what stands in the file system; the locks on it are ours as long as we live."""
+    shutil.rmtree(spec.run_dir, ignore_errors=True)
+    path = spec.client_address.removeprefix("ipc://")
+    if path != spec.client_address:
+        for name in (path, f"{path}.lock"):
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from pydp2.server.ledger import Entry
 
 _MANY = 64  # assignments in one message, and unstarted files waiting at one worker
 _FIRST = 8  # a file not yet bound starts with this part of what it may come to
+_KNOWN = 4096  # files not yet bound that are known at a time: tiny ones use next to no credit, but each has an entry
 
 
 class Reading:
@@ -66,6 +67,10 @@ class Reading:
         self.facts: list[tuple[int, int, str]] = []
         self.samples_committed = 0
         self._over = False
+        self._urgent: int | None = None  # a file that the merge waits for and no worker has
+        self.attempts = 0
+        """The last attempt that was numbered. Readings that follow each other go on counting, so that late output of one
+        never passes for that of another."""
 
     # -- the merge's side ------------------------------------------------------------------------------------------
     def label(self, file: int) -> str:
@@ -117,6 +122,7 @@ class Reading:
         """The merge waits for ``file``."""
         entry = self.entries[file]
         if entry.worker is None:
+            self._urgent = file
             return
         if entry.held:
             self._lift(entry)
@@ -153,8 +159,8 @@ class Reading:
                     entry,
                     FileCondemned(
                         f"file {self._label(file)}, sample {ordinal}: three workers died while process() produced it "
-                        f"(the last one {how}); take the file out of the list, mend the code that reads this sample, "
-                        'or pass on_error="skip"'
+                        f"(the last one {how}); mend the code that reads this sample, or take the file out of the list"
+                        + ("" if self._skip else ', or pass on_error="skip"')
                     ),
                 )
             else:
@@ -182,13 +188,17 @@ class Reading:
         entry = self.entries.get(file)
         if entry is None or entry.worker != worker or entry.attempt != attempt or entry.ended:
             return
-        if ordinal != entry.committed:
+        if ordinal > entry.committed:
             raise RemoteProtocolError(f"file {file} waits at sample {ordinal}, but {entry.committed} are committed")
+        if ordinal < entry.committed:
+            return  # it did wait there, until a grant crossed the report
         if need:
             entry.need = need
             self._thirsty[file] = entry
             self._ramped(worker, file)
             return
+        if entry.pause > ordinal:
+            return self._ramped(worker, file)  # the stop is lifted, the worker does not know it yet
         entry.held = True
         if file not in self._ramping.get(worker, ()):
             self._lift(entry)
@@ -230,8 +240,7 @@ class Reading:
             self._cache.drop(entry.file)
         if self._skip:
             self.facts.append((entry.file, entry.committed, str(error)))
-            text = f"file {self._label(entry.file)} ends at sample {entry.committed}: {error}"
-            self._out.append(Log(text, kind="skipped"))
+            self._out.append(Log(f"the rest of a file is left out: {error}", kind="skipped"))
         if worker is not None:
             self._leave(worker, entry)
 
@@ -254,7 +263,8 @@ class Reading:
     def end(self) -> list[Action]:
         """The pass is over or was left: workers drop what they have of it."""
         self._over = True
-        out: list[Action] = [Send(worker, EndReading(self.pass_id)) for worker in self._load]
+        out, self._out = self._out, []  # what the merge met last is still to be told
+        out += [Send(worker, EndReading(self.pass_id)) for worker in self._load]
         self._load.clear()
         return out
 
@@ -262,9 +272,15 @@ class Reading:
         share = -(-self._lanes // self._workers)
         while self._orphans:
             worker = min(self._load, key=lambda w: len(self._load[w]))
-            if expecting and len(self._load[worker]) >= share:
-                return  # the workers that are starting get their share of the lanes
-            _, file = heappop(self._orphans)
+            held_back = expecting and len(self._load[worker]) >= share
+            if not held_back:
+                _, file = heappop(self._orphans)
+            elif self._urgent is not None:
+                file = self._urgent
+            else:
+                return  # the workers that are starting get their share of the lanes, unless they keep the merge waiting
+            if file == self._urgent:
+                self._urgent = None
             entry = self.entries.get(file)
             if entry is not None and entry.worker is None and not entry.ended:
                 items.setdefault(worker, []).append(self._assign(worker, entry))
@@ -272,15 +288,15 @@ class Reading:
     def _assign_ahead(self, items: dict[int, list[Assignment]]) -> None:
         if self._orphans:
             return
-        while self._next < len(self._order):
-            worker = min(self._load, key=lambda w: len(self._load[w]))
-            ahead = sum(1 for entry in self._load[worker].values() if not entry.bound)
-            if ahead >= self._pace[worker]:
-                return
+        while self._next < len(self._order) and len(self.entries) < self._lanes + _KNOWN:
             file = int(self._order[self._next])
             if self._cache is not None and self._cache.has(file):
                 self._next += 1  # the merge finds it there when it binds it
                 continue
+            worker = min(self._load, key=lambda w: len(self._load[w]))
+            ahead = sum(1 for entry in self._load[worker].values() if not entry.bound)
+            if ahead >= self._pace[worker]:
+                return
             if self.credit.room(file) < self.credit.ahead // _FIRST:
                 return
             entry = self._enter(file, self._next)
@@ -296,7 +312,8 @@ class Reading:
         return entry
 
     def _assign(self, worker: int, entry: Entry) -> Assignment:
-        entry.worker = worker
+        self.attempts += 1
+        entry.worker, entry.attempt = worker, self.attempts
         self._load[worker][entry.file] = entry
         room = self.credit.room(entry.file)
         entry.limit += room if entry.bound else min(room, max(1, self.credit.ahead // _FIRST))
@@ -312,7 +329,7 @@ class Reading:
         """Raise the limit of ``entry`` if there is room worth a message, or if the merge is waiting (``pressing``)."""
         assert entry.worker is not None
         room = self.credit.room(entry.file)
-        unspent = entry.limit - entry.spent
+        unspent = max(0, entry.limit - entry.spent)
         step = (self.credit.share if entry.bound else self.credit.ahead) // 4
         more = 0
         if room and (pressing or (room >= step and unspent < 2 * step) or entry.need > unspent):
@@ -323,8 +340,8 @@ class Reading:
             if unspent >= 2 * step:
                 self._thirsty.pop(entry.file, None)
             return
-        entry.limit += more
         if more:
+            entry.limit = max(entry.limit, entry.spent) + more
             entry.need = 0
         self.credit.set_use(entry.file, entry.use)
         self._thirsty.pop(entry.file, None)

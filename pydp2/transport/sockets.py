@@ -7,6 +7,7 @@ Connecting to nobody succeeds: whoever connects sets a deadline on the first ans
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ _SMALL = 1 << 16  # libzmq lays smaller frames side by side in a shared buffer: 
 _ENDINGS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _HANDSHAKE_MS = 5_000
 _HEARTBEAT_MS = 5_000
+_NEVER_MS = 3_600_000  # not -1: with that, libzmq drops what had arrived and was not read yet when the other side goes
 
 
 class Gone(Exception):
@@ -88,7 +90,7 @@ class Line:
     ) -> None:
         self._socket = context.socket(zmq.DEALER)
         _limits(self._socket, max_frame)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         self._monitor = self._socket.get_monitor_socket(_ENDINGS) if watch else None
         self._lost = False
@@ -99,8 +101,9 @@ class Line:
             raise ServiceUnreachable(f"{address} is not an address that can be connected to: {exc}") from None
 
     def send(self, frames: Frames) -> None:
-        """Queue a message; never blocks."""
-        self._socket.send_multipart(list(frames), copy=False)
+        """Queue a message; never blocks. Where nobody is connected any more it goes nowhere: ``lost`` tells."""
+        with contextlib.suppress(zmq.Again):
+            self._socket.send_multipart(list(frames), zmq.NOBLOCK, copy=False)
 
     def receive(self, timeout_ms: int = 0) -> list[memoryview] | None:
         """The next message within ``timeout_ms`` (-1: forever), or None."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,14 +14,21 @@ import numpy.typing as npt
 from pydp2.errors import BadSample, Error, NotRepeatable, to_wire
 from pydp2.inputs import Columns, Packer, crc
 from pydp2.inputs.declaration import Declaration
-from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Part
+from pydp2.protocol.messages import HEADER_LIMIT
+from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Part, hole_bytes
 from pydp2.worker.task import Hand, Task
 
 MAX_ROWS = 4096
 MAX_BYTES = 256 * 1024
 MAX_PARTS = 128
 MAX_HOLES = 24
-"""A chunk is sent when it reaches any of these: its header must stay within the wire's limit."""
+"""A chunk is sent when it reaches any of these."""
+MAX_BLOCKED = 256
+"""Files that wait, told of in one chunk."""
+_ROOM = HEADER_LIMIT - 48 * MAX_BLOCKED
+"""What is left of a header for parts. Bad values are found when a chunk is cut, by thousands at worst: then it takes
+several chunks. An error is half of it at most."""
+_HOLES_ROOM = _ROOM // 3
 
 Place = Callable[[BadSample, Task, int], BadSample]
 
@@ -43,6 +51,18 @@ class _Segment:
         if self.holes:
             y = np.delete(y, [hole - self.first for hole, _ in self.holes])
         return y
+
+    def pieces(self) -> Iterator[_Segment]:
+        """The same ordinals in segments that each fit into a header."""
+        first, holes, size = self.first, list[tuple[int, str]](), 0
+        for y, reason in self.holes:
+            size += hole_bytes(reason)
+            if size > _HOLES_ROOM:
+                yield _Segment(self.task, first, y - first, y - first - len(holes), holes)
+                first, holes, size = y, [], hole_bytes(reason)
+            holes.append((y, reason))
+        count = self.first + self.count - first
+        yield _Segment(self.task, first, count, count - len(holes), holes, self.state, self.error)
 
 
 @dataclass(slots=True)
@@ -100,7 +120,7 @@ class Builder:
     def add(self, task: Task, values: list[object], weigh: Callable[[list[object]], int]) -> bool:
         """Add sample ``task.y``. False when it was bad: then it is a hole, or the task is over.
 
-        Raises what ``calc_batch_size`` raised.
+        Raises what ``calc_batch_size`` raised, or code of the value itself; the sample is not added then.
         """
         segment = self._segment(task)
         try:
@@ -114,10 +134,7 @@ class Builder:
                     try:
                         self._weights.append(weigh(values))
                     except BaseException:
-                        self._weights.append(0)
-                        segment.rows += 1
-                        segment.count += 1
-                        task.y += 1
+                        self._packer.withdraw()
                         raise
         except BadSample as error:
             self.bad(task, error)
@@ -154,8 +171,8 @@ class Builder:
         self._segment(task).state = ENDED
         task.done = True
 
-    def cut(self, hold: Task | None = None) -> Packed:
-        """Everything added since the last cut. Tasks that turn out bad are done.
+    def cut(self, hold: Task | None = None) -> list[Packed]:
+        """Everything added since the last cut, in as many chunks as it takes. Tasks that turn out bad are done.
 
         ``hold``: the task whose last sample, the very last one added, may not be sent: it becomes the task's hand.
         """
@@ -172,31 +189,46 @@ class Builder:
             segments[-1].count -= 1
         if bad and self._weighted:
             weights = [w for i, w in enumerate(weights) if i not in bad]
-        parts: list[Part] = []
-        keep: list[npt.NDArray[np.int64]] = []
+        kept: list[tuple[Part, int]] = []  # with the first of its rows
         added = good = 0  # rows seen: as added, and as they lie in the columns
         for segment in segments:
             rows = segment.rows
             theirs = {i - added: bad[i] for i in range(added, added + rows) if i in bad} if bad else {}
-            lo, hi = good, good + rows - len(theirs)
-            sent = self._settle(segment, theirs) if theirs else segment.rows
-            part = self._part(segment, packed.columns.slice(lo, lo + sent))
+            lo = good
+            added += rows
+            good += rows - len(theirs)
+            sent = self._settle(segment, theirs) if theirs else rows
             if segment.first >= segment.task.start:
                 size = int(packed.sample_bytes[lo : lo + sent].sum())
                 segment.task.sent += size + SAMPLE_COST * sent + HOLE_COST * len(segment.holes)
             segment.task.spent = segment.task.sent
-            if part is not None and (part.count or part.state != OPEN):
-                parts.append(part)
-                keep.append(np.arange(lo, lo + part.rows))
-            added += rows
-            good = hi
-        columns = packed.columns
-        if sum(map(len, keep)) != columns.rows:
-            rows_kept = np.concatenate(keep) if keep else np.empty(0, np.int64)
-            columns = columns.take(rows_kept)
-            if self._weighted:
-                weights = [weights[i] for i in rows_kept.tolist()]
-        return Packed(parts, columns, weights if self._weighted else None)
+            for piece in segment.pieces() if segment.holes else (segment,):
+                part = self._part(piece, packed.columns.slice(lo, lo + piece.rows))
+                if part is not None and (part.count or part.state != OPEN):
+                    kept.append((part, lo))
+                lo += piece.rows
+        return self._chunks(kept, packed.columns, weights)
+
+    def _chunks(self, kept: list[tuple[Part, int]], columns: Columns, weights: list[int]) -> list[Packed]:
+        """The parts that are sent, each with the first of its rows in ``columns``, as chunks whose headers fit."""
+        groups: list[list[tuple[Part, int]]] = []
+        size = _ROOM
+        for part, lo in kept:
+            size += part.wire_bytes
+            if size > _ROOM:
+                groups.append([])
+                size = part.wire_bytes
+            groups[-1].append((part, lo))
+        chunks = []
+        for group in groups:
+            rows = np.concatenate([np.arange(lo, lo + part.rows) for part, lo in group])
+            if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+                theirs = columns.slice(int(rows[0]), int(rows[-1]) + 1)
+            else:
+                theirs = columns.take(rows)
+            own = [weights[i] for i in rows.tolist()] if self._weighted else None
+            chunks.append(Packed([part for part, _ in group], theirs, own))
+        return chunks
 
     def _settle(self, segment: _Segment, bad: dict[int, BadSample]) -> int:
         """Make holes or one error of ``bad`` (by row of the segment); how many rows stay."""
@@ -228,7 +260,7 @@ class Builder:
         reached = segment.first + segment.count
         error = segment.error
         if segment.first < task.start:
-            differs = segment.state != OPEN if reached < task.start else task.crcs != task.expected
+            differs = segment.state != OPEN if reached < task.start else _folded(task.crcs) != task.expected
             if not differs and reached < task.start:
                 return None
             if differs:
@@ -241,9 +273,11 @@ class Builder:
                 return Part(task.file, task.attempt, task.start, 0, 0, RAISED, task.expected, [], _wire(error))
             if segment.state == OPEN:
                 return None
-            return Part(task.file, task.attempt, task.start, 0, 0, segment.state, task.crcs, [], _wire(error))
+            return Part(
+                task.file, task.attempt, task.start, 0, 0, segment.state, _folded(task.crcs), [], _wire(error)
+            )  # fmt: skip
         return Part(
-            task.file, task.attempt, segment.first, segment.count, segment.rows, segment.state, task.crcs,
+            task.file, task.attempt, segment.first, segment.count, segment.rows, segment.state, _folded(task.crcs),
             [list(hole) for hole in segment.holes], _wire(error),
         )  # fmt: skip
 
@@ -252,12 +286,18 @@ class Builder:
         task.crcs = [*crc(hand.columns, task.crcs[:-1]), task.crcs[-1]]
         task.sent += hand.cost
         task.spent = task.sent
-        part = Part(task.file, task.attempt, hand.ordinal, 1, 1, OPEN, task.crcs, [], {})
+        part = Part(task.file, task.attempt, hand.ordinal, 1, 1, OPEN, _folded(task.crcs), [], {})
         return Packed([part], hand.columns, [hand.weight] if self._weighted else None)
 
 
 def _reason(error: BadSample) -> str:
     return f"{error.slot}: expected {error.expected}, got {error.got}" if error.expected else str(error)
+
+
+def _folded(crcs: list[int]) -> list[int]:
+    """Running checksums as the one number that travels, however many columns there are."""
+    data = b"".join(value.to_bytes(4, "little") for value in crcs)
+    return [int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")]
 
 
 def _wire(error: Error | None) -> dict[str, str]:

@@ -16,16 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.errors import Error, from_user, to_wire
+from pydp2.errors import Error, LocalProtocolError, from_user, provider_error, sendable, shorten, to_wire
 from pydp2.files import FileList
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Role, worker_link
 from pydp2.protocol.seat import Seat
 from pydp2.providers.address import resolve
+from pydp2.providers.running import Running
 from pydp2.providers.where import own_frames
 from pydp2.transport import Line
 from pydp2.transport.sockets import context
 from pydp2.worker.runner import Runner
+from pydp2.worker.surroundings import Surroundings
 
 IN_WORKER = "PYDP2_WORKER"
 """Set in the environment of workers, and so of what they start: there, no service is started."""
@@ -51,7 +53,7 @@ class WorkerSpec:
 def worker_main(spec: WorkerSpec, worker: int, row: memoryview) -> None:
     """Run worker number ``worker`` until the server ends it."""
     os.environ[IN_WORKER] = str(worker)
-    faulthandler.enable()
+    faulthandler.enable(all_threads=False)
     faulthandler.register(spec.dump_signal, all_threads=True)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # forked: it is the interpreter's own stream
     line = Line(context(), spec.address)
@@ -64,6 +66,7 @@ def worker_main(spec: WorkerSpec, worker: int, row: memoryview) -> None:
     send(m.Hello(m.WIRE_VERSION, worker, os.getpid()))
     try:
         os.chdir(spec.root)
+        surroundings = Surroundings(worker, row)
         sys.path[:] = [spec.root, *(p for p in spec.path if p != spec.root)]
         random.seed()
         np.random.seed(int.from_bytes(os.urandom(4), "little"))
@@ -81,6 +84,7 @@ def worker_main(spec: WorkerSpec, worker: int, row: memoryview) -> None:
                 raise
             except BaseException as error:
                 raise from_user(f"provider {spec.provider} cannot be started", error, own_frames(error)) from None
+        declared = _declared(running, caught)
     except Error as error:
         send(m.Broken(to_wire(error)))
         line.close(linger_ms=2000)
@@ -89,13 +93,29 @@ def worker_main(spec: WorkerSpec, worker: int, row: memoryview) -> None:
         send(m.Broken(to_wire(from_user(f"the working directory {spec.root} cannot be used", error))))
         line.close(linger_ms=2000)
         return
-    notes = [str(w.message) for w in caught if issubclass(w.category, UserWarning | DeprecationWarning)]
-    send(m.Declared(running.declaration.to_wire(), notes[:8]))
+    send(declared)
     gc.collect()
     gc.freeze()  # what is here now stays: no later collection needs to look at it, and no page of it is copied
-    runner = Runner(line, link, running, spec.files, Seat(row), ahead=spec.ahead, timed=spec.timed)
+    runner = Runner(line, link, running, spec.files, Seat(row), surroundings, ahead=spec.ahead, timed=spec.timed)
     try:
         runner.run()
     finally:
         with contextlib.suppress(Exception):
             line.close(linger_ms=200)
+
+
+def _declared(running: Running, caught: list[warnings.WarningMessage]) -> m.Declared:
+    """What the server is told of the provider, with the first warnings on the way. Raises when it cannot be told."""
+    declaration = running.declaration.to_wire()
+    try:
+        size = len(m.encode(m.Declared(declaration, [])))
+    except (LocalProtocolError, UnicodeEncodeError):
+        size = m.HEADER_LIMIT
+    if size > m.HEADER_LIMIT // 2:
+        raise provider_error(
+            f"types and names of {len(running.declaration.slots)} slots cannot be told to the trainer: they must be "
+            f"text and take at most {m.HEADER_LIMIT // 2} bytes; declare fewer and wider slots, with shorter names",
+            "ValueError",
+        )
+    notes = [str(w.message) for w in caught if issubclass(w.category, UserWarning | DeprecationWarning)]
+    return m.Declared(declaration, [sendable(shorten(note, 500)) for note in notes[:8]])

@@ -7,11 +7,9 @@ looked for. Samples are sent when a chunk is full, when the merge waits for them
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,12 +18,13 @@ from pydp2.errors import BadSample, ProviderError
 from pydp2.inputs.columns import frame_count
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Link
-from pydp2.protocol.ranges import Assignment
-from pydp2.protocol.seat import ATTEMPT, FILE, ORDINAL, PASS, RUNNING, SINCE, Seat
+from pydp2.protocol.ranges import Assignment, ints
+from pydp2.protocol.seat import ATTEMPT, ORDINAL, PASS, RUNNING, SINCE, Seat
 from pydp2.providers.running import Running
 from pydp2.providers.where import place, raised
 from pydp2.transport import Line
-from pydp2.worker.builder import Builder, Packed
+from pydp2.worker.builder import MAX_BLOCKED, Builder, Packed
+from pydp2.worker.surroundings import Surroundings
 from pydp2.worker.task import Task
 
 _POLL = 0.001
@@ -43,6 +42,7 @@ class Runner:
         running: Running,
         files: Sequence[str],
         seat: Seat,
+        surroundings: Surroundings,
         *,
         ahead: int,
         timed: bool,
@@ -52,6 +52,7 @@ class Runner:
         self._running = running
         self._files = files
         self._seat = seat
+        self._surroundings = surroundings
         self._ahead = ahead
         self._timed = timed
         self._checksums = frame_count(running.declaration.slots) + 1
@@ -63,9 +64,6 @@ class Runner:
         self._busy = 0.0
         self._idle = 0.0
         self._quit = False
-        self._home = str(Path.cwd())
-        self._output = os.dup(1)
-        self._moved = False
 
     def send(self, message: m.Message, frames: Sequence[Any] = ()) -> None:
         """Send to the server."""
@@ -83,7 +81,7 @@ class Runner:
                 self._receive(-1)
                 self._idle += time.perf_counter() - began
             elif task.hand is not None:
-                self._send(self._builder.hand_part(task, task.hand))
+                self._send_last(self._builder.hand_part(task, task.hand))
                 task.hand = None
                 self._report(task)
             else:
@@ -110,7 +108,8 @@ class Runner:
                     task = Task.of(Assignment.from_wire(item), self._checksums)
                     self._tasks[task.file] = task
             case m.Grant(pass_id, items) if pass_id == self._pass:
-                for file, attempt, limit, pause, bound in items:
+                for item in items:
+                    file, attempt, limit, pause, bound = ints("Grant", item, 5)
                     task = self._tasks.get(file)  # type: ignore[assignment]
                     if task is not None and task.attempt == attempt:
                         task.limit, task.pause, task.bound = limit, pause, bool(bound)
@@ -158,7 +157,6 @@ class Runner:
             self._blocked.append([task.file, task.attempt, y, need])
 
     def _open(self, task: Task) -> None:
-        self._settle_surroundings()
         filename = self._files[task.file]
         opened = self._running.open(filename, file_index=task.file, seed=self._seed, pass_id=self._pass)
         task.iterator, task.context, task.close = opened.iterator, opened.context, opened.close
@@ -166,7 +164,8 @@ class Runner:
     def _work(self, task: Task) -> None:
         """Draw samples from ``task`` until it waits, ends, or something else is due."""
         row = self._seat.row
-        row[FILE], row[ATTEMPT], row[PASS] = task.file, task.attempt, self._pass
+        self._surroundings.turn_to(task.file)
+        row[ATTEMPT], row[PASS] = task.attempt, self._pass
         if not task.started:
             self._open(task)
         self._running.activate(task.context)
@@ -182,14 +181,11 @@ class Runner:
             try:
                 sample = next(iterator)
             except StopIteration:
-                row[RUNNING] = 0
                 builder.end(task)
                 break
             except BaseException as error:
-                row[RUNNING] = 0
                 builder.fail(task, raised(error, self._files[task.file], task.y))
                 break
-            row[RUNNING] = 0
             try:
                 added = builder.add(task, wrap(sample), weigh)
             except BadSample as error:
@@ -198,8 +194,12 @@ class Runner:
             except ProviderError as error:
                 builder.fail(task, place(error, self._files[task.file], task.y))
                 break
-            if added and task.spent > task.limit and not task.replaying and task.y > task.start:
-                self._flush(hold=task)
+            except Exception as error:  # of the value itself, which may be any object
+                builder.fail(task, raised(error, self._files[task.file], task.y))
+                break
+            row[RUNNING] = 0  # only now: calc_batch_size and the values are the user's too
+            if task.spent > task.limit and not task.replaying and task.y > task.start:
+                self._flush(hold=task if added else None)
                 break
             if task.y == task.start or task.y >= task.pause:
                 self._flush()
@@ -215,6 +215,7 @@ class Runner:
                 self._receive(0)
                 if self._quit or self._tasks.get(task.file) is not task:
                     return
+        row[RUNNING] = 0
         self._report(task)
         if task.done:
             self._finish(task)
@@ -228,6 +229,7 @@ class Runner:
     def _close(self, task: Task) -> None:
         if task.close is None:
             return
+        self._surroundings.turn_to(task.file)
         try:
             task.close()
         except BaseException as error:
@@ -235,23 +237,29 @@ class Runner:
                 f"closing the generator of {self._files[task.file]} raised {type(error).__name__}: {error}\n"
             )
         task.iterator = None
-        self._settle_surroundings()
+        self._surroundings.settle()
 
     # -- sending ---------------------------------------------------------------------------------------------------
     def _flush(self, hold: Task | None = None) -> None:
         """Send what was built and who waits."""
-        packed = None
+        chunks: list[Packed] = []
         if not self._builder.empty:
-            packed = self._builder.cut(hold)
+            chunks = self._builder.cut(hold)
             if hold is not None:
                 self._report(hold)
-        if packed is not None and (packed.parts or self._blocked):
-            self._send(packed)
-        elif self._blocked:
-            self._send(None)
+        for packed in chunks[:-1]:
+            self._send(packed, [])
+        if chunks or self._blocked:
+            self._send_last(chunks[-1] if chunks else None)
 
-    def _send(self, packed: Packed | None) -> None:
+    def _send_last(self, packed: Packed | None) -> None:
+        """Send ``packed``, and with it (their samples are on the way) the files that wait."""
         blocked, self._blocked = self._blocked, []
+        self._send(packed, blocked[:MAX_BLOCKED])
+        for i in range(MAX_BLOCKED, len(blocked), MAX_BLOCKED):
+            self._send(None, blocked[i : i + MAX_BLOCKED])
+
+    def _send(self, packed: Packed | None, blocked: list[list[int]]) -> None:
         parts = [] if packed is None else [part.to_wire() for part in packed.parts]
         rows = 0 if packed is None else packed.columns.rows
         frames: list[Any] = []
@@ -266,27 +274,3 @@ class Runner:
                 task = self._tasks.get(part.file)
                 if task is not None:
                     task.wanted = False
-
-    # -- what the user's code may have changed ---------------------------------------------------------------------
-    def _settle_surroundings(self) -> None:
-        """Put the working directory and stdout back where a generator left them elsewhere."""
-        try:
-            here = str(Path.cwd())
-        except OSError:
-            here = ""
-        if here != self._home:
-            os.chdir(self._home)
-            if not self._moved:
-                self._moved = True
-                sys.stderr.write(
-                    f"process() changed the working directory to {here or 'a folder that is gone'}; put back to "
-                    f"{self._home} (said once): entries of the list are relative to it\n"
-                )
-        for number, name in ((1, "stdout"), (2, "stderr")):
-            try:
-                os.fstat(number)
-            except OSError:
-                os.dup2(self._output, number)
-            stream = getattr(sys, name)
-            if stream is None or getattr(stream, "closed", False):
-                setattr(sys, name, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115  # it is the process's stream

@@ -76,9 +76,14 @@ class Task:
 
     @property
     def waits(self) -> int | None:
-        """What it waits for: the cost of the sample in hand, 0 for its pause, None when it can go on."""
+        """What it waits for: the cost of the sample in hand, 0 for its pause, None when it can go on.
+
+        Dropped samples are not held in hand: the one that exceeds the limit is sent, and any credit ends the wait.
+        """
         if self.hand is not None and self.spent + self.hand.cost > self.limit:
             return self.hand.cost
+        if self.hand is None and self.spent > self.limit:
+            return 1
         if self.y >= self.pause and self.y >= self.start and self.hand is None:
             return 0
         return None

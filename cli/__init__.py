@@ -1,0 +1,82 @@
+"""The command line: ``pydp2 serve | check | peek | demo | completion``. Installed as ``pydp2_cli``.
+
+One command a file, each a click object called ``command``; what they share is in ``options``, ``ending``, ``figures``
+and ``output``. Here stands what holds for all of them: the exit codes, and how an error is shown. Results and the
+address go to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import signal
+import warnings
+from bdb import BdbQuit
+from typing import Any, TextIO
+
+import click
+from pydp2_cli import check, completion, demo, ending, peek, serve
+
+FAILED = 1  # data or user error; usage is click's: 2
+UNREACHABLE = 3
+
+
+class _Group(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run, and turn what ends a command into its exit code and one text on stderr."""
+        with warnings.catch_warnings(), ending.raising():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = _show_warning
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt as interrupt:
+                number = ending.number_of(interrupt)
+                click.echo(f"\npydp2: ended by {signal.Signals(number).name}", err=True)
+                ctx.exit(128 + number)
+            except BdbQuit:
+                ctx.exit(FAILED)
+            except Exception as error:
+                import pydp2
+
+                if not isinstance(error, pydp2.errors.Error):
+                    raise
+                click.echo(f"Error: {error}", err=True)
+                ctx.exit(UNREACHABLE if isinstance(error, pydp2.errors.ServiceUnreachable) else FAILED)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    place = "" if issubclass(category, UserWarning) else f"{filename}:{lineno}: {category.__name__}: "
+    click.echo(f"Warning: {place}{message}", err=True)
+
+
+def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        import pydp2
+
+        click.echo(f"pydp2 {pydp2.__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=_Group,
+    # one name with two spellings, --sample_timeout and --sample-timeout
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda name: name.replace("-", "_"),
+    },
+)
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+def main() -> None:
+    """Serve the samples of a list of files to a trainer, each exactly once per pass.
+
+    Exit codes: 0 fine, 1 data or user error, 2 usage, 3 cannot reach or bind, 130 Ctrl-C, 143 SIGTERM.
+    """
+
+
+for _module in (serve, check, peek, demo, completion):
+    main.add_command(_module.command)

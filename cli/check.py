@@ -1,0 +1,182 @@
+"""``pydp2 check``: read everything once, without a service, and tell what is in it and what is wrong."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+from pydp2_cli.options import Asked, SourceCommand
+from pydp2_cli.output import apart, lively, notes, results, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_FILES = 20  # shown one by one
+_OFTEN = 0.2  # seconds between signs of life
+
+
+@click.command(
+    "check", cls=SourceCommand, tables={"service": ["input_order"]}, short_help="Read a list once; tell what is wrong."
+)
+@click.option("--limit", type=click.IntRange(1), metavar="NUMBER", help="Look at the first samples of each file only.")
+@click.option(
+    "--max_errors",
+    type=click.IntRange(0),
+    default=10,
+    metavar="NUMBER",
+    help="Findings shown in full; the others are counted; default: 10.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with all files.")
+def command(asked: Asked, limit: int | None, max_errors: int, as_json: bool) -> None:
+    """Read the files of LIST once, and say what is in them and what is wrong.
+
+    It runs in this process, without a service: breakpoint() works. It goes on after a bad sample, and after a file
+    whose generator raises. The exit code is 1 when anything is wrong.
+
+    \b
+    pydp2 check train.list --provider my_provider.process
+    pydp2 check --config configs/digits.toml --test --limit 100
+    """
+    import pydp2
+
+    faulthandler.enable()  # C code of the user's that crashes shows where
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")  # as in a worker
+    console = notes()
+    sign = _Sign(console)
+    with apart(as_json):
+        report = pydp2.check(
+            **asked.source,
+            input_order=asked.service.get("input_order"),
+            limit=limit,
+            max_errors=max_errors,
+            progress=sign.progress,
+        )
+    sign.clear()
+    if as_json:
+        click.echo(json.dumps(report.plain(), indent=2))
+    else:
+        _show(results(), report)
+    if not report.ok:
+        click.get_current_context().exit(1)
+
+
+class _Sign:
+    """A sign of life on a terminal. Nothing draws it but the progress itself, so that a debugger has peace."""
+
+    def __init__(self, console: Console) -> None:
+        self._on = lively(console)
+        self._at = time.monotonic()
+        self._drawn = False
+
+    def progress(self, file: str, samples: int) -> None:
+        """``file`` has had so many samples."""
+        now = time.monotonic()
+        if self._on and now - self._at > _OFTEN:
+            self._at, self._drawn = now, True
+            sys.stderr.write(f"\r\x1b[2K{file[-60:]}: {samples:,} samples")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Wipe it."""
+        if self._drawn:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+
+
+def _show(console: Console, report: Any) -> None:
+    console.print(_table(report))
+    for finding in report.findings:
+        console.print(f"[red]✗[/red] {_escaped(finding.text)}", soft_wrap=True)
+    if report.found > len(report.findings):
+        console.print(f"… and {report.found - len(report.findings):,} more")
+    files = len(report.files)
+    seen = f"{report.samples:,} good samples in {files:,} file{'' if files == 1 else 's'}"
+    total = sum(file.bytes for file in report.files)
+    if report.ok:
+        console.print(f"[green]ok[/green]: {seen}, {size(total)} as columns")
+    else:
+        console.print(f"[red]{report.found:,} found[/red], beside {seen}")
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _table(report: Any) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("file", overflow="fold")
+    table.add_column("samples", justify="right")
+    table.add_column("bad", justify="right")
+    for name in ("slot", "yielded as", "values", "lengths"):
+        table.add_column(name, overflow="fold")
+    shown, rest = _chosen(report.files)
+    for file in shown:
+        _rows(table, _escaped(file.file), _count(file), _bad(file), file.slots)
+    if rest:
+        table.add_row(f"… {rest:,} more files: --json has them", style="dim")
+    if len(report.files) != 1:
+        samples, bad = f"{report.samples:,}", f"{report.found:,}" if report.found else "-"
+        table.add_section()
+        _rows(table, "all files", samples, bad, report.slots)
+    return table
+
+
+def _chosen(files: list[Any]) -> tuple[list[Any], int]:
+    """The files to show, those with something wrong before the others, in the order of the list; and how many not."""
+    if len(files) <= _FILES:
+        return files, 0
+    numbers = sorted(range(len(files)), key=lambda i: not (files[i].bad or files[i].raised))[:_FILES]
+    return [files[i] for i in sorted(numbers)], len(files) - _FILES
+
+
+def _count(file: Any) -> str:
+    return f"{file.samples:,}" if file.samples else "[yellow]none[/yellow]"
+
+
+def _bad(file: Any) -> str:
+    words = ([f"{file.bad:,}"] if file.bad else []) + (["raised"] if file.raised else [])
+    return f"[red]{', '.join(words)}[/red]" if words else "-"
+
+
+def _rows(table: Table, name: str, samples: str, bad: str, slots: list[Any]) -> None:
+    for slot in slots:
+        given = ", ".join(slot.given) or "-"
+        table.add_row(name, samples, bad, _escaped(slot.slot), _escaped(given), _values(slot), _lengths(slot))
+        name = samples = bad = ""
+
+
+def _values(slot: Any) -> str:
+    """The ranges of ids, indices and values."""
+    parts = []
+    for kind in ("ids", "indices", "values"):
+        seen = slot.ranges.get(kind)
+        if seen is not None and seen.count:
+            text = f"{_number(seen.least)} … {_number(seen.most)}"
+            text += f" ({seen.not_finite:,} not finite)" if seen.not_finite else ""
+            parts.append(text if kind != "indices" else f"indices {text}")
+    return ", ".join(parts) or "-"
+
+
+def _lengths(slot: Any) -> str:
+    """How many sub-sequences, steps and entries there are in each."""
+    parts = []
+    for kind, word in (("subs", "sub-sequences"), ("steps", "steps"), ("nnz", "entries")):
+        seen = slot.ranges.get(kind)
+        if seen is not None and seen.count:
+            many = f"{seen.least}" if seen.least == seen.most else f"{seen.least} … {seen.most}"
+            parts.append(f"{many} {word}")
+    return ", ".join(parts) or "-"
+
+
+def _number(value: float | int | None) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"

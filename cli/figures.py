@@ -1,0 +1,91 @@
+"""How a service is doing, in a line: made of two looks at its stats, for ``serve`` and ``demo``. Prints nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from pydp2_cli.output import size
+
+_SPAN = 5.0  # seconds that waits are taken over
+Stats = Mapping[str, Any]
+
+WHO = {
+    "workers": "the trainer waits for the workers",
+    "trainer": "the workers wait for the trainer",
+    "balanced": "neither waits much",
+    "": "nothing to say yet",
+}
+"""What the bottleneck is, in words."""
+
+
+class Figures:
+    """The last few looks."""
+
+    def __init__(self) -> None:
+        self._looks: deque[Stats] = deque()
+
+    def add(self, stats: Stats) -> None:
+        """One more look."""
+        if self._looks and _samples(stats) < _samples(self._looks[-1]):
+            self._looks.clear()  # another trainer: counting began again
+        self._looks.append(stats)
+        while len(self._looks) > 2 and stats["uptime_seconds"] - self._looks[1]["uptime_seconds"] >= _SPAN:
+            self._looks.popleft()
+
+    @property
+    def progress(self) -> tuple[bool, int, int]:
+        """What a new line would be worth writing for."""
+        last = self._looks[-1]
+        return last["attached"], last["pass"], _samples(last)
+
+    def parts(self) -> list[str]:
+        """The line in its parts."""
+        now = self._looks[-1]
+        workers = [worker for worker in now["workers"] if worker["active"]]
+        memory = f"memory {size(now['memory'] + sum(worker['memory'] for worker in workers))}"
+        if not now["attached"]:
+            return ["no trainer is attached", f"{len(workers)} workers", memory]
+        pool = now["pool"]
+        parts = [
+            f"pass {max(0, now['pass'])}",
+            f"{now['samples_per_second']:,.0f} samples/s",
+            f"{now['batches_per_second']:,.1f} batches/s",
+            f"pool {pool.get('samples', 0):,} ({size(pool.get('bytes', 0))})",
+            memory,
+        ]
+        trainer, theirs = self._trainer(), self._workers()
+        if trainer is not None:
+            parts.append(f"trainer waits {trainer:.0%}")
+        if theirs is not None:
+            parts.append(f"workers wait {theirs:.0%}")
+        if now["bottleneck"]:
+            parts.append(f"bottleneck: {now['bottleneck']}" if now["bottleneck"] != "balanced" else "no bottleneck")
+        return parts
+
+    def _trainer(self) -> float | None:
+        """The share of its time that the trainer has waited."""
+        first, last = self._looks[0]["trainer"], self._looks[-1]["trainer"]
+        return _share(
+            last["waited_seconds"] - first["waited_seconds"], last["worked_seconds"] - first["worked_seconds"]
+        )
+
+    def _workers(self) -> float | None:
+        """The share of their time that workers have waited."""
+        before = {worker["pid"]: worker for worker in self._looks[0]["workers"]}
+        idle = busy = 0.0
+        for worker in self._looks[-1]["workers"]:
+            known = before.get(worker["pid"], {"idle_seconds": 0.0, "busy_seconds": 0.0})
+            idle += worker["idle_seconds"] - known["idle_seconds"]
+            busy += worker["busy_seconds"] - known["busy_seconds"]
+        return _share(idle, busy)
+
+
+def _samples(stats: Stats) -> int:
+    return int(stats["samples"])
+
+
+def _share(waited: float, worked: float) -> float | None:
+    total = waited + worked
+    return waited / total if total > 0 else None

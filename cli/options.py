@@ -1,0 +1,300 @@
+"""What the commands over a list have in common: the list and its provider, and flags made of the tables of options.
+
+An option has one name, in Python, in TOML and as a flag: that of its table, as in ``--sample_timeout``. The same with
+dashes, ``--sample-timeout``, is taken too.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from pydp2.config import Config, Option
+
+_METAVARS = {"int": "NUMBER", "float": "SECONDS", "tuple[str, ...]": "NAME,NAME", "str": "TEXT"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command was asked to read: configuration and command line together. ``service`` and ``job`` hold options,
+    those of the command's own flags among them."""
+
+    files: str
+    provider: str
+    args: dict[str, Any]
+    is_train: bool
+    root: str | None
+    service: dict[str, Any]
+    job: dict[str, Any]
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Arguments for ``launch``, ``check`` and ``peek``."""
+        return {
+            "files": self.files, "provider": self.provider, "args": self.args, "is_train": self.is_train,
+            "root": self.root,
+        }  # fmt: skip
+
+
+# -- flags from tables -------------------------------------------------------------------------------------------------
+class FromTable(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
+    """The text of a flag as the value of the option ``name``, checked as everywhere."""
+
+    name = "text"
+
+    def __init__(self, name: str, option: Option) -> None:
+        self._name, self._option = name, option
+        self._kind = option.kind.removesuffix(" | None")
+
+    @property
+    def metavar(self) -> str:
+        """How the value is written."""
+        if self._option.choices:
+            return "|".join(self._option.choices)
+        if self._name == "bind":
+            return "ADDRESS"
+        return "SIZE" if "bytes" in self._option.help else _METAVARS[self._kind]
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Text to value; a value stays."""
+        import pydp2
+
+        try:
+            return self._option.check(self._name, self._parsed(value) if isinstance(value, str) else value)
+        except pydp2.errors.Error as error:
+            self.fail(str(error), param, ctx)
+
+    def _parsed(self, text: str) -> Any:
+        """``text`` as its type where it can be; the check has the words for where it cannot."""
+        if self._kind == "tuple[str, ...]":
+            return [part.strip() for part in text.split(",")]
+        if self._kind in ("int", "float"):
+            for number in (int, float):
+                try:
+                    return number(text)
+                except ValueError:
+                    continue
+        return text
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The words that may be given, where there are only some."""
+        return [CompletionItem(word) for word in self._option.choices if word.startswith(incomplete)]
+
+
+def flags(table: str, names: Sequence[str] | None = None) -> list[click.Option]:
+    """The options of ``table``, "service" or "job", as flags; with ``names`` only those."""
+    from pydp2.config import JOB_OPTIONS, SERVICE_OPTIONS
+
+    options = SERVICE_OPTIONS if table == "service" else JOB_OPTIONS
+    return [_flag(name, options[name]) for name in names or options]
+
+
+def _flag(name: str, option: Option) -> click.Option:
+    text = option.help if option.default is None else f"{option.help}; default: {option.default}"
+    if option.kind.startswith("bool"):
+        return click.Option([f"--{name}/--no_{name}"], default=None, help=text)
+    kind = FromTable(name, option)
+    return click.Option([f"--{name}"], type=kind, metavar=kind.metavar, help=text)
+
+
+# -- the list and its provider -----------------------------------------------------------------------------------------
+def _source() -> list[click.Parameter]:
+    path = click.Path(path_type=str)
+    return [
+        click.Argument(["list_"], metavar="[LIST]", type=path, required=False),
+        click.Option(
+            ["--provider"],
+            metavar="ADDRESS",
+            shell_complete=lambda ctx, param, incomplete: [CompletionItem(incomplete, type="file")],
+            help="module.process, module:process or file.py:process.",
+        ),
+        click.Option(
+            ["--args"],
+            metavar="NAME=VALUE",
+            multiple=True,
+            help="Argument of the init_hook; may be repeated. The value is read as JSON or TOML where it can be, "
+            "else as text: --args n=3, --args \"name='3'\", --args words=words.txt.",
+        ),
+        click.Option(["--args-file"], metavar="FILE", type=path, help="Arguments of the init_hook, in .toml or .json."),
+        click.Option(["--config"], metavar="FILE", type=path, help="Take everything from a TOML file; flags win."),
+        click.Option(
+            ["--side"],
+            type=click.Choice(["train", "test"]),
+            help="Side of the --config; default: train, or test with --test.",
+        ),
+        click.Option(
+            ["--is_train/--test"],
+            default=None,
+            help="What the provider is told: for training, or for testing; default: as the side.",
+        ),
+        click.Option(
+            ["--root"],
+            metavar="FOLDER",
+            type=click.Path(file_okay=False, path_type=str),
+            help="Where LIST, its entries and the provider are looked up; default: root of the --config, or the "
+            "working directory.",
+        ),
+    ]
+
+
+_TAKEN = ("list_", "provider", "args", "args_file", "config", "side", "is_train", "root")
+
+
+class SourceCommand(click.Command):
+    """A command over a list. It takes LIST and provider, and the flags of ``tables``: pairs of a table's name and the
+    names of its options there (None: all). The function gets them as its argument ``asked``, an :class:`Asked`.
+    """
+
+    def __init__(self, *args: Any, tables: Mapping[str, Sequence[str] | None], **kwargs: Any) -> None:
+        self._tables = tables
+        super().__init__(*args, **kwargs)
+        self._all = [*_source(), *self._given]
+        self._late: list[click.Option] | None = None
+
+    # The tables are read when they are needed: to list the commands, nothing of pydp2 is imported.
+    @property
+    def params(self) -> list[click.Parameter]:
+        """All parameters."""
+        if self._late is None:
+            self._late = [flag for table, names in self._tables.items() for flag in flags(table, names)]
+            self._all += self._late
+        return self._all
+
+    @params.setter
+    def params(self, params: list[click.Parameter]) -> None:
+        self._given = params
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The flags of the tables under a heading of their own."""
+        params, late = [p for p in self.get_params(ctx) if isinstance(p, click.Option)], self._late or []
+        for heading, some in (
+            ("Options", [param for param in params if param not in late]),
+            ("Options as in Python and TOML", late),
+        ):
+            rows = [row for param in some if (row := param.get_help_record(ctx)) is not None]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As usual; a flag that belongs elsewhere is told where."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            self._misplaced(ctx, error.option_name.lstrip("-").replace("-", "_"))
+            raise
+
+    def _misplaced(self, ctx: click.Context, name: str) -> None:
+        from pydp2 import config
+
+        here = {param.name for param in self.params}
+        for options, place in (
+            (config.SERVICE_OPTIONS, "pydp2 serve, launch() or load()"),
+            (config.JOB_OPTIONS, "connect() or load()"),
+            (config.PROVIDER_OPTIONS, "@provider(...), beside process"),
+        ):
+            if name in options and name not in here:
+                raise click.UsageError(f"--{name} is not an option here: it belongs to {place}", ctx)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Settle what is to be read, and run."""
+        taken = {name: ctx.params.pop(name) for name in _TAKEN}
+        own = {table: [flag.name for flag in flags(table, names)] for table, names in self._tables.items()}
+        given = {
+            table: {name: value for name in names if (value := ctx.params.pop(name)) is not None}
+            for table, names in own.items()
+        }
+        ctx.params["asked"] = _settled(ctx, given, **taken)
+        return super().invoke(ctx)
+
+
+def _settled(
+    ctx: click.Context,
+    given: Mapping[str, dict[str, Any]],
+    *,
+    list_: str | None,
+    provider: str | None,
+    args: Sequence[str],
+    args_file: str | None,
+    config: str | None,
+    side: str | None,
+    is_train: bool | None,
+    root: str | None,
+) -> Asked:
+    if config is None and side is not None:
+        raise click.UsageError("--side chooses a side of a --config, and there is none; did you mean --test?", ctx)
+    side = side or ("test" if is_train is False else "train")
+    base = _config(config, side)
+    files = list_ or (None if base is None else str(base.list))
+    provider = provider or (None if base is None else base.provider)
+    if files is None:
+        raise click.UsageError("LIST is needed, the path of a train.list; or --config FILE", ctx)
+    if provider is None:
+        raise click.UsageError("--provider is needed, as in --provider my_provider.process; or --config FILE", ctx)
+    named: dict[str, Any] = {} if base is None else dict(base.args)
+    named |= {} if args_file is None else _file(args_file)
+    named |= dict(map(_pair, args))
+    return Asked(
+        files=files,
+        provider=provider,
+        args=named,
+        is_train=side == "train" if is_train is None else is_train,
+        root=root or (None if base is None else str(base.root)),
+        service=({} if base is None else base.service) | given.get("service", {}),
+        job=({} if base is None else base.job) | given.get("job", {}),
+    )
+
+
+def _config(file: str | None, side: str) -> Config | None:
+    from pydp2.config import load_config
+
+    return None if file is None else load_config(file, side)
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise click.BadParameter(f"need NAME=VALUE, have {text!r}", param_hint="'--args'")
+    return name.strip(), _value(value)
+
+
+def _value(text: str) -> Any:
+    """``text`` as JSON, else as TOML, else itself. TOML's dates are text, because args have none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    try:
+        document = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    value = document["value"]
+    return text if len(document) != 1 or isinstance(value, date | time) else value
+
+
+def _file(name: str) -> dict[str, Any]:
+    """The arguments that a file holds."""
+    readers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
+    path = Path(name)
+    if path.suffix not in readers:
+        raise click.BadParameter(f"need a .toml or .json file, have {name}", param_hint="'--args-file'")
+    try:
+        value = readers[path.suffix](path.read_text("utf-8-sig"))
+    except OSError as error:
+        raise click.ClickException(f"--args-file {name} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # of JSON, TOML and UTF-8 alike
+        raise click.ClickException(f"--args-file {name}: {error}") from None
+    if not isinstance(value, dict):
+        raise click.ClickException(
+            f"--args-file {name}: need an object of names and values, have a {type(value).__name__}"
+        )
+    return value

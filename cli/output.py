@@ -1,0 +1,103 @@
+"""Where a command writes: results to stdout, everything else to stderr; and what others write meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WIDE = 200  # columns where nobody looks at a terminal: nothing is cut that a program may want to read
+_PATIENCE = 2.0
+
+
+def results() -> Console:
+    """stdout, for tables."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+
+
+def notes() -> Console:
+    """stderr, for everything that is no result."""
+    from rich.console import Console
+
+    return Console(file=sys.stderr, width=None if sys.stderr.isatty() else _WIDE, highlight=False)
+
+
+def lively(console: Console) -> bool:
+    """Whether lines can be drawn anew on ``console``: a terminal that knows how."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def size(count: float) -> str:
+    """``count`` bytes, readable: 1.5 GB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 10 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+@contextlib.contextmanager
+def apart(results_only: bool) -> Iterator[None]:
+    """Meanwhile what the user's code prints in this process goes to stderr, so that stdout has the results alone.
+
+    On a terminal that is not asked for (``results_only``) it stays where it is, which a debugger's prompt likes.
+    """
+    if not results_only and sys.stdout.isatty():
+        yield
+        return
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+class Relay:
+    """What other processes write to our stderr, line by line through ``show``, so that it does not run into a line that
+    is drawn anew. Processes started inside :meth:`diverted` are relayed; :meth:`close` waits for their end."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._read, self._write = os.pipe()
+        self._thread = threading.Thread(target=self._run, name="pydp2-relay", daemon=True)
+        self._thread.start()
+
+    @contextlib.contextmanager
+    def diverted(self) -> Iterator[None]:
+        """Meanwhile descriptor 2 is ours, for processes to inherit. Use the terminal by another one."""
+        sys.stderr.flush()
+        saved = os.dup(2)
+        os.dup2(self._write, 2)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            self._shut()
+
+    def _shut(self) -> None:
+        if self._write >= 0:
+            os.close(self._write)
+            self._write = -1
+
+    def _run(self) -> None:
+        with open(self._read, errors="replace", newline="\n") as lines:
+            for line in lines:
+                self._show(line.rstrip("\r\n"))
+
+    def close(self) -> None:
+        """Show the rest."""
+        self._shut()
+        self._thread.join(_PATIENCE)

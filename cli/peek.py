@@ -1,0 +1,143 @@
+"""``pydp2 peek``: the first samples of a list, and a first batch, to look at."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+from pydp2_cli.options import Asked, SourceCommand
+from pydp2_cli.output import apart, results
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pydp2 import Batch
+
+_BATCH = 8
+_ENTRIES = 8  # of an array or a list, shown
+
+
+@click.command(
+    "peek",
+    cls=SourceCommand,
+    tables={"service": ["input_order"], "job": ["batch_size"]},
+    short_help="Show the first samples and a first batch.",
+)
+@click.option("--samples", type=click.IntRange(0), default=3, metavar="NUMBER", help="How many; default: 3.")
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON, samples in full.")
+def command(asked: Asked, samples: int, as_json: bool) -> None:
+    """Show the first samples of LIST as they are yielded, and the first batch of a pass that is not shuffled.
+
+    It runs in this process, without a service, and reads no more than it needs. Without --batch_size (or one in the
+    --config) the batch has 8 samples.
+
+    \b
+    pydp2 peek train.list --provider my_provider.process
+    pydp2 peek --config configs/nested.toml --samples 1 --batch_size 256
+    """
+    import pydp2
+
+    with apart(as_json):
+        seen = pydp2.peek(
+            **asked.source,
+            input_order=asked.service.get("input_order"),
+            samples=samples,
+            batch_size=asked.job.get("batch_size", _BATCH),
+        )
+    if as_json:
+        click.echo(json.dumps(_plain(seen), default=_listed))
+    else:
+        _show(results(), seen)
+    if seen.error is not None:
+        raise seen.error
+
+
+def _plain(seen: Any) -> dict[str, Any]:
+    names = [label for label, _ in seen.slots]
+    return {
+        "slots": dict(seen.slots),
+        "shuffled_in_training": seen.shuffled,
+        "dropped": seen.dropped,
+        "samples": [
+            {"file": s.file, "sample": s.sample, "weight": s.weight, "values": dict(zip(names, s.values, strict=True))}
+            for s in seen.samples
+        ],
+        "batch": None
+        if seen.batch is None
+        else {
+            "rows": len(seen.batch),
+            "size": seen.batch.size,
+            "slots": {name: _form(value) for name, value in zip(names, seen.batch, strict=True)},
+        },
+        "error": None if seen.error is None else str(seen.error),
+    }
+
+
+def _listed(value: Any) -> Any:
+    """What JSON has no form for."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return list(value) if hasattr(value, "__iter__") else str(value)
+
+
+def _show(console: Console, seen: Any) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    for sample in seen.samples:
+        weight = "" if sample.weight == 1 else f", weight {sample.weight}"
+        console.print(f"[bold]sample {sample.sample} of {escape(sample.file)}[/bold]{weight}")
+        table = Table(box=None, show_header=False, padding=(0, 1, 0, 2))
+        for (label, declared), value in zip(seen.slots, sample.values, strict=True):
+            table.add_row(escape(label), f"[dim]{escape(declared)}[/dim]", escape(_value(value)))
+        console.print(table)
+    if seen.dropped:
+        console.print(f"{seen.dropped} bad sample{'' if seen.dropped == 1 else 's'} left out")
+    if seen.batch is not None:
+        _show_batch(console, seen.batch, [label for label, _ in seen.slots])
+    elif seen.error is None:
+        console.print("no samples: the list or its files are empty")
+    if seen.shuffled and seen.batch is not None:
+        console.print("[dim]in the order of the list; a trainer gets them shuffled[/dim]")
+
+
+def _show_batch(console: Console, batch: Batch, labels: list[str]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    weight = "" if batch.size == len(batch) else f", size {batch.size}"
+    console.print(f"[bold]first batch[/bold]: {len(batch)} rows{weight}")
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 2))
+    for label, value in zip(labels, batch, strict=True):
+        table.add_row(escape(label), f"[dim]{escape(_form(value))}[/dim]", escape(_array(value)))
+    console.print(table)
+
+
+def _form(value: Any) -> str:
+    """What a slot is in a batch."""
+    return f"{value.dtype} {value.shape}" if hasattr(value, "dtype") else repr(value).strip("<>")
+
+
+def _value(value: Any) -> str:
+    """One value of a sample, shortened."""
+    if hasattr(value, "dtype"):
+        return f"{value.dtype} {value.shape}: {_array(value)}"
+    if isinstance(value, list | tuple):
+        inner = ", ".join(_value(entry) for entry in value[:_ENTRIES])
+        return f"{len(value)}: [{inner}, …]" if len(value) > _ENTRIES else f"[{inner}]"
+    text = f"{value:.6g}" if isinstance(value, float) and len(repr(value)) > 8 else repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _array(value: Any) -> str:
+    """The beginning of what is in a slot of a batch."""
+    import numpy as np
+
+    if not hasattr(value, "dtype"):
+        value = value.values if hasattr(value, "sequence_start_positions") else value.indices
+        if not hasattr(value, "dtype"):
+            value = value.indices
+    flat = np.asarray(value).reshape(-1)
+    entries = " ".join(f"{entry:g}" if flat.dtype.kind == "f" else str(entry) for entry in flat[:_ENTRIES].tolist())
+    return f"{entries} …" if len(flat) > _ENTRIES else entries

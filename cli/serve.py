@@ -1,0 +1,179 @@
+"""``pydp2 serve``: a service of its own, which lives until it is told to end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+from pydp2_cli.ending import Waiting
+from pydp2_cli.figures import Figures
+from pydp2_cli.options import Asked, SourceCommand
+from pydp2_cli.output import Relay, lively, notes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pydp2 import Service
+
+_LOOK = 0.5  # seconds between looks at the service
+_LINE = 5.0  # seconds between lines where none can be drawn anew
+_SHOW_CURSOR = b"\x1b[?25h\n"
+
+
+@click.command("serve", cls=SourceCommand, tables={"service": None}, short_help="Serve a list until it is stopped.")
+@click.option("--json", "as_json", is_flag=True, help="Print address and process number as one line of JSON.")
+def command(asked: Asked, as_json: bool) -> None:
+    """Serve the samples of LIST, the path of a train.list, until it is stopped (Ctrl-C).
+
+    Prints the address for pydp2.connect() on stdout, and how it is going on stderr.
+
+    \b
+    pydp2 serve train.list --provider my_provider.process
+    pydp2 serve --config configs/digits.toml --workers 4
+    """
+    from pydp2 import launch
+
+    console = notes()
+    with contextlib.ExitStack() as stack:
+        display: _Display = stack.enter_context(_live(console)) if lively(console) else _Lines(console)
+        with display.starting():
+            service = launch(**asked.source, **asked.service)
+        stack.callback(service.close)
+        click.echo(json.dumps({"address": service.address, "pid": service.pid}) if as_json else service.address)
+        console.print(_example(service.address, asked.job), style="dim", soft_wrap=True)
+        number = _watch(service, display)
+        if number is not None:
+            console.print(f"pydp2: ending the service ({signal.Signals(number).name})")
+            service.close()
+            click.get_current_context().exit(128 + number)
+        raise click.ClickException(_why(service))
+
+
+def _watch(service: Service, display: _Display) -> int | None:
+    """Show how it goes until a signal comes, which is given, or the server process ends: None."""
+    import pydp2
+
+    figures = Figures()
+
+    def at_once() -> None:
+        display.restore()
+        os.kill(service.pid, signal.SIGKILL)
+
+    with Waiting(at_once) as waiting:
+        while service.poll() is None:
+            number: int | None = waiting.wait(_LOOK)
+            if number is not None:
+                # a second one is heeded here too, while the service ends
+                service.close()
+                return number
+            if service.poll() is None:
+                with contextlib.suppress(pydp2.errors.Error):  # busy: the next look will tell; gone: so will poll()
+                    figures.add(service.stats(timeout=_LOOK))
+                    display.show(figures)
+    return None
+
+
+def _why(service: Service) -> str:
+    """Why the server process has ended by itself."""
+    error = service.failure()
+    status = service.poll() or 0
+    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+    return f"the server process {how}" + ("" if error is None else f": {error}")
+
+
+def _example(address: str, job: dict[str, Any]) -> str:
+    """The lines of Python that read from the service."""
+    options = {"batch_size": 128} | job
+    given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return (
+        f'import pydp2\n\ndata = pydp2.connect("{address}", {given})\n'
+        "for epoch in range(10):\n    for batch in data:\n        print(batch)\n"
+    )
+
+
+# -- how it is shown ---------------------------------------------------------------------------------------------------
+class _Display(Protocol):
+    """Shows how the service is doing."""
+
+    def starting(self) -> contextlib.AbstractContextManager[None]:
+        """Meanwhile the service is started."""
+        ...
+
+    def show(self, figures: Figures) -> None:
+        """Show the last look."""
+        ...
+
+    def restore(self) -> None:
+        """Leave the terminal as it was: the process ends at once."""
+        ...
+
+
+class _Lines:
+    """A line every few seconds, while there is anything new."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._at = 0.0
+        self._told: object = None
+
+    def starting(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def show(self, figures: Figures) -> None:
+        now = time.monotonic()
+        if now - self._at >= _LINE and figures.progress != self._told:
+            self._at, self._told = now, figures.progress
+            self._console.print(f"pydp2: {', '.join(figures.parts())}", soft_wrap=True)
+
+    def restore(self) -> None:
+        pass
+
+
+class _Live:
+    """One line on the terminal, drawn anew; what the service writes appears above it."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live
+        from rich.text import Text
+
+        self._text = Text
+        # A descriptor of its own: number 2 is lent to the service while it starts.
+        self._file = os.fdopen(os.dup(2), "w")
+        console.file = self._file
+        self.live = Live(
+            console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
+        self._relay = Relay(lambda line: console.print(Text.from_ansi(line), soft_wrap=True))
+
+    def starting(self) -> contextlib.AbstractContextManager[None]:
+        diverted: contextlib.AbstractContextManager[None] = self._relay.diverted()
+        return diverted
+
+    def show(self, figures: Figures) -> None:
+        # breaks between the parts only
+        parts = [part.replace(" ", "\N{NO-BREAK SPACE}") for part in figures.parts()]
+        self.live.update(self._text(" · ".join(parts), style="bold"), refresh=True)
+
+    def restore(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._file.fileno(), _SHOW_CURSOR)
+
+    def close(self) -> None:
+        self._relay.close()
+        self._file.close()
+
+
+@contextlib.contextmanager
+def _live(console: Console) -> Iterator[_Live]:
+    display = _Live(console)
+    try:
+        with display.live:
+            yield display
+    finally:
+        display.close()

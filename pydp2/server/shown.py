@@ -1,0 +1,57 @@
+"""How a worker's output is shown: which file printed a line, and which lines of a stack are no business of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydp2.engine.output import Line
+from pydp2.protocol.seat import NO_FILE, Seat
+from pydp2.protocol.turns import read_once, read_turn
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+# Where a stack of faulthandler's goes on below the user's generator: the worker, and what it was forked from.
+_OURS = tuple(f'  File "{_PACKAGE / part}/'.encode() for part in ("worker", "engine", "server"))
+_START = b'  File "<string>", line 1 in <module>'
+
+
+class Shown:
+    """Marks the lines of one worker, who sits on ``seat``; see :class:`pydp2.engine.output.Marks`."""
+
+    def __init__(self, worker: int, seat: Seat, files: Sequence[str]) -> None:
+        self._worker = worker
+        self._seat = seat
+        self._files = files
+        self._below = False  # in the part of a stack that is ours
+
+    def here(self) -> int:
+        """The file that runs."""
+        return self._seat.file_of(self._worker)
+
+    def lines(self, lines: Sequence[bytes], here: int) -> tuple[list[Line], int]:
+        """``lines`` with their marks; ``here``: the file that ran when they could be read, and the one after them."""
+        out: list[Line] = []
+        texts: list[tuple[bytes, bytes]] = []
+        for line in lines:
+            turned = read_turn(line)
+            if turned is not None:
+                text, before, here = turned
+                if text:
+                    texts.append((text, b""))
+                out += self._marked(texts, before)
+                texts = []
+            elif (said := read_once(line)) is not None:
+                texts.append(said)
+            elif not self._ours(line):
+                texts.append((line, b""))
+        return out + self._marked(texts, here), here
+
+    def _marked(self, texts: list[tuple[bytes, bytes]], file: int) -> list[Line]:
+        if not texts:
+            return []
+        mark = f"worker {self._worker}" if file == NO_FILE else f"worker {self._worker} {self._files[file]}"
+        return [Line(mark, text, once) for text, once in texts]
+
+    def _ours(self, line: bytes) -> bool:
+        self._below = line.startswith(_OURS) or (self._below and line == _START)
+        return self._below

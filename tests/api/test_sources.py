@@ -1,0 +1,104 @@
+"""``define_py_data_sources2``: the two sides of a training configuration, and what a service makes of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydp2
+from pydp2 import Source, define_py_data_sources2
+from pydp2.errors import OptionError, OptionTypeError
+
+
+def test_pd_54_one_module_object_and_args_hold_for_both_sides() -> None:
+    train, test = define_py_data_sources2("train.list", "test.list", "mnist_provider", "process", {"a": 1})
+    assert train == Source("train.list", "mnist_provider:process", {"a": 1}, is_train=True)
+    assert test == Source("test.list", "mnist_provider:process", {"a": 1}, is_train=False)
+
+
+@pytest.mark.parametrize("pair", [list, tuple])
+def test_pd_54_two_elements_are_one_for_each_side(pair: Callable[[Any], Any]) -> None:
+    train, test = define_py_data_sources2(
+        "train.list", "test.list", pair(["m1", "m2"]), pair(["p1", "p2"]), pair([{"a": 1}, None])
+    )
+    assert train == Source("train.list", "m1:p1", {"a": 1}, is_train=True)
+    assert test == Source("test.list", "m2:p2", {}, is_train=False)
+
+
+def test_pd_54_module_object_and_args_are_split_each_by_itself() -> None:
+    train, test = define_py_data_sources2("a", "b", "m", ["p1", "p2"], {"x": [1, 2]})
+    assert train is not None
+    assert test is not None
+    assert (train.provider, test.provider) == ("m:p1", "m:p2")
+    assert train.args == test.args == {"x": [1, 2]}
+
+
+def test_pd_54_a_side_without_a_list_does_not_exist() -> None:
+    train, test = define_py_data_sources2("train.list", None, "m", "p")
+    assert train == Source("train.list", "m:p", {}, is_train=True)
+    assert test is None
+    train, test = define_py_data_sources2(None, ["x", "y"], "m", "p")
+    assert train is None
+    assert test == Source(["x", "y"], "m:p", {}, is_train=False)
+
+
+def test_pd_54_both_lists_none_is_an_error() -> None:
+    with pytest.raises(OptionError, match="needs train_list or test_list, both are None"):
+        define_py_data_sources2(None, None, "m", "p")
+
+
+@pytest.mark.parametrize(("module", "obj"), [(None, "process"), ("m", None)])
+def test_pd_54_module_and_obj_are_needed(module: Any, obj: Any) -> None:
+    with pytest.raises(OptionTypeError, match="needs module and obj"):
+        define_py_data_sources2("train.list", None, module, obj)
+
+
+@pytest.mark.parametrize("args", ["(dp0\n.", 7, ["one", "two"], [{}, {}, {}]])
+def test_pd_54_args_are_a_dict_and_nothing_is_unpickled(args: Any) -> None:
+    with pytest.raises(OptionTypeError, match="args must be a dict of keywords for the init_hook"):
+        define_py_data_sources2("train.list", "test.list", "m", "p", args)
+
+
+SIDES = """
+def hook(settings, is_train, width, **kwargs):
+    settings.told = int(is_train)
+    settings.input_types = [integer_value(2), integer_value(width)]
+
+@provider(init_hook=hook)
+def process(settings, filename):
+    with open(filename) as lines:
+        for line in lines:
+            yield settings.told, int(line)
+"""
+
+
+def test_pd_55_is_train_is_true_on_the_train_side_and_false_on_the_test_side(
+    provider_file: Callable[..., str], text_files: Any, tmp_path: Path
+) -> None:
+    """The hook is told, the samples of training are shuffled, and a source stands wherever a list does."""
+    provider_file(SIDES, "sides_provider")
+    one, two = text_files([range(40), range(40, 80)])
+    (tmp_path / "train.list").write_text(f"{one}\n{two}\n")
+    train, test = define_py_data_sources2("train.list", [two, one], "sides_provider", "process", {"width": 80})
+    assert train is not None
+    assert test is not None
+    with pydp2.load(train, root=tmp_path, batch_size=100, workers=1) as data:
+        ((told, values),) = data
+    assert told.tolist() == [1] * 80
+    assert values.tolist() != list(range(80))
+    assert sorted(values) == list(range(80))
+    with pydp2.launch(test, root=tmp_path, workers=1) as service, service.connect(batch_size=100) as data:
+        ((told, values),) = data
+    assert told.tolist() == [0] * 80
+    assert values.tolist() == [*range(40, 80), *range(40)]
+
+
+def test_what_is_given_beside_a_source_beats_it(provider_file: Callable[..., str], text_files: Any) -> None:
+    source = Source(text_files([[1, 2]]), provider_file(SIDES), {"width": 2})
+    with pydp2.load(source, args={"width": 3}, is_train=False, batch_size=9, workers=1) as data:
+        ((told, values),) = data
+    assert told.tolist() == [0, 0]
+    assert values.tolist() == [1, 2]

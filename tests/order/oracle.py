@@ -1,0 +1,196 @@
+"""The order of a pass, said once more: one process, plain lists, one sample at a time, no state that is kept.
+
+Written from the rules of the order alone and never from the code it judges; it shares with that code the name of a
+random word and nothing else. Slow and short on purpose: whoever changes a rule changes it here by hand as well.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from math import inf
+from typing import Literal
+
+from numpy.random import Philox
+
+TURNS = (16, 23, 32, 45, 64)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One accepted sample."""
+
+    weight: int = 1
+    size: int = 8  # bytes of its columns
+
+
+@dataclass(frozen=True)
+class File:
+    """What a file's generator does: ``None`` stands for a sample that was dropped, a hole in the ordinals."""
+
+    items: Sequence[Row | None] = ()
+    raises: bool = False
+
+
+@dataclass(frozen=True)
+class Options:
+    batch_size: int = 4
+    seed: int = 0
+    shuffle: bool = True
+    pool_size: int = -1
+    min_pool_size: int = -1
+    interleave: int = 16
+    pool_bytes: int = 1 << 30
+    can_over: bool = True
+    last_batch: Literal["keep", "drop", "pad"] = "keep"
+    cached: bool = False  # the provider asks for CACHE_PASS_IN_MEM
+    skip: bool = False  # on_error="skip"
+
+
+@dataclass
+class Expected:
+    """A pass: batches as lists of (file, y), with the weight of the pool when each was cut, and how it ended."""
+
+    batches: list[list[tuple[int, int]]] = field(default_factory=list)
+    pool_weights: list[int] = field(default_factory=list)
+    padding: int = 0
+    error: tuple[str, int, int] | None = None
+
+
+class Refusal(Exception):
+    """The pass ends here with an error: what kind, in which file, at which ordinal."""
+
+
+def words(seed: int, pass_id: int, purpose: str, n: int | None = None) -> Callable[[], int]:
+    name = f"1|{seed}|{pass_id}|{purpose}" + ("" if n is None else f"|{n}")
+    bits = Philox(key=int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "little"))
+    return lambda: int(bits.random_raw())
+
+
+def permutation(seed: int, pass_id: int, purpose: str, count: int) -> list[int]:
+    word = words(seed, pass_id, purpose)
+    drawn = [word() for _ in range(count)]
+    return sorted(range(count), key=drawn.__getitem__)
+
+
+Sample = tuple[int, int, Row]
+
+
+def merged(files: Sequence[File], options: Options, pass_id: int) -> Iterator[Sample]:
+    """Samples in the order in which the lanes give them up."""
+    order = permutation(options.seed, pass_id, "files", len(files)) if options.shuffle else list(range(len(files)))
+    waiting = deque(order)
+    lanes: deque[list[int]] = deque()  # [file, ordinal], the lane whose turn it is first
+    for _ in range(min(options.interleave if options.shuffle else 1, len(order))):
+        lanes.append([waiting.popleft(), 0])
+    while lanes:
+        lane = lanes[0]
+        turn = TURNS[words(options.seed, pass_id, "turn", lane[0])() * len(TURNS) >> 64]
+        taken = 0
+        while not options.shuffle or taken < turn:
+            number, y = lane
+            file = files[number]
+            if y < len(file.items):
+                lane[1] += 1
+                row = file.items[y]
+                if row is not None:
+                    taken += 1
+                    yield number, y, row
+                continue
+            if file.raises and not options.skip:
+                raise Refusal("raised", number, y)
+            if not waiting:
+                lanes.popleft()
+                break
+            lane[:] = [waiting.popleft(), 0]
+        else:
+            lanes.rotate(-1)
+
+
+def expect(files: Sequence[File], options: Options, pass_id: int = 0) -> Expected:
+    """The batches of one pass."""
+    found = Expected()
+    try:
+        for weight, batch in _batches(files, options, pass_id):
+            total = sum(row.weight for _, _, row in batch)
+            names = [(number, y) for number, y, _ in batch]
+            # Only a batch that ran out of samples can be the last one, and only that is too small for good.
+            found.batches.append(names)
+            found.pool_weights.append(weight)
+            last = weight == total and total < options.batch_size
+            if last and options.last_batch == "drop":
+                found.batches.pop()
+                found.pool_weights.pop()
+            if last and options.last_batch == "pad" and total:
+                i = 0
+                while total < options.batch_size:
+                    names.append(names[i])
+                    total += batch[i % len(batch)][2].weight
+                    i += 1
+                found.padding = i
+    except Refusal as refusal:
+        found.error = refusal.args
+    return found
+
+
+def _batches(files: Sequence[File], options: Options, pass_id: int) -> Iterator[tuple[int, list[Sample]]]:
+    b = options.batch_size
+    most = inf if options.pool_size == -1 else max(options.pool_size, b)
+    least = most if options.min_pool_size == -1 else min(options.min_pool_size, most)
+    if options.shuffle and options.cached and pass_id >= 1:
+        most = least = inf
+    if not options.shuffle and options.pool_size == options.min_pool_size == -1:
+        most = least = b
+    source = merged(files, options, pass_id)
+    pool: list[Sample] = []
+    weight = size = picked = n = 0
+    ended = False
+    while not ended:
+        level = min(most, max(least, b) + n * b)
+        while weight < level and (size < options.pool_bytes or weight < b):
+            sample = next(source, None)
+            if sample is None:
+                ended = True
+                break
+            number, y, row = sample
+            if row.size > options.pool_bytes or (row.weight > b and not options.can_over):
+                raise Refusal("too large", number, y)
+            pool.append(sample)
+            weight += row.weight
+            size += row.size
+        if ended:
+            break
+        batch = _cut(pool, words(options.seed, pass_id, "pick", n) if options.shuffle else None, options)
+        yield weight, batch
+        weight -= sum(row.weight for _, _, row in batch)
+        size -= sum(row.size for _, _, row in batch)
+        n += 1
+        picked += len(batch)
+        if picked >= max(1024, len(pool) // 4):
+            picked = 0
+            pool.sort(key=lambda s: s[:2])
+    pool.sort(key=lambda s: s[:2])
+    if options.shuffle:
+        pool = [pool[i] for i in permutation(options.seed, pass_id, "tail", len(pool))]
+    while pool:
+        batch = _cut(pool, None, options)
+        yield weight, batch
+        weight -= sum(row.weight for _, _, row in batch)
+
+
+def _cut(pool: list[Sample], word: Callable[[], int] | None, options: Options) -> list[Sample]:
+    """One batch out of ``pool``: by random words, or from its front."""
+    batch: list[Sample] = []
+    total = 0
+    while pool and total < options.batch_size:
+        i = 0 if word is None else word() * len(pool) >> 64
+        if not options.can_over and total + pool[i][2].weight > options.batch_size:
+            break  # the refused sample stays where it was
+        if word is not None:
+            pool[i], pool[-1] = pool[-1], pool[i]
+            i = -1
+        batch.append(pool.pop(i))
+        total += batch[-1][2].weight
+    return batch

@@ -1,0 +1,101 @@
+"""File lists as users write them: what is accepted, what warns, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pydp2.errors import ListError, OptionTypeError
+
+from ..runs import one_pass
+
+ENTRIES = """
+@provider(input_types=[integer_value(1 << 40)])
+def process(settings, filename):
+    '''Each entry as one number, so that what arrives says what process was given.'''
+    yield int.from_bytes(filename.encode()[-5:], "big")
+"""
+LINES = """
+@provider(input_types=[integer_value(1000)])
+def process(settings, filename):
+    with open(filename) as lines:
+        for line in lines:
+            yield int(line)
+"""
+
+
+def number(entry: str) -> int:
+    return int.from_bytes(entry.encode()[-5:], "big")
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"\xef\xbb\xbfa\nb\n", ["a", "b"]),
+        (b"\n\na\n\nb\n\n", ["a", "b"]),
+        (b"with space\n lead and trail \n", ["with space", " lead and trail "]),
+        ("zürich\n日本\n".encode(), ["zürich", "日本"]),
+        (b"a\nb\na\na\n", ["a", "b", "a", "a"]),
+        (b"http://host/x?y=1#z\ns3://bucket/key\n", ["http://host/x?y=1#z", "s3://bucket/key"]),
+        (b"no newline at the end", ["no newline at the end"]),
+    ],
+    ids=["CRLF", "BOM", "blank-lines", "spaces", "UTF-8", "duplicates", "URLs", "no-last-newline"],
+)
+def test_a_list_is_read_as_it_was_meant(
+    text: bytes, entries: list[str], provider_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Every entry reaches process as it stands in its line, duplicates as often as they stand there."""
+    (tmp_path / "train.list").write_bytes(text)
+    seen = one_pass(tmp_path / "train.list", provider_file(ENTRIES))
+    assert seen.error is None
+    assert seen.samples == [number(entry) for entry in entries]
+
+
+def test_an_empty_list_is_an_empty_pass_with_one_warning(
+    provider_file: Callable[[str], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.list").write_text("\n")
+    with pytest.warns(UserWarning, match=r"train\.list is empty: a pass over it has no samples") as caught:
+        seen = one_pass(tmp_path / "train.list", provider_file(ENTRIES))
+    assert (seen.batches, seen.error, len(caught)) == ([], None, 1)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_python_list_may_be_empty_too(provider_file: Callable[[str], str]) -> None:
+    with pytest.warns(UserWarning, match="the file list is empty"):
+        assert one_pass([], provider_file(ENTRIES)).batches == []
+
+
+def test_an_empty_file_has_no_samples(
+    provider_file: Callable[[str], str], text_files: Callable[..., list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever it stands among others, nothing is lost and nothing said."""
+    files = text_files([[], [1, 2], [], [], [3], []])
+    seen = one_pass(files, provider_file(LINES), batch_size=2)
+    assert (seen.batches, seen.error) == ([[1, 2], [3]], None)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_missing_list_is_named_with_the_folder_it_was_looked_up_in(provider_file: Callable[[str], str]) -> None:
+    with pytest.raises(ListError, match=rf"nowhere\.list is missing; relative names are looked up in {Path.cwd()}"):
+        one_pass("nowhere.list", provider_file(ENTRIES))
+
+
+def test_a_directory_is_no_list(provider_file: Callable[[str], str], tmp_path: Path) -> None:
+    with pytest.raises(ListError, match=rf"must be a file with one entry per line; {tmp_path} is a directory"):
+        one_pass(tmp_path, provider_file(ENTRIES))
+
+
+def test_a_list_that_is_not_utf8_is_refused_with_the_line(provider_file: Callable[[str], str], tmp_path: Path) -> None:
+    (tmp_path / "train.list").write_bytes(b"fine\nz\xfcrich\n")
+    with pytest.raises(ListError, match=r"train\.list must be UTF-8; line 2 has the byte 0xfc"):
+        one_pass(tmp_path / "train.list", provider_file(ENTRIES))
+
+
+@pytest.mark.parametrize("files", [None, 3, b"bytes", [1, 2]])
+def test_what_is_no_list_at_all_is_refused(files: object, provider_file: Callable[[str], str]) -> None:
+    with pytest.raises(OptionTypeError, match="file list|entries"):
+        one_pass(files, provider_file(ENTRIES))  # type: ignore[arg-type]

@@ -1,0 +1,98 @@
+"""Messages of every kind: any that may be sent, and one example of each."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from hypothesis import strategies as st
+
+from pydp2.protocol import messages as m
+from pydp2.protocol.ranges import ENDED, OPEN, RAISED, Assignment, Part
+
+text = st.text('aZ0 "\\\n\0é一😀', max_size=20)
+number = st.integers(0, m.INT_LIMIT - 1)
+leaf = st.one_of(st.none(), st.booleans(), st.integers(-(1 << 63), (1 << 64) - 1), st.floats(allow_nan=False), text)
+plain = st.recursive(
+    leaf, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3), max_leaves=8
+)
+_BY_TYPE = {
+    "int": number,
+    "Word": st.integers(0, (1 << 64) - 1),
+    "bool": st.booleans(),
+    "str": text,
+    "Plain": st.dictionaries(text, plain, max_size=4),
+    "list[Any]": st.lists(plain, max_size=4),
+}
+
+
+def of_kind(kind: type[m.Message]) -> st.SearchStrategy[m.Message]:
+    """Any message of ``kind``."""
+    return st.builds(kind, **{f.name: _BY_TYPE[str(f.type)] for f in fields(kind)})
+
+
+messages = st.sampled_from(sorted(m.MESSAGES.values(), key=lambda kind: kind.__name__)).flatmap(of_kind)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> Part:
+    """A range of a file as a worker may send it."""
+    first = draw(st.integers(0, 1 << 40))
+    count = draw(st.integers(0, 30))
+    holes = sorted(draw(st.sets(st.integers(first, first + count - 1), max_size=count))) if count else []
+    state = draw(st.sampled_from([OPEN, ENDED, RAISED]))
+    error = {"kind": "ProviderError", "message": draw(text)} if state == RAISED else {}
+    reasons: list[Any] = [[y, draw(text)] for y in holes]
+    numbers = [draw(st.integers(0, 1 << 40)) for _ in range(2)]
+    return Part(*numbers, first, count, count - len(holes), state, [draw(st.integers(0, 2**56))], reasons, error)
+
+
+assignments = st.builds(
+    Assignment,
+    **dict.fromkeys(("file", "attempt", "position", "start", "spent", "limit", "pause"), number),
+    bound=st.booleans(),
+    crcs=st.lists(number, max_size=3),
+)
+
+DECLARATION = {
+    "slots": [[[2, 0, 0, None, None], [10, 1, 3, None, None]], ["pixel", "label"]],
+    "shuffle": True, "pool_size": 100, "min_pool_size": -1, "can_over_batch_size": True, "weighted": True, "cache": 0,
+    "check": True, "check_fail_continue": True,
+}  # fmt: skip
+ERROR = {"kind": "BadSample", "message": "file a, sample 3", "slot": "pixel", "exp": "2 numbers", "got": "3"}
+EXAMPLES: tuple[m.Message, ...] = (
+    m.Hello(1, 2, 4711),
+    m.Declared(DECLARATION, ["a warning"]),
+    m.Broken(ERROR),
+    m.BeginReading(3, 2**64 - 1),
+    m.Assign(3, [Assignment(7, 1, 2, 100, 5000, 70000, 1 << 62, True, [123456789]).to_wire()]),
+    m.Grant(3, [[7, 1, 90000, 1 << 62, 1]]),
+    m.Want(3, 7),
+    m.EndReading(3),
+    m.Quit(),
+    m.Chunk(
+        3,
+        4,
+        [
+            Part(7, 1, 100, 4, 3, OPEN, [1234567890123], [[101, "pixel: expected 2 numbers, got 3"]], {}).to_wire(),
+            Part(8, 0, 0, 1, 1, RAISED, [42], [], {"kind": "ProviderError", "message": "é", "builtin": ""}).to_wire(),
+        ],
+        [[7, 1, 104, 640]],
+        1500,
+        20,
+    ),
+    m.Attach(1, "default", {"batch_size": 128, "seed": 0, "shuffle": None}, 4712),
+    m.Welcome(DECLARATION, {"files": 12, "workers": 2, "shuffle": True}),
+    m.Refused(ERROR),
+    m.BeginPass(3, 2),
+    m.LeavePass(3),
+    m.Need(3, 1, 1000, 2000),
+    m.BatchHead(3, 0, 128, 128, 4096, 0),
+    m.PassEnd(3, 12, 1500, 3, True),
+    m.Failed(3, ERROR),
+    m.Detach(),
+    m.AskStats(),
+    m.Stats({"samples": 1500, "rate": 0.5, "workers": [{"pid": 1}]}),
+    m.Probe(),
+    m.Closing("it ended"),
+)

@@ -1,0 +1,149 @@
+"""Running providers and programs as a user does, and what is seen of it: batches, errors, the screen."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydp2
+from pydp2.errors import Error
+
+DEADLINE = 60  # seconds; what lasts longer hangs
+
+
+@dataclass
+class Seen:
+    """What a trainer got of a pass: the first slot of each batch, and the error that ended it."""
+
+    batches: list[list[Any]] = field(default_factory=list)
+    error: Error | None = None
+
+    @property
+    def samples(self) -> list[Any]:
+        return [value for batch in self.batches for value in batch]
+
+    @property
+    def text(self) -> str:
+        return str(self.error)
+
+
+def consume(data: pydp2.Client, each: Callable[[pydp2.Batch], object] = len) -> Seen:
+    """The next pass of ``data``; ``each`` is called with every batch as it comes."""
+    seen = Seen()
+    try:
+        for batch in data:
+            seen.batches.append(batch[0].tolist())
+            each(batch)
+    except Error as error:
+        seen.error = error
+    return seen
+
+
+def one_pass(files: Sequence[str] | str | Path, provider: str, **options: Any) -> Seen:
+    """One unshuffled pass of a service of two workers, in batches of 4."""
+    with pydp2.load(files, provider, **{"batch_size": 4, "workers": 2, "shuffle": False} | options) as data:
+        return consume(data)
+
+
+@pytest.fixture
+def no_hang() -> Iterator[None]:
+    """What never ends fails its test instead of the whole run."""
+
+    def expired(*_: object) -> None:
+        raise TimeoutError(f"the test hangs: it did not end within {DEADLINE} seconds")
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.alarm(DEADLINE)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+class Program:
+    """A program of the user's that runs: a Python process with its own session, whose output is collected."""
+
+    def __init__(self, code: str, folder: Path, *words: str) -> None:
+        script = folder / "program.py"
+        script.write_text(code)
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", str(script), *words], cwd=folder, env=environment, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        self.pid = self.process.pid
+        self.lines: list[str] = []
+        self.screen = ""
+        """What it and its processes wrote to stderr."""
+        self._readers = [threading.Thread(target=read, daemon=True) for read in (self._read_out, self._read_err)]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_out(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def _read_err(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.screen += line
+
+    def said(self, beginning: str, seconds: float = 20.0) -> str:
+        """The first line of stdout that begins so, once it is there."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for line in list(self.lines):
+                if line.startswith(beginning):
+                    return line
+            if self.process.poll() is not None and not self._readers[0].is_alive():
+                break
+            time.sleep(0.005)
+        raise AssertionError(f"no line {beginning!r}; stdout: {self.lines}, stderr: {self.screen}")
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def ended(self, seconds: float = 5.0) -> int:
+        """Its exit status, once it has ended and nothing writes to its output any more: its service ended too."""
+        status = self.process.wait(seconds)
+        for reader in self._readers:
+            reader.join(seconds)
+            assert not reader.is_alive(), f"its output is still open; stderr so far: {self.screen}"
+        return status
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        for reader in self._readers:
+            reader.join(10)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
+    """``program(code, *words)`` starts a program in the test's folder; it is killed when the test ends."""
+    started: list[Program] = []
+
+    def start(code: str, *words: str) -> Program:
+        folder = tmp_path / f"program-{len(started)}" if started else tmp_path
+        folder.mkdir(exist_ok=True)
+        started.append(Program(code, folder, *words))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()

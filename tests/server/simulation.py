@@ -1,0 +1,437 @@
+"""A service in one thread: the real coordinator, job, reading, ledger, stream and the real workers' loop, between them
+messages that a seeded scheduler delivers when it likes.
+
+What is simulated is the world alone: processes that start late, clocks, messages under way, kills at any moment, a
+trainer that takes batches when it wants. Every message is encoded and decoded as on the wire.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from pydp2 import CacheType, integer_value, integer_value_sequence, provider
+from pydp2.cache import PassCache
+from pydp2.errors import Error, FileCondemned, SampleTooLarge
+from pydp2.inputs.declaration import Declaration
+from pydp2.protocol import messages as m
+from pydp2.protocol.moves import Role, State, worker_link
+from pydp2.protocol.ranges import HOLE_COST, SAMPLE_COST
+from pydp2.protocol.seat import FILE, Seat
+from pydp2.server.actions import Fatal, Log, Send, Spawn, WorkerGone, WorkerReady
+from pydp2.server.chunks import ranges
+from pydp2.server.coordinator import Coordinator
+from pydp2.server.job import Broke, Job, JobPlan, Over, Ready
+from pydp2.worker import builder
+from pydp2.worker.runner import Runner
+
+TYPES = {"file": integer_value(1 << 20), "y": integer_value(1 << 20), "weight": integer_value(100),
+         "data": integer_value_sequence(2)}  # fmt: skip
+STEPS = 400_000
+
+
+class Stuck(AssertionError):
+    """Nobody can move, or for too long nobody came to an end."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    weight: int = 1
+    values: int = 0  # in its sequence: what makes it small or large
+
+
+@dataclass(frozen=True)
+class Bad:
+    late: bool = False  # its defect shows only when a chunk is judged
+
+
+@dataclass(frozen=True)
+class Script:
+    """What ``process`` does with one file."""
+
+    items: tuple[Sample | Bad, ...] = ()
+    raises: bool = False
+    poison: int | None = None  # asking for this sample kills the worker
+
+
+@dataclass(frozen=True)
+class Case:
+    """One simulation: the data, the options, and what the scheduler may do."""
+
+    files: tuple[Script, ...]
+    plan: JobPlan
+    seed: int
+    workers: int = 2
+    budget: int = 1 << 20
+    pool_size: int = -1
+    min_pool_size: int = -1
+    can_over: bool = True
+    skip: bool = False
+    cache_limit: int | None = None
+    kills: int = 0
+    leaves: int = 0
+    slow_starts: bool = False
+    hung_starts: int = 0  # of the first workers so many never get ready
+    passes: int = 1
+
+
+@dataclass
+class Outcome:
+    """What the trainer saw of one pass."""
+
+    pass_id: int
+    batches: list[list[tuple[int, int]]] = field(default_factory=list)
+    pool_weights: list[int] = field(default_factory=list)
+    padding: int = 0
+    error: Error | None = None
+    dropped: int = 0
+    facts: list[tuple[int, int, str]] = field(default_factory=list)
+    whole: bool = False  # it came to its end
+    cached: frozenset[int] = frozenset()  # files that the cache had when it began
+
+
+class _Pause(BaseException):
+    """The scheduler takes over. No Exception, so that nobody on the way mistakes it for one."""
+
+
+class _Wire:
+    """A worker's end of the line; what a dead worker sends goes nowhere."""
+
+    def __init__(self) -> None:
+        self.sent: deque[list[bytes]] = deque()
+        self.dead = False
+
+    def send(self, frames: list[Any]) -> None:
+        if not self.dead:
+            self.sent.append([bytes(f) if isinstance(f, bytes) else np.ascontiguousarray(f).tobytes() for f in frames])
+
+
+class _Surroundings:
+    """No process, so nothing to put back."""
+
+    def __init__(self, row: array[int]) -> None:
+        self._row = row
+
+    def turn_to(self, file: int) -> None:
+        self._row[FILE] = file
+
+    def settle(self) -> None:
+        pass
+
+
+class Worker(Runner):
+    """The real loop of a worker, stopped and resumed by the scheduler wherever it looks for messages."""
+
+    def __init__(self, world: World, number: int, seat: int) -> None:
+        self.world, self.number, self.seat = world, number, seat
+        self.wire = _Wire()
+        self.inbox: deque[bytes] = deque()
+        self.fuel = 0
+        self.idle = False
+        self.killed_while: tuple[int, int, int, int] | None = None
+        self.row = array("q", bytes(64))
+        link = worker_link(Role.WORKER)
+        link.state = State.READY
+        super().__init__(
+            self.wire,  # type: ignore[arg-type]
+            link,
+            world.provider(self),
+            world.names,
+            Seat(memoryview(self.row)),
+            _Surroundings(self.row),  # type: ignore[arg-type]
+            ahead=max(1, max(world.case.workers, 4) // world.case.workers),
+            timed=False,
+        )
+
+    def close(self) -> None:
+        self._forget()
+
+    @property
+    def open(self) -> int:
+        """Its generators of the pass that is read now."""
+        if any(isinstance(m.decode([message])[0], m.EndReading) for message in self.inbox):
+            return 0
+        return sum(task.started for task in self._tasks.values())
+
+    def die(self) -> None:
+        self.wire.dead = True
+        self.killed_while = Seat(memoryview(self.row)).running
+
+    def step(self, fuel: int) -> None:
+        """Run until the fuel is spent or there is nothing to do."""
+        self.fuel = fuel
+        try:
+            self.run()
+        except _Pause:
+            pass
+
+    def _receive(self, timeout_ms: int) -> None:
+        random = self.world.random
+        if self.wire.dead:
+            raise _Pause
+        count = min(len(self.inbox), random.choice([0, 1, 1, 2, 9]) + (timeout_ms < 0))
+        for _ in range(count):
+            message, _ = m.decode([self.inbox.popleft()])
+            self._link.received(message)
+            self._obey(message)
+        self.idle = timeout_ms < 0 and not count
+        self.fuel -= 1
+        if self.idle or self.fuel < 0:
+            raise _Pause
+        if random.random() < 0.1:
+            self._flush()  # as when about 20 ms have passed
+
+
+class World:
+    """Everything around the pure core."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.random = Random(case.seed)
+        self.names = [str(i) for i in range(len(case.files))]
+        self.coordinator = Coordinator(case.workers)
+        self.workers: dict[int, Worker] = {}
+        self.starting: list[tuple[int, int]] = []
+        self.late: deque[tuple[int, list[bytes]]] = deque()  # what killed workers had sent
+        self.kills = case.kills
+        self.leaves = case.leaves
+        self.deaths: Counter[tuple[int, int]] = Counter()
+        self.opened: Counter[tuple[int, int]] = Counter()  # runs of process by number of the pass begun, and file
+        self.logs: list[Log] = []
+        self.outcomes: list[Outcome] = []
+        self.delivered = 0
+        self.steps = 0
+        self.most_open = 0
+        largest = max((item.values for s in case.files for item in s.items if isinstance(item, Sample)), default=0)
+        self.largest = sample_bytes(largest) + SAMPLE_COST
+        self.declaration = self.provider(None).declaration
+        self.cache: PassCache[Any] | None = None if case.cache_limit is None else PassCache(case.cache_limit)
+        self.job = self._new_job()
+
+    def _new_job(self) -> Job:
+        case = self.case
+        return Job(
+            case.plan, Declaration.from_wire(self.declaration.to_wire()), files=len(case.files),
+            label=lambda file: self.names[file], budget=case.budget, workers=case.workers, skip_errors=case.skip,
+            cache=self.cache,
+        )  # fmt: skip
+
+    # -- the user's code -----------------------------------------------------------------------------------------------
+    def provider(self, worker: Worker | None) -> Any:
+        case = self.case
+
+        def process(settings: Any, filename: str) -> Iterator[Any]:
+            number = int(filename)
+            script = case.files[number]
+            self.opened[len(self.outcomes) - 1, number] += 1
+            for y, item in enumerate((*script.items, None)):
+                self._ask(worker, script, number, y)
+                if isinstance(item, Sample):
+                    yield {"file": number, "y": y, "weight": item.weight, "data": [1] * item.values}
+                elif isinstance(item, Bad):
+                    yield {"file": number, "y": 1 << 30 if item.late else None, "weight": 0, "data": []}
+            if script.raises:
+                raise LookupError("as the script says")
+
+        made = provider(
+            input_types=TYPES, pool_size=case.pool_size, min_pool_size=case.min_pool_size, should_shuffle=True,
+            can_over_batch_size=case.can_over, calc_batch_size=_weight, check=True, check_fail_continue=True,
+            cache=CacheType.NO_CACHE if case.cache_limit is None else CacheType.CACHE_PASS_IN_MEM,
+        )(process)  # fmt: skip
+        return made.start()
+
+    def _ask(self, worker: Worker | None, script: Script, file: int, y: int) -> None:
+        """``next()`` runs: the one moment in which a death has somebody to blame."""
+        assert worker is not None
+        killed = script.poison == y
+        if not killed and self.kills and self.deaths[file, y] < 2 and self.random.random() < 0.01:
+            self.kills -= 1
+            killed = True
+        if killed and not worker.wire.dead:
+            self.deaths[file, y] += 1
+            worker.die()
+
+    # -- the scheduler -------------------------------------------------------------------------------------------------
+    def run(self) -> list[Outcome]:
+        """All passes; what came of each."""
+        try:
+            self._do(self.coordinator.start())
+            pass_id = 0
+            while len([o for o in self.outcomes if o.whole]) < self.case.passes:
+                pass_id = self._pass(pass_id)
+            return self.outcomes
+        finally:
+            for worker in self.workers.values():
+                worker.close()
+
+    def _pass(self, pass_id: int) -> int:
+        files = range(len(self.names))
+        outcome = Outcome(pass_id, cached=frozenset(f for f in files if self.cache is not None and self.cache.has(f)))
+        self.outcomes.append(outcome)
+        self._do(self.coordinator.read(None))
+        self._do(self.coordinator.read(self.job.begin(pass_id, self.random.randint(1, 3))))
+        self.delivered = 0
+        reading = self.job.reading
+        assert reading is not None
+        self._rounds(outcome)
+        while not outcome.whole:
+            self.steps += 1
+            if self.steps > STEPS:
+                raise Stuck(f"no end after {STEPS} steps")
+            if self.leaves and self.random.random() < 0.002:
+                self.leaves -= 1
+                self.job.leave()
+                self._do(self.coordinator.read(None))
+                if self.random.random() < 0.5:
+                    return pass_id + 1
+                self.job = self._new_job()  # another trainer: its passes have the same numbers again
+                return 0
+            self._event()
+            self._rounds(outcome)
+            self._check()
+        outcome.facts = list(reading.facts)
+        return pass_id + 1
+
+    def _event(self) -> None:
+        """One thing happens."""
+        random = self.random
+        able: list[Any] = [(self._deliver, w) for w in self.workers.values() if w.wire.sent]
+        able += [(self._work, w) for w in self.workers.values() if w.inbox or not w.idle]
+        if self.delivered:
+            able.append((self._take, None))
+        if self.starting and (not self.case.slow_starts or random.random() < 0.05 or not able):
+            able.append((self._started, None))
+        if not able:
+            raise Stuck("nobody can move")
+        if self.late and random.random() < 0.2:
+            self._chunk(*self.late.popleft())
+        if self.kills and self.workers and random.random() < 0.01:
+            self.kills -= 1
+            self._bury(random.choice(list(self.workers.values())))
+            return
+        act, argument = random.choice(able)
+        act(argument)
+
+    def _work(self, worker: Worker) -> None:
+        worker.step(self.random.choice([1, 1, 2, 5, 30]))
+        self.most_open = max(self.most_open, sum(w.open for w in self.workers.values()))
+        if worker.wire.dead:
+            self._bury(worker)
+
+    def _deliver(self, worker: Worker) -> None:
+        self._chunk(worker.number, worker.wire.sent.popleft())
+
+    def _take(self, _: None) -> None:
+        count = self.random.randint(1, self.delivered)
+        self.delivered -= count
+        self.job.credit += count
+
+    def _started(self, _: None) -> None:
+        number, seat = self.starting.pop(0)
+        if 1 <= number <= self.case.hung_starts:
+            return
+        self.workers[number] = Worker(self, number, seat)
+        self._do(self.coordinator.handle(WorkerReady(number, self.declaration.to_wire())))
+
+    def _bury(self, worker: Worker) -> None:
+        """``worker`` is dead. Of what it had sent, some comes before the news, the rest after."""
+        if not worker.wire.dead:
+            worker.die()
+        del self.workers[worker.number]
+        sent = worker.wire.sent
+        for _ in range(self.random.choice([0, len(sent), self.random.randint(0, len(sent))])):
+            self._chunk(worker.number, sent.popleft())
+        self.late.extend((worker.number, frames) for frames in sent)
+        self._do(self.coordinator.handle(WorkerGone(worker.number, worker.killed_while, "was killed")))
+        worker.close()
+
+    # -- what the server's loop does -----------------------------------------------------------------------------------
+    def _chunk(self, number: int, frames: list[bytes]) -> None:
+        message, body = m.decode(frames)
+        assert isinstance(message, m.Chunk)
+        reading = self.coordinator.reading
+        if reading is None or reading.pass_id != message.pass_id:
+            return
+        for part, run in ranges(message, [memoryview(f) for f in body], self.declaration):
+            reading.commit(number, part, run)
+        for item in message.blocked:
+            reading.blocked(number, *item)
+
+    def _rounds(self, outcome: Outcome) -> None:
+        self._do(self.coordinator.dispatch())
+        while not outcome.whole:
+            match self.job.pull():
+                case None:
+                    break
+                case Ready(cut, columns):
+                    sample = columns.arrays
+                    files, ys = sample[0][0].tolist(), sample[1][0].tolist()
+                    outcome.batches.append(list(zip(files, ys, strict=True)))
+                    outcome.pool_weights.append(cut.pool_weight)
+                    outcome.padding += cut.padding
+                    self.delivered += 1
+                    self._check()
+                case Over(_, _, dropped, _):
+                    outcome.dropped = dropped
+                    outcome.whole = True
+                case Broke(error):
+                    outcome.error = error
+                    outcome.whole = True
+        if outcome.whole:
+            self._do(self.coordinator.read(None))
+        self._do(self.coordinator.dispatch())
+
+    def _do(self, actions: Any) -> None:
+        for action in actions:
+            match action:
+                case Send(number, message):
+                    worker = self.workers.get(number)
+                    if worker is not None:
+                        worker.inbox.append(m.encode(message))
+                case Spawn(number, seat):
+                    self.starting.append((number, seat))
+                case Log():
+                    self.logs.append(action)
+                case Fatal(error):
+                    raise error
+
+    def _check(self) -> None:
+        """What holds at every moment."""
+        reading = self.job.reading
+        lanes = self.case.plan.interleave
+        assert self.most_open <= lanes + max(self.case.workers, 4), f"{self.most_open} generators are open"
+        if reading is None:
+            return
+        # A dropped sample is known to be one only when it is there, at worst when its chunk is judged.
+        slack = HOLE_COST * sum(len(entry.holes) for entry in reading.entries.values())
+        each = builder.MAX_ROWS * (1 + 2 + self.case.kills)  # once for every attempt
+        assert all(HOLE_COST * (len(e.holes) - each) <= reading.credit.share for e in reading.entries.values())
+        assert reading.credit.used <= self.case.budget + self.largest + slack, f"{reading.credit.used} bytes are in use"
+
+
+def _weight(values: list[Any]) -> int:
+    return int(values[2])
+
+
+def sample_bytes(values: int) -> int:
+    """Bytes of the columns of a sample with so many values in its sequence."""
+    from pydp2.inputs import Packer
+    from pydp2.inputs.spec import Slots
+
+    return Packer(Slots(tuple(TYPES.values()), tuple(TYPES)), strict=True).add([0, 0, 0, [1] * values])
+
+
+def where(error: Error) -> tuple[str, int, int]:
+    """An error of the stream in the oracle's words: what, file, ordinal."""
+    words = str(error).replace(",", "").replace(":", "").split()
+    assert (words[0], words[2]) == ("file", "sample"), error
+    kind = "too large" if isinstance(error, SampleTooLarge) else "raised"
+    assert isinstance(error, FileCondemned) or kind == "too large" or "as the script says" in str(error), error
+    return kind, int(words[1]), int(words[3])
+

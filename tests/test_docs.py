@@ -1,0 +1,324 @@
+"""What README.md and docs/ say is run: Python blocks, commands, tables. See also tests/test_house.py."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from pydp2_cli import main
+
+import pydp2
+from pydp2.config import JOB_OPTIONS, SERVICE_OPTIONS, Option, number_of_bytes
+from pydp2.engine import output
+from pydp2.order.files import TURNS
+from pydp2.order.pool import SNAPSHOT_MIN
+from pydp2.order.words import ORDER_VERSION
+from pydp2.protocol import messages, moves, plain, ranges
+from pydp2.providers.decorator import provider
+from pydp2.server.ledger import DEATHS
+from pydp2.worker import builder
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+DEADLINE = 60.0
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """The fenced blocks of a page in one language, with the line that each begins at."""
+    text = page.read_text("utf-8")
+    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start()) + 2, match[1]) for match in found]
+
+
+def cases(language: str, pages: tuple[Path, ...] = PAGES) -> list[Any]:
+    return [
+        pytest.param(page, code, id=f"{page.name}:{line}") for page in pages for line, code in blocks(page, language)
+    ]
+
+
+def files_of(page: Path) -> Iterator[tuple[str, str]]:
+    """Blocks that say in their first line which file they are, as in ``# my_provider.py``."""
+    for language in ("python", "toml"):
+        for _, code in blocks(page, language):
+            if named := re.match(r"# (\w+\.(?:py|toml))\n", code):
+                yield named[1], code
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the digits, as the pages assume it."""
+    shutil.copytree(ROOT / "sample_data/digits", tmp_path / "digits", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "digits"
+
+
+def run(command: list[str], folder: Path, seconds: float = DEADLINE) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=seconds)
+    assert done.returncode == 0, f"{shlex.join(command)} exited with {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+# -- Python blocks -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("page", "code"), cases("python"))
+def test_a_python_block_runs_in_a_folder_with_the_digits(page: Path, code: str, folder: Path) -> None:
+    for name, content in files_of(page):
+        (folder / name).write_text(content, "utf-8")
+    (folder / "block.py").write_text(code, "utf-8")
+    address = re.search(r'connect\("(ipc://[^"]+)"', code)
+    if address is None:
+        run([sys.executable, "block.py"], folder)
+        return
+    serve = next(line for line in commands(page) if line.startswith("pydp2 serve") and address[1] in line)
+    with serving(serve, folder):
+        run([sys.executable, "block.py"], folder)
+
+
+@contextmanager
+def serving(command: str, folder: Path) -> Iterator[None]:
+    """The command runs beside the block; it has printed its address."""
+    arguments = [sys.executable, "-m", *shlex.split(command)]
+    with subprocess.Popen(arguments, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert "://" in process.stdout.readline()
+            yield
+        finally:
+            process.terminate()
+        assert process.wait(DEADLINE) == 143
+
+
+def test_the_readme_shows_code_that_is_run() -> None:
+    assert len(blocks(ROOT / "README.md", "python")) >= 4
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+def commands(page: Path) -> list[str]:
+    """Each command of the shell blocks of a page, one by one, without comments."""
+    lines = [line for _, code in blocks(page, "sh") for line in code.replace("\\\n", " ").splitlines()]
+    whole = [re.sub(r"\s+#.*", "", line).strip() for line in lines]
+    return [part.strip() for line in whole if line and not line.startswith("#") for part in line.split("&&")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_on_a_page_exists_with_its_options(page: Path) -> None:
+    known = {"python3", "pip", "pytest", "ruff", "mypy", "git", "cd", ".ci/run", "eval"}
+    for line in commands(page):
+        name, *arguments = shlex.split(line)
+        name = name.removeprefix(".venv/bin/")
+        if name != "pydp2":
+            assert name in known, line
+            continue
+        check_command(arguments, line)
+
+
+def check_command(arguments: list[str], line: str) -> None:
+    """The command and each option in ``arguments`` exist."""
+    if not arguments or arguments[0].startswith("-"):
+        return
+    command = main.commands.get(arguments[0])
+    assert command is not None, line
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    for argument in arguments[1:]:
+        if argument.startswith("-"):
+            assert argument.partition("=")[0] in options | {"--help"}, line
+
+
+def test_the_table_of_commands_is_that_of_the_program() -> None:
+    table = tables(ROOT / "README.md")["command"]
+    assert set(table) == {f"pydp2 {name}" for name in main.commands}
+    assert all(isinstance(command, click.Command) for command in main.commands.values())
+
+
+def test_the_run_of_checks_takes_the_test_command_from_the_readme(tmp_path: Path) -> None:
+    script = (ROOT / ".ci/run").read_text("utf-8")
+    extraction = next(line for line in script.splitlines() if "README.md" in line and line.startswith("tests="))
+    shown = subprocess.run(
+        ["bash", "-c", f'{extraction}\nprintf %s "$tests"'], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert shown in [line for _, code in blocks(ROOT / "README.md", "sh") for line in code.splitlines()]
+    assert shown.endswith("pytest")
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+def tables(page: Path) -> dict[str, dict[str, list[str]]]:
+    """The tables of a page by the heading of their first column: first cell of each row to the other cells."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for block in re.findall(r"(?:^\|.*\|\n)+", page.read_text("utf-8"), re.MULTILINE):
+        head, _, *rows = [
+            [cell.strip().strip("`") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.splitlines()
+        ]
+        found[head[0]] = {row[0]: row[1:] for row in rows}
+    return found
+
+
+def raw_cells(page: Path, heading: str) -> list[str]:
+    """The first column of one table, as it is written."""
+    lines = page.read_text("utf-8").partition(f"| {heading} |")[2].splitlines()[2:]
+    return [line.split("|")[1].strip() for line in takewhile(lambda line: line.startswith("|"), lines)]
+
+
+@pytest.mark.parametrize(("heading", "options"), [("service option", SERVICE_OPTIONS), ("job option", JOB_OPTIONS)])
+def test_the_table_of_options_has_their_names_and_defaults(heading: str, options: dict[str, Option]) -> None:
+    table = tables(ROOT / "README.md")[heading]
+    assert list(table) == list(options)
+    assert {name: row[0] for name, row in table.items()} == {name: shown(name, o) for name, o in options.items()}
+
+
+def shown(name: str, option: Option) -> str:
+    """The default of an option as the table writes it."""
+    if option.required:
+        return "needed"
+    if name == "pool_bytes":
+        assert option.default == number_of_bytes(name, "1GiB")
+        return '"1GiB"'
+    return repr(option.default).replace("'", '"')
+
+
+def test_the_table_of_provider_arguments_has_their_names_and_defaults() -> None:
+    table = tables(ROOT / "README.md")["argument of @provider"]
+    parameters = {
+        name: parameter.default
+        for name, parameter in inspect.signature(provider).parameters.items()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    }
+    assert list(table) == list(parameters)
+    shown = {name: row[0] for name, row in table.items()}
+    assert shown == {n: "NO_CACHE" if n == "cache" else repr(default) for n, default in parameters.items()}
+
+
+def test_the_messages_under_troubleshooting_are_those_of_the_code() -> None:
+    """Placeholders (one capital letter, y, 'x', …) stand for what differs; what is between them is compared."""
+    texts = [
+        node.value
+        for file in (ROOT / "pydp2").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    quoted = [cell for cell in raw_cells(ROOT / "README.md", "you see") if cell.startswith("`")]
+    assert len(quoted) >= 10
+    for cell in quoted:
+        for fragment in re.split(r"…|'x'|\b[A-Zy]\b", cell.strip("`")):
+            assert len(fragment) < 10 or any(fragment.strip() in text for text in texts), (
+                f"{cell}: nobody says {fragment!r}"
+            )
+
+
+FIGURES = [
+    ("order.md", "drawn once per file from {}", ", ".join(map(str, TURNS))),
+    ("order.md", "once max({}, a quarter of the pool)", SNAPSHOT_MIN),
+    ("order.md", "the bytes of its columns and {} more", ranges.SAMPLE_COST),
+    ("order.md", "more, a hole {} (its reason", ranges.HOLE_COST),
+    ("order.md", "there are L of them (`interleave`, default {})", JOB_OPTIONS["interleave"].default),
+    ("architecture.md", "| header | {} KiB", messages.HEADER_LIMIT >> 10),
+    ("architecture.md", "its wire version (now {})", messages.WIRE_VERSION),
+    ("architecture.md", "a version of its own (now {})", ORDER_VERSION),
+    ("architecture.md", "| `args` | {} MiB", plain.MAX_BYTES >> 20),
+    ("architecture.md", " MiB, {} levels", plain.MAX_DEPTH),
+    ("architecture.md", "at most {} rows or", builder.MAX_ROWS),
+    ("architecture.md", "rows or {} KiB", builder.MAX_BYTES >> 10),
+    ("architecture.md", "| what workers print | {} MB/s", output.RATE // 10**6),
+]
+
+
+@pytest.mark.parametrize(("page", "text", "figure"), FIGURES)
+def test_the_figures_in_the_docs_are_those_of_the_code(page: str, text: str, figure: object) -> None:
+    assert DEATHS == 3  # written out as a word, in many places
+    assert text.format(figure) in " ".join((ROOT / "docs" / page).read_text("utf-8").split())
+
+
+# -- tables that are written by this file ------------------------------------------------------------------------------
+def messages_table() -> str:
+    lines = ["| message | fields | meaning |", "|---|---|---|"]
+    for name, message in messages.MESSAGES.items():
+        named = ", ".join(f"`{field.name}`" for field in fields(message)) or "none"
+        body = ", then frames" if message.has_body else ""
+        meaning = " ".join((message.__doc__ or "").partition("\n\n")[0].split())
+        meaning = re.sub(r":class:`(\w+)`", r"`\1`", meaning).replace("``", "`")
+        lines.append(f"| `{name}` | {named}{body} | {meaning} |")
+    return "\n".join(lines)
+
+
+def moves_table(table: moves.Table) -> str:
+    """State by state what each side may say, and where the link stands then."""
+    lines = ["| state | who | may send (→ state, where it changes) |", "|---|---|---|"]
+    for state in moves.State:
+        for role in moves.Role:
+            sent = [
+                f"`{message.__name__}`" + ("" if after is state else f" → {after.value}")
+                for (before, sender, message), after in table.items()
+                if (before, sender) == (state, role)
+            ]
+            if sent:
+                lines.append(f"| {state.value} | {role.value} | {', '.join(sent)} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("mark", "make"),
+    [
+        ("messages", messages_table),
+        ("moves: WORKER_LINK", lambda: moves_table(moves.WORKER_LINK)),
+        ("moves: CLIENT_LINK", lambda: moves_table(moves.CLIENT_LINK)),
+    ],
+)
+def test_the_protocol_in_the_docs_is_that_of_the_code(mark: str, make: Callable[[], str]) -> None:
+    """On a difference the block is written anew and the test fails: look at the change, and keep it if it is meant."""
+    page = ROOT / "docs/architecture.md"
+    before, opening, rest = page.read_text("utf-8").partition(f"<!-- {mark} -->\n")
+    assert opening, f"docs/architecture.md has no place for {mark}"
+    written, closing, after = rest.partition("<!-- end -->")
+    if written.strip() != make():
+        page.write_text(f"{before}{opening}{make()}\n{closing}{after}", "utf-8")
+        pytest.fail(f"docs/architecture.md, {mark}: was not that of the code, is now; read the difference")
+
+
+# -- links and words ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "sample_data/README.md"], ids=lambda p: p.name)
+def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        target, _, anchor = link.partition("#")
+        if "://" in target:
+            continue
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), f"{page.name} links to {link}"
+        if anchor and file.suffix == ".md":
+            assert anchor in anchors(file), f"{page.name} links to {link}"
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in links."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_public_function_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    for name in (
+        "load",
+        "launch",
+        "connect",
+        "check",
+        "peek",
+        "provider",
+        "Batch",
+        "Ragged",
+        "Csr",
+        "define_py_data_sources2",
+    ):
+        assert hasattr(pydp2, name)
+        assert name in text

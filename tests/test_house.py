@@ -1,0 +1,237 @@
+"""The house: which part may import which, and what must not be found anywhere (docs/architecture.md, "The house")."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import pydp2
+
+ROOT = Path(__file__).resolve().parents[1]
+CODE = ("pydp2", "cli", "sample_data")
+INSTALLED_AS = {"pydp2_cli": "cli", "pydp2_samples": "sample_data"}
+LIBRARIES = {  # numpy is at home everywhere
+    "zmq": {"transport"},
+    "msgpack": {"protocol", "server"},
+    "click": {"cli"},
+    "rich": {"cli"},
+    "matplotlib": {"cli"},
+    "sklearn": {"sample_data"},  # the script that made the digits
+}
+EXECUTING = {"pickle", "cPickle", "shelve", "dill", "cloudpickle", "joblib", "code", "runpy"}
+MOST_LINES = 400
+
+
+def python_files(*tops: str) -> list[Path]:
+    return [file for top in tops for file in sorted((ROOT / top).rglob("*.py"))]
+
+
+def part_of(file: Path) -> str:
+    """The row of the table that ``file`` belongs to."""
+    top, *rest = file.relative_to(ROOT).parts
+    if top != "pydp2":
+        return top
+    name = rest[0].removesuffix(".py")
+    return "pydp2" if name == "__init__" else name
+
+
+def module_of(file: Path) -> str:
+    parts = list(file.relative_to(ROOT).with_suffix("").parts)
+    parts[0] = next((name for name, top in INSTALLED_AS.items() if top == parts[0]), parts[0])
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Dotted names that ``file`` imports, wherever in it; ``from a import b`` gives ``a.b``."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: imports are written in full"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def ours(name: str) -> str | None:
+    """The part that the import ``name`` leads to, None for a foreign one."""
+    top, *rest = name.split(".")
+    if top in INSTALLED_AS:
+        return INSTALLED_AS[top]
+    if top != "pydp2":
+        return None
+    inside = rest and ((ROOT / "pydp2" / rest[0]).is_dir() or (ROOT / "pydp2" / f"{rest[0]}.py").is_file())
+    return rest[0] if inside else "pydp2"
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, set[str]]:
+    """Part to the parts that it may import, as docs/architecture.md says."""
+    text = (ROOT / "docs/architecture.md").read_text("utf-8")
+    block = text.partition("<!-- house -->")[2].partition("<!-- end -->")[0]
+    rows = [line.strip("|").split("|") for line in block.strip().splitlines()[2:]]
+    return {row[0].strip(" `"): set(re.findall(r"`(\w+)`", row[2])) for row in rows}
+
+
+def test_the_table_has_a_row_for_each_part_and_for_nothing_else(table: dict[str, set[str]]) -> None:
+    assert set(table) == {part_of(file) for file in python_files(*CODE)}
+
+
+def test_the_table_goes_one_way_only(table: dict[str, set[str]]) -> None:
+    above: set[str] = set()
+    for part, allowed in table.items():
+        if part != "sample_data":  # it stands below all code; the demo reads its lists
+            assert allowed - {"sample_data"} <= above, f"{part} may import what stands above it"
+        above.add(part)
+
+
+def test_every_part_imports_only_what_the_table_allows(table: dict[str, set[str]]) -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {name}: {part_of(file)} may not import {part}"
+        for file in python_files(*CODE)
+        for name in imports(file)
+        if (part := ours(name)) is not None and part not in table[part_of(file)] | {part_of(file)}
+    ]
+    assert wrong == []
+
+
+def test_libraries_are_imported_only_where_they_belong() -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in python_files(*CODE)
+        for name in imports(file)
+        if ours(name) is None and name.partition(".")[0] not in sys.stdlib_module_names | {"numpy"}
+        if part_of(file) not in LIBRARIES.get(name.partition(".")[0], set())
+        and not (file.parent / f"{name.partition('.')[0]}.py").exists()  # a script beside the data and its neighbour
+    ]
+    assert wrong == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    modules = {module_of(file): file for file in python_files("pydp2", "cli")}
+    graph: dict[str, set[str]] = {}
+    for module, file in modules.items():
+        graph[module] = set()
+        for name in imports(file):
+            target = name if name in modules else name.rpartition(".")[0]
+            # a package that gathers the names of its own modules is imported with each of them: no circle of ours
+            if target in modules and target != module and not module.startswith(f"{target}."):
+                graph[module].add(target)
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " → ".join((*path[path.index(module) :], module))
+        if module not in done:
+            for target in sorted(graph[module]):
+                visit(target, (*path, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def executing(tree: ast.Module) -> Iterator[str]:
+    """What in ``tree`` could run or build what was read from somewhere."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id="eval" | "exec" | "compile" | "__import__" as name):
+                yield f"line {node.lineno}: {name}"
+            case ast.Attribute(attr="recv_pyobj" | "send_pyobj" as name):
+                yield f"line {node.lineno}: {name}"
+            case ast.keyword(arg="allow_pickle"):
+                yield f"line {node.value.lineno}: allow_pickle"
+            case ast.ImportFrom(module="marshal"):
+                yield f"line {node.lineno}: from marshal"
+            case ast.Attribute(value=ast.Name(id="marshal"), attr=name) if name != "dumps":
+                # its bytes may be looked at as numbers, which is quick; reading them back builds objects
+                yield f"line {node.lineno}: marshal.{name}"
+
+
+def test_nothing_in_the_code_executes_what_it_read() -> None:
+    wrong = []
+    for file in python_files(*CODE):
+        wrong += [f"{file}: imports {name}" for name in imports(file) if name.partition(".")[0] in EXECUTING]
+        wrong += [f"{file}, {finding}" for finding in executing(ast.parse(file.read_text("utf-8")))]
+    assert wrong == []
+    assert len(list(executing(ast.parse("import marshal; marshal.loads(x); eval(y); np.load(z, allow_pickle=1)")))) == 3
+
+
+def test_no_file_of_the_code_is_longer_than_400_lines() -> None:
+    long = {
+        str(f.relative_to(ROOT)): n for f in python_files(*CODE) if (n := len(f.read_bytes().splitlines())) > MOST_LINES
+    }
+    assert long == {}
+
+
+def test_every_module_says_what_it_answers_for() -> None:
+    assert [
+        str(f.relative_to(ROOT)) for f in python_files(*CODE) if not ast.get_docstring(ast.parse(f.read_text()))
+    ] == []
+
+
+def public() -> dict[str, Any]:
+    """The public names: those of the star import, and those that are re-exported beside them."""
+    return {
+        name: value
+        for name, value in vars(pydp2).items()
+        if not name.startswith("_") and (name in pydp2.__all__ or not isinstance(value, ModuleType))
+    }
+
+
+def undocumented(name: str, value: Any) -> Iterator[str]:
+    if not (inspect.isclass(value) or inspect.isroutine(value)):
+        return
+    if not (inspect.getdoc(value) or "").strip():
+        yield name
+    if inspect.isclass(value):
+        for attribute, member in vars(value).items():
+            member = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if not attribute.startswith("_") and inspect.isfunction(member) and not (member.__doc__ or "").strip():
+                yield f"{name}.{attribute}"
+
+
+def test_every_public_name_and_its_methods_have_a_docstring() -> None:
+    names = public()
+    assert {"load", "launch", "connect", "Batch", "Client", "provider", "dense_vector"} <= set(names)
+    assert [text for name, value in names.items() for text in undocumented(name, value)] == []
+
+
+def test_every_folder_and_file_of_tests_mirrors_a_part_or_is_explained(table: dict[str, set[str]]) -> None:
+    text = (ROOT / "docs/architecture.md").read_text("utf-8")
+    explained = set(re.findall(r"^\| `(\w+)` ", text.partition("<!-- tests -->")[2].partition("<!-- end -->")[0], re.M))
+    folders = {p.name for p in (ROOT / "tests").iterdir() if p.is_dir() and any(p.glob("*.py"))}
+    files = {p.name.removeprefix("test_").removesuffix(".py") for p in (ROOT / "tests").glob("test_*.py")}
+    assert folders - set(table) - explained == set()
+    assert files - set(table) - {"docs", "house", "packaging"} == set()
+
+
+def tracked() -> list[Path]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout: which files belong to it cannot be told")
+    return [file for name in listed.decode().split("\0") if name and (file := ROOT / name).is_file()]
+
+
+def test_no_file_names_a_package_registry() -> None:
+    hosts = [f"{host}.{end}".encode() for host, end in (("pypi", "org"), ("pythonhosted", "org"), ("anaconda", "org"))]
+    named = [f.name for f in tracked() for host in hosts if host in f.read_bytes()]
+    assert named == []
+
+
+def test_every_suppression_of_a_checker_is_for_something_named() -> None:
+    bare = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in python_files(*CODE)
+        for number, line in enumerate(file.read_text("utf-8").splitlines(), 1)
+        if re.search(r"#\s*type:\s*ignore(?!\[)|#\s*noqa(?!:)", line)
+    ]
+    assert bare == []

@@ -1,0 +1,105 @@
+"""A hub and its lines, over each of the ways in which frames travel: every way keeps the same contract."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pydp2.transport import Gone, memory, sockets
+
+MAX_FRAME = 1 << 16
+
+
+class Joined:
+    """A hub, and lines to it on demand; all are closed at the end."""
+
+    def __init__(self, hub: Callable[[], Any], line: Callable[[Any, bool], Any]) -> None:
+        self._stack = contextlib.ExitStack()
+        self._line = line
+        self.hub = hub()
+        self._stack.callback(self.hub.close)
+
+    def line(self, watch: bool = False) -> Any:
+        line = self._line(self.hub, watch)
+        self._stack.callback(line.close)
+        return line
+
+    def hear(self, count: int = 1, seconds: float = 5.0) -> list[tuple[bytes, list[bytes]]]:
+        """The next ``count`` messages at the hub."""
+        poll = sockets.Poll()
+        poll.add(self.hub.handle)
+        heard: list[tuple[bytes, list[bytes]]] = []
+        while len(heard) < count:
+            received = self.hub.receive()
+            if received is None:
+                assert poll.wait(int(seconds * 1000)), f"only {len(heard)} of {count} messages came"
+            else:
+                heard.append((received[0], [bytes(frame) for frame in received[1]]))
+        return heard
+
+    def meet(self, line: Any) -> bytes:
+        """The hub's name for ``line``."""
+        line.send([b"hello"])
+        ((peer, frames),) = self.hear()
+        assert frames == [b"hello"]
+        return peer
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def joined(way: str, folder: Path, max_frame: int = MAX_FRAME) -> Iterator[Joined]:
+    if way == "memory":
+        ends = Joined(lambda: memory.Hub(max_frame), lambda hub, watch: memory.Line(hub, watch))
+        yield ends
+        ends.close()
+        return
+    theirs, ours = sockets.context(), sockets.context()  # as in two processes
+    address = f"ipc://{folder}/s" if way == "ipc" else "tcp://127.0.0.1:*"
+    ends = Joined(
+        lambda: sockets.Hub(theirs, address, max_frame),
+        lambda hub, watch: sockets.Line(ours, hub.address, watch=watch),
+    )
+    yield ends
+    ends.close()
+    ours.term()
+    theirs.term()
+
+
+def gone(ends: Joined, peer: bytes, seconds: float = 5.0) -> bool:
+    """Whether sending to ``peer`` fails within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            ends.hub.send(peer, [b"are you there"])
+        except Gone:
+            return True
+        time.sleep(0.005)
+    return False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _zeromq_has_its_thread() -> None:
+    """pyzmq starts a thread when it first sends without a copy, and keeps it: no test has left it behind."""
+    one = sockets.context()
+    hub = sockets.Hub(one, "tcp://127.0.0.1:*", -1)
+    line = sockets.Line(one, hub.address)
+    line.send([bytes(1 << 20)])
+    line.close()
+    hub.close()
+    one.term()
+
+
+@pytest.fixture(params=["memory", "ipc", "tcp"])
+def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Joined]:
+    yield from joined(request.param, tmp_path_factory.mktemp("s"))
+
+
+@pytest.fixture(params=["ipc", "tcp"])
+def socket_ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Joined]:
+    yield from joined(request.param, tmp_path_factory.mktemp("s"))

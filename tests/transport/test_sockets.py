@@ -1,0 +1,169 @@
+"""What only real sockets have: addresses, memory that is theirs, processes that die."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+from pydp2.errors import ServiceUnreachable
+from pydp2.transport import Hub, Line, buffers
+from pydp2.transport.sockets import context
+from tests.transport.conftest import MAX_FRAME, Joined, gone, joined
+
+LINUX = sys.platform == "linux"
+
+
+@pytest.fixture
+def zctx() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    one = context()
+    yield one
+    one.term()
+
+
+def test_an_address_that_cannot_be_bound_is_refused_with_the_way_out(
+    zctx: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
+) -> None:
+    first = Hub(zctx, "tcp://127.0.0.1:*", MAX_FRAME)
+    for address in (first.address, f"ipc://{tmp_path}/missing/s", f"ipc://{'x' * 200}", "nonsense://x", "tcp://x", ""):
+        with pytest.raises(ServiceUnreachable, match=r"^cannot bind .*; choose an address that is free"):
+            Hub(zctx, address, MAX_FRAME)
+    first.close()
+
+
+def test_an_address_that_is_none_cannot_be_connected_to(zctx: zmq.Context[zmq.Socket[bytes]]) -> None:
+    for address in ("nonsense://x", "tcp://", "tcp://127.0.0.1", "", "ipc://" + "x" * 200):
+        for watch in (False, True):
+            with pytest.raises(ServiceUnreachable, match="is not an address that can be connected to"):
+                Line(zctx, address, watch=watch)
+
+
+def test_a_watched_line_to_nobody_is_lost(zctx: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> None:
+    free = Hub(zctx, "tcp://127.0.0.1:*", MAX_FRAME)
+    address = free.address
+    free.close()
+    for nobody in (address, f"ipc://{tmp_path}/s"):
+        line = Line(zctx, nobody, watch=True)
+        line.send([b"anybody there?"])
+        assert line.wait(5000)
+        assert line.lost
+        line.close()
+
+
+def test_the_address_of_a_hub_is_the_one_that_was_really_bound(zctx: zmq.Context[zmq.Socket[bytes]]) -> None:
+    hub = Hub(zctx, "tcp://127.0.0.1:*", MAX_FRAME)
+    assert int(hub.address.rpartition(":")[2]) > 0
+    hub.close()
+
+
+def test_large_frames_pass_in_both_directions_without_a_copy(tmp_path_factory: pytest.TempPathFactory) -> None:
+    for ends in joined("ipc", tmp_path_factory.mktemp("s"), max_frame=-1):
+        line = ends.line()
+        peer = ends.meet(line)
+        big = np.arange(24 << 20, dtype=np.uint8)
+        line.send([b"head", big])
+        ((_, frames),) = ends.hear(seconds=20)
+        assert frames[1] == big.tobytes()
+        ends.hub.send(peer, [b"head", big])
+        received = line.receive(20_000)
+        (array,) = buffers(received[1:])
+        assert np.shares_memory(array, np.frombuffer(received[1], np.uint8)), "large frames are not copied"
+        assert array.flags.writeable
+        assert np.array_equal(array, big)
+
+
+def test_a_small_array_keeps_nothing_but_itself_alive(socket_ends: Joined) -> None:
+    """libzmq lays small frames side by side in one buffer; an array over it would keep all of it."""
+    line = socket_ends.line()
+    peer = socket_ends.meet(line)
+    socket_ends.hub.send(peer, [b"x" * 100] * 10)
+    received = line.receive(5000)
+    arrays = buffers(received)
+    frames = [np.frombuffer(frame, np.uint8) for frame in received]
+    assert not any(np.shares_memory(array, frame) for array in arrays for frame in frames)
+    assert all(array.flags.owndata for array in arrays)
+
+
+def test_arrays_outlive_their_socket_and_context(tmp_path_factory: pytest.TempPathFactory) -> None:
+    kept = []
+    for ends in joined("ipc", tmp_path_factory.mktemp("s"), max_frame=-1):
+        line = ends.line()
+        peer = ends.meet(line)
+        ends.hub.send(peer, [np.full(1 << 20, 7, np.uint8), b"small"])
+        received = line.receive(5000)
+        kept += buffers(received)
+    assert kept[0].min() == kept[0].max() == 7
+    assert kept[1].tobytes() == b"small"
+
+
+@pytest.mark.skipif(not LINUX, reason="counts descriptors in /proc")
+def test_two_hundred_connections_leave_no_descriptor(tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = descriptors()
+    for i in range(200):
+        one = context()
+        hub = Hub(one, f"ipc://{tmp_path}/s{i % 7}", MAX_FRAME)
+        line = Line(one, hub.address, watch=i % 2 == 0)
+        line.send([b"x"])
+        if i % 3 == 0:
+            assert line.wait(0) in (False, True)
+        for end in (line, hub) if i % 5 else (hub, line):
+            end.close()
+        one.term()
+    assert descriptors() == before
+
+
+CHILD = """
+import sys, time
+from pydp2.transport import Line
+from pydp2.transport.sockets import context
+line = Line(context(), sys.argv[1], watch=True)
+line.send([b"hello"])
+line.receive(-1)
+print("told", flush=True)
+line.wait(10000)
+print("lost" if line.lost else "not lost", flush=True)
+"""
+
+
+def test_a_peer_that_is_killed_is_gone(socket_ends: Joined) -> None:
+    child = subprocess.Popen([sys.executable, "-c", CHILD, socket_ends.hub.address])
+    ((peer, _),) = socket_ends.hear(seconds=20)
+    child.send_signal(signal.SIGKILL)
+    child.wait(10)
+    assert gone(socket_ends, peer, 10)
+
+
+def test_a_peer_that_lives_sees_that_the_hub_is_closed(socket_ends: Joined) -> None:
+    child = subprocess.Popen([sys.executable, "-c", CHILD, socket_ends.hub.address], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    ((peer, _),) = socket_ends.hear(seconds=20)
+    socket_ends.hub.send(peer, [b"x"])
+    assert child.stdout.readline() == b"told\n"
+    socket_ends.hub.close()
+    assert child.communicate(timeout=10)[0] == b"lost\n"
+
+
+def test_what_is_no_zeromq_at_all_does_not_disturb_a_hub(tmp_path_factory: pytest.TempPathFactory) -> None:
+    import socket as plain_socket
+
+    for ends in joined("tcp", tmp_path_factory.mktemp("s")):
+        host, _, port = ends.hub.address.removeprefix("tcp://").rpartition(":")
+        strangers = []
+        for text in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, b"\xff\0\0\0\0\0\0\0\1\x7f" + b"\xff" * 200, b""):
+            stranger = plain_socket.create_connection((host, int(port)), 5)
+            stranger.sendall(text)
+            strangers.append(stranger)
+        line = ends.line()
+        ends.hub.send(ends.meet(line), [b"fine"])
+        assert line.receive(5000) is not None
+        for stranger in strangers:
+            stranger.close()

@@ -1,0 +1,75 @@
+"""What a type checker sees of the public interface. Only checked, never run: ``mypy tests/typing/api.py``."""
+
+from collections.abc import Iterator
+from typing import Any, assert_type
+
+import numpy as np
+from numpy.typing import NDArray
+
+import pydp2
+from pydp2 import CacheType, dense_vector, integer_value, provider
+
+
+def hook(settings: Any, file_list: list[str], **kwargs: object) -> None:
+    settings.input_types = {"pixel": dense_vector(64, dtype=np.uint8, shape=(8, 8))}
+
+
+@provider(input_types={"pixel": dense_vector(64), "label": integer_value(10)}, pool_size=4096)
+def named(settings: Any, filename: str) -> Iterator[dict[str, object]]:
+    yield {"pixel": [0.0] * 64, "label": 1}
+
+
+@provider([integer_value(10)], should_shuffle="on", cache=CacheType.CACHE_PASS_IN_MEM, init_hook=hook)
+def positional(settings: Any, filename: str) -> Iterator[int]:
+    yield 1
+
+
+@provider(calc_batch_size=len, slots=[integer_value(10)])
+def legacy(settings: Any, filename: str) -> list[int]:
+    return [1, 2]
+
+
+assert_type(named, pydp2.Provider)
+assert_type(dense_vector(3), pydp2.InputType)
+
+for sample in named.samples("part-00.txt", args={"a": 1}, is_train=False):
+    assert_type(sample, list[Any])
+
+with pydp2.load("train.list", named, batch_size=128) as data:
+    assert_type(data, pydp2.Client)
+    assert_type(len(data), int)
+    assert_type(data.names, tuple[str, ...] | None)
+    for batch in data:
+        assert_type(batch, pydp2.Batch)
+        assert_type(batch.size, int)
+        assert_type(batch.padding, int)
+        for value in batch:
+            assert_type(value, NDArray[Any] | pydp2.Csr | pydp2.Ragged)
+
+with pydp2.launch(["a.txt", "b.txt"], "module.process", args={"n": 1}, workers=4, root=".") as service:
+    assert_type(service, pydp2.Service)
+    assert_type(service.address, str)
+    assert_type(service.stats(), dict[str, Any])
+    assert_type(service.connect(batch_size=1, seed=3), pydp2.Client)
+
+assert_type(pydp2.connect("ipc:///tmp/address", batch_size=1, timeout=2.0), pydp2.Client)
+
+train, test = pydp2.define_py_data_sources2("train.list", None, "module", "process", args={"n": 1})
+assert_type(train, pydp2.Source | None)
+if train is not None:
+    pydp2.load(train, batch_size=8).close()
+
+
+def use(ragged: pydp2.Ragged, csr: pydp2.Csr) -> None:
+    ragged.pad(0, length=10)
+    assert_type(len(ragged), int)
+    assert_type(csr.shape, tuple[int, int])
+    assert_type(csr.values, NDArray[np.float32] | None)
+
+
+try:
+    pydp2.launch("no.list", "no.process")
+except pydp2.errors.ListError as error:
+    assert_type(error, pydp2.errors.ListError)
+except pydp2.errors.Error:
+    pass

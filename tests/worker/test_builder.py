@@ -1,0 +1,315 @@
+"""Samples to ranges: whatever is bad, however files take turns and wherever chunks are cut, the same comes out."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pydp2.errors import BadSample, NotRepeatable, ProviderError
+from pydp2.inputs import Slots, dense_vector, frame_count, integer_value, sparse_float_vector_sequence
+from pydp2.protocol import messages as m
+from pydp2.protocol.ranges import OPEN, RAISED
+from pydp2.providers.where import place
+from pydp2.worker import builder as building
+from pydp2.worker.builder import MAX_BLOCKED, MAX_PARTS, MAX_ROWS, Builder
+from tests.worker.simulation import (
+    Yield,
+    again,
+    declaration,
+    expected,
+    fresh,
+    run_at_random,
+    task_of,
+)
+
+good = st.tuples(st.just("good"), st.integers(0, 99))
+bad = st.tuples(st.sampled_from(["bad type", "bad value", "bad weight"]), st.integers(0, 99))
+ends = st.sampled_from([("end", 0), ("end", 0), ("raise", 0)])
+files = st.lists(st.builds(lambda many, end: [*many, end], st.lists(good | good | bad, max_size=25), ends), min_size=1,
+                 max_size=4)  # fmt: skip
+flags = st.booleans()
+chooser = st.integers(0, 2**32).map(random.Random)
+
+
+@given(files, flags, flags, chooser, st.sampled_from([0.0, 0.05, 0.3, 0.7]))
+def test_what_comes_out_is_what_the_files_say(
+    files: list[list[Yield]], drop: bool, weighted: bool, choose: random.Random, cuts: float
+) -> None:
+    ledger = run_at_random(choose, files, declaration(drop=drop, weighted=weighted), cuts=cuts)
+    for file, content in enumerate(files):
+        assert ledger.found[file] == expected(content, drop=drop, weighted=weighted)
+
+
+@given(files, flags, chooser)
+def test_checksums_and_costs_depend_on_the_samples_alone(
+    files: list[list[Yield]], drop: bool, choose: random.Random
+) -> None:
+    """Not on the chunks, nor on the files that share them."""
+    declared = declaration(drop=drop, weighted=False)
+    runs = [run_at_random(choose, files, declared, cuts=cuts) for cuts in (0.0, 0.2, 0.8)]
+    for file in range(len(files)):
+        entries = [run.entries[file] for run in runs]
+        assert len({tuple(entry.crcs) for entry in entries}) == 1
+        assert len({entry.spent for entry in entries}) == 1
+        alone = run_at_random(choose, [files[file]], declared, cuts=0.1)
+        assert alone.entries[0].crcs == entries[0].crcs
+
+
+@given(files, flags, flags, chooser)
+def test_a_new_attempt_sends_what_is_missing_and_nothing_below(
+    files: list[list[Yield]], drop: bool, weighted: bool, choose: random.Random
+) -> None:
+    declared = declaration(drop=drop, weighted=weighted)
+    first = run_at_random(choose, files, declared, cuts=0.3)
+    starts = []
+    for file, marks in enumerate(first.marks):
+        open_marks = [mark for mark in marks if mark[0] < first.found[file].length or len(marks) > 1]
+        starts.append(again(file, choose.choice(open_marks)) if open_marks and choose.random() < 0.8 else fresh(file))
+    begun = [entry.committed for entry in starts]
+    second = run_at_random(choose, files, declared, starts, cuts=0.3)
+    for file, content in enumerate(files):
+        whole = expected(content, drop=drop, weighted=weighted)
+        found = second.found[file]
+        assert found.samples == [sample for sample in whole.samples if sample[0] >= begun[file]]
+        assert found.holes == [y for y in whole.holes if y >= begun[file]]
+        assert (found.end, found.length) == (whole.end, whole.length)
+        assert second.entries[file].crcs == first.entries[file].crcs
+        assert second.entries[file].spent == first.entries[file].spent
+
+
+@given(st.lists(good | good | bad, min_size=1, max_size=25), st.data(), flags, chooser)
+def test_a_file_that_does_not_repeat_itself_is_named_and_gives_nothing(
+    content: list[Yield], data: st.DataObject, weighted: bool, choose: random.Random
+) -> None:
+    declared = declaration(drop=True, weighted=False)
+    first = run_at_random(choose, [[*content, ("end", 0)]], declared, cuts=0.5)
+    committed, crcs, spent = data.draw(st.sampled_from(first.marks[0]))
+    if not committed:
+        return
+    at = data.draw(st.integers(0, committed - 1))
+    change = data.draw(st.sampled_from(["another value", "hole or not", "ends", "raises", "one more", "one less"]))
+    other = list(content)
+    kind, n = other[at]
+    match change:
+        case "another value":
+            other[at] = (kind, (n + 1) % 100)
+            if kind in ("bad type", "bad value"):
+                return  # a hole stays a hole, whatever was in it
+        case "hole or not":
+            other[at] = ("good" if kind in ("bad type", "bad value") else "bad value", n)
+        case "ends":
+            del other[at:]
+        case "raises":
+            other[at:] = [("raise", 0)]
+        case "one more":
+            other.insert(at, ("good", 77))
+        case "one less":
+            del other[at]
+
+    def seen(samples: list[Yield]) -> list[Any]:
+        shown = expected([*[*samples, ("end", 0)][:committed], ("end", 0)], drop=True, weighted=False)
+        return [shown.samples, shown.holes, shown.length]
+
+    if change != "raises" and seen(other) == seen(content):
+        return  # a run of equal samples: nobody could tell
+    if other[-1:] != [("raise", 0)]:
+        other.append(("end", 0))
+    second = run_at_random(choose, [other], declared, [again(0, (committed, crcs, spent))], cuts=0.3)
+    assert isinstance(second.errors[0], NotRepeatable)
+    assert "file f0: process() did not repeat itself" in str(second.errors[0])
+    assert f"its first {committed} samples" in str(second.errors[0])
+    assert second.found[0].samples == second.found[0].holes == []
+    assert second.entries[0].committed == committed
+
+
+def test_errors_are_told_at_their_place_and_keep_their_kind() -> None:
+    for kind, words in (("bad type", "id: expected"), ("bad value", "words: expected"), ("raise", "process raised")):
+        content = [("good", 1), ("good", 2), (kind, 3), ("good", 4), ("end", 0)]
+        ledger = run_at_random(random.Random(1), [content], declaration(drop=False, weighted=False), cuts=0.0)
+        error = ledger.errors[0]
+        assert isinstance(error, ProviderError if kind == "raise" else BadSample)
+        assert str(error).startswith("file f0, sample 2")
+        assert words.partition(":")[0] in str(error)
+        assert [sample[0] for sample in ledger.found[0].samples] == [0, 1]
+
+
+def test_calc_batch_size_that_raises_costs_its_own_sample_and_no_other() -> None:
+    content = [("good", 1), ("bad weight", 2), ("good", 3), ("end", 0)]
+    ledger = run_at_random(random.Random(1), [content], declaration(drop=True, weighted=True), cuts=0.0)
+    assert str(ledger.errors[0]) == "file f0, sample 1: calc_batch_size raised"
+    assert [sample[0] for sample in ledger.found[0].samples] == [0]
+
+
+def test_code_of_a_value_that_raises_leaves_the_builder_as_it_was() -> None:
+    class Hostile:
+        def __index__(self) -> int:
+            raise RuntimeError("hostile")
+
+        __len__ = __iter__ = __float__ = __array__ = __index__
+
+    declared = declaration(drop=False, weighted=False)
+    builder = Builder(declared, lambda error, task, y: place(error, "f", y))
+    task = task_of(fresh(0), declared)
+    assert builder.add(task, [1, [2]], lambda values: 1)
+    for values in ([Hostile(), [1]], [1, Hostile()], [1, [Hostile()]]):
+        try:
+            builder.add(task, values, lambda values: 1)  # type: ignore[arg-type]
+        except RuntimeError:
+            pass
+        else:  # it was found to be bad without its help
+            assert task.done
+            task.done = False
+            builder._segments[-1].state, builder._segments[-1].error = OPEN, None
+    (packed,) = builder.cut()
+    assert packed.columns.samples() == [[1, [2]]]
+    assert task.y == 1
+
+
+# -- headers -----------------------------------------------------------------------------------------------------------
+def headers(builder: Builder, blocked: int = MAX_BLOCKED) -> list[int]:
+    """The sizes of the headers of all that ``builder`` has, told beside as many files that wait as there can be."""
+    big = (1 << 62) - 1
+    sizes = []
+    for packed in builder.cut():
+        parts = [part.to_wire() for part in packed.parts]
+        sizes.append(len(m.encode(m.Chunk(big, big, parts, [[big] * 4] * blocked, big, big))))
+    return sizes
+
+
+def a_builder(slots: Slots | None = None) -> tuple[Builder, Any]:
+    declared = declaration(drop=True, weighted=False, slots=slots) if slots else declaration(drop=True, weighted=False)
+    builder = Builder(declared, lambda error, task, y: place(error, "file", y))
+
+    def task(file: int, start: int = 0) -> Any:
+        return task_of(fresh(file), declared)
+
+    return builder, task
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "一", "😀", "\udcff", "\0", '"'])
+def test_holes_with_long_reasons_and_an_error_stay_within_headers(letter: str) -> None:
+    builder, task = a_builder()
+    for file in range(MAX_PARTS):
+        one = task(file)
+        for _ in range(24 if file % 8 == 0 else 1):
+            long = letter * 500
+            builder.bad(one, BadSample(long, slot=long, expected=long, got=long))
+        builder.fail(one, ProviderError(letter * 100_000))
+    sizes = headers(builder)
+    assert max(sizes) <= m.HEADER_LIMIT
+
+
+def test_a_chunk_full_of_values_out_of_range_is_sent_as_several() -> None:
+    """They are found when it is cut: MAX_ROWS of them, each with its reason."""
+    builder, task = a_builder()
+    one = task(0)
+    for i in range(MAX_ROWS):
+        builder.add(one, [100 + i, []], lambda values: 1)
+    assert builder.full
+    chunks = builder.cut()
+    assert len(chunks) > 1
+    parts = [part for packed in chunks for part in packed.parts]
+    assert [part.first for part in parts] == [0, *np.cumsum([part.count for part in parts])[:-1].tolist()]
+    assert [hole[0] for part in parts for hole in part.holes] == list(range(MAX_ROWS))
+    assert all(len(m.encode(m.Chunk(0, 0, [part.to_wire()], [], 0, 0))) <= m.HEADER_LIMIT for part in parts)
+
+
+def test_good_rows_between_many_holes_stay_with_their_ordinals() -> None:
+    builder, task = a_builder()
+    one = task(0)
+    for i in range(3000):
+        builder.add(one, [i % 100 if i % 3 == 0 else 1000, []], lambda values: 1)
+    seen: list[tuple[int, int]] = []
+    for packed in builder.cut():
+        rows = iter(packed.columns.samples())
+        for part in packed.parts:
+            holes = {hole[0] for hole in part.holes}
+            seen += [(y, next(rows)[0]) for y in range(part.first, part.first + part.count) if y not in holes]
+        assert list(rows) == []
+    assert seen == [(i, i % 100) for i in range(0, 3000, 3)]
+
+
+def test_a_header_does_not_grow_with_the_number_of_slots() -> None:
+    slots = Slots(tuple(sparse_float_vector_sequence(10) for _ in range(1000)))
+    builder, task = a_builder(slots)
+    assert frame_count(slots) == 4000
+    for file in range(MAX_PARTS):
+        builder.add(task(file), [[]] * 1000, lambda values: 1)
+    (size,) = headers(builder)
+    assert size < 32_000
+
+
+def test_the_fullest_chunk_that_a_runner_lets_come_about_fits() -> None:
+    builder, task = a_builder(Slots((dense_vector(1), integer_value(5))))
+    while not builder.full:
+        one = task(len(builder._segments) + (1 << 40))
+        one.attempt = one.y = 1 << 40
+        one.start = 1 << 40
+        builder.add(one, [[1.0], 3], lambda values: 1)
+    sizes = headers(builder)
+    assert len(sizes) == 1
+    assert sizes[0] <= m.HEADER_LIMIT
+
+
+def test_room_for_parts_is_what_files_that_wait_leave() -> None:
+    big = (1 << 62) - 1
+    empty = m.encode(m.Chunk(big, big, [], [[big] * 4] * MAX_BLOCKED, big, big))
+    assert len(empty) + building._ROOM <= m.HEADER_LIMIT
+    error = msgpack.packb({"kind": "ProviderError", "message": "x" * 24_000, "builtin": "x" * 40})
+    assert building._HOLES_ROOM + len(error) + 80 <= building._ROOM
+
+
+def test_a_hand_is_sent_by_itself() -> None:
+    builder, task = a_builder()
+    one = task(3)
+    builder.add(one, [1, [1, 2]], lambda values: 1)
+    builder.add(one, [2, []], lambda values: 1)
+    before = one.spent
+    (packed,) = builder.cut(one)
+    assert [part.count for part in packed.parts] == [1]
+    assert one.hand is not None
+    assert one.spent + one.hand.cost == before
+    (part,) = (sent := builder.hand_part(one, one.hand)).parts
+    assert (part.first, part.count, part.rows, part.state) == (1, 1, 1, OPEN)
+    assert sent.columns.samples() == [[2, []]]
+    assert one.spent == before
+
+
+def test_a_sample_to_be_held_that_turns_out_bad_is_no_hand() -> None:
+    for drop, state in ((True, OPEN), (False, RAISED)):
+        declared = declaration(drop=drop, weighted=False)
+        builder = Builder(declared, lambda error, task, y: place(error, "f", y))
+        task = task_of(fresh(0), declared)
+        builder.add(task, [1, []], lambda values: 1)
+        builder.add(task, [500, []], lambda values: 1)
+        (packed,) = builder.cut(task)
+        assert task.hand is None
+        assert packed.parts[0].state == state
+        assert packed.columns.samples() == [[1, []]]
+
+
+def test_a_file_that_is_over_is_not_held_in_hand_either() -> None:
+    declared = declaration(drop=False, weighted=False)
+    builder = Builder(declared, lambda error, task, y: place(error, "f", y))
+    task = task_of(fresh(0), declared)
+    builder.add(task, [500, []], lambda values: 1)
+    builder.add(task, [1, []], lambda values: 1)
+    (packed,) = builder.cut(task)
+    assert task.done
+    assert task.hand is None
+    assert [(part.count, part.state) for part in packed.parts] == [(0, RAISED)]
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=200), chooser)
+def test_files_that_are_empty_or_tiny_travel_together(lengths: list[int], choose: random.Random) -> None:
+    contents: list[list[Yield]] = [[*(("good", k) for k in range(length % 3)), ("end", 0)] for length in lengths]
+    ledger = run_at_random(choose, contents, declaration(drop=False, weighted=False), cuts=0.0)
+    for file, content in enumerate(contents):
+        assert ledger.found[file] == expected(content, drop=False, weighted=False)
