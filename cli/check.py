@@ -45,7 +45,8 @@ def command(asked: Asked, limit: int | None, max_errors: int, as_json: bool) -> 
     """
     import pydp2
 
-    faulthandler.enable()  # C code of the user's that crashes shows where
+    if not faulthandler.is_enabled():
+        faulthandler.enable(2)  # C code of the user's that crashes shows where
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")  # as in a worker
     console = notes()
     sign = _Sign(console)

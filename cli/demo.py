@@ -22,7 +22,7 @@ PROMISED = 0.93
 """Held-out accuracy below which the demo says that it failed."""
 _BATCH = 32
 _PICTURE = "pydp2-demo.png"
-_HOW = 'pip install "pydp2[plot]"'
+_HOW = "pip install matplotlib"
 
 Step = Callable[[int, float], None]
 
@@ -106,11 +106,10 @@ def _tell(result: dict[str, Any]) -> None:
         f"samples/s      {result['samples_per_second']:,.0f}: {result['samples']:,} in {result['seconds']:.2f} s, "
         "from launch to the last batch"
     )
-    click.echo(
-        f"who waited     {WHO[result['bottleneck']]}: the trainer waited {waits['trainer_waited']:.2f} s and worked "
-        f"{waits['trainer_worked']:.2f} s, the workers waited {waits['workers_waited']:.2f} s and worked "
-        f"{waits['workers_worked']:.2f} s"
-    )
+    click.echo(f"who waited     {WHO[result['bottleneck']]}")
+    for who in ("trainer", "workers"):
+        waited, worked = waits[f"{who}_waited"], waits[f"{who}_worked"]
+        click.echo(f"               {who}: waited {waited:.2f} s, worked {worked:.2f} s")
     click.echo(f"picture        {result['picture'] or f'none: matplotlib is not installed ({_HOW})'}")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydp2_cli.output import size
 
 _SPAN = 5.0  # seconds that waits are taken over
+_MUCH, _LITTLE = 0.3, 0.1  # shares of their time that trainer or workers wait
 Stats = Mapping[str, Any]
 
 WHO = {
@@ -60,8 +61,8 @@ class Figures:
             parts.append(f"trainer waits {trainer:.0%}")
         if theirs is not None:
             parts.append(f"workers wait {theirs:.0%}")
-        if now["bottleneck"]:
-            parts.append(f"bottleneck: {now['bottleneck']}" if now["bottleneck"] != "balanced" else "no bottleneck")
+        if trainer is not None:
+            parts.append(_verdict(trainer, theirs or 0.0))
         return parts
 
     def _trainer(self) -> float | None:
@@ -84,6 +85,14 @@ class Figures:
 
 def _samples(stats: Stats) -> int:
     return int(stats["samples"])
+
+
+def _verdict(trainer: float, workers: float) -> str:
+    """Which of them is the bottleneck, from how much of its time each waits."""
+    if trainer > _MUCH:
+        # workers that wait as well are not what the trainer waits for
+        return "both wait: for short passes, or for the pool to fill" if workers > _MUCH else "bottleneck: workers"
+    return "bottleneck: trainer" if trainer < _LITTLE < workers else "no bottleneck"
 
 
 def _share(waited: float, worked: float) -> float | None:

@@ -47,16 +47,14 @@ def command(asked: Asked, as_json: bool) -> None:
         stack.callback(service.close)
         click.echo(json.dumps({"address": service.address, "pid": service.pid}) if as_json else service.address)
         console.print(_example(service.address, asked.job), style="dim", soft_wrap=True)
-        number = _watch(service, display)
+        number = _watch(service, display, console)
         if number is not None:
-            console.print(f"pydp2: ending the service ({signal.Signals(number).name})")
-            service.close()
             click.get_current_context().exit(128 + number)
         raise click.ClickException(_why(service))
 
 
-def _watch(service: Service, display: _Display) -> int | None:
-    """Show how it goes until a signal comes, which is given, or the server process ends: None."""
+def _watch(service: Service, display: _Display, console: Console) -> int | None:
+    """Show how it goes until a signal ends the service: which one; or until the server process ends by itself: None."""
     import pydp2
 
     figures = Figures()
@@ -69,8 +67,8 @@ def _watch(service: Service, display: _Display) -> int | None:
         while service.poll() is None:
             number: int | None = waiting.wait(_LOOK)
             if number is not None:
-                # a second one is heeded here too, while the service ends
-                service.close()
+                console.print(f"pydp2: ending the service ({signal.Signals(number).name})")
+                service.close()  # here, so that a second signal is heeded meanwhile
                 return number
             if service.poll() is None:
                 with contextlib.suppress(pydp2.errors.Error):  # busy: the next look will tell; gone: so will poll()
@@ -89,7 +87,9 @@ def _why(service: Service) -> str:
 
 def _example(address: str, job: dict[str, Any]) -> str:
     """The lines of Python that read from the service."""
-    options = {"batch_size": 128} | job
+    from pydp2.config import JOB_OPTIONS
+
+    options = {"batch_size": 128} | {name: value for name, value in job.items() if value != JOB_OPTIONS[name].default}
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
     return (
         f'import pydp2\n\ndata = pydp2.connect("{address}", {given})\n'
@@ -149,7 +149,7 @@ class _Live:
         self.live = Live(
             console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
-        self._relay = Relay(lambda line: console.print(Text.from_ansi(line), soft_wrap=True))
+        self._relay = Relay(lambda line: console.print(Text.from_ansi(line), overflow="fold"))
 
     def starting(self) -> contextlib.AbstractContextManager[None]:
         diverted: contextlib.AbstractContextManager[None] = self._relay.diverted()

@@ -85,8 +85,13 @@ class Connection:
         self._zmq.term()
 
 
-def connect_once(address: str, first: m.Message, deadline: float) -> tuple[Connection, m.Message]:
-    """Connect, say ``first``, and wait for the answer; try again until ``deadline`` while nobody is there."""
+def connect_once(
+    address: str, first: m.Message, deadline: float, gone: Callable[[], bool] | None = None
+) -> tuple[Connection, m.Message]:
+    """Connect, say ``first``, and wait for the answer; try again until ``deadline`` while nobody is there.
+
+    ``gone()``: nobody will be there any more.
+    """
     began = time.monotonic()
     path = address.removeprefix("ipc://") if address.startswith("ipc://") else None
     while True:
@@ -107,7 +112,7 @@ def connect_once(address: str, first: m.Message, deadline: float) -> tuple[Conne
                 if answer is not None:
                     return connection, answer[0]
                 connection.close(0)
-        if time.monotonic() + _RETRY > deadline:
+        if time.monotonic() + _RETRY > deadline or (gone is not None and gone()):
             raise ServiceUnreachable(
                 f"nobody answers at {address} (tried for {time.monotonic() - began:.0f} s); start it with "
                 "`pydp2 serve LIST --provider ADDRESS` and use the address that it prints"
@@ -130,6 +135,7 @@ class Client:
         *,
         timeout: float = 10.0,
         on_close: Callable[[], None] | None = None,
+        gone: Callable[[], bool] | None = None,
     ) -> None:
         self.address = address
         self._pid = os.getpid()
@@ -137,7 +143,7 @@ class Client:
         self.owner: object = None
         """Kept as long as this client is."""
         attach = m.Attach(m.WIRE_VERSION, "default", dict(options), self._pid)
-        connection, answer = connect_once(address, attach, time.monotonic() + timeout)
+        connection, answer = connect_once(address, attach, time.monotonic() + timeout, gone)
         if isinstance(answer, m.Refused):
             connection.close()
             raise from_wire(answer.error)

@@ -177,8 +177,7 @@ def user_traceback(exc: BaseException, skip: int = 0) -> str:
     """The traceback of the user's exception as text, without our own first ``skip`` frames."""
     tb = exc.__traceback__
     for _ in range(skip):
-        if tb is not None and tb.tb_next is not None:
-            tb = tb.tb_next
+        tb = None if tb is None else tb.tb_next
     try:
         return "".join(traceback.format_exception(type(exc), exc, tb)).rstrip()
     except Exception:  # a user's __str__ may itself raise: the class's name still helps

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pydp2
@@ -24,7 +25,7 @@ DEADLINE = 60  # seconds; what lasts longer hangs
 
 @dataclass
 class Seen:
-    """What a trainer got of a pass: the first slot of each batch, and the error that ended it."""
+    """What a trainer got of a pass: the first slot of each batch (where it is one array), and what ended it."""
 
     batches: list[list[Any]] = field(default_factory=list)
     error: Error | None = None
@@ -43,7 +44,7 @@ def consume(data: pydp2.Client, each: Callable[[pydp2.Batch], object] = len) -> 
     seen = Seen()
     try:
         for batch in data:
-            seen.batches.append(batch[0].tolist())
+            seen.batches.append(batch[0].tolist() if isinstance(batch[0], np.ndarray) else [])
             each(batch)
     except Error as error:
         seen.error = error

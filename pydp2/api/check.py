@@ -25,7 +25,7 @@ _SHOW = 10
 @dataclass(frozen=True)
 class Finding:
     """Something wrong. ``sample``: its number in the file, from 0. ``raised``: the generator did, and the file ended
-    there. ``slot``, ``expected``, ``got``: of a bad sample. ``text`` says it all, with the traceback where there is one.
+    there. ``slot``, ``expected``, ``got``: of a bad sample. ``text`` says it all, with the traceback if there is one.
     """
 
     file: str

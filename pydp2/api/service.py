@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,7 +19,15 @@ from pydp2.api import machine
 from pydp2.api.rundir import RunDir, above_standard, is_open, take_path
 from pydp2.api.sources import Files, Source, settle
 from pydp2.client import Client, ask_stats
-from pydp2.config import JOB_OPTIONS, SERVICE_OPTIONS, bind_address, check_options, job_options, service_options
+from pydp2.config import (
+    JOB_OPTIONS,
+    SERVICE_OPTIONS,
+    JobOptions,
+    bind_address,
+    check_options,
+    job_options,
+    service_options,
+)
 from pydp2.errors import Error, GuardError, OptionError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.files import FileList
 from pydp2.protocol import plain
@@ -27,6 +36,7 @@ from pydp2.server.spec import ServiceSpec, receive_plain, send_spec
 from pydp2.worker.main import IN_WORKER
 
 _END = 5.0  # seconds that a service has to end in order
+_PATIENCE = 10.0  # seconds to wait for an answer
 _LEAST_MEMORY = 1 << 20
 # The server forks workers, so it must have one thread: numpy's BLAS would start more. Workers share the cores anyway.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -47,9 +57,25 @@ class Service:
 
     def connect(self, **options: Any) -> Client:
         """A client of this service; ``options`` are the job's (see :func:`pydp2.connect`)."""
-        client = connect(self.address, **options)
+        _guard()
+        timeout = options.pop("timeout", _PATIENCE)
+        client = self._client(job_options(**options), timeout, None)
         client.owner = self  # launch(...).connect(...) in one line must not lose the service
         return client
+
+    def _client(self, options: JobOptions, timeout: float, on_close: Callable[[], None] | None) -> Client:
+        def gone() -> bool:
+            return self.poll() is not None
+
+        try:
+            return Client(self.address, asdict(options), timeout=timeout, on_close=on_close, gone=gone)
+        except (ServiceLost, ServiceUnreachable):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)
+            failure = self.failure()
+            if failure is not None:  # of a worker that came later than the first, say
+                raise failure from None
+            raise
 
     def stats(self, timeout: float = 5.0) -> dict[str, Any]:
         """How it is going: workers (pid, rate, waits), pool, memory, who waits for whom, as plain data."""
@@ -152,7 +178,7 @@ def launch(
                 os.close(lock)
 
 
-def connect(address: str, *, timeout: float = 10.0, **options: Any) -> Client:
+def connect(address: str, *, timeout: float = _PATIENCE, **options: Any) -> Client:
     """Attach to the service at ``address`` as its trainer.
 
     Args:
@@ -169,7 +195,7 @@ def connect(address: str, *, timeout: float = 10.0, **options: Any) -> Client:
     chosen = job_options(**options)
     if not isinstance(address, str) or not address.startswith(("ipc://", "tcp://")):
         raise OptionError(f'address must be as the service prints it, "ipc://…" or "tcp://…", got {address!r:.80}')
-    return Client(address, _plain(chosen), timeout=timeout)
+    return Client(address, asdict(chosen), timeout=timeout)
 
 
 def load(
@@ -191,7 +217,7 @@ def load(
     rest = {name: value for name, value in options.items() if name not in JOB_OPTIONS}
     service = launch(files, provider, args=args, is_train=is_train, root=root, **rest)
     try:
-        return Client(service.address, _plain(chosen), on_close=service.close)
+        return service._client(chosen, _PATIENCE, service.close)
     except BaseException:
         service.close()
         raise
@@ -204,12 +230,6 @@ def _guard() -> None:
             "a worker process cannot start or read a service; the module of the provider does so when it is imported: "
             'put that code under `if __name__ == "__main__":`'
         )
-
-
-def _plain(options: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(options)
 
 
 def _search_path() -> list[str]:

@@ -15,7 +15,7 @@ from pydp2.metrics import Rates, bottleneck
 from pydp2.order import Run
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Link, Role, State, client_link
-from pydp2.server.actions import Action
+from pydp2.server.actions import Action, Log
 from pydp2.server.coordinator import Coordinator
 from pydp2.server.job import Broke, Job, JobPlan, Over, Ready
 from pydp2.server.spec import ServiceSpec
@@ -215,15 +215,16 @@ class Front:
                         return False
                 case Over(batches, samples, dropped, uniform):
                     self._send(self._trainer, m.PassEnd(job.pass_id, batches, samples, dropped, uniform))
+                    self._leave()  # which tells of the last bad samples
                     if dropped:
-                        self._log(f"pass {job.pass_id}: {dropped} bad samples were dropped", "")
+                        what = "bad sample was" if dropped == 1 else "bad samples were"
+                        self.outbox.append(Log(f"pass {job.pass_id}: {dropped} {what} dropped"))
                     if self._cache is not None and self._cache.full:
                         self._log(
                             f"the cache is full at {self._cache.limit} bytes: the files that did not fit are read "
                             "again in every pass; raise memory_limit to keep all",
                             "cache",
                         )
-                    self._leave()
                     return False
                 case Broke(error):
                     self._send(self._trainer, m.Failed(job.pass_id, to_wire(error)))

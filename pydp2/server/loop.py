@@ -315,5 +315,6 @@ class Server:
 def _how(status: int) -> str:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        return f"was killed by {signal.Signals(number).name}"
+        known = number in {int(each) for each in signal.Signals}  # real-time signals have no names
+        return f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
     return f"ended with exit code {os.WEXITSTATUS(status)}"

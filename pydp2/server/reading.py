@@ -69,8 +69,8 @@ class Reading:
         self._over = False
         self._urgent: int | None = None  # a file that the merge waits for and no worker has
         self.attempts = 0
-        """The last attempt that was numbered. Readings that follow each other go on counting, so that late output of one
-        never passes for that of another."""
+        """The last attempt that was numbered. Readings that follow each other go on counting, so that late output of
+        one never passes for that of another."""
 
     # -- the merge's side ------------------------------------------------------------------------------------------
     def label(self, file: int) -> str:
@@ -195,13 +195,10 @@ class Reading:
         if need:
             entry.need = need
             self._thirsty[file] = entry
-            self._ramped(worker, file)
-            return
-        if entry.pause > ordinal:
-            return self._ramped(worker, file)  # the stop is lifted, the worker does not know it yet
-        entry.held = True
-        if file not in self._ramping.get(worker, ()):
-            self._lift(entry)
+        elif entry.pause <= ordinal:  # else the stop is lifted, and the worker does not know it yet
+            entry.held = True
+            if file not in self._ramping.get(worker, ()):
+                self._lift(entry)
         self._ramped(worker, file)
 
     def _ramped(self, worker: int, file: int) -> None:

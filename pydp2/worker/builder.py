@@ -244,7 +244,6 @@ class Builder:
         y = int(ordinals[row])
         segment.rows = row
         segment.count = y - segment.first
-        segment.holes = [hole for hole in segment.holes if hole[0] < y]
         segment.state, segment.error = RAISED, self._place(bad[row], task, y)
         task.done = True
         task.hand = None

@@ -115,10 +115,11 @@ class Runner:
                         task.limit, task.pause, task.bound = limit, pause, bool(bound)
                         task.reported = False
             case m.Want(pass_id, file) if pass_id == self._pass:
-                if file in self._tasks:
-                    self._tasks[file].wanted = True
-                    if self._builder.holds(self._tasks[file]):
-                        self._flush()
+                wanted = self._tasks.get(file)
+                if wanted is not None:
+                    wanted.wanted = True
+                if wanted is None or self._builder.holds(wanted):
+                    self._flush()  # of a file that has ended, the last samples may still be here
             case m.EndReading(pass_id) if pass_id == self._pass:
                 self._forget()
             case m.Quit():

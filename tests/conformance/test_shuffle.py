@@ -22,17 +22,12 @@ ALL = sorted(x for lines in CONTENTS for x in lines)
     ("word", "is_train", "shuffled"),
     [
         ('"On"', False, True),
-        ('"T"', False, True),
-        ('"TRUE"', False, True),
-        ("1", False, True),
         ("1.0", False, True),
-        ('"OFF"', True, False),
         ('"f"', True, False),
         ("0", True, False),
         ('"123"', True, True),
         ('"123"', False, False),
         ('"1"', False, False),
-        ("2", True, True),
     ],
 )
 def test_pd_28_words_and_numbers_for_should_shuffle(
@@ -43,7 +38,7 @@ def test_pd_28_words_and_numbers_for_should_shuffle(
     (batches,) = deliver(numbers(f"should_shuffle={word}"), files, is_train=is_train, workers=1)
     assert sorted(flat(batches)) == list(range(100))
     assert (flat(batches) != list(range(100))) == shuffled
-    odd = word in ('"123"', '"1"', "2")
+    odd = word in ('"123"', '"1"')
     assert (f"should_shuffle={word.replace(chr(34), chr(39))} is none of" in capfd.readouterr().err) == odd
 
 
@@ -119,25 +114,26 @@ def process(settings, filename):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options"),
-    [
-        ("", {}),
-        ("pool_size=90", {"seed": 3, "interleave": 4}),
-        ("pool_size=120, min_pool_size=30, can_over_batch_size=False", {"interleave": 1}),
-        ("min_pool_size=70", {"pool_bytes": 4000, "last_batch": "pad"}),
-        ("should_shuffle=False, can_over_batch_size=False", {"last_batch": "drop"}),
-    ],
+    "arguments", ["pool_size=90", "pool_size=120, min_pool_size=30, can_over_batch_size=False", "min_pool_size=70"]
 )
 def test_pd_32_the_exact_batches_are_those_of_any_number_of_workers(
-    provider_file: Any, text_files: Any, exact: Any, arguments: str, options: dict[str, Any]
+    provider_file: Any, text_files: Any, exact: Any, arguments: str
 ) -> None:
     """Rows, weights, the pool's weight at each cut and every value, with drops, zero weights and mixed slots."""
     files, address = text_files(CONTENTS), provider_file(MIXED.replace("{arguments}", arguments))
     seen = []
     for workers in WORKERS:
-        with pydp2.load(files, address, batch_size=40, workers=workers, **options) as data:
-            seen.append([exact(list(data)) for _ in range(2)])
-    assert len(seen[0][0]) > 10
+        with pydp2.launch(files, address, workers=workers) as service:
+            jobs = []
+            for options in (
+                {"seed": 3, "interleave": 4},
+                {"pool_bytes": 4000, "last_batch": "pad"},
+                {"shuffle": False, "last_batch": "drop"},
+            ):
+                with service.connect(batch_size=40, **options) as data:
+                    jobs.append([exact(list(data)) for _ in range(2)])
+            seen.append(jobs)
+    assert all(len(one_pass) > 10 for job in seen[0] for one_pass in job)
     assert all(other == seen[0] for other in seen[1:])
 
 

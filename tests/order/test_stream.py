@@ -14,7 +14,7 @@ from .arrivals import stream
 from .oracle import File, Options, Row, expect
 
 seeds = st.integers(0, 2**32 - 1)
-property_test = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+property_test = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def rows(*, weighted: bool = True) -> st.SearchStrategy[Row]:
@@ -73,7 +73,9 @@ def test_pd_32_a_pass_is_what_the_oracle_says_whatever_the_timing_and_the_chunks
 def test_pd_32_a_long_pass_is_what_the_oracle_says_through_snapshot_points_and_ramps(seed: int) -> None:
     random = Random(seed)
     files = [
-        File([None if random.random() < 0.03 else _any_row(random, seed % 3 == 0) for _ in range(random.randint(0, 900))])
+        File(
+            [None if random.random() < 0.03 else _any_row(random, seed % 3 == 0) for _ in range(random.randint(0, 900))]
+        )
         for _ in range(random.choice([3, 12, 40]))
     ]
     options = Options(
@@ -96,9 +98,7 @@ def _any_row(random: Random, weighted: bool) -> Row:
 
 @property_test
 @given(lists(), options(last_batch="keep", can_over=True, pool_bytes=1 << 30), st.integers(0, 2), seeds)
-def test_pd_31_every_sample_comes_exactly_once(
-    files: list[File], options: Options, pass_id: int, timing: int
-) -> None:
+def test_pd_31_every_sample_comes_exactly_once(files: list[File], options: Options, pass_id: int, timing: int) -> None:
     assert sorted(flat(stream(files, options, pass_id, timing=timing).batches)) == names(files)
 
 
@@ -112,7 +112,9 @@ def test_pd_30_with_shuffle_off_samples_come_in_list_and_yield_order(
 
 @property_test
 @given(
-    lists(), options(shuffle=True, pool_size=-1, min_pool_size=-1, can_over=True, pool_bytes=1 << 30, cached=False), seeds
+    lists(),
+    options(shuffle=True, pool_size=-1, min_pool_size=-1, can_over=True, pool_bytes=1 << 30, cached=False),
+    seeds,
 )
 def test_pd_33_by_default_the_first_batch_is_cut_when_every_sample_waits(
     files: list[File], options: Options, timing: int
@@ -133,7 +135,10 @@ def test_pd_33_or_when_pool_bytes_are_reached(pass_id: int) -> None:
 
 @property_test
 @given(
-    lists(), st.integers(1, 60), options(shuffle=True, can_over=True, last_batch="keep", pool_bytes=1 << 30, cached=False), seeds
+    lists(),
+    st.integers(1, 60),
+    options(shuffle=True, can_over=True, last_batch="keep", pool_bytes=1 << 30, cached=False),
+    seeds,
 )
 def test_pd_34_at_least_min_pool_size_waits_when_a_batch_is_cut(
     files: list[File], least: int, options: Options, timing: int

@@ -102,7 +102,7 @@ def test_an_address_that_is_taken_is_refused_and_its_service_undisturbed(
     address = provider_file(ONE)
     bind = "tcp://127.0.0.1:0" if kind == "tcp" else f"ipc://{tmp_path}/s"
     with pydp2.launch(["a"], address, bind=bind, workers=1) as service:
-        with pytest.raises(ServiceUnreachable, match="taken|already in use") as caught:
+        with pytest.raises(ServiceUnreachable, match=r"taken|already in use") as caught:
             pydp2.launch(["a"], address, bind=service.address, workers=1)
         assert "another path" in str(caught.value) or "an address that is free" in str(caught.value)
         with service.connect(batch_size=1) as data:
@@ -147,7 +147,7 @@ def test_a_file_of_the_users_in_the_way_of_a_socket_is_kept(
 
 
 def test_a_socket_in_a_folder_that_is_not_there_is_refused(provider_file: Callable[[str], str], tmp_path: Path) -> None:
-    with pytest.raises(ServiceUnreachable, match="No such file or directory.*choose a path in a folder"):
+    with pytest.raises(ServiceUnreachable, match=r"No such file or directory.*choose a path in a folder"):
         pydp2.launch(["a"], provider_file(ONE), bind=f"ipc://{tmp_path}/no/s")
 
 

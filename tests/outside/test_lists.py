@@ -97,5 +97,5 @@ def test_a_list_that_is_not_utf8_is_refused_with_the_line(provider_file: Callabl
 
 @pytest.mark.parametrize("files", [None, 3, b"bytes", [1, 2]])
 def test_what_is_no_list_at_all_is_refused(files: object, provider_file: Callable[[str], str]) -> None:
-    with pytest.raises(OptionTypeError, match="file list|entries"):
+    with pytest.raises(OptionTypeError, match=r"file list|entries"):
         one_pass(files, provider_file(ENTRIES))  # type: ignore[arg-type]

@@ -10,13 +10,14 @@ from __future__ import annotations
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from pydp2 import CacheType, integer_value, integer_value_sequence, provider
+from pydp2 import CacheType, provider
 from pydp2.cache import PassCache
 from pydp2.errors import Error, FileCondemned, SampleTooLarge
 from pydp2.inputs.declaration import Declaration
@@ -27,58 +28,17 @@ from pydp2.protocol.seat import FILE, Seat
 from pydp2.server.actions import Fatal, Log, Send, Spawn, WorkerGone, WorkerReady
 from pydp2.server.chunks import ranges
 from pydp2.server.coordinator import Coordinator
-from pydp2.server.job import Broke, Job, JobPlan, Over, Ready
+from pydp2.server.job import Broke, Job, Over, Ready
 from pydp2.worker import builder
 from pydp2.worker.runner import Runner
 
-TYPES = {"file": integer_value(1 << 20), "y": integer_value(1 << 20), "weight": integer_value(100),
-         "data": integer_value_sequence(2)}  # fmt: skip
+from .cases import TYPES, Bad, Case, Sample, Script, sample_bytes, weight
+
 STEPS = 400_000
 
 
 class Stuck(AssertionError):
     """Nobody can move, or for too long nobody came to an end."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    weight: int = 1
-    values: int = 0  # in its sequence: what makes it small or large
-
-
-@dataclass(frozen=True)
-class Bad:
-    late: bool = False  # its defect shows only when a chunk is judged
-
-
-@dataclass(frozen=True)
-class Script:
-    """What ``process`` does with one file."""
-
-    items: tuple[Sample | Bad, ...] = ()
-    raises: bool = False
-    poison: int | None = None  # asking for this sample kills the worker
-
-
-@dataclass(frozen=True)
-class Case:
-    """One simulation: the data, the options, and what the scheduler may do."""
-
-    files: tuple[Script, ...]
-    plan: JobPlan
-    seed: int
-    workers: int = 2
-    budget: int = 1 << 20
-    pool_size: int = -1
-    min_pool_size: int = -1
-    can_over: bool = True
-    skip: bool = False
-    cache_limit: int | None = None
-    kills: int = 0
-    leaves: int = 0
-    slow_starts: bool = False
-    hung_starts: int = 0  # of the first workers so many never get ready
-    passes: int = 1
 
 
 @dataclass
@@ -166,10 +126,8 @@ class Worker(Runner):
     def step(self, fuel: int) -> None:
         """Run until the fuel is spent or there is nothing to do."""
         self.fuel = fuel
-        try:
+        with suppress(_Pause):
             self.run()
-        except _Pause:
-            pass
 
     def _receive(self, timeout_ms: int) -> None:
         random = self.world.random
@@ -241,7 +199,7 @@ class World:
 
         made = provider(
             input_types=TYPES, pool_size=case.pool_size, min_pool_size=case.min_pool_size, should_shuffle=True,
-            can_over_batch_size=case.can_over, calc_batch_size=_weight, check=True, check_fail_continue=True,
+            can_over_batch_size=case.can_over, calc_batch_size=weight, check=True, check_fail_continue=True,
             cache=CacheType.NO_CACHE if case.cache_limit is None else CacheType.CACHE_PASS_IN_MEM,
         )(process)  # fmt: skip
         return made.start()
@@ -412,19 +370,8 @@ class World:
         slack = HOLE_COST * sum(len(entry.holes) for entry in reading.entries.values())
         each = builder.MAX_ROWS * (1 + 2 + self.case.kills)  # once for every attempt
         assert all(HOLE_COST * (len(e.holes) - each) <= reading.credit.share for e in reading.entries.values())
-        assert reading.credit.used <= self.case.budget + self.largest + slack, f"{reading.credit.used} bytes are in use"
-
-
-def _weight(values: list[Any]) -> int:
-    return int(values[2])
-
-
-def sample_bytes(values: int) -> int:
-    """Bytes of the columns of a sample with so many values in its sequence."""
-    from pydp2.inputs import Packer
-    from pydp2.inputs.spec import Slots
-
-    return Packer(Slots(tuple(TYPES.values()), tuple(TYPES)), strict=True).add([0, 0, 0, [1] * values])
+        over = self.largest * (lanes if self.case.plan.order == "relaxed" else 1)  # relaxed waits for all lanes at once
+        assert reading.credit.used <= self.case.budget + over + slack, f"{reading.credit.used} bytes are in use"
 
 
 def where(error: Error) -> tuple[str, int, int]:
@@ -434,4 +381,3 @@ def where(error: Error) -> tuple[str, int, int]:
     kind = "too large" if isinstance(error, SampleTooLarge) else "raised"
     assert isinstance(error, FileCondemned) or kind == "too large" or "as the script says" in str(error), error
     return kind, int(words[1]), int(words[3])
-

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from functools import cache
 from random import Random
 
 import pytest
@@ -13,82 +11,25 @@ from pydp2.server.job import JobPlan
 from pydp2.worker import builder, runner
 
 from ..order.oracle import File, Options, Row, expect
-from .simulation import Bad, Case, Outcome, Sample, Script, World, sample_bytes, where
+from .cases import Case, Sample, Script, case, sample_bytes
+from .simulation import Outcome, World, where
 
-SEEDS = int(os.environ.get("PYDP2_SIMULATIONS", "200"))
+SEEDS = int(os.environ.get("PYDP2_SIMULATIONS", "150"))
 
 
 @pytest.fixture(autouse=True)
-def _clocks_stand_still(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _clocks_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the loop of a worker does by the clock is the scheduler's to decide."""
     monkeypatch.setattr(runner, "_POLL", -1.0)
     monkeypatch.setattr(runner, "_FLUSH", 1e9)
     monkeypatch.setattr(runner, "_SLOW", 1e9)
-    yield
-
-
-size_of = cache(sample_bytes)
-
-
-def script(random: Random, kind: str, longest: int) -> Script:
-    """A random file."""
-    count = random.choice([0, 0, 1, 2, random.randint(0, 12), random.randint(0, longest)])
-    large = [0, 0, 1, 5, 40, 3000] if kind == "large" else [0, 0, 1, 5]
-    weights = [0, 1, 1, 2, 5] if kind == "weights" else [1]
-    items = tuple(
-        Bad(random.random() < 0.5)
-        if random.random() < (0.4 if kind == "holes" else 0.05)
-        else Sample(random.choice(weights), random.choice(large))
-        for _ in range(count)
-    )
-    ends = kind in ("poison", "raises")
-    return Script(
-        items,
-        raises=ends and random.random() < 0.1,
-        poison=random.randint(0, count) if kind == "poison" and random.random() < 0.2 else None,
-    )
-
-
-def case(seed: int, **fixed: object) -> Case:
-    """A random simulation."""
-    random = Random(f"case {seed}")
-    kind = random.choice(["plain", "plain", "weights", "holes", "large", "poison", "raises"])
-    longest = random.choice([20, 60, 200])
-    files = tuple(script(random, kind, longest) for _ in range(random.choice([0, 1, 3, 10, 30])))
-    plan = JobPlan(
-        batch_size=random.choice([1, 3, 8, 30]),
-        seed=random.randint(0, 9),
-        shuffle=random.random() < 0.8,
-        order="relaxed" if random.random() < 0.1 else "strict",
-        interleave=random.choice([1, 2, 4, 16]),
-        pool_bytes=random.choice([300, 4000, 1 << 30, 1 << 30]) if kind != "large" else 1 << 30,
-        last_batch=random.choice(["keep", "keep", "drop", "pad"]),
-    )
-    values = {
-        "files": files,
-        "plan": plan,
-        "seed": seed,
-        "workers": random.choice([1, 2, 3, 8]),
-        "budget": random.choice([64, 500, 2000, 20_000, 1 << 20]),
-        "pool_size": random.choice([-1, -1, 10, 100]),
-        "min_pool_size": random.choice([-1, 1, 20]),
-        "can_over": kind != "weights" or random.random() < 0.5,
-        "skip": kind in ("poison", "raises") and random.random() < 0.7,
-        "kills": random.choice([0, 0, 2, 10]),
-        "leaves": random.choice([0, 0, 0, 2]),
-        "slow_starts": random.random() < 0.3,
-        "cache_limit": random.choice([None, None, 0, 500, 1 << 30]),
-        "passes": random.choice([1, 1, 3]),
-    }
-    values["hung_starts"] = random.choice([0, 0, 1, 8]) if values["workers"] == 8 else random.choice([0, 0, 1])
-    return Case(**(values | fixed))  # type: ignore[arg-type]
 
 
 def oracle_files(case: Case) -> list[File]:
     """The scripts, as they end in the end: at an exception, or condemned at the sample that kills."""
     return [
         File(
-            [Row(i.weight, size_of(i.values)) if isinstance(i, Sample) else None for i in s.items[: s.poison]],
+            [Row(i.weight, sample_bytes(i.values)) if isinstance(i, Sample) else None for i in s.items[: s.poison]],
             s.raises or s.poison is not None,
         )
         for s in case.files
@@ -117,8 +58,6 @@ def compare_relaxed(case: Case, outcome: Outcome) -> None:
 
 def compare(case: Case, outcome: Outcome) -> None:
     """``outcome`` is what the oracle says; of a pass that was left, as far as it went."""
-    if case.plan.order == "relaxed":
-        return compare_relaxed(case, outcome)
     files = oracle_files(case)
     expected = expect(files, options(case), outcome.pass_id)
     if not outcome.whole:
@@ -143,9 +82,75 @@ def test_pd_32_any_schedule_gives_the_order_of_the_oracle(seed: int, monkeypatch
     this = case(seed)
     world = World(this)
     for number, outcome in enumerate(world.run()):
-        compare(this, outcome)
+        (compare_relaxed if this.plan.order == "relaxed" else compare)(this, outcome)
         assert not any(world.opened[number, file] for file in outcome.cached)
     for file, script in enumerate(this.files):
         if script.poison is not None and this.skip and not this.leaves:
             begun = sum(file not in outcome.cached for outcome in world.outcomes)
             assert world.deaths[file, script.poison] == 3 * begun
+
+
+def job(**options: object) -> JobPlan:
+    plain = {"batch_size": 8, "seed": 3, "shuffle": True, "order": "strict", "interleave": 16, "pool_bytes": 1 << 30}
+    return JobPlan(**(plain | {"last_batch": "keep"} | options))  # type: ignore[arg-type]
+
+
+def file(count: int, values: int = 3, **how: int) -> Script:
+    return Script(tuple(Sample(1, values) for _ in range(count)), **how)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_samples_larger_than_all_credit_come_one_at_a_time(workers: int, shuffle: bool) -> None:
+    this = Case(tuple(file(5, 4000) for _ in range(20)), job(shuffle=shuffle), 1, workers=workers, budget=3000)
+    (outcome,) = World(this).run()
+    compare(this, outcome)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_deadly_sample_condemns_its_file_after_three_deaths_and_no_other(seed: int) -> None:
+    files = [file(40) for _ in range(12)]
+    files[3], files[7] = file(40, poison=17), file(40, poison=0)
+    this = Case(tuple(files), job(), seed, workers=3, skip=True, kills=20, pool_size=30)
+    world = World(this)
+    (outcome,) = world.run()
+    compare(this, outcome)
+    assert sorted(fact[:2] for fact in outcome.facts) == [(3, 17), (7, 0)]
+    assert (world.deaths[3, 17], world.deaths[7, 0]) == (3, 3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_workers_that_never_get_ready_keep_nothing_back(seed: int) -> None:
+    this = Case(tuple(file(30) for _ in range(20)), job(), seed, workers=8, hung_starts=8, pool_size=20)
+    (outcome,) = World(this).run()
+    compare(this, outcome)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_relaxed_order_over_a_bounded_pool_ends_with_every_sample(shuffle: bool) -> None:
+    files = tuple(file(n) for n in (30, 0, 5, 90, 1))
+    this = Case(files, job(order="relaxed", shuffle=shuffle, interleave=4), 5, workers=2, pool_size=10)
+    (outcome,) = World(this).run()
+    compare_relaxed(this, outcome)
+
+
+def test_a_thousand_tiny_files_take_few_steps() -> None:
+    this = Case(tuple(file(1) for _ in range(1000)), job(pool_size=50), 2, workers=4)
+    world = World(this)
+    (outcome,) = world.run()
+    compare(this, outcome)
+    assert world.steps < 8000
+
+
+@pytest.mark.parametrize("limit", [0, 3000, 1 << 30])
+def test_pd_46_passes_over_a_cache_of_any_size_are_those_without_one_even_after_passes_that_were_left(
+    limit: int,
+) -> None:
+    files = tuple(file(n % 7) for n in range(40))
+    this = Case(files, job(), 11, workers=2, cache_limit=limit, leaves=4, passes=4, kills=5)
+    world = World(this)
+    outcomes = world.run()
+    for outcome in outcomes:
+        compare(this, outcome)
+    assert [outcome.whole for outcome in outcomes].count(True) == 4
+    assert bool(outcomes[-1].cached) == (limit > 0)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from pydp2.errors import BadSample, ProviderError, from_wire
+from pydp2.errors import ProviderError, from_wire
 from pydp2.inputs import Slots, frame_count, integer_value, integer_value_sequence
 from pydp2.inputs.declaration import Declaration
-from pydp2.order.source import END, Failure
+from pydp2.order.source import Failure, Run
 from pydp2.protocol import messages as m
-from pydp2.protocol.ranges import Assignment
+from pydp2.protocol.ranges import Assignment, Part
 from pydp2.providers.where import place
 from pydp2.server.chunks import ranges
 from pydp2.server.ledger import Entry
@@ -105,24 +105,28 @@ class Ledger:
         message, body = m.decode([m.encode(chunk), *frames])
         assert isinstance(message, m.Chunk)
         for part, run in ranges(message, [memoryview(frame) for frame in body], self.declared):
-            entry = self.entries[part.file]
-            if not entry.accepts(WORKER, part):
-                continue
-            entry.commit(part, run)
-            self.marks[part.file].append((entry.committed, list(entry.crcs), entry.spent))
-            found = self.found[part.file]
-            found.holes += [y for y, _ in part.holes]
-            found.length = entry.committed
-            if run is not None:
-                rows = run.columns.slice(run.lo, run.hi).samples()
-                weights = run.weights[run.lo : run.hi].tolist() if run.weights is not None else [1] * len(rows)
-                ordinals = run.ordinals[run.lo : run.hi].tolist()
-                for y, (number, words), weight in zip(ordinals, rows, weights, strict=True):
-                    found.samples.append((y, number, tuple(words), weight))
-            if part.error:
-                self.errors[part.file] = from_wire(part.error)
-                entry.tail = Failure(from_wire(part.error))
-            found.end = {None: "open", END: "ended"}.get(entry.tail, "raised")  # type: ignore[arg-type]
+            self.take(part, run)
+
+    def take(self, part: Part, run: Run | None) -> None:
+        """Commit a range, if it comes from the attempt that is valid."""
+        entry = self.entries[part.file]
+        if not entry.accepts(WORKER, part):
+            return
+        entry.commit(part, run)
+        self.marks[part.file].append((entry.committed, list(entry.crcs), entry.spent))
+        found = self.found[part.file]
+        found.holes += [y for y, _ in part.holes]
+        found.length = entry.committed
+        if run is not None:
+            rows = run.columns.slice(run.lo, run.hi).samples()
+            weights = run.weights[run.lo : run.hi].tolist() if run.weights is not None else [1] * len(rows)
+            ordinals = run.ordinals[run.lo : run.hi].tolist()
+            for y, (number, words), weight in zip(ordinals, rows, weights, strict=True):
+                found.samples.append((y, number, tuple(words), weight))
+        if part.error:
+            self.errors[part.file] = from_wire(part.error)
+            entry.tail = Failure(from_wire(part.error))
+        found.end = "open" if entry.tail is None else "raised" if isinstance(entry.tail, Failure) else "ended"
 
 
 def run_at_random(
@@ -201,7 +205,3 @@ def task_of(entry: Entry, declared: Declaration) -> Task:
     task = Task.of(Assignment.from_wire(assignment.to_wire()), frame_count(declared.slots) + 1)
     task.context = SimpleNamespace(filename=f"f{entry.file}")
     return task
-
-
-def is_bad_sample(error: Exception) -> bool:
-    return isinstance(error, BadSample)

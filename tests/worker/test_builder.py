@@ -93,7 +93,7 @@ def test_a_file_that_does_not_repeat_itself_is_named_and_gives_nothing(
     if not committed:
         return
     at = data.draw(st.integers(0, committed - 1))
-    change = data.draw(st.sampled_from(["another value", "hole or not", "ends", "raises", "one more", "one less"]))
+    change = data.draw(st.sampled_from(["another value", "hole or not", "ends", "raises", "more", "less", "order"]))
     other = list(content)
     kind, n = other[at]
     match change:
@@ -107,10 +107,12 @@ def test_a_file_that_does_not_repeat_itself_is_named_and_gives_nothing(
             del other[at:]
         case "raises":
             other[at:] = [("raise", 0)]
-        case "one more":
+        case "more":
             other.insert(at, ("good", 77))
-        case "one less":
+        case "less":
             del other[at]
+        case "order":
+            other[at : at + 2] = reversed(other[at : at + 2])
 
     def seen(samples: list[Yield]) -> list[Any]:
         shown = expected([*[*samples, ("end", 0)][:committed], ("end", 0)], drop=True, weighted=False)
@@ -126,6 +128,15 @@ def test_a_file_that_does_not_repeat_itself_is_named_and_gives_nothing(
     assert f"its first {committed} samples" in str(second.errors[0])
     assert second.found[0].samples == second.found[0].holes == []
     assert second.entries[0].committed == committed
+
+
+def test_a_hole_at_another_place_is_noticed_though_the_samples_are_the_same() -> None:
+    declared = declaration(drop=True, weighted=False)
+    content: list[Yield] = [("good", 1), ("bad value", 2), ("end", 0)]
+    mark = run_at_random(random.Random(1), [content], declared, cuts=0.0).marks[0][-1]
+    other = [content[1], content[0], content[2]]
+    second = run_at_random(random.Random(1), [other], declared, [again(0, mark)], cuts=0.0)
+    assert isinstance(second.errors[0], NotRepeatable)
 
 
 def test_errors_are_told_at_their_place_and_keep_their_kind() -> None:

@@ -1,0 +1,110 @@
+"""Every wrong yield, through a service: what the trainer is told, and what it was given before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pydp2.errors import BadSample, ProviderError
+
+from ..runs import one_pass
+
+CODE = """
+import numpy as np
+
+@provider(input_types={types}{arguments})
+def process(settings, filename):
+    for i in range(11):
+        yield {good}
+    yield {bad}
+    yield {good}
+"""
+ONE = ("[integer_value(20)]", "i")
+DENSE = ("[integer_value(20), dense_vector(2)]", "(i, [1.0, 2.0])")
+BINARY = ("[integer_value(20), sparse_binary_vector(5)]", "(i, [1, 3])")
+FLOAT = ("[integer_value(20), sparse_float_vector(5)]", "(i, [(1, 0.5)])")
+STEPS = ("[integer_value(20), integer_value_sequence(5)]", "(i, [1, 2])")
+NESTED = ("[integer_value(20), dense_vector_sub_sequence(2)]", "(i, [[[1.0, 2.0]]])")
+NAMED = ("dict(label=integer_value(20), pixel=dense_vector(2))", "dict(label=i, pixel=[1.0, 2.0])")
+
+WRONG = {
+    "too-large-an-id": (ONE, "20", r"slot 0: expected an int in \[0, 20\), got 20 \(int\)"),
+    "a-negative-id": (ONE, "-1", r"slot 0: expected an int in \[0, 20\), got -1 \(int\)"),
+    "a-float-id": (ONE, "3.7", r"slot 0: expected an int in \[0, 20\) \(write int\(x\)\), got 3\.7 \(float\)"),
+    "a-text-id": (ONE, "'3'", r"slot 0: expected an int in \[0, 20\), got '3' \(str of length 1\)"),
+    "a-list-of-one-id": (ONE, "[3]", r"slot 0: expected an int in \[0, 20\), got \[3\] \(list"),
+    "nothing": (ONE, "None", r"slot 0: .*got None"),
+    "too-few-slots": (DENSE, "(1,)", r"expected 2 .*got .*1"),
+    "too-many-slots": (DENSE, "(1, [1.0, 2.0], 3)", r"expected 2 .*got .*3"),
+    "no-tuple": (DENSE, "1", r"expected .*got 1"),
+    "a-slot-is-none": (DENSE, "(1, None)", r"slot 1: .*got None"),
+    "too-short-a-vector": (DENSE, "(1, [1.0])", r"slot 1: expected 2 numbers.*got \[1\.0\] \(list of length 1\)"),
+    "too-long-a-vector": (DENSE, "(1, [1.0, 2.0, 3.0])", r"slot 1: expected 2 numbers.*length 3"),
+    "a-text-in-a-vector": (DENSE, "(1, [1.0, '1.5'])", r"slot 1: expected .*got .*'1\.5'"),
+    "too-large-for-float32": (DENSE, "(1, [1.0, 1e300])", r"slot 1: expected .*got .*1e\+?300"),
+    "an-array-of-another-size": (DENSE, "(1, np.zeros(3))", r"slot 1: expected 2 numbers.*got"),
+    "a-column-out-of-range": (BINARY, "(1, [1, 5])", r"slot 1: expected an int in \[0, 5\), got 5 \(int\) at \[1\]"),
+    "a-column-twice": (BINARY, "(1, [1, 1])", r"slot 1: expected .*got .*1"),
+    "a-number-for-columns": (BINARY, "(1, 3)", r"slot 1: expected .*got 3"),
+    "no-pair": (FLOAT, "(1, [(1, 0.5, 2)])", r"slot 1: expected .*pair"),
+    "a-number-for-a-pair": (FLOAT, "(1, [3])", r"slot 1: expected .*got .*3"),
+    "a-text-value": (FLOAT, "(1, [(1, 'x')])", r"slot 1: expected .*got .*'x'"),
+    "a-number-for-a-sequence": (STEPS, "(1, 3)", r"slot 1: expected .*got 3"),
+    "a-step-out-of-range": (STEPS, "(1, [1, 7])", r"slot 1: expected an int in \[0, 5\), got 7 \(int\) at \[1\]"),
+    "one-level-too-few": (NESTED, "(1, [[1.0, 2.0]])", r"slot 1: expected"),
+    "a-name-is-missing": (NAMED, "dict(label=1)", r"slot pixel: expected a value for 'pixel', got a dict with 'label'"),
+    "a-named-slot-is-wrong": (NAMED, "dict(label=1, pixel=[1.0])", r"slot pixel: expected 2 numbers"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_yield_is_named_by_file_sample_slot_expected_and_got(
+    case: str, provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Every full batch before it is delivered; then one line says what is wrong, and nobody else says anything."""
+    (types, good), bad, text = WRONG[case]
+    seen = one_pass(["digits"], provider_file(CODE.format(types=types, good=good, bad=bad, arguments="")))
+    assert seen.batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert isinstance(seen.error, BadSample)
+    assert "\n" not in seen.text
+    assert seen.text.startswith("file digits, sample 11, ")
+    with pytest.raises(BadSample, match=text):
+        raise seen.error
+    assert capfd.readouterr().err == ""
+
+
+def test_a_plain_int_in_a_dense_slot_is_wrong_where_types_are_strict(provider_file: Callable[[str], str]) -> None:
+    types, good = DENSE
+    seen = one_pass(
+        ["digits"], provider_file(CODE.format(types=types, good=good, bad="(1, [1, 2.0])", arguments=", check=True"))
+    )
+    assert seen.batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert "file digits, sample 11, slot 1: " in seen.text
+    assert "write float(x)" in seen.text
+
+
+def test_a_dict_where_types_are_a_list_is_an_error_of_the_program(provider_file: Callable[[str], str]) -> None:
+    """It is raised also where bad samples are dropped."""
+    types, good = ONE
+    code = CODE.format(types=types, good=good, bad="{'a': 1}", arguments=", check=True, check_fail_continue=True")
+    seen = one_pass(["digits"], provider_file(code))
+    assert seen.batches == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert isinstance(seen.error, ProviderError)
+    assert isinstance(seen.error, TypeError)
+    assert seen.text.startswith("file digits, sample 11: ")
+
+
+@pytest.mark.parametrize("case", [name for name in WRONG if WRONG[name][0] is not NAMED])
+def test_a_wrong_yield_is_dropped_and_shown_where_that_was_asked_for(
+    case: str, provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    (types, good), bad, _ = WRONG[case]
+    code = CODE.format(types=types, good=good, bad=bad, arguments=", check=True, check_fail_continue=True")
+    seen = one_pass(["digits"], provider_file(code))
+    assert seen.error is None
+    assert seen.samples == [*range(11), 10]
+    screen = capfd.readouterr().err.splitlines()
+    assert len(screen) == 2
+    assert screen[0].startswith("pydp2: dropped: file digits, sample 11, ")
+    assert screen[1] == "pydp2: pass 0: 1 bad sample was dropped"

@@ -1,0 +1,344 @@
+"""One pass over the files: what workers are told, in lists of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pydp2.cache import PassCache
+from pydp2.errors import Error, FileCondemned, RemoteProtocolError, to_wire
+from pydp2.order import END, WAIT, Failure, Run
+from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
+from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Assignment, Part
+from pydp2.server.actions import Action, Log, Send
+from pydp2.server.ledger import NO_PAUSE
+from pydp2.server.reading import Reading
+
+COST = 84 + SAMPLE_COST  # of every sample here: 100
+
+
+def reading(files: int, lanes: int = 2, workers: int = 2, budget: int = 4000, **options: Any) -> Reading:
+    """Files are wanted in list order; with 2 lanes each has a share of 1000 and 2000 are left for the others."""
+    made = Reading(
+        pass_id=4, seed=9, order=np.arange(files), lanes=lanes, budget=budget, workers=workers, label=str, **options
+    )
+    for file in range(min(lanes, files)):
+        made.bind(file)
+    return made
+
+
+def assigned(actions: list[Action]) -> dict[int, list[Assignment]]:
+    """What each worker is to run."""
+    found: dict[int, list[Assignment]] = {}
+    for action in actions:
+        if isinstance(action, Send) and isinstance(action.message, Assign):
+            found.setdefault(action.worker, []).extend(map(Assignment.from_wire, action.message.items))
+    return found
+
+
+def grants(actions: list[Action]) -> list[list[int]]:
+    """[worker, file, attempt, limit, pause, bound] of every grant."""
+    return [
+        [a.worker, *item]
+        for a in actions
+        if isinstance(a, Send) and isinstance(a.message, Grant)
+        for item in a.message.items
+    ]
+
+
+def send(
+    made: Reading, worker: int, file: int, first: int, rows: int, *, state: int = OPEN, holes: int = 0,
+    error: Mapping[str, str] | None = None, attempt: int | None = None, size: int = COST - SAMPLE_COST,
+) -> None:  # fmt: skip
+    """``worker`` sends ``rows`` samples and then ``holes`` dropped ones."""
+    if attempt is None:
+        attempt = made.entries[file].attempt
+    bad = [[first + rows + i, "bad"] for i in range(holes)]
+    part = Part(file, attempt, first, rows + holes, rows, state, [first + rows], bad, dict(error or {}))
+    run = Run(None, 0, rows, np.arange(first, first + rows), np.full(rows, size), None) if rows else None
+    made.commit(worker, part, run)
+
+
+def merge(made: Reading, file: int) -> int:
+    """Take all that is there of ``file``."""
+    taken = 0
+    while isinstance(front := made.front(file), Run):
+        made.take(file, front.hi - front.lo)
+        taken += front.hi - front.lo
+    return taken
+
+
+def test_files_are_handed_out_in_the_order_of_the_merge_and_bound_ones_with_their_whole_share() -> None:
+    made = reading(9)
+    made.join(1)
+    made.join(2)
+    actions = made.dispatch()
+    assert actions[:2] == [Send(1, BeginReading(4, 9)), Send(2, BeginReading(4, 9))]
+    given = assigned(actions)
+    assert sorted(a.file for each in given.values() for a in each) == [0, 1, 2, 3, 4, 5]
+    assert [(a.file, a.position, a.bound, a.limit) for a in given[1]] == [
+        (0, 0, True, 1000), (2, 2, False, 125), (4, 4, False, 125),
+    ]  # fmt: skip
+    assert made.dispatch() == []
+
+
+def test_a_worker_that_ends_files_quickly_is_given_more_at_a_time() -> None:
+    made = reading(400, workers=1)
+    made.join(1)
+    waiting = [len(assigned(made.dispatch())[1])]
+    for file in range(5):
+        send(made, 1, file, 0, 0, state=ENDED)
+        waiting.append(len(assigned(made.dispatch()).get(1, [])))
+    assert waiting == [4, 1, 1, 2, 2, 2]
+
+
+def test_tiny_files_are_not_known_without_end() -> None:
+    made = reading(10_000, workers=1)
+    made.join(1)
+    while given := assigned(made.dispatch()):
+        for each in given[1]:
+            send(made, 1, each.file, 0, 0, state=ENDED)
+    assert 4000 < len(made.entries) < 5000
+
+
+def test_workers_that_are_starting_get_their_share_of_the_lanes() -> None:
+    made = reading(4, lanes=4)
+    made.join(1)
+    assert [a.file for a in assigned(made.dispatch(expecting=1))[1]] == [0, 1]
+    made.join(2)
+    assert [a.file for a in assigned(made.dispatch())[2]] == [2, 3]
+
+
+def test_a_worker_that_never_starts_does_not_keep_the_merge_waiting() -> None:
+    made = reading(4, lanes=4)
+    made.join(1)
+    made.dispatch(expecting=1)
+    made.want(3)
+    assert [a.file for a in assigned(made.dispatch(expecting=1))[1]] == [3]
+    assert assigned(made.dispatch(expecting=1)) == {}
+    made.want(2)
+    assert [a.file for a in assigned(made.dispatch(expecting=1))[1]] == [2]
+    assert assigned(made.dispatch()) == {}
+
+
+def test_the_merge_that_waits_is_said_once_until_something_came() -> None:
+    made = reading(1, lanes=1, workers=1)
+    made.join(1)
+    made.dispatch()
+    assert made.front(0) is WAIT
+    made.want(0)
+    made.want(0)
+    assert [a for a in made.dispatch() if isinstance(a, Send)] == [Send(1, Want(4, 0))]
+    send(made, 1, 0, 0, 1)
+    merge(made, 0)
+    made.want(0)
+    assert Send(1, Want(4, 0)) in made.dispatch()
+
+
+def test_what_is_merged_is_granted_again_in_steps_worth_a_message() -> None:
+    made = reading(1, lanes=1, workers=1)  # a share of 2000
+    made.join(1)
+    made.dispatch()
+    send(made, 1, 0, 0, 15)
+    made.take(0, 2)
+    assert grants(made.dispatch()) == []
+    made.take(0, 6)
+    assert grants(made.dispatch()) == [[1, 0, 1, 2800, NO_PAUSE, 1]]
+
+
+def test_one_sample_exceeds_the_share_only_if_the_merge_waits_for_it_and_nothing_else_of_it_is_there() -> None:
+    made = reading(3)
+    made.join(1)
+    made.dispatch()
+    send(made, 1, 0, 0, 9)
+    made.blocked(1, 0, made.entries[0].attempt, 9, need=5000)
+    assert grants(made.dispatch()) == []  # the merge is elsewhere
+    made.take(0, 8)
+    assert all(limit <= 1800 for _, file, _, limit, *_ in grants(made.dispatch()) if file == 0)
+    made.take(0, 1)
+    made.blocked(1, 0, made.entries[0].attempt, 9, need=5000)
+    made.want(0)
+    assert [1, 0, 1, 5900, NO_PAUSE, 1] in grants(made.dispatch())
+    assert made.credit.used <= 4000 + 5000
+
+
+def test_dropped_samples_count_against_the_credit_of_their_file() -> None:
+    made = reading(1, lanes=1, workers=1)
+    made.join(1)
+    made.dispatch()
+    send(made, 1, 0, 0, 0, holes=5)
+    assert made.credit.used == 5 * HOLE_COST > made.credit.share
+    made.blocked(1, 0, 1, 5, need=1)
+    assert grants(made.dispatch()) == []
+    assert made.front(0) is WAIT  # the merge passes them
+    assert made.dropped == 5
+    assert grants(made.dispatch()) == [[1, 0, 1, 5 * HOLE_COST + 2000, NO_PAUSE, 1]]
+
+
+def test_a_report_that_a_grant_has_crossed_means_nothing() -> None:
+    made = reading(1, lanes=1, workers=1)
+    made.join(1)
+    made.dispatch()
+    send(made, 1, 0, 0, 3)
+    before = made.entries[0].need
+    made.blocked(1, 0, 1, 2, need=70)
+    made.blocked(1, 0, 1, 2, need=0)
+    assert (made.entries[0].need, made.entries[0].held) == (before, False)
+    made.blocked(1, 0, 1, 3, need=0)  # and one at no stop
+    assert not made.entries[0].held
+
+
+def test_a_worker_that_waits_beyond_what_it_sent_breaks_the_protocol() -> None:
+    made = reading(1, lanes=1, workers=1)
+    made.join(1)
+    made.dispatch()
+    with pytest.raises(RemoteProtocolError, match="waits at sample 4, but 0 are committed"):
+        made.blocked(1, 0, 1, 4, need=70)
+
+
+def test_at_the_start_no_lane_runs_ahead_before_all_of_a_worker_have_their_first_samples() -> None:
+    made = reading(2, workers=1, ramp={0: 3, 1: 5})
+    made.join(1)
+    assert [(a.file, a.pause) for a in assigned(made.dispatch())[1]] == [(0, 3), (1, 5)]
+    send(made, 1, 0, 0, 3)
+    made.blocked(1, 0, 1, 3, need=0)
+    assert made.dispatch() == []
+    send(made, 1, 1, 0, 5)
+    made.blocked(1, 1, 2, 5, need=0)
+    assert [(file, pause) for _, file, _, _, pause, _ in grants(made.dispatch())] == [(0, NO_PAUSE), (1, NO_PAUSE)]
+
+
+@pytest.mark.parametrize("how", ["ends", "lacks credit", "is wanted"])
+def test_a_lane_held_at_the_start_goes_on_when_the_other(how: str) -> None:
+    made = reading(2, workers=1, ramp={0: 3, 1: 5})
+    made.join(1)
+    made.dispatch()
+    send(made, 1, 0, 0, 3)
+    made.blocked(1, 0, 1, 3, need=0)
+    if how == "ends":
+        send(made, 1, 1, 0, 2, state=ENDED)
+    elif how == "lacks credit":
+        made.blocked(1, 1, 2, 0, need=20_000)
+    else:
+        made.want(0)
+    assert (0, NO_PAUSE) in [(file, pause) for _, file, _, _, pause, _ in grants(made.dispatch())]
+
+
+def test_a_lost_worker_s_file_runs_again_from_what_is_committed_and_its_late_output_is_dropped() -> None:
+    made = reading(1, lanes=1, workers=1)
+    made.join(1)
+    made.dispatch()
+    send(made, 1, 0, 0, 4)
+    made.lose(1, (4, 0, 1, 6), "was killed")
+    send(made, 1, 0, 4, 2, attempt=1)  # had been on its way
+    made.blocked(1, 0, 1, 6, need=9999)
+    made.join(2)
+    again = assigned(made.dispatch())[2][0]
+    assert (again.attempt, again.start, again.spent, again.crcs, again.pause) == (2, 4, 4 * COST, [4], 6)
+    send(made, 1, 0, 4, 2, attempt=1)
+    send(made, 2, 0, 4, 1, attempt=2, state=ENDED)
+    assert merge(made, 0) == 5
+    assert made.front(0) is END
+
+
+def test_only_the_file_that_was_running_is_condemned_and_after_three_deaths_at_the_same_sample() -> None:
+    made = reading(2)
+    for worker in range(1, 4):
+        made.join(worker)
+        if worker > 1:
+            assert {a.pause for a in assigned(made.dispatch())[worker] if a.file == 1} == {7}
+        else:
+            made.dispatch()
+        made.lose(worker, (4, 1, made.entries[1].attempt, 7), "was killed by SIGSEGV")
+    assert made.front(0) is WAIT
+    found = made.front(1)
+    assert isinstance(found, Failure)
+    assert isinstance(found.error, FileCondemned)
+    assert str(found.error).startswith("file 1, sample 7: three workers died")
+    made.join(9)
+    assert [a.file for a in assigned(made.dispatch())[9]] == [0]
+
+
+@pytest.mark.parametrize("running", [None, (3, 0, 1, 7), (4, 0, 99, 7), (4, 1, 1, 7)])
+def test_a_death_between_samples_or_in_another_pass_file_or_attempt_blames_nobody(running: Any) -> None:
+    made = reading(1, lanes=1)
+    made.join(1)
+    made.dispatch()
+    made.lose(1, running, "was killed")
+    assert made.entries[0].deaths == {}
+
+
+def test_an_error_of_the_user_s_code_waits_at_its_place() -> None:
+    made = reading(1, lanes=1)
+    made.join(1)
+    made.dispatch()
+    send(made, 1, 0, 0, 2, state=RAISED, error=to_wire(Error("no such word")))
+    assert merge(made, 0) == 2
+    found = made.front(0)
+    assert isinstance(found, Failure)
+    assert str(found.error) == "no such word"
+
+
+def test_with_errors_skipped_the_file_ends_there_and_a_fact_says_so() -> None:
+    made = reading(1, lanes=1, skip_errors=True)
+    made.join(1)
+    made.dispatch()
+    send(made, 1, 0, 0, 2, state=RAISED, error=to_wire(Error("no such word")))
+    assert merge(made, 0) == 2
+    assert made.front(0) is END
+    assert made.facts == [(0, 2, "no such word")]
+    assert [a.kind for a in made.dispatch() if isinstance(a, Log)] == ["skipped"]
+
+
+def test_what_the_merge_met_last_is_told_before_the_workers_are_told_to_end() -> None:
+    made = reading(1, lanes=1)
+    made.join(1)
+    made.dispatch()
+    send(made, 1, 0, 0, 0, holes=1, state=ENDED)
+    assert made.front(0) is END
+    made.finish(0)
+    assert made.end() == [Log("file 0, sample 0, bad", kind="dropped"), Send(1, EndReading(4))]
+    assert made.dispatch() == []
+
+
+def test_late_output_of_a_file_that_the_merge_is_done_with_is_dropped() -> None:
+    made = reading(1, lanes=1)
+    made.join(1)
+    made.dispatch()
+    send(made, 1, 0, 0, 0, state=ENDED)
+    made.finish(0)
+    send(made, 1, 0, 0, 3, attempt=1)
+    made.blocked(1, 0, 1, 0, need=4)
+    assert made.entries == {}
+    assert made.credit.used == 0
+
+
+def test_pd_44_a_file_in_the_cache_needs_no_worker_and_no_credit() -> None:
+    cache: PassCache[Run] = PassCache(1 << 20)
+    first = reading(1, lanes=1, cache=cache)
+    first.join(1)
+    first.dispatch()
+    send(first, 1, 0, 0, 3)
+    merge(first, 0)
+    send(first, 1, 0, 3, 2, state=ENDED)
+    merge(first, 0)
+    for _ in range(3):
+        later = reading(1, lanes=1, cache=cache)
+        later.join(1)
+        assert later.dispatch() == [Send(1, BeginReading(4, 9))]
+        assert later.credit.used == 0
+        assert merge(later, 0) == 5
+        assert later.front(0) is END
+
+
+def test_a_file_that_was_skipped_is_read_again_in_the_next_pass() -> None:
+    cache: PassCache[Run] = PassCache(1 << 20)
+    made = reading(1, lanes=1, cache=cache, skip_errors=True)
+    made.join(1)
+    made.dispatch()
+    send(made, 1, 0, 0, 2, state=RAISED, error=to_wire(Error("out of reach just now")))
+    assert not cache.has(0)
+    assert cache.bytes == 0

@@ -1,0 +1,542 @@
+"""The loop of a worker, told what to do by a scripted server: which generator runs, and what is sent when."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pydp2 import integer_value, integer_value_sequence, provider
+from pydp2.engine.base import Page
+from pydp2.errors import NotRepeatable, ProviderError
+from pydp2.protocol import messages as m
+from pydp2.protocol.moves import Role, worker_link
+from pydp2.protocol.ranges import SAMPLE_COST, Assignment
+from pydp2.protocol.seat import Seat
+from pydp2.server.chunks import ranges
+from pydp2.server.ledger import NO_PAUSE
+from pydp2.transport import memory
+from pydp2.worker.runner import Runner
+from pydp2.worker.surroundings import Surroundings
+from tests.worker.simulation import Ledger, Outcome, Yield, again, expected, fresh, values_of, weigh_of
+
+ALL = 1 << 60
+Process = Callable[[Any, str], Iterable[Any]]
+TYPES = {"id": integer_value(100), "words": integer_value_sequence(50)}
+
+
+class Script:
+    """A server with one worker, in a thread of this process; ``process`` is run over the files ``f0, f1, …``."""
+
+    def __init__(self, process: Process, *, files: int = 8, ahead: int = 4, **options: Any) -> None:
+        decorated = provider(input_types=TYPES, **options)(process)
+        names = [f"f{i}" for i in range(files)]
+        running = decorated.start(args=None, is_train=True, input_order=None, file_list=names)
+        self.declared = running.declaration
+        self.hub = memory.Hub()
+        self.line = memory.Line(self.hub)
+        self.page = Page(1)
+        self.surroundings = Surroundings(0, self.page.row(0))
+        link = worker_link(Role.WORKER)
+        for greeting in (m.Hello(1, 0, 1), m.Declared({}, [])):
+            link.sending(greeting)
+            self.line.send([m.encode(greeting)])
+        self._peer = b""
+        self._link = worker_link(Role.SERVER)
+        for _ in range(2):
+            self._hear()
+        self.seat = Seat(self.page.row(0))
+        self.runner = Runner(
+            self.line,
+            link,
+            running,
+            names,
+            self.seat,
+            self.surroundings,
+            ahead=ahead,
+            timed=True,  # type: ignore[arg-type]
+        )
+        self.died: BaseException | None = None
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+        self.ledger = Ledger(self.declared, [fresh(i) for i in range(files)])
+        self.blocked: list[list[int]] = []
+        self.say(m.BeginReading(0, 1))
+
+    def _run(self) -> None:
+        try:
+            self.runner.run()
+        except BaseException as error:
+            self.died = error
+
+    def say(self, message: m.Message) -> None:
+        self._link.sending(message)
+        self.hub.send(self._peer, [m.encode(message)])
+
+    def assign(
+        self, *files: int, limit: int = ALL, pause: int = NO_PAUSE, bound: bool = True, pass_id: int = 0
+    ) -> None:
+        items = []
+        for file in files:
+            entry = self.ledger.entries[file]
+            entry.limit = limit
+            items.append(
+                Assignment(file, entry.attempt, file, entry.committed, entry.spent, limit, pause, bound, entry.crcs)
+            )
+        self.say(m.Assign(pass_id, [item.to_wire() for item in items]))
+
+    def grant(self, file: int, limit: int = ALL, pause: int = NO_PAUSE, bound: bool = True) -> None:
+        entry = self.ledger.entries[file]
+        entry.limit = limit
+        self.say(m.Grant(0, [[file, entry.attempt, limit, pause, int(bound)]]))
+
+    def _hear(self) -> tuple[m.Message, Sequence[memoryview]]:
+        deadline = time.monotonic() + 10
+        while (received := self.hub.receive()) is None:
+            assert time.monotonic() < deadline, "the worker says nothing"
+            time.sleep(0.0005)
+        self._peer, frames = received
+        message, body = m.decode(frames)
+        self._link.received(message)
+        return message, body
+
+    def chunk(self) -> m.Chunk:
+        """The next chunk, committed; who waits in it stands in ``blocked``."""
+        message, body = self._hear()
+        assert isinstance(message, m.Chunk)
+        self.blocked += message.blocked
+        self._commit(message, body)
+        for file, attempt, y, _ in message.blocked:
+            entry = self.ledger.entries[file]
+            assert (attempt, y) == (entry.attempt, entry.committed), "it waits where its samples end"
+        return message
+
+    def _commit(self, message: m.Chunk, body: Sequence[memoryview]) -> None:
+        for part, run in ranges(message, body, self.declared):
+            self.ledger.take(part, run)
+
+    def until(self, what: Callable[[], bool]) -> None:
+        """Take chunks until ``what()``."""
+        while not what():
+            self.chunk()
+
+    def ended(self, *files: int) -> bool:
+        return all(self.ledger.entries[file].ended for file in files)
+
+    def silent(self) -> bool:
+        """It has nothing more to say: what is asked for next is answered first."""
+        return self.hub.receive() is None
+
+    def close(self) -> None:
+        if self.thread.is_alive():
+            self.say(m.Quit())
+        self.thread.join(10)
+        os.close(self.surroundings._output)
+        self.line.close()
+        self.hub.close()
+        assert not self.thread.is_alive()
+        if self.died is not None:
+            raise self.died
+
+
+@pytest.fixture
+def script() -> Iterator[Callable[..., Script]]:
+    """``script(process, **options)`` is a :class:`Script`; it is ended after the test."""
+    made: list[Script] = []
+
+    def make(process: Process, **options: Any) -> Script:
+        made.append(Script(process, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def reader(contents: Sequence[Sequence[Yield]]) -> Process:
+    """A provider over ``contents``, for :func:`tests.worker.simulation.expected`."""
+
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        for what in contents[int(filename[1:])]:
+            if what[0] == "end":
+                return
+            if what[0] == "raise":
+                raise KeyError(filename)
+            yield dict(zip(TYPES, values_of(what), strict=True))
+
+    return process
+
+
+def count(length: int, words: int = 0) -> Process:
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        for i in range(length):
+            yield {"id": i % 100, "words": [1] * words}
+
+    return process
+
+
+COST = 4 + 4 + SAMPLE_COST  # of a sample without words
+
+
+def test_a_file_is_read_to_its_end(script: Callable[..., Script]) -> None:
+    one = script(count(10))
+    one.assign(0)
+    one.until(lambda: one.ended(0))
+    assert [sample[0] for sample in one.ledger.found[0].samples] == list(range(10))
+    assert one.blocked == []
+
+
+def test_an_empty_file_ends_at_once(script: Callable[..., Script]) -> None:
+    one = script(count(0))
+    one.assign(0, 1, 2)
+    one.until(lambda: one.ended(0, 1, 2))
+    assert one.ledger.found[2] == Outcome(end="ended")
+
+
+def test_nothing_is_sent_beyond_the_limit_and_the_sample_in_hand_is_told(script: Callable[..., Script]) -> None:
+    one = script(count(10))
+    one.assign(0, limit=3 * COST + 5)
+    one.until(lambda: bool(one.blocked))
+    assert one.blocked == [[0, 0, 3, COST]]
+    assert one.ledger.entries[0].spent == 3 * COST
+    one.grant(0, 4 * COST)
+    one.until(lambda: len(one.blocked) == 2)
+    assert one.blocked[-1] == [0, 0, 4, COST]
+    one.grant(0)
+    one.until(lambda: one.ended(0))
+    assert len(one.ledger.found[0].samples) == 10
+
+
+def test_a_grant_too_small_for_the_sample_in_hand_is_answered_again(script: Callable[..., Script]) -> None:
+    one = script(count(3))
+    one.assign(0, limit=0)
+    one.until(lambda: bool(one.blocked))
+    one.grant(0, COST - 1)
+    one.until(lambda: len(one.blocked) == 2)
+    assert one.blocked == [[0, 0, 0, COST], [0, 0, 0, COST]]
+    one.grant(0)
+    one.until(lambda: one.ended(0))
+
+
+def test_a_file_gives_way_at_its_pause_with_everything_before_it_sent(script: Callable[..., Script]) -> None:
+    one = script(count(10))
+    one.assign(0, pause=4)
+    one.until(lambda: bool(one.blocked))
+    assert one.blocked == [[0, 0, 4, 0]]
+    assert one.ledger.entries[0].committed == 4
+    one.grant(0, pause=7)
+    one.until(lambda: len(one.blocked) == 2)
+    assert one.blocked[1] == [0, 0, 7, 0]
+    one.grant(0)
+    one.until(lambda: one.ended(0))
+
+
+def test_a_file_that_ends_at_its_pause_ends(script: Callable[..., Script]) -> None:
+    one = script(count(4))
+    one.assign(0, pause=4)
+    one.until(lambda: bool(one.blocked))
+    one.grant(0)
+    one.until(lambda: one.ended(0))
+    assert one.ledger.found[0].length == 4
+
+
+def test_the_file_that_the_merge_wants_first_is_read_first(script: Callable[..., Script]) -> None:
+    order: list[str] = []
+
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        order.append(filename)
+        yield {"id": 1, "words": []}
+
+    one = script(process)
+    one.assign(5, 2, 7, 0)
+    one.until(lambda: one.ended(5, 2, 7, 0))
+    assert order == ["f0", "f2", "f5", "f7"]
+
+
+def test_files_that_are_not_bound_are_opened_only_a_few_at_a_time(script: Callable[..., Script]) -> None:
+    one = script(count(5), ahead=2)
+    one.assign(0, 1, 2, 3, limit=0, bound=False)
+    one.until(lambda: len(one.blocked) == 2)
+    assert {item[0] for item in one.blocked} == {0, 1}
+    one.assign(4, limit=0)
+    one.until(lambda: len(one.blocked) == 3)
+    assert one.blocked[2][0] == 4, "a bound one is opened beside them"
+    one.grant(0)
+    one.until(lambda: one.ended(0) and len(one.blocked) == 4)
+    assert one.blocked[3][0] == 2, "and the next one when one of them is done"
+
+
+def test_what_a_worker_has_is_sent_when_the_merge_wants_it(script: Callable[..., Script]) -> None:
+    go = threading.Semaphore(0)
+
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        for i in range(1000):
+            if i == 500:
+                assert go.acquire(timeout=10)
+            yield {"id": i % 100, "words": []}
+
+    one = script(process)
+    one.assign(0)
+    one.say(m.Want(0, 0))
+    one.say(m.Want(0, 3))  # it does not have that one; somebody else may by now
+    go.release()
+    one.until(lambda: one.ended(0))
+    assert len(one.ledger.found[0].samples) == 1000
+
+
+def test_leaving_a_pass_closes_its_generators_and_the_next_one_begins(script: Callable[..., Script]) -> None:
+    closed: list[tuple[str, int]] = []
+
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        try:
+            for i in range(100):
+                yield {"id": i, "words": []}
+        finally:
+            closed.append((filename, settings.pass_id))
+
+    one = script(process)
+    one.assign(0, 1, limit=5 * COST)
+    one.until(lambda: len(one.blocked) == 2)
+    one.say(m.EndReading(0))
+    one.say(m.Grant(0, [[0, 0, ALL, NO_PAUSE, 1]]))  # crossed it on the way
+    one.say(m.Want(0, 1))
+    one.say(m.BeginReading(1, 1))
+    one.ledger = Ledger(one.declared, [fresh(i) for i in range(2)])
+    one.assign(1, pass_id=1)
+    one.until(lambda: one.ended(1))
+    assert closed == [("f0", 0), ("f1", 0), ("f1", 1)]
+    assert [sample[0] for sample in one.ledger.found[1].samples] == list(range(100))
+
+
+def test_a_generator_whose_closing_raises_harms_nobody(
+    script: Callable[..., Script], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        try:
+            yield {"id": 1, "words": []}
+            yield {"id": 2, "words": []}
+        finally:
+            raise SystemError(f"closing {filename}")
+
+    one = script(process)
+    one.assign(0, limit=COST)
+    one.until(lambda: bool(one.blocked))
+    one.say(m.BeginReading(1, 1))
+    one.ledger = Ledger(one.declared, [fresh(0)])
+    one.assign(0, limit=COST, pass_id=1)
+    one.until(lambda: len(one.blocked) == 2)
+    assert "closing the generator of f0 raised SystemError: closing f0" in capfd.readouterr().err
+
+
+def test_quit_ends_the_loop_whatever_is_open(script: Callable[..., Script]) -> None:
+    one = script(count(1_000_000))
+    one.assign(0, 1, 2)
+    one.chunk()
+    one.say(m.Quit())
+    one.thread.join(10)
+    assert not one.thread.is_alive()
+
+
+def test_the_seat_tells_which_sample_is_asked_for_and_only_then(script: Callable[..., Script]) -> None:
+    seen: list[Any] = []
+    made: list[Script] = []
+
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        for i in range(3):
+            seen.append((made[0].seat.running, time.monotonic_ns() - made[0].seat.since < 10**10))
+            yield {"id": i, "words": []}
+
+    made.append(script(process))
+    one = made[0]
+    one.assign(4)
+    one.until(lambda: one.ended(4))
+    assert seen == [((0, 4, 0, i), True) for i in range(3)]
+    assert one.seat.running is None
+
+
+def test_calc_batch_size_is_the_user_s_code_too(script: Callable[..., Script]) -> None:
+    """A worker that dies in it dies of this sample."""
+    seen: list[Any] = []
+    made: list[Script] = []
+
+    def weigh(values: Any) -> int:
+        seen.append(made[0].seat.running)
+        return 1
+
+    made.append(script(count(2), calc_batch_size=weigh))
+    made[0].assign(4)
+    made[0].until(lambda: made[0].ended(4))
+    assert seen == [(0, 4, 0, 0), (0, 4, 0, 1)]
+
+
+class Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("kind", [KeyError, SystemExit, KeyboardInterrupt, GeneratorExit, Odd, StopIteration])
+def test_whatever_a_generator_raises_ends_its_file_and_no_other(
+    script: Callable[..., Script], kind: type[BaseException]
+) -> None:
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        yield {"id": 1, "words": []}
+        if filename == "f0":
+            raise kind("oops")
+
+    one = script(process)
+    one.assign(0, 1)
+    one.until(lambda: one.ended(0, 1))
+    error = one.ledger.errors[0]
+    assert isinstance(error, ProviderError)
+    assert "file f0, sample 1: process raised" in str(error)
+    assert one.ledger.found[0].length == 1
+    assert one.ledger.found[1].end == "ended"
+
+
+def test_a_yielded_object_whose_code_raises_ends_its_file(script: Callable[..., Script]) -> None:
+    class Hostile(list):  # type: ignore[type-arg]
+        def __iter__(self) -> Any:
+            raise RuntimeError("hostile iter")
+
+        def __len__(self) -> int:
+            raise RuntimeError("hostile len")
+
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        yield {"id": 1, "words": []}
+        yield {"id": 2, "words": Hostile([1])}
+
+    one = script(process)
+    one.assign(0)
+    one.until(lambda: one.ended(0))
+    assert one.ledger.found[0].length == 1
+    assert "file f0, sample 1" in str(one.ledger.errors[0])
+
+
+def test_a_flood_of_dropped_samples_passes(script: Callable[..., Script]) -> None:
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        for i in range(12_000):
+            yield {"id": i, "words": []}
+
+    one = script(process, check=True, check_fail_continue=True)
+    one.assign(0)
+    one.until(lambda: one.ended(0))
+    assert len(one.ledger.found[0].samples) == 100
+    assert one.ledger.found[0].holes == list(range(100, 12_000))
+
+
+def test_many_files_that_wait_are_all_told(script: Callable[..., Script]) -> None:
+    one = script(count(5), files=700, ahead=1)
+    for start in range(0, 700, 50):
+        one.assign(*range(start, start + 50), pause=2)
+    one.until(lambda: len(one.blocked) == 700)
+    assert sorted(item[0] for item in one.blocked) == list(range(700))
+    assert {(item[2], item[3]) for item in one.blocked} == {(2, 0)}
+
+
+def test_a_second_attempt_goes_on_where_the_first_one_was_committed(script: Callable[..., Script]) -> None:
+    one = script(count(50))
+    one.assign(0, limit=20 * COST)
+    one.until(lambda: bool(one.blocked))
+    mark = one.ledger.marks[0][-1]
+    assert mark[0] == 20
+    other = script(count(50))
+    other.ledger = Ledger(other.declared, [again(0, mark)])
+    other.assign(0, limit=25 * COST)
+    other.until(lambda: bool(other.blocked))
+    assert other.blocked == [[0, 1, 25, COST]]
+    other.grant(0)
+    other.until(lambda: other.ended(0))
+    assert [sample[0] for sample in other.ledger.found[0].samples] == list(range(20, 50))
+
+
+def test_a_second_attempt_that_differs_is_an_error_that_names_the_file(script: Callable[..., Script]) -> None:
+    one = script(count(50))
+    one.assign(0, limit=20 * COST)
+    one.until(lambda: bool(one.blocked))
+    other = script(count(19))
+    other.ledger = Ledger(other.declared, [again(0, one.ledger.marks[0][-1])])
+    other.assign(0)
+    other.until(lambda: other.ended(0))
+    assert isinstance(other.ledger.errors[0], NotRepeatable)
+    assert "file f0" in str(other.ledger.errors[0])
+
+
+def test_messages_for_files_that_are_done_are_taken_without_a_word(script: Callable[..., Script]) -> None:
+    one = script(count(2))
+    one.assign(0)
+    one.until(lambda: one.ended(0))
+    one.grant(0)
+    one.say(m.Want(0, 0))
+    one.say(m.Grant(0, [[5, 0, 1, 1, 1]]))
+    one.assign(1)
+    one.until(lambda: one.ended(1))
+
+
+good = st.tuples(st.just("good"), st.integers(0, 99))
+bad = st.tuples(st.sampled_from(["bad type", "bad value"]), st.integers(0, 99))
+contents = st.lists(
+    st.builds(
+        lambda many, end: [*many, end],
+        st.lists(good | good | bad, max_size=30),
+        st.sampled_from([("end", 0), ("end", 0), ("raise", 0)]),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(contents, st.booleans(), st.booleans(), st.integers(0, 2**32))
+def test_under_any_credit_pauses_and_wishes_the_same_samples_come(
+    files: list[list[Yield]], drop: bool, weighted: bool, seed: int
+) -> None:
+    choose = random.Random(seed)
+    options: dict[str, Any] = {"check": drop, "check_fail_continue": drop}
+    if weighted:
+        options["calc_batch_size"] = weigh_of(("good", 0))
+    one = Script(reader(files), files=len(files), ahead=choose.choice([1, 2, 8]), **options)
+    try:
+        waiting: set[int] = set()
+
+        def some_limit(file: int, need: int = 0) -> int:
+            spent = one.ledger.entries[file].spent
+            return spent + choose.choice([0, need, need, need + COST, need + 700, ALL])
+
+        def some_pause(file: int) -> int:
+            return one.ledger.entries[file].committed + choose.choice([1, 2, 5, 1 << 40])
+
+        todo = list(range(len(files)))
+        choose.shuffle(todo)
+        while todo:
+            now, todo = todo[: (k := choose.randint(1, 3))], todo[k:]
+            for file in now:
+                one.assign(file, limit=some_limit(file), pause=some_pause(file), bound=choose.random() < 0.7)
+        while not one.ended(*range(len(files))):
+            for file, _, y, need in one.chunk().blocked:
+                waiting.add(file)
+                assert y == one.ledger.entries[file].committed
+                assert need in (0, 1) or need >= COST
+            for file in sorted(waiting):
+                if choose.random() < 0.7:
+                    waiting.discard(file)
+                    one.grant(file, some_limit(file, 900), some_pause(file), bound=True)
+            if not todo and all(one.ledger.entries[f].ended or f in waiting for f in range(len(files))):
+                for file in sorted(waiting):
+                    one.grant(file)
+                waiting.clear()
+            if choose.random() < 0.3:
+                one.say(m.Want(0, choose.randrange(len(files))))
+            if waiting and not one.line._box._items:  # nobody else may be able to go on: then it is their turn
+                for file in sorted(waiting):
+                    one.grant(file, some_limit(file, 900) + 900, NO_PAUSE)
+                waiting.clear()
+        for file, content in enumerate(files):
+            assert one.ledger.found[file] == expected(content, drop=drop, weighted=weighted)
+    finally:
+        one.close()
