@@ -1,4 +1,4 @@
-"""``python -m benchmarks [--rounds 5] [--data FOLDER] [--json] [NAME ...]``: the figures, medians of alternating rounds."""
+"""``python -m benchmarks [--rounds 5] [--data FOLDER] [--json] [NAME ...]``: figures, medians of alternating rounds."""
 
 from __future__ import annotations
 
@@ -90,12 +90,14 @@ def long_list(folder: Path, rounds: int, count: int = 1_000_000) -> Figures:
     rows = []
     for _ in range(rounds):
         began = time.perf_counter()
-        with pydp2.launch(path, measure.ADDRESS + "entries", workers=2) as service:
-            with service.connect(batch_size=128) as client:
-                next(iter(client))
-                seconds = time.perf_counter() - began
-                server = measure.memory(service.pid)
-                workers = [measure.memory(w["pid"])["pss"] for w in service.stats()["workers"]]
+        with (
+            pydp2.launch(path, measure.ADDRESS + "entries", workers=2) as service,
+            service.connect(batch_size=128) as client,
+        ):
+            next(iter(client))
+            seconds = time.perf_counter() - began
+            server = measure.memory(service.pid)
+            workers = [measure.memory(w["pid"])["pss"] for w in service.stats()["workers"]]
         rows.append(
             {"first_batch": seconds, "server_rss_mb": server["rss"], "server_pss_mb": server["pss"],
              "worker_pss_mb": max(workers)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-
 import pydp2_samples
 
 WORDS = 30_000

@@ -8,6 +8,7 @@ address go to stdout, everything else to stderr.
 from __future__ import annotations
 
 import signal
+import sys
 import warnings
 from bdb import BdbQuit
 from typing import Any, TextIO
@@ -29,7 +30,9 @@ class _Group(click.Group):
                 return super().invoke(ctx)
             except KeyboardInterrupt as interrupt:
                 number = ending.number_of(interrupt)
-                click.echo(f"\npydp2: ended by {signal.Signals(number).name}", err=True)
+                if sys.stderr.isatty():
+                    click.echo(err=True)  # after ^C
+                click.echo(f"pydp2: ended by {signal.Signals(number).name}", err=True)
                 ctx.exit(128 + number)
             except BdbQuit:
                 ctx.exit(FAILED)
@@ -73,6 +76,8 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 def main() -> None:
     """Serve the samples of a list of files to a trainer, each exactly once per pass.
+
+    An option has the name that it has in Python and TOML, as in --sample_timeout; --sample-timeout is the same.
 
     Exit codes: 0 fine, 1 data or user error, 2 usage, 3 cannot reach or bind, 130 Ctrl-C, 143 SIGTERM.
     """

@@ -47,7 +47,7 @@ class Figures:
         workers = [worker for worker in now["workers"] if worker["active"]]
         memory = f"memory {size(now['memory'] + sum(worker['memory'] for worker in workers))}"
         if not now["attached"]:
-            return ["no trainer is attached", f"{len(workers)} workers", memory]
+            return ["no trainer is attached", f"{len(workers)} worker{'' if len(workers) == 1 else 's'}", memory]
         pool = now["pool"]
         parts = [
             f"pass {max(0, now['pass'])}",

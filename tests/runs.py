@@ -148,3 +148,27 @@ def program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
     yield start
     for each in started:
         each.close()
+
+
+def processes(name: str) -> list[int]:
+    """Processes of this test run whose name begins so: ``pydp2-server``, ``pydp2-nursery``, ``pydp2-worker-…``."""
+    mark = f"PYDP2_TEST_RUN={os.environ['PYDP2_TEST_RUN']}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            number = int(entry.name)
+            dead = (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+            named = (entry / "comm").read_text().startswith(name)
+            if named and not dead and mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(number)
+    return sorted(found)
+
+
+def eventually(what: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Whether ``what()`` became true within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

@@ -22,10 +22,11 @@ _SECOND = 1.0
 
 
 class Line(NamedTuple):
-    """A line to show. Of those with the same ``once`` (if it is not empty) only the first is shown."""
+    """A line to show, and who printed it. Of those with the same ``once`` (if not empty) only the first is shown."""
 
     mark: str
     text: bytes
+    whose: int
     once: bytes = b""
 
 
@@ -146,36 +147,46 @@ class OutputPump:
             pipe.dropped += len(data)
             return
         pipe.shown += len(data)
-        if pipe.rest and pipe.whose != here:
-            self._show(pipe, [pipe.rest], pipe.whose)
-            pipe.rest = b""
-        *lines, pipe.rest = (pipe.rest + data).split(b"\n")
-        while len(pipe.rest) > _LINE:
-            lines.append(pipe.rest[: (cut := _edge(pipe.rest))])
-            pipe.rest = pipe.rest[cut:]
-        pipe.whose = self._show(pipe, lines, here)
+        *complete, rest = data.split(b"\n")
+        lines, whose = pipe.marks.lines(complete, here)
+        begun, pipe.rest = pipe.rest, b""
+        if begun:
+            first = lines[0].whose if lines else whose
+            if first != pipe.whose:
+                lines = [*pipe.marks.lines([begun], pipe.whose)[0], *lines]
+            elif lines:
+                lines[0] = lines[0]._replace(text=begun + lines[0].text)
+            else:
+                rest = begun + rest
+        pipe.rest, pipe.whose = rest, whose
+        if len(rest) > _LINE:
+            *pieces, pipe.rest = _pieces(rest)
+            lines += pipe.marks.lines(pieces, whose)[0]
+        self._print(lines)
 
     def _show_rest(self, pipe: _Pipe) -> None:
         """Nothing more will come."""
         rest, pipe.rest = [pipe.rest] if pipe.rest else [], b""
         self._show(pipe, rest, pipe.whose)
 
-    def _show(self, pipe: _Pipe, lines: list[bytes], here: int) -> int:
-        """Show ``lines``, and after them how much was left out since; who prints after them."""
+    def _show(self, pipe: _Pipe, lines: list[bytes], whose: int) -> None:
+        """Show ``lines``, and after them how much was left out since."""
         if pipe.dropped:
             lines = [*lines, f"… {pipe.dropped} bytes of output left out (more than {RATE} a second) …".encode()]
             pipe.dropped = 0
+        self._print(pipe.marks.lines(lines, whose)[0])
+
+    def _print(self, lines: list[Line]) -> None:
         text = ""
-        marked, here = pipe.marks.lines(lines, here)
-        for mark, line, once in marked:
-            if once in self._once:
+        for line in lines:
+            if line.once in self._once:
                 continue
-            if once:
-                self._once.add(once)
-            text += "".join(f"[{mark}] {piece.decode(errors='replace').rstrip()}\n" for piece in _pieces(line))
+            if line.once:
+                self._once.add(line.once)
+            for piece in _pieces(line.text):
+                text += f"[{line.mark}] {piece.decode(errors='replace').rstrip()}\n"
         if text:
             self._write(text)
-        return here
 
 
 def _pieces(line: bytes) -> list[bytes]:

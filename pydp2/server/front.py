@@ -22,6 +22,8 @@ from pydp2.server.spec import ServiceSpec
 from pydp2.transport import Gone, Hub
 
 _PROBE = 2.0  # seconds between looks whether the trainer still lives
+_LAST_WORDS = 0.2  # seconds in which what a vanished trainer said last arrives
+_REMEMBERED = 64  # peers that vanished
 _READ_AHEAD = 256 << 20  # bytes read ahead of the merge, where the memory limit allows
 _MESSAGES = 256  # taken in one round, so that a flood of them does not keep batches back
 _PLAN = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
@@ -50,6 +52,7 @@ class Front:
         self._budget = min(_READ_AHEAD, spec.memory_limit // 2)
         self._job: Job | None = None
         self._trainer = b""
+        self._vanished: dict[bytes, float] = {}  # peers that are gone, and since when, if nobody was told of it yet
         self._probed = 0.0
         self._samples = Rates()
         self._batches = Rates()
@@ -88,6 +91,10 @@ class Front:
     def _message(self, peer: bytes, frames: Sequence[memoryview], now: float) -> None:
         message, _ = m.decode(frames)
         link = self._links.get(peer)
+        if peer in self._vanished:
+            if isinstance(message, m.Detach):
+                self._vanished[peer] = 0.0  # it left in order
+            return
         if link is None:
             link = client_link(Role.SERVER)
             if not isinstance(message, m.Attach | m.AskStats):
@@ -126,7 +133,7 @@ class Front:
                     "use the same release of pydp2 on both sides"
                 )
             if self._trainer and self._trainer != peer:
-                self._probe()
+                self._send(self._trainer, m.Probe())  # if it vanished, the job is free
             if self._trainer:
                 raise JobTaken(
                     "another trainer reads this job; wait until it has closed its client, or start a service of its own"
@@ -242,11 +249,20 @@ class Front:
         """Look whether the trainer is still there, now and then."""
         if self._trainer and now - self._probed > _PROBE:
             self._probed = now
-            self._probe()
+            self._send(self._trainer, m.Probe())
 
-    def _probe(self) -> None:
-        if not self._send(self._trainer, m.Probe()):
+        for peer in [peer for peer, left in self._vanished.items() if left and now - left > _LAST_WORDS]:
+            self._vanished[peer] = 0.0
             self._log("the trainer is gone; its job is free", "trainer")
+
+    def _vanish(self, peer: bytes) -> None:
+        """Nothing can be sent to ``peer`` any more. What it said last may still be under way, Detach for one."""
+        trained = peer == self._trainer
+        self._links.pop(peer, None)
+        self._gone(peer)
+        self._vanished[peer] = time.monotonic() if trained else 0.0
+        if len(self._vanished) > _REMEMBERED:
+            del self._vanished[next(iter(self._vanished))]
 
     def _send(self, peer: bytes, message: m.Message, frames: Sequence[Any] = ()) -> bool:
         link = self._links.get(peer)
@@ -256,8 +272,7 @@ class Front:
         try:
             self._hub.send(peer, [m.encode(message), *frames])
         except Gone:
-            self._links.pop(peer, None)
-            self._gone(peer)
+            self._vanish(peer)
             return False
         return True
 

@@ -50,7 +50,7 @@ class Shown:
         if not texts:
             return []
         mark = f"worker {self._worker}" if file == NO_FILE else f"worker {self._worker} {self._files[file]}"
-        return [Line(mark, text, once) for text, once in texts]
+        return [Line(mark, text, file, once) for text, once in texts]
 
     def _ours(self, line: bytes) -> bool:
         self._below = line.startswith(_OURS) or (self._below and line == _START)

@@ -45,7 +45,7 @@ def told(result: Result) -> str:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("n=3", 3), ("n=3.5", 3.5), ("n=true", True), ("n=null", None), ("n='3'", "3"), ('n="3"', "3"), ("n=three", "three"),
+        ("n=3", 3), ("n=3.5", 3.5), ("n=true", True), ("n=null", None), ("n='3'", "3"), ('n="3"', "3"), ("n=x", "x"),
         ("n=", ""), ("n=a=b", "a=b"), ("n=[1, 2]", [1, 2]), ('n={"k": 1}', {"k": 1}), ("n={k = 1}", {"k": 1}),
         ("n=1_000", 1000), ("n=2024-05-01", "2024-05-01"), ("n=x\nm = 2", "x\nm = 2"), ("n=1\nm = 2", "1\nm = 2"),
         ("n= words.txt", " words.txt"),

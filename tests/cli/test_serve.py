@@ -183,7 +183,7 @@ def test_a_signal_is_heeded_while_the_provider_is_still_being_imported(
 ) -> None:
     (folder / "slow.py").write_text("import sys, time\nprint('here', file=sys.stderr)\ntime.sleep(100)\n")
     service = running("serve", "train.list", "--provider", "slow.process")
-    service.until("stderr", "here")
+    service.until("stderr", "here\n")
     began = time.monotonic()
     service.process.send_signal(number)
     status, out, err = service.ended()
@@ -235,7 +235,7 @@ def test_on_a_terminal_a_line_is_drawn_anew_and_what_workers_print_stands_above_
     terminal.until("no.trainer.is.attached")
     with pydp2.connect(address, batch_size=2) as data:
         assert sum(map(len, data)) == 2
-        terminal.until(r"\[worker 0 a.txt\] reading \[red\] a.txt\r\n")
+        terminal.until(r"\[worker \d a.txt\] reading \[red\] a.txt\r\n")
         shown = terminal.until(r"pass.0.*samples/s.*batches/s.*pool.*memory")
     assert "\x1b[2K" in shown  # the line is erased before it is drawn again
     service.process.send_signal(signal.SIGINT)

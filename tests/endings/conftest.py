@@ -1,12 +1,75 @@
-"""What never ends fails its test; programs can be started."""
+"""Programs that end in every way, and the watch over what they leave behind.
+
+``PYDP2_REPEAT=50 pytest tests/endings`` runs every ending 50 times in a row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from ..runs import no_hang, program
+from pydp2.api import rundir
+
+from ..runs import no_hang, processes, program
 
 __all__ = ["no_hang", "program"]
+
+PROVIDER = """
+from pydp2 import *
+import subprocess
+
+@provider(input_types=[integer_value(1 << 40)], pool_size=64)
+def process(settings, filename):
+    if filename == "with a child":
+        subprocess.Popen(["sleep", "1000"])
+    for i in range(10**9):
+        yield i
+"""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test here as often as PYDP2_REPEAT says."""
+    rounds = int(os.environ.get("PYDP2_REPEAT", "1"))
+    if rounds > 1:
+        metafunc.fixturenames.append("_round")
+        metafunc.parametrize("_round", range(rounds), indirect=True)
+
+
+@pytest.fixture
+def _round(request: pytest.FixtureRequest) -> object:
+    return request.param
 
 
 @pytest.fixture(autouse=True)
 def _no_hang(no_hang: None) -> None:
     """For every test here."""
+
+
+@pytest.fixture(autouse=True)
+def _no_memory_left() -> Iterator[None]:
+    """No segment of shared memory outlives a test."""
+    shared = Path("/dev/shm")
+    before = {entry.name for entry in shared.iterdir()}
+    yield
+    assert {entry.name for entry in shared.iterdir() if not entry.name.startswith("sem.")} <= before
+
+
+@pytest.fixture(autouse=True)
+def _slow_provider(tmp_path: Path) -> None:
+    """A provider that never comes to an end, beside the program."""
+    (tmp_path / "endless.py").write_text(PROVIDER)
+
+
+@pytest.fixture
+def run_directories() -> Callable[[], list[str]]:
+    """Names of the run directories that there are when it is asked (``run_directories()``)."""
+    return lambda: sorted(entry.name for entry in rundir.base().iterdir())
+
+
+@pytest.fixture(autouse=True)
+def _nobody_before() -> None:
+    """Each test finds its own processes by their names."""
+    assert processes("pydp2-") == []

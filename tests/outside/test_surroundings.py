@@ -35,7 +35,6 @@ def test_a_generator_that_closes_stdout_harms_nobody(
     assert seen.error is None
     assert seen.samples == [*range(20)] * 4
     screen = capfd.readouterr().err.splitlines()
-    print(screen)
     assert [line.split(" ", 2)[2] for line in screen] == [f"{name}] begin {name}" for name in "abcd"]
 
 

@@ -124,6 +124,16 @@ def test_a_worker_that_never_starts_does_not_keep_the_merge_waiting() -> None:
     assert assigned(made.dispatch()) == {}
 
 
+def test_a_worker_is_told_when_one_of_its_files_is_bound() -> None:
+    made = reading(4, workers=1)
+    made.join(1)
+    made.dispatch()
+    send(made, 1, 0, 0, 0, state=ENDED)
+    made.finish(0)
+    made.bind(2)
+    assert [1, 2, 3, 1000, NO_PAUSE, 1] in grants(made.dispatch())
+
+
 def test_the_merge_that_waits_is_said_once_until_something_came() -> None:
     made = reading(1, lanes=1, workers=1)
     made.join(1)

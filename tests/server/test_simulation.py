@@ -135,11 +135,11 @@ def test_relaxed_order_over_a_bounded_pool_ends_with_every_sample(shuffle: bool)
 
 
 def test_a_thousand_tiny_files_take_few_steps() -> None:
-    this = Case(tuple(file(1) for _ in range(1000)), job(pool_size=50), 2, workers=4)
+    this = Case(tuple(file(1) for _ in range(1000)), job(), 2, workers=4, pool_size=50)
     world = World(this)
     (outcome,) = world.run()
     compare(this, outcome)
-    assert world.steps < 8000
+    assert world.steps < 3000
 
 
 @pytest.mark.parametrize("limit", [0, 3000, 1 << 30])

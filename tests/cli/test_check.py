@@ -1,0 +1,199 @@
+"""``pydp2 check`` on the command line: the report, the exit code, and what goes where."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pydp2_samples
+import pytest
+from click.testing import Result
+from pydp2_cli import main
+
+CHECK = ("check", "train.list", "--provider", "numbers_provider.process")
+
+
+def test_what_is_in_the_files_is_told_file_by_file_and_together(folder: Path, cli: Callable[..., Result]) -> None:
+    result = cli(*CHECK)
+    assert result.exit_code == 0
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert rows == [
+        ["file", "samples", "bad", "slot", "yielded", "as", "values", "lengths"],
+        ["a.txt", "3", "-", "n", "int", "1", "…", "3", "-"],
+        ["b.txt", "3", "-", "n", "int", "4", "…", "6", "-"],
+        ["all", "files", "6", "-", "n", "int", "1", "…", "6", "-"],
+        ["ok:", "6", "good", "samples", "in", "2", "files,", "24", "bytes", "as", "columns"],
+    ]
+
+
+def test_a_bad_sample_is_named_and_makes_the_exit_code_1(folder: Path, cli: Callable[..., Result]) -> None:
+    (folder / "a.txt").write_text("1\n2000\n3\n")
+    result = cli(*CHECK)
+    assert result.exit_code == 1
+    assert "✗ file a.txt, sample 1, slot n: expected an int in [0, 1000), got 2000 (int)\n" in result.stdout
+    assert result.stdout.endswith("1 found, beside 5 good samples in 2 files\n")
+
+
+def test_a_generator_that_raises_is_told_with_its_traceback_and_the_next_file_is_read(
+    folder: Path, cli: Callable[..., Result]
+) -> None:
+    (folder / "a.txt").write_text("1\ntwo\n3\n")
+    result = cli(*CHECK)
+    assert result.exit_code == 1
+    assert "✗ file a.txt, sample 1: process raised ValueError\n" in result.stdout
+    assert 'numbers_provider.py", line 8, in process' in result.stdout
+    assert "invalid literal for int()" in result.stdout
+    assert result.stdout.splitlines()[1].split()[:4] == ["a.txt", "1", "raised", "n"]
+    assert result.stdout.endswith("1 found, beside 4 good samples in 2 files\n")
+
+
+def test_findings_beyond_max_errors_are_counted_and_do_not_hide_a_traceback(
+    folder: Path, cli: Callable[..., Result]
+) -> None:
+    (folder / "a.txt").write_text("2000\n" * 50)
+    (folder / "b.txt").write_text("1\ntwo\n")
+    result = cli(*CHECK, "--max_errors", 3)
+    assert result.stdout.count("slot n: expected") == 3
+    assert "process raised ValueError" in result.stdout
+    assert "… and 47 more\n51 found, beside 1 good samples in 2 files\n" in result.stdout
+
+
+def test_json_has_everything_and_stdout_nothing_else(folder: Path, cli: Callable[..., Result]) -> None:
+    code = (folder / "numbers_provider.py").read_text()
+    (folder / "numbers_provider.py").write_text(code.replace("    with", "    print('reading', filename)\n    with"))
+    (folder / "b.txt").write_text("1\n2000\n")
+    result = cli(*CHECK, "--json")
+    assert result.exit_code == 1
+    assert "reading a.txt\nreading b.txt\n" in result.stderr
+    report: dict[str, Any] = json.loads(result.stdout)
+    assert (report["ok"], report["samples"], report["found"]) == (False, 4, 1)
+    assert report["provider"] == "numbers_provider.process"
+    assert report["findings"][0] | {"text": ""} == {
+        "file": "b.txt", "sample": 1, "raised": False, "slot": "n", "expected": "an int in [0, 1000)",
+        "got": "2000 (int)", "text": "",
+    }  # fmt: skip
+    assert [file["file"] for file in report["files"]] == ["a.txt", "b.txt"]
+    assert report["slots"][0]["ids"] == {"least": 1, "most": 3, "count": 4, "not_finite": 0}
+    assert report["slots"][0]["declared"] == "integer_value(1000)"
+
+
+def test_what_c_code_and_children_print_is_kept_from_stdout_too(folder: Path) -> None:
+    code = (folder / "numbers_provider.py").read_text()
+    (folder / "numbers_provider.py").write_text(
+        code.replace("    with", "    import os; os.write(1, b'raw\\n'); os.system('echo child')\n    with")
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pydp2", *CHECK, "--json"], cwd=folder, capture_output=True, text=True, timeout=20
+    )
+    assert json.loads(done.stdout)["samples"] == 6
+    assert done.stderr == "raw\nchild\nraw\nchild\n"
+
+
+def test_of_many_files_those_with_something_wrong_are_shown_first(folder: Path, cli: Callable[..., Result]) -> None:
+    for i in range(50):
+        (folder / f"{i}.txt").write_text("2000\n" if i == 45 else "1\n")
+    (folder / "train.list").write_text("".join(f"{i}.txt\n" for i in range(50)))
+    lines = cli(*CHECK).stdout.splitlines()
+    shown = [line.split()[0] for line in lines[1:21]]
+    assert shown == [*(f"{i}.txt" for i in range(19)), "45.txt"]
+    assert lines[21].strip() == "… 30 more files: --json has them"
+
+
+def test_limit_looks_at_the_first_samples_of_each_file_only(folder: Path, cli: Callable[..., Result]) -> None:
+    (folder / "a.txt").write_text("1\n2\nthree\n")
+    result = cli(*CHECK, "--limit", 2)
+    assert result.exit_code == 0
+    assert "ok: 4 good samples in 2 files" in result.stdout
+
+
+def test_a_file_without_samples_is_no_mistake(folder: Path, cli: Callable[..., Result]) -> None:
+    (folder / "a.txt").write_text("")
+    result = cli(*CHECK)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split()[:3] == ["a.txt", "none", "-"]
+
+
+def test_an_empty_list_gets_a_warning(folder: Path, cli: Callable[..., Result]) -> None:
+    (folder / "train.list").write_text("\n")
+    result = cli(*CHECK)
+    assert result.exit_code == 0
+    assert result.stderr.startswith("Warning: the file list train.list is empty")
+
+
+@pytest.mark.parametrize(
+    ("provider", "words"),
+    [
+        ("nothing.process", "there is no module 'nothing'"),
+        ("numbers_provider.proces", "did you mean 'process'?"),
+        ("numbers_provider.py", "which function of it?"),
+        ("broken.process", "No module named 'not_there'"),
+    ],
+)
+def test_a_provider_that_cannot_be_had_is_a_user_error(
+    provider: str, words: str, folder: Path, cli: Callable[..., Result]
+) -> None:
+    (folder / "broken.py").write_text("import not_there\n")
+    result = cli("check", "train.list", "--provider", provider)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert words in result.stderr
+    assert result.stderr.startswith("Error: ")
+
+
+def test_ctrl_c_ends_it_with_130_and_one_line(folder: Path, running: Callable[..., Any]) -> None:
+    (folder / "slow.py").write_text(
+        textwrap.dedent("""
+            import time
+            from pydp2 import *
+
+            @provider(input_types=[integer_value(9)])
+            def process(settings, filename):
+                yield 1
+                print("here", flush=True)
+                try:
+                    time.sleep(100)
+                except Exception:
+                    pass
+        """)
+    )
+    check = running("check", "train.list", "--provider", "slow.process")
+    check.until("stderr", "here\n")
+    check.process.send_signal(signal.SIGINT)
+    status, out, err = check.ended()
+    assert (status, out) == (130, "")
+    assert err == "here\npydp2: ended by SIGINT\n"
+
+
+def test_a_debugger_works_in_process(folder: Path) -> None:
+    code = (folder / "numbers_provider.py").read_text()
+    (folder / "numbers_provider.py").write_text(code.replace("yield", "breakpoint(); yield", 1))
+    done = subprocess.run(
+        [sys.executable, "-m", "pydp2", *CHECK],
+        cwd=folder, input="p 'line is ' + line.strip()\nq\n", capture_output=True, text=True, timeout=20,
+        env=os.environ | {"PYTHONBREAKPOINT": ""},
+    )  # fmt: skip
+    assert "'line is 1'" in done.stderr
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist", "nested", "sentiment", "sequence", "sparse"])
+def test_the_configurations_that_come_with_the_project_are_fine(name: str, cli: Callable[..., Result]) -> None:
+    configs = Path(__file__).resolve().parents[2] / "configs"
+    assert pydp2_samples.path(name).is_dir()
+    result = cli("check", "--config", configs / f"{name}.toml")
+    assert result.exit_code == 0, result.output
+    assert "\nok: " in result.stdout
+
+
+def test_all_commands_over_a_list_take_it_alike() -> None:
+    common = {"list_", "provider", "args", "args_file", "config", "side", "is_train", "root"}
+    for name in ("serve", "check", "peek"):
+        assert common <= {parameter.name for parameter in main.commands[name].params}

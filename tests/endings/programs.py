@@ -1,0 +1,47 @@
+"""The programs of users that end: a trainer that starts its service, one that launches it, a server, a trainer alone.
+
+Each says ``ready`` once batches come, and trains on in steps of 10 ms. ``mistake`` as its first word: it raises then.
+"""
+
+_STEP = """
+    if i == 3:
+        print("ready", flush=True)
+    if i > 5 and "mistake" in sys.argv:
+        raise ZeroDivisionError("a mistake of the trainer's")
+    time.sleep(0.01)
+"""
+
+LOAD = f"""
+import sys, time, pydp2
+data = pydp2.load(["a", "with a child", "b"], "endless.process", batch_size=8, workers=2)
+for i, batch in enumerate(data):
+{_STEP}
+"""
+
+LAUNCH = f"""
+import sys, time, pydp2
+def main():
+    with pydp2.launch(["a", "with a child", "b"], "endless.process", workers=2) as service:
+        with service.connect(batch_size=8) as data:
+            train(data)
+def train(data):
+  for i, batch in enumerate(data):
+{_STEP.replace(chr(10), chr(10) + "  ")}
+main()
+"""
+
+SERVER = """
+import sys, time, pydp2
+with pydp2.launch(["a", "with a child", "b"], "endless.process", workers=2, bind=f"ipc://{sys.argv[1]}") as service:
+    print("address", service.address, flush=True)
+    while service.poll() is None:
+        time.sleep(0.01)
+    sys.exit(f"the service ended: {service.poll()}")
+"""
+
+TRAINER = f"""
+import sys, time, pydp2
+data = pydp2.connect(sys.argv[1], batch_size=8)
+for i, batch in enumerate(data):
+{_STEP}
+"""

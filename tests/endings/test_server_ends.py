@@ -1,0 +1,152 @@
+"""The server, its nursery, a worker or everybody ends: the others say what happened, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import pydp2
+
+from ..runs import Program, eventually, processes
+from .programs import LAUNCH, LOAD, SERVER, TRAINER
+
+Start = Callable[..., Program]
+BOTH = pytest.mark.parametrize("code", [LOAD, LAUNCH], ids=["load", "launch"])
+
+
+def gone() -> bool:
+    return processes("pydp2-") == [] and processes("sleep") == []
+
+
+def last_line(program: Program) -> str:
+    return program.screen.splitlines()[-1]
+
+
+@BOTH
+def test_sigterm_at_the_server_ends_all_in_order(code: str, program: Start) -> None:
+    """The service says why in one line, and the trainer's exception says the same."""
+    trainer = program(code)
+    trainer.said("ready")
+    os.kill(processes("pydp2-server")[0], signal.SIGTERM)
+    assert trainer.ended() == 1
+    assert trainer.screen.splitlines()[0] == "pydp2: the service ends: it received SIGTERM"
+    assert trainer.screen.count("Traceback") == 1
+    assert last_line(trainer).startswith("pydp2.errors.ServiceLost: the service at ipc://")
+    assert last_line(trainer).endswith(" ended: it received SIGTERM")
+    assert gone()
+
+
+@BOTH
+def test_a_server_that_is_killed_is_missed_by_its_trainer(
+    code: str, program: Start, run_directories: Callable[[], list[str]]
+) -> None:
+    trainer = program(code)
+    trainer.said("ready")
+    assert eventually(lambda: len(processes("sleep")) == 1)
+    os.kill(processes("pydp2-server")[0], signal.SIGKILL)
+    assert trainer.ended() == 1
+    assert trainer.screen.count("Traceback") == 1
+    assert "ServiceLost: the service at ipc://" in last_line(trainer)
+    assert last_line(trainer).endswith(" went away without a word; look at what it wrote last")
+    assert "pydp2:" not in trainer.screen
+    assert eventually(gone)
+    assert run_directories() == []
+
+
+@BOTH
+def test_a_nursery_that_is_killed_ends_the_service_with_a_word(code: str, program: Start) -> None:
+    trainer = program(code)
+    trainer.said("ready")
+    os.kill(processes("pydp2-nursery")[0], signal.SIGKILL)
+    assert trainer.ended() == 1
+    text = "the process that forks workers is gone; no worker can be replaced any more"
+    assert trainer.screen.splitlines()[0] == f"pydp2: the service ends: {text}"
+    assert trainer.screen.count("Traceback") == 1
+    assert last_line(trainer) == f"pydp2.errors.ServiceLost: {text}"
+    assert eventually(gone)
+
+
+@BOTH
+def test_a_worker_that_is_killed_is_replaced_with_a_line(code: str, program: Start) -> None:
+    """The trainer goes on; what the user's code had started in the worker is gone with it."""
+    trainer = program(code)
+    trainer.said("ready")
+    assert eventually(lambda: len(processes("sleep")) == 1)
+    before = processes("pydp2-worker")
+    assert len(before) == 3
+    child = processes("sleep")[0]
+    os.kill(os.getpgid(child), signal.SIGKILL)
+    assert eventually(lambda: "pydp2: worker lost: worker " in trainer.screen)
+    assert eventually(lambda: len(processes("pydp2-worker")) == 3 and processes("pydp2-worker") != before)
+    assert eventually(lambda: child not in processes("sleep"))
+    assert trainer.process.poll() is None
+    os.killpg(trainer.pid, signal.SIGINT)
+    trainer.ended()
+    assert "was killed by SIGKILL" in trainer.screen.splitlines()[0]
+    assert gone()
+
+
+@BOTH
+def test_everybody_is_killed_at_once(
+    code: str, program: Start, run_directories: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    """No process is left; the run directory is, until the next start of any service removes it."""
+    trainer = program(code)
+    trainer.said("ready")
+    everybody = [trainer.pid, *processes("pydp2-"), *processes("sleep")]
+    for pid in everybody:
+        os.kill(pid, signal.SIGSTOP)  # so that none has the time to clean up after another
+    for pid in everybody:
+        os.kill(pid, signal.SIGKILL)
+    trainer.ended()
+    assert eventually(gone)
+    (left,) = run_directories()
+    with pydp2.launch(["a"], f"{tmp_path}/endless.py:process", workers=1):
+        assert left not in run_directories()
+        assert len(run_directories()) == 1
+    assert run_directories() == []
+
+
+def test_sigterm_at_a_service_of_its_own_reaches_trainers_of_other_programs(program: Start, tmp_path: Path) -> None:
+    server = program(SERVER, str(tmp_path / "s"))
+    trainer = program(TRAINER, server.said("address").split()[1])
+    trainer.said("ready")
+    os.kill(processes("pydp2-server")[0], signal.SIGTERM)
+    assert trainer.ended() == 1
+    assert last_line(trainer) == (
+        f"pydp2.errors.ServiceLost: the service at ipc://{tmp_path}/s ended: it received SIGTERM"
+    )
+    assert server.ended() == 1
+    assert server.screen == "pydp2: the service ends: it received SIGTERM\nthe service ended: 0\n"
+    assert gone()
+    assert not (tmp_path / "s").exists()
+
+
+def test_ctrl_c_at_a_service_of_its_own_reaches_trainers_of_other_programs(program: Start, tmp_path: Path) -> None:
+    server = program(SERVER, str(tmp_path / "s"))
+    trainer = program(TRAINER, server.said("address").split()[1])
+    trainer.said("ready")
+    os.killpg(server.pid, signal.SIGINT)
+    assert trainer.ended() == 1
+    assert last_line(trainer).endswith(" ended: its program closed it")
+    assert server.ended() == -signal.SIGINT
+    assert server.screen.count("Traceback") == 1
+    assert gone()
+
+
+def test_a_program_that_is_killed_while_it_starts_leaves_nothing(program: Start, tmp_path: Path) -> None:
+    """The hook of its provider takes long: nobody waits for it."""
+    (tmp_path / "slow.py").write_text(
+        "import time\nfrom pydp2 import *\n"
+        "@provider(input_types=[integer_value(1)], init_hook=lambda settings, **kwargs: time.sleep(1000))\n"
+        "def process(settings, filename):\n    yield 0\n"
+    )
+    trainer = program("import pydp2\npydp2.launch(['a'], 'slow.process', workers=2)\n")
+    assert eventually(lambda: len(processes("pydp2-worker")) == 3, 20)
+    trainer.signal(signal.SIGKILL)
+    trainer.ended()
+    assert eventually(gone)
