@@ -124,8 +124,9 @@ def _value(value: Any) -> str:
     if hasattr(value, "dtype"):
         return f"{value.dtype} {value.shape}: {_array(value)}"
     if isinstance(value, list | tuple):
+        begin, end = "[]" if isinstance(value, list) else "()"
         inner = ", ".join(_value(entry) for entry in value[:_ENTRIES])
-        return f"{len(value)}: [{inner}, …]" if len(value) > _ENTRIES else f"[{inner}]"
+        return f"{len(value)}: {begin}{inner}, …{end}" if len(value) > _ENTRIES else f"{begin}{inner}{end}"
     text = f"{value:.6g}" if isinstance(value, float) and len(repr(value)) > 8 else repr(value)
     return text if len(text) <= 80 else f"{text[:79]}…"
 

@@ -124,8 +124,10 @@ class LocalEngine:
             self._socket.shutdown(socket.SHUT_WR)
         deadline = time.monotonic() + _CLOSE_DEADLINE
         self._socket.setblocking(True)
+        poll = select.poll()  # select() knows no descriptor above 1023
+        poll.register(self._socket, select.POLLIN)
         while (left := deadline - time.monotonic()) > 0:
-            readable, _, _ = select.select([self._socket], [], [], left)
+            readable = poll.poll(left * 1000)
             try:
                 data, descriptors, _, _ = socket.recv_fds(self._socket, 1 << 16, 16) if readable else (b"", [], 0, None)
             except OSError:

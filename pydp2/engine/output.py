@@ -22,11 +22,10 @@ _SECOND = 1.0
 
 
 class Line(NamedTuple):
-    """A line to show, and who printed it. Of those with the same ``once`` (if not empty) only the first is shown."""
+    """A line to show. Of those with the same ``once`` (if it is not empty) only the first is shown."""
 
     mark: str
     text: bytes
-    whose: int
     once: bytes = b""
 
 
@@ -35,6 +34,10 @@ class Marks(Protocol):
 
     def here(self) -> int:
         """Who prints now. Asked when there is something to read, before it is read."""
+        ...
+
+    def first(self, lines: Sequence[bytes], here: int) -> int:
+        """Who printed what comes first; ``here``: what :meth:`here` said before."""
         ...
 
     def lines(self, lines: Sequence[bytes], here: int) -> tuple[list[Line], int]:
@@ -147,21 +150,14 @@ class OutputPump:
             pipe.dropped += len(data)
             return
         pipe.shown += len(data)
-        *complete, rest = data.split(b"\n")
-        lines, whose = pipe.marks.lines(complete, here)
-        begun, pipe.rest = pipe.rest, b""
-        if begun:
-            first = lines[0].whose if lines else whose
-            if first != pipe.whose:
-                lines = [*pipe.marks.lines([begun], pipe.whose)[0], *lines]
-            elif lines:
-                lines[0] = lines[0]._replace(text=begun + lines[0].text)
-            else:
-                rest = begun + rest
-        pipe.rest, pipe.whose = rest, whose
-        if len(rest) > _LINE:
-            *pieces, pipe.rest = _pieces(rest)
-            lines += pipe.marks.lines(pieces, whose)[0]
+        if pipe.rest and pipe.marks.first(data.split(b"\n")[:-1], here) != pipe.whose:
+            self._show(pipe, [pipe.rest], pipe.whose)  # another one goes on behind a line without an end
+            pipe.rest = b""
+        *complete, pipe.rest = (pipe.rest + data).split(b"\n")
+        lines, pipe.whose = pipe.marks.lines(complete, here)
+        if len(pipe.rest) > _LINE:
+            *pieces, pipe.rest = _pieces(pipe.rest)
+            lines += pipe.marks.lines(pieces, pipe.whose)[0]
         self._print(lines)
 
     def _show_rest(self, pipe: _Pipe) -> None:

@@ -47,6 +47,7 @@ class Front:
         self._log = log
         self._links: dict[bytes, Link] = {}
         self._pending: list[tuple[bytes, m.Attach]] = []
+        self._waiting: list[tuple[bytes, m.Attach, float]] = []  # since when, for a job that somebody has
         self._declaration: Declaration | None = None
         self._cache: PassCache[Run] | None = None
         self._budget = min(_READ_AHEAD, spec.memory_limit // 2)
@@ -105,6 +106,8 @@ class Front:
             case m.Attach():
                 if self._declaration is None:
                     self._pending.append((peer, message))
+                elif self._trainer:  # which may have vanished a moment ago
+                    self._waiting.append((peer, message, now))
                 else:
                     self._attach(peer, message)
             case m.BeginPass(pass_id, credit):
@@ -132,7 +135,7 @@ class Front:
                     f"the service speaks wire version {m.WIRE_VERSION}, the client {attach.version}; "
                     "use the same release of pydp2 on both sides"
                 )
-            if self._trainer and self._trainer != peer:
+            if self._trainer:
                 self._send(self._trainer, m.Probe())  # if it vanished, the job is free
             if self._trainer:
                 raise JobTaken(
@@ -250,10 +253,13 @@ class Front:
         if self._trainer and now - self._probed > _PROBE:
             self._probed = now
             self._send(self._trainer, m.Probe())
-
         for peer in [peer for peer, left in self._vanished.items() if left and now - left > _LAST_WORDS]:
             self._vanished[peer] = 0.0
             self._log("the trainer is gone; its job is free", "trainer")
+        if self._waiting and (not self._trainer or now - self._waiting[0][2] > _LAST_WORDS):
+            peer, attach, _ = self._waiting.pop(0)
+            if peer in self._links:
+                self._attach(peer, attach)
 
     def _vanish(self, peer: bytes) -> None:
         """Nothing can be sent to ``peer`` any more. What it said last may still be under way, Detach for one."""

@@ -28,6 +28,11 @@ class Shown:
         """The file that runs."""
         return self._seat.file_of(self._worker)
 
+    def first(self, lines: Sequence[bytes], here: int) -> int:
+        """The file that printed what comes first."""
+        turns = (turned for line in lines if (turned := read_turn(line)) is not None)
+        return next((before for _, before, _ in turns), here)
+
     def lines(self, lines: Sequence[bytes], here: int) -> tuple[list[Line], int]:
         """``lines`` with their marks; ``here``: the file that ran when they could be read, and the one after them."""
         out: list[Line] = []
@@ -50,7 +55,7 @@ class Shown:
         if not texts:
             return []
         mark = f"worker {self._worker}" if file == NO_FILE else f"worker {self._worker} {self._files[file]}"
-        return [Line(mark, text, file, once) for text, once in texts]
+        return [Line(mark, text, once) for text, once in texts]
 
     def _ours(self, line: bytes) -> bool:
         self._below = line.startswith(_OURS) or (self._below and line == _START)

@@ -2,6 +2,8 @@
 
 libzmq hides what matters here, so three things are added. Its queues count messages, not bytes: they are left
 unbounded, credit bounds them. A peer's death is silent: a hub finds out by sending (``Gone``), a line by a monitor.
+There are no heartbeats: on one machine the kernel tells of every death, and a program that is stopped (Ctrl-Z, a
+debugger) is not dead.
 Connecting to nobody succeeds: whoever connects sets a deadline on the first answer.
 """
 
@@ -22,7 +24,6 @@ Frames = Sequence[Any]
 _SMALL = 1 << 16  # libzmq lays smaller frames side by side in a shared buffer: unaligned, and each pins all of it
 _ENDINGS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _HANDSHAKE_MS = 5_000
-_HEARTBEAT_MS = 5_000
 _NEVER_MS = 3_600_000  # not -1: with that, libzmq drops what had arrived and was not read yet when the other side goes
 
 
@@ -45,7 +46,6 @@ class Hub:
         self._socket = context.socket(zmq.ROUTER)
         _limits(self._socket, max_frame)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         try:
             self._socket.bind(address)
         except zmq.ZMQError as exc:
@@ -91,7 +91,6 @@ class Line:
         self._socket = context.socket(zmq.DEALER)
         _limits(self._socket, max_frame)
         self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
-        self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         self._monitor = self._socket.get_monitor_socket(_ENDINGS) if watch else None
         self._lost = False
         try:

@@ -72,8 +72,10 @@ class Runner:
 
     def run(self) -> None:
         """Until the server says Quit."""
-        while not self._quit:
+        while True:
             self._receive(0)
+            if self._quit:
+                return
             task = self._choose()
             if task is None:
                 self._flush()

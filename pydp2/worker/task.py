@@ -80,6 +80,8 @@ class Task:
 
         Dropped samples are not held in hand: the one that exceeds the limit is sent, and any credit ends the wait.
         """
+        if self.done:  # a value that is found to be bad when it is sent may end a file that was waiting
+            return None
         if self.hand is not None and self.spent + self.hand.cost > self.limit:
             return self.hand.cost
         if self.hand is None and self.spent > self.limit:

@@ -54,6 +54,20 @@ def test_python_m_pydp2_is_the_same_program(tmp_path: Path) -> None:
     assert done.stderr.startswith("Usage: pydp2 check [OPTIONS] [LIST]")
 
 
+def test_in_a_checkout_it_runs_without_being_installed() -> None:
+    root = Path(pydp2.__file__).resolve().parents[1]
+    if not (root / "cli").is_dir():
+        pytest.skip("pydp2 is installed, this is no checkout")
+    code = (
+        "import sys, runpy; sys.meta_path[:] = [f for f in sys.meta_path if 'ditable' not in repr(f)]; "
+        "sys.path.insert(0, ''); sys.argv = ['pydp2', 'check', '--config', 'configs/digits.toml']; "
+        "runpy.run_module('pydp2', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+    assert "\nok: 1,438 good samples in 10 files" in done.stdout
+
+
 def test_to_list_its_commands_nothing_heavy_is_imported() -> None:
     """Completion asks for them at every key."""
     code = (

@@ -61,6 +61,17 @@ def test_arrays_in_a_sample_are_shown_and_listed(folder: Path, cli: Callable[...
     assert json.loads(cli(*peek, "--json").stdout)["samples"][0]["values"] == {"slot 0": [[0, 1], [2, 3]]}
 
 
+def test_lists_and_pairs_are_shown_by_their_beginning(folder: Path, cli: Callable[..., Result]) -> None:
+    (folder / "pairs.py").write_text(
+        "from pydp2 import *\n@provider(input_types=[sparse_float_vector(20)])\n"
+        "def process(settings, filename):\n    yield [(i, i / 3) for i in range(9)]\n    yield [(7, 1.0)]\n"
+    )
+    out = cli("peek", "train.list", "--provider", "pairs.process", "--samples", 2).stdout
+    assert "9: [(0, 0.0), (1, 0.333333), (2, 0.666667), (3, 1.0), " in out
+    assert ", …]\n" in out.replace(" \n", "\n")
+    assert "[(7, 1.0)]" in out
+
+
 def test_what_was_seen_before_a_bad_sample_is_shown_and_then_the_error(
     folder: Path, cli: Callable[..., Result]
 ) -> None:

@@ -1,0 +1,112 @@
+"""Workers are killed at random: the trainer sees what it would have seen without, and no file is blamed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+import pydp2
+
+from ..runs import Seen, consume, eventually, processes
+
+CODE = """
+import os
+
+@provider(input_types=dict(number=integer_value(1 << 40), words=integer_value_sequence(100)), pool_size=2000{arguments})
+def process(settings, filename):
+    first, count = map(int, filename.split("+"))
+    for i in range(first, first + count):
+        yield dict(number=i, words=settings.rng.integers(0, 100, i % 7).tolist())
+"""
+FILES = [f"{1_000_000 * n}+{[0, 1, 40, 700, 3000][n % 5]}" for n in range(30)]
+TOTAL = sum(int(name.split("+")[1]) for name in FILES)
+
+
+def all_of(data: pydp2.Client, each: Callable[[pydp2.Batch], object] = len) -> tuple[Seen, list[list[int]]]:
+    """A pass with everything in its batches that can differ."""
+    rest: list[list[int]] = []
+
+    def keep(batch: pydp2.Batch) -> None:
+        words = batch["words"]
+        rest.append([batch.index, batch.size, batch.pool_weight, *words.values.tolist()])
+        rest.append(words.sequence_start_positions.tolist())
+        each(batch)
+
+    return consume(data, keep), rest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_pass_with_workers_killed_at_random_is_the_pass_without(
+    shuffle: bool, workers: int, provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Batch for batch, value for value, in two passes; each kill costs a log line and nothing else."""
+    address = provider_file(CODE.format(arguments=""))
+    options: dict[str, Any] = {"batch_size": 64, "shuffle": shuffle, "seed": 7}
+    with pydp2.load(FILES, address, workers=workers, **options) as data:
+        undisturbed = [all_of(data), all_of(data)]
+    assert sum(map(len, undisturbed[0][0].batches)) == TOTAL
+    random = Random(workers + shuffle)
+    kills = 0
+
+    def kill(batch: pydp2.Batch) -> None:
+        nonlocal kills
+        if batch.index % 16 == 8 and (living := processes("pydp2-worker")):
+            os.kill(random.choice(living), signal.SIGKILL)
+            kills += 1
+
+    with pydp2.load(FILES, address, workers=workers, memory_limit="2MB", **options) as data:
+        disturbed = [all_of(data, kill), all_of(data, kill)]
+        lost = data.stats()["workers_lost"]
+    assert disturbed == undisturbed
+    assert kills > 20
+    assert lost > 5
+    screen = capfd.readouterr().err.splitlines()
+    assert all(line.startswith("pydp2: worker lost: ") for line in screen)
+
+
+@pytest.mark.slow
+def test_all_workers_killed_at_once_again_and_again(provider_file: Callable[[str], str]) -> None:
+    """The spare one too: the next are forked afresh, and the pass ends as if nothing had been."""
+    address = provider_file(CODE.format(arguments=""))
+
+    def kill(batch: pydp2.Batch) -> None:
+        if batch.index % 50 == 25:
+            for pid in processes("pydp2-worker"):
+                os.kill(pid, signal.SIGKILL)
+
+    with pydp2.load(FILES, address, workers=2, batch_size=64, memory_limit="2MB") as data:
+        disturbed = all_of(data, kill)
+    with pydp2.load(FILES, address, workers=2, batch_size=64) as data:
+        assert all_of(data) == disturbed
+
+
+def test_a_cached_pass_is_the_same_after_kills(provider_file: Callable[[str], str]) -> None:
+    address = provider_file(CODE.format(arguments=", cache=CacheType.CACHE_PASS_IN_MEM"))
+
+    def kill(batch: pydp2.Batch) -> None:
+        if batch.index % 40 == 20 and (living := processes("pydp2-worker")):
+            os.kill(living[0], signal.SIGKILL)
+
+    with pydp2.load(FILES, address, workers=2, batch_size=64, seed=3) as data:
+        undisturbed = [all_of(data), all_of(data)]
+    with pydp2.load(FILES, address, workers=2, batch_size=64, seed=3) as data:
+        assert [all_of(data, kill), all_of(data, kill)] == undisturbed
+
+
+def test_workers_killed_while_the_trainer_rests_are_replaced(provider_file: Callable[[str], str]) -> None:
+    """However many: nobody has to ask for a batch for that."""
+    with pydp2.load(FILES, provider_file(CODE.format(arguments="")), workers=2, batch_size=64) as data:
+        stream = iter(data)
+        next(stream)
+        for _ in range(15):
+            before = processes("pydp2-worker")
+            os.kill(before[0], signal.SIGKILL)
+            assert eventually(lambda before=before: len(set(processes("pydp2-worker")) - {before[0]}) == 3)
+        assert sum(len(batch) for batch in stream) == TOTAL - 64
