@@ -25,12 +25,11 @@ def memory() -> int:
 
 def _quota() -> int | None:
     quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit() and period.isdigit():
-        return -(-int(quota) // int(period))
-    quota, period = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-    if quota.isdigit() and period.isdigit():
-        return -(-int(quota) // int(period))
-    return None
+    if not quota:
+        quota, period = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    if not (quota.isdigit() and period.isdigit() and int(period)):
+        return None
+    return -(-int(quota) // int(period)) or None
 
 
 def _read(name: str) -> str:

@@ -28,9 +28,6 @@ class Marked:
     def first(self, lines: Sequence[bytes], here: int) -> int:
         return 0
 
-    def first(self, lines: Sequence[bytes], here: int) -> int:
-        return 0
-
     def lines(self, lines: Sequence[bytes], here: int) -> tuple[list[Line], int]:
         return [Line(self.mark, line, b"o" if line.startswith(b"once") else b"") for line in lines], 0
 

@@ -1,0 +1,270 @@
+"""A running service, while others throw at its sockets whatever comes to mind: the trainer notices nothing.
+
+``PYDP2_FUZZ=300000`` throws as many messages instead of a few thousand.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+import pydp2
+from pydp2.metrics import resident
+from pydp2.protocol import messages as m
+from pydp2.protocol.moves import CLIENT_LINK, Role
+from tests.protocol.conftest import EXAMPLES
+from tests.protocol.test_broken_frames import a_chunk, mutate, mutated_frames
+
+THROWN = int(os.environ.get("PYDP2_FUZZ", "3000"))
+PROVIDER = """
+@provider(input_types={"x": integer_value(100000)}, pool_size=500)
+def process(settings, filename):
+    with open(filename) as lines:
+        for line in lines:
+            yield {"x": int(line)}
+"""
+BATCH = 32
+
+
+class Stranger:
+    """A raw socket to ``address``."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDTIMEO, 10_000)
+        self._socket.connect(address)
+
+    def throw(self, frames: list[bytes]) -> None:
+        self._socket.send_multipart(frames or [b""])
+
+    def answered(self) -> bool:
+        """Everything thrown so far was looked at: the service answers a question that stands behind it."""
+        self._socket.send(m.encode(m.AskStats()))
+        while self._socket.poll(20_000):
+            message, _ = m.decode(self._socket.recv_multipart())
+            if isinstance(message, m.Stats):
+                return True
+        return False
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+NUMBERS = [0, 1, -1, 2**31, 2**62, 2**63 - 1, 2**64 - 1]
+ODD: list[Any] = [
+    *NUMBERS,
+    None,
+    True,
+    "",
+    "strict",
+    "9" * 400,
+    "1e400GiB",
+    1.5,
+    float("nan"),
+    [],
+    {},
+    [[1]],
+    {"a": {}},
+]
+
+
+def an_attach(choose: random.Random) -> m.Message:
+    """Somebody who wants to be the trainer, with options of which most cannot be."""
+    names = [
+        "batch_size",
+        "seed",
+        "shuffle",
+        "order",
+        "interleave",
+        "pool_bytes",
+        "last_batch",
+        "prefetch",
+        "workers",
+        "x",
+    ]
+    options = {name: choose.choice(ODD) for name in choose.sample(names, choose.randrange(len(names)))}
+    return m.Attach(choose.choice([1, 1, 1, 0, 2]), choose.choice(["default", "", "x" * 100]), options, 1)
+
+
+def something(choose: random.Random) -> list[bytes]:
+    """What a stranger may throw at a client's socket."""
+    kind = choose.randrange(6)
+    if kind == 0:
+        return [choose.randbytes(choose.randrange(200)) for _ in range(choose.randrange(4))]
+    if kind == 1:
+        return [m.encode(an_attach(choose))]
+    example = m.encode(choose.choice(EXAMPLES))
+    if kind == 2:
+        return [example]
+    if kind == 3:
+        return [bytes(choose.choice([70_000, 200_000]))]
+    return mutated_frames(choose, [mutate(choose, example)])
+
+
+def something_for_workers(choose: random.Random) -> list[bytes]:
+    """What one may throw at the workers' socket: as if it were a worker, too."""
+    kind = choose.randrange(4)
+    if kind == 0:
+        return [m.encode(m.Hello(1, choose.choice([0, 1, 2, 3, 99, 2**60]), choose.randrange(1 << 22)))]
+    if kind == 1:
+        return a_chunk()
+    if kind == 2:
+        return mutated_frames(choose, a_chunk())
+    return something(choose)
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    one: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield one
+    one.term()
+
+
+def passes(client: pydp2.client.Client, count: int) -> list[list[int]]:
+    return [[int(x) for batch in client for x in batch["x"]] for _ in range(count)]
+
+
+@pytest.fixture
+def numbers(text_files: Callable[..., list[str]]) -> list[str]:
+    return text_files([range(i * 1000, i * 1000 + 300) for i in range(12)])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at the server's memory in /proc")
+@pytest.mark.parametrize("target", ["clients", "workers"])
+def test_the_trainer_s_passes_stay_exact_and_the_server_small(
+    target: str,
+    numbers: list[str],
+    provider_file: Callable[..., str],
+    context: zmq.Context[zmq.Socket[bytes]],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    address = provider_file(PROVIDER)
+    with pydp2.launch(numbers, address, workers=2) as service, service.connect(batch_size=BATCH) as client:
+        quiet = passes(client, 3)
+    assert all(sorted(one) == sorted(quiet[0]) for one in quiet)
+
+    with pydp2.launch(numbers, address, workers=2) as service, service.connect(batch_size=BATCH) as client:
+        path = service.address if target == "clients" else f"{service.address.rpartition('/')[0]}/workers"
+        make = something if target == "clients" else something_for_workers
+        problems: list[BaseException] = []
+        sizes: list[int] = []
+        go_on = threading.Event()
+
+        def throw(seed: int, count: int) -> None:
+            choose = random.Random(seed)
+            try:
+                while count > 0:
+                    stranger = Stranger(context, path)
+                    for _ in range(here := min(count, choose.choice([1, 10, 100]))):
+                        stranger.throw(make(choose))
+                    count -= here
+                    if target == "clients":
+                        assert stranger.answered(), "the service does not answer any more"
+                    else:
+                        service.stats()
+                    stranger.close()
+            except BaseException as error:
+                problems.append(error)
+
+        def all_of_it() -> None:
+            throw(0, THROWN // 3)
+            sizes.append(resident(service.pid))
+            threads = [threading.Thread(target=throw, args=(seed, THROWN // 3)) for seed in (1, 2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            sizes.append(resident(service.pid))
+            go_on.set()
+
+        thrower = threading.Thread(target=all_of_it)
+        thrower.start()
+        disturbed = passes(client, 3)
+        while not go_on.is_set():
+            passes(client, 1)
+        thrower.join()
+        assert problems == []
+        assert disturbed == quiet
+        assert sizes[1] - sizes[0] < 5 << 20
+        assert service.poll() is None
+        assert service.stats()["attached"]
+    said = capfd.readouterr().err
+    assert re.findall(r"protocol: (\d+) so far", said), "told by count"
+    assert len(re.findall("broke the protocol", said)) <= 10, "and only the first ones in full"
+    assert "Traceback" not in said
+
+
+def test_a_job_may_be_asked_for_with_any_options_and_the_service_lives(
+    numbers: list[str], provider_file: Callable[..., str], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    """Nobody else holds the job: what can be is begun, and read as far as it goes."""
+    choose = random.Random(5)
+    begun = 0
+    with pydp2.launch(numbers, provider_file(PROVIDER), workers=1) as service:
+        for number in range(150):
+            socket = context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 1000)
+            socket.connect(service.address)
+            attach = an_attach(choose)
+            assert isinstance(attach, m.Attach)
+            if number % 3 == 0:
+                attach = m.Attach(
+                    1, "default", {"batch_size": 10} | {name: choose.choice(NUMBERS) for name in
+                                                        choose.sample(["seed", "interleave", "prefetch", "batch_size"], 2)}, 1
+                )  # fmt: skip
+            socket.send(m.encode(attach))
+            assert socket.poll(20_000), attach
+            answer, _ = m.decode(socket.recv_multipart())
+            assert isinstance(answer, m.Welcome | m.Refused), answer
+            if isinstance(answer, m.Welcome):
+                begun += 1
+                socket.send(m.encode(m.BeginPass(choose.choice([0, 5, 2**62 - 1]), choose.choice([1, 2**62 - 1]))))
+                assert socket.poll(20_000), attach
+                first, _ = m.decode(socket.recv_multipart())
+                assert isinstance(first, m.BatchHead | m.PassEnd | m.Failed), first
+                socket.send(m.encode(m.Detach()))
+            socket.close()
+        assert begun > 10
+        with service.connect(batch_size=BATCH) as client:
+            assert len(passes(client, 1)[0]) == 3600
+
+
+def test_somebody_who_only_asks_leaves_nothing_behind_at_the_server(
+    numbers: list[str], provider_file: Callable[..., str]
+) -> None:
+    with pydp2.launch(numbers, provider_file(PROVIDER), workers=1) as service:
+        for _ in range(20):
+            service.stats()
+        before = resident(service.pid)
+        for _ in range(200):
+            assert not service.stats()["attached"]
+        assert resident(service.pid) - before < 2 << 20
+
+
+def test_a_frame_above_the_limit_costs_its_sender_the_connection(
+    numbers: list[str], provider_file: Callable[..., str], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    with (
+        pydp2.launch(numbers, provider_file(PROVIDER), workers=1) as service,
+        service.connect(batch_size=BATCH) as client,
+    ):
+        stranger = Stranger(context, service.address)
+        stranger.throw([bytes(64 << 20)])
+        assert len(passes(client, 1)[0]) == 3600
+        stranger.close()
+
+
+def test_what_only_a_client_says_is_what_a_client_may_throw() -> None:
+    """So that the names above do not grow old."""
+    assert {kind for _, who, kind in CLIENT_LINK if who is Role.CLIENT} <= {type(example) for example in EXAMPLES}
+    assert Path(__file__).exists()
