@@ -23,6 +23,7 @@ from pydp2.transport import Gone, Hub
 
 _PROBE = 2.0  # seconds between looks whether the trainer still lives
 _LAST_WORDS = 0.2  # seconds in which what a vanished trainer said last arrives
+_QUEUE = 64  # who asks for a job and has not been answered yet
 _REMEMBERED = 64  # peers that vanished
 _READ_AHEAD = 256 << 20  # bytes read ahead of the merge, where the memory limit allows
 _MESSAGES = 256  # taken in one round, so that a flood of them does not keep batches back
@@ -105,8 +106,10 @@ class Front:
         match message:
             case m.Attach():
                 if self._declaration is None:
+                    if len(self._pending) >= _QUEUE:
+                        raise RemoteProtocolError("too many ask for the job before it can begin")
                     self._pending.append((peer, message))
-                elif self._trainer:  # which may have vanished a moment ago
+                elif self._trainer and len(self._waiting) < _QUEUE:  # the trainer may have vanished a moment ago
                     self._waiting.append((peer, message, now))
                 else:
                     self._attach(peer, message)

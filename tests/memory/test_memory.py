@@ -1,0 +1,126 @@
+"""Memory: bounded in bytes whoever is slow, and many files or a long list cost little."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pydp2
+
+from ..runs import processes
+
+MB = 1_000_000
+
+
+def own(pid: int) -> int:
+    """Bytes of memory that ``pid`` alone has."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_")) * 1024
+
+
+def shared_out(pids: list[int]) -> int:
+    """Bytes of memory that ``pids`` have together, each page counted once."""
+    total = 0
+    for pid in pids:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        total += next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) * 1024
+    return total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_slow_trainer_makes_memory_flat(shuffle: bool, provider_file: Callable[[str], str]) -> None:
+    """While it rests, nobody grows: what is read ahead is bounded, and so is what waits for it."""
+    code = """
+    import numpy as np
+
+    @provider(input_types=[dense_vector(2500)], pool_size=1000)
+    def process(settings, filename):
+        while True:
+            yield np.ones(2500, "f")
+    """
+    with pydp2.load(
+        ["a", "b", "c", "d"], provider_file(code),
+        batch_size=32, workers=2, shuffle=shuffle, memory_limit=32 * MB, pool_bytes=20 * MB,
+    ) as data:  # fmt: skip
+        pids = [os.getpid(), *processes("pydp2-")]
+        before = {pid: own(pid) for pid in pids}
+        stream = iter(data)
+        for _ in range(30):
+            next(stream)
+        highest = dict.fromkeys(pids, 0)
+        lowest = dict.fromkeys(pids, 1 << 62)
+        time.sleep(1)  # what was under way arrives
+        for _ in range(20):
+            time.sleep(0.1)
+            for pid in pids:
+                memory = own(pid)
+                highest[pid], lowest[pid] = max(highest[pid], memory), min(lowest[pid], memory)
+            next(stream)  # one batch in a while
+        assert {pid: highest[pid] - lowest[pid] for pid in pids if highest[pid] - lowest[pid] > 4 * MB} == {}
+        grown = sum(highest[pid] - before[pid] for pid in pids)
+        assert grown < 20 * MB + 32 * MB + len(pids) * 10 * MB
+
+
+def test_ten_thousand_files_of_one_sample_are_ordinary(provider_file: Callable[[str], str]) -> None:
+    """Each is opened and closed again: no worker holds many, and memory does not grow with their number."""
+    code = """
+    import os
+
+    @provider(input_types=[integer_value(10_000), integer_value(1000)], pool_size=512)
+    def process(settings, filename):
+        with open(os.devnull):
+            yield int(filename), len(os.listdir("/proc/self/fd"))
+    """
+    names = [str(n) for n in range(10_000)]
+    seen = np.zeros(10_000, int)
+    most_open = 0
+    with pydp2.load(names, provider_file(code), batch_size=100, workers=2) as data:
+        pids = processes("pydp2-")
+        before = {pid: own(pid) for pid in pids}
+        for batch in data:
+            np.add.at(seen, batch[0], 1)
+            most_open = max(most_open, int(batch[1].max()))
+        grown = {pid: own(pid) - before[pid] for pid in pids}
+    assert (seen == 1).all()
+    assert most_open < 100
+    assert max(grown.values()) < 30 * MB
+
+
+@pytest.mark.slow
+def test_a_list_of_a_million_entries_is_not_copied_into_every_process(
+    provider_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Whatever their number, workers share the one list, also when the hook and process look at it."""
+    code = """
+    def hook(settings, file_list, **kwargs):
+        assert len(file_list) in (8, 1_000_000) and file_list[len(file_list) - 1].startswith("a/long/folder")
+
+    @provider(input_types=[integer_value(10)], init_hook=hook, pool_size=64)
+    def process(settings, filename):
+        assert filename in (settings.file_list[0], filename)
+        yield 1
+    """
+    address = provider_file(code)
+    (tmp_path / "long.list").write_text(
+        "".join(f"a/long/folder/for/a/file/number-{n:09d}.txt\n" for n in range(1_000_000))
+    )
+    size = (tmp_path / "long.list").stat().st_size + 8 * 1_000_000
+    together, largest = {}, {}
+    for kind, files in (
+        ("short", [f"a/long/folder/{n}" for n in range(8)]),
+        ("long", str(tmp_path / "long.list")),
+    ):
+        with pydp2.load(files, address, batch_size=4, workers=4) as data:
+            next(iter(data))
+            workers = processes("pydp2-worker")
+            together[kind] = shared_out(processes("pydp2-"))
+            largest[kind] = max(own(pid) for pid in workers)
+            assert len(workers) == 5
+    assert largest["long"] - largest["short"] < size / 10
+    assert together["long"] - together["short"] < 2 * size
