@@ -58,6 +58,12 @@ class Connection:
         """The next message, or None when ``deadline`` (``time.monotonic``) has passed. Raises ServiceLost."""
         while True:
             frames = self._line.receive()
+            if frames is None and self._line.lost:
+                frames = self._line.receive()  # what had come before the end is still to be taken
+                if frames is None:
+                    raise ServiceLost(
+                        f"the service at {self.address} went away without a word; look at what it wrote last"
+                    )
             if frames is not None:
                 message, body = m.decode(frames)
                 self._link.received(message)
@@ -66,10 +72,6 @@ class Connection:
                 if isinstance(message, m.Probe):
                     continue
                 return message, list(body)
-            if self._line.lost:
-                if self._line.wait(0) and (frames := self._line.receive()) is not None:
-                    continue
-                raise ServiceLost(f"the service at {self.address} went away without a word; look at what it wrote last")
             left = _LOOK if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return None

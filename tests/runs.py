@@ -150,6 +150,15 @@ def program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
         each.close()
 
 
+def is_dead(pid: int) -> bool:
+    """Whether a process is gone, or has let go of everything and only waits to be reaped."""
+    try:
+        threads = len(list(Path(f"/proc/{pid}/task").iterdir()))  # the first may have ended before the others
+        return threads <= 1 and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
 def processes(name: str) -> list[int]:
     """Processes of this test run whose name begins so: ``pydp2-server``, ``pydp2-nursery``, ``pydp2-worker-…``."""
     mark = f"PYDP2_TEST_RUN={os.environ['PYDP2_TEST_RUN']}".encode()
@@ -157,9 +166,8 @@ def processes(name: str) -> list[int]:
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             number = int(entry.name)
-            dead = (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
             named = (entry / "comm").read_text().startswith(name)
-            if named and not dead and mark in (entry / "environ").read_bytes().split(b"\0"):
+            if named and not is_dead(number) and mark in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(number)
     return sorted(found)
 

@@ -35,7 +35,7 @@ from pydp2.providers import Provider, address_of
 from pydp2.server.spec import ServiceSpec, receive_plain, send_spec
 from pydp2.worker.main import IN_WORKER
 
-_END = 5.0  # seconds that a service has to end in order
+_END = 4.0  # seconds that a service has to end in order
 _PATIENCE = 10.0  # seconds to wait for an answer
 _LEAST_MEMORY = 1 << 20
 # The server forks workers, so it must have one thread: numpy's BLAS would start more. Workers share the cores anyway.

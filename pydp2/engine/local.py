@@ -26,7 +26,7 @@ from pydp2.engine.names import die_with_parent, line_buffer_c, set_name
 
 # A second SIGUSR signal is left to the user's code; this one asks a worker for its stack.
 DUMP_SIGNAL: Final = signal.SIGUSR2
-_CLOSE_DEADLINE = 5.0
+_CLOSE_DEADLINE = 2.0  # less than a program waits for its service
 _LOST = "the process that forks workers is gone; no worker can be replaced any more"
 
 

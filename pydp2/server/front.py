@@ -127,8 +127,7 @@ class Front:
                 self._gone(peer)
             case m.AskStats():
                 self._send(peer, m.Stats(self.stats()))
-        if link.state is State.NEW:  # it asked, was refused, or left: nothing has to be kept of it
-            self._links.pop(peer, None)
+        self._forget_if_new(peer, link)
 
     def _attach(self, peer: bytes, attach: m.Attach) -> None:
         assert self._declaration is not None
@@ -283,7 +282,13 @@ class Front:
         except Gone:
             self._vanish(peer)
             return False
+        self._forget_if_new(peer, link)
         return True
+
+    def _forget_if_new(self, peer: bytes, link: Link) -> None:
+        """Who only asked, was refused, or left is as good as never seen: nothing is kept of it."""
+        if link.state is State.NEW:
+            self._links.pop(peer, None)
 
     def close(self, reason: str) -> None:
         """Tell everybody that the service ends."""

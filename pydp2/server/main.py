@@ -19,6 +19,7 @@ from pydp2.engine.local import DUMP_SIGNAL, LocalEngine
 from pydp2.engine.names import set_name
 from pydp2.engine.output import OutputPump
 from pydp2.errors import Error, sendable, shorten, to_wire
+from pydp2.protocol.messages import HEADER_LIMIT
 from pydp2.protocol.seat import Seat
 from pydp2.server.coordinator import seats
 from pydp2.server.loop import Server, Stop
@@ -29,7 +30,7 @@ from pydp2.transport.sockets import context
 from pydp2.worker.main import WorkerSpec, worker_main
 
 _FAREWELL_MS = 300
-_CONTROL_FRAME = 1 << 20
+_WAITING = 64  # messages of one client: more than one that waits for batches ever has under way
 
 
 def _worker_spec(spec: ServiceSpec, files: object, args: object) -> WorkerSpec:
@@ -86,7 +87,7 @@ def main(descriptor: int) -> int:
     try:
         workers = Hub(zmq, spec.worker_address, -1)
         hubs.append(workers)
-        clients = Hub(zmq, spec.client_address, _CONTROL_FRAME)
+        clients = Hub(zmq, spec.client_address, HEADER_LIMIT, max_waiting=_WAITING)
         hubs.append(clients)
         server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup_read)
         server.started()
@@ -118,6 +119,7 @@ def main(descriptor: int) -> int:
         zmq.term()
         pump[0].close()
         _clean_up(spec)
+        channel.close()
     return status
 
 

@@ -40,11 +40,18 @@ def _limits(socket: zmq.Socket[bytes], max_frame: int) -> None:
 
 
 class Hub:
-    """The server's end: bound to an address, talks to peers by their routing id."""
+    """The server's end: bound to an address, talks to peers by their routing id.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, max_frame: int) -> None:
+    A peer that sends a frame above ``max_frame`` bytes loses its connection. ``max_waiting``: messages of one peer that
+    may wait here to be received; with more, that peer has to wait (0: any number).
+    """
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, max_frame: int, max_waiting: int = 0
+    ) -> None:
         self._socket = context.socket(zmq.ROUTER)
         _limits(self._socket, max_frame)
+        self._socket.setsockopt(zmq.RCVHWM, max_waiting)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         try:
             self._socket.bind(address)

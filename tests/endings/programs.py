@@ -45,3 +45,11 @@ data = pydp2.connect(sys.argv[1], batch_size=8)
 for i, batch in enumerate(data):
 {_STEP}
 """
+
+SERVE = """
+import runpy, sys
+open("train.list", "w").write("a\\nwith a child\\nb\\n")
+sys.argv = ["pydp2", "serve", "train.list", "--provider", "endless.process", "--workers", "2",
+            "--bind", f"ipc://{sys.argv[1]}"]
+runpy.run_module("pydp2", run_name="__main__", alter_sys=True)
+"""

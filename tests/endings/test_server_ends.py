@@ -11,7 +11,7 @@ import pytest
 
 import pydp2
 
-from ..runs import Program, eventually, processes
+from ..runs import Program, eventually, is_dead, processes
 from .programs import LAUNCH, LOAD, SERVER, TRAINER
 
 Start = Callable[..., Program]
@@ -103,7 +103,7 @@ def test_everybody_is_killed_at_once(
     for pid in everybody:
         os.kill(pid, signal.SIGKILL)
     trainer.ended()
-    assert eventually(gone)
+    assert eventually(lambda: all(map(is_dead, everybody)))
     (left,) = run_directories()
     with pydp2.launch(["a"], f"{tmp_path}/endless.py:process", workers=1):
         assert left not in run_directories()
@@ -149,4 +149,15 @@ def test_a_program_that_is_killed_while_it_starts_leaves_nothing(program: Start,
     assert eventually(lambda: len(processes("pydp2-worker")) == 3, 20)
     trainer.signal(signal.SIGKILL)
     trainer.ended()
+    assert eventually(gone)
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_answer_any_more_is_killed(program: Start) -> None:
+    """Its program asks it to end, waits, and goes without its consent; nothing is left all the same."""
+    trainer = program(LAUNCH, "mistake")
+    trainer.said("ready")
+    os.kill(processes("pydp2-server")[0], signal.SIGSTOP)
+    assert trainer.ended(8) == 1
+    assert trainer.screen.count("Traceback") == 1
     assert eventually(gone)

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zmq
+
+from pydp2.transport import Hub, Line
 
 from ..runs import Program, eventually, processes
 from .programs import LAUNCH, LOAD, SERVER, TRAINER
@@ -118,3 +121,16 @@ def test_a_service_outlives_a_trainer_that_only_connected(how: str, program: Sta
     server.ended()
     assert following.ended() == 1
     assert gone()
+
+
+def test_a_program_that_is_stopped_is_not_taken_for_dead(tmp_path: Path) -> None:
+    """Ctrl-Z, or a debugger, for longer than any heartbeat's patience: there are none, the kernel tells of deaths."""
+    context = zmq.Context()
+    hub = Hub(context, f"ipc://{tmp_path}/s", -1)
+    line = Line(context, hub.address)
+    try:
+        assert hub.handle.getsockopt(zmq.HEARTBEAT_IVL) == line.handle.getsockopt(zmq.HEARTBEAT_IVL) == 0
+    finally:
+        line.close()
+        hub.close()
+        context.term()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -254,4 +255,38 @@ def test_a_program_may_end_with_everything_open(
         "other = pydp2.load(['a'], 'prov.process', batch_size=3, workers=1)\nmore = iter(other)\nnext(more)\n"
     )
     assert script.ended(20) == 0
+    assert script.screen == ""
+
+
+def test_a_service_outlives_the_thread_that_launched_it(provider_file: Callable[[str], str]) -> None:
+    launched: list[pydp2.Service] = []
+    address = provider_file(CODE)
+    thread = threading.Thread(target=lambda: launched.append(pydp2.launch(["a"], address, workers=1)))
+    thread.start()
+    thread.join()
+    with launched[0] as service, service.connect(batch_size=10) as data:
+        assert samples(data) == [*range(100)]
+        assert samples(data) == [*range(100, 200)]
+
+
+@pytest.mark.parametrize(
+    "setting", ["PYTHONWARNINGS=error", "PYTHONDEVMODE=1", "PYTHONOPTIMIZE=2", "LC_ALL=C", "PYTHONSAFEPATH=1"]
+)
+def test_it_works_however_python_is_set_up(
+    setting: str,
+    program: Callable[..., Program],
+    provider_file: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And says nothing of its own."""
+    provider_file(CODE)
+    monkeypatch.setenv(*setting.split("="))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    script = program(
+        "import pydp2\nwith pydp2.load(['a', 'b'], 'prov.process', batch_size=10, workers=2) as data:\n"
+        "    print('rows', sum(len(batch) for batch in data))\n"
+    )
+    assert script.ended(20) == 0
+    assert script.lines == ["rows 200"]
     assert script.screen == ""

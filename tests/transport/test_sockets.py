@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from pydp2.errors import ServiceUnreachable
-from pydp2.transport import Hub, Line, buffers
+from pydp2.transport import Hub, Line, Poll, buffers
 from pydp2.transport.sockets import context
 from tests.transport.conftest import MAX_FRAME, Joined, gone, joined
 
@@ -167,3 +167,32 @@ def test_what_is_no_zeromq_at_all_does_not_disturb_a_hub(tmp_path_factory: pytes
         assert line.receive(5000) is not None
         for stranger in strangers:
             stranger.close()
+
+
+def test_a_peer_that_floods_a_hub_has_to_wait_and_nobody_else(zctx: zmq.Context[zmq.Socket[bytes]]) -> None:
+    hub = Hub(zctx, "tcp://127.0.0.1:*", MAX_FRAME, max_waiting=10)
+    flood = zctx.socket(zmq.DEALER)
+    flood.setsockopt(zmq.LINGER, 0)
+    flood.setsockopt(zmq.SNDHWM, 10)
+    flood.setsockopt(zmq.SNDTIMEO, 500)
+    flood.connect(hub.address)
+    sent = 0
+    with pytest.raises(zmq.Again):
+        while sent < 10_000:
+            flood.send(bytes(MAX_FRAME))
+            sent += 1
+    assert sent < 1000, "what the kernel and both ends hold"
+    line = Line(zctx, hub.address)
+    line.send([b"me too"])
+    poll = Poll()
+    poll.add(hub.handle)
+    heard: list[bytes] = []
+    while b"me too" not in heard:
+        received = hub.receive()
+        if received is None:
+            assert poll.wait(5000)
+        else:
+            heard.append(bytes(received[1][0]))
+    assert len(heard) < sent + 1
+    for end in (line, hub, flood):
+        end.close()

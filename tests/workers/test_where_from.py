@@ -299,3 +299,28 @@ def test_workers_do_not_hold_the_locks_and_sockets_of_the_server(provider_file: 
                   if os.path.exists(f"/proc/self/fd/{fd}"))
     """
     assert one_pass(["a"], provider_file(code)).samples == [0]
+
+
+def test_few_generators_are_open_at_once(provider_file: Callable[[str], str], tmp_path: Path) -> None:
+    """Of hundreds of files only those that the merge takes turns with, and a few that come next."""
+    code = """
+    import os
+
+    @provider(input_types=[integer_value(10)], pool_size=32)
+    def process(settings, filename):
+        log = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(log, b"+")
+        yield from [1] * 100
+        os.write(log, b"-")
+        os.close(log)
+    """
+    with pydp2.load(
+        [str(n) for n in range(300)], provider_file(code), batch_size=32, workers=3, interleave=8, root=tmp_path
+    ) as data:
+        assert sum(len(batch) for batch in data) == 30_000
+    highest = opened = 0
+    for sign in (tmp_path / "log").read_text():
+        opened += 1 if sign == "+" else -1
+        highest = max(highest, opened)
+    assert opened == 0
+    assert highest <= 8 + max(3, 4) + 3
