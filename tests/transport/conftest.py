@@ -83,8 +83,7 @@ def gone(ends: Joined, peer: bytes, seconds: float = 5.0) -> bool:
     return False
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _zeromq_has_its_thread() -> None:
+def start_zeromq_thread() -> None:
     """pyzmq starts a thread when it first sends without a copy, and keeps it: no test has left it behind."""
     one = sockets.context()
     hub = sockets.Hub(one, "tcp://127.0.0.1:*", -1)
@@ -93,6 +92,11 @@ def _zeromq_has_its_thread() -> None:
     line.close()
     hub.close()
     one.term()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _zeromq_has_its_thread() -> None:
+    start_zeromq_thread()
 
 
 @pytest.fixture(params=["memory", "ipc", "tcp"])

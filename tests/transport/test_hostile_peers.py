@@ -194,7 +194,8 @@ def test_the_trainer_s_passes_stay_exact_and_the_server_small(
         thrower.join()
         assert problems == []
         assert disturbed == quiet
-        assert sizes[1] - sizes[0] < 5 << 20 if THROWN <= 3000 else 16 << 20, "what is under way at once also counts"
+        most = 5 if THROWN <= 3000 else 16  # what is under way at once counts as well
+        assert sizes[1] - sizes[0] < most << 20
         assert service.poll() is None
         assert service.stats()["attached"]
     said = capfd.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -177,11 +178,11 @@ def test_a_peer_that_floods_a_hub_has_to_wait_and_nobody_else(zctx: zmq.Context[
     flood.setsockopt(zmq.SNDTIMEO, 500)
     flood.connect(hub.address)
     sent = 0
-    with pytest.raises(zmq.Again):
-        while sent < 10_000:
+    with contextlib.suppress(zmq.Again):
+        while sent < 1000:
             flood.send(bytes(MAX_FRAME))
             sent += 1
-    assert sent < 1000, "what the kernel and both ends hold"
+    assert sent < 1000, "more than the kernel and both ends hold"
     line = Line(zctx, hub.address)
     line.send([b"me too"])
     poll = Poll()
