@@ -6,6 +6,7 @@ gives next decides everything, so neither timing nor the way samples were chunke
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from pydp2.order.files import turn_length
 from pydp2.order.plan import Plan
+from pydp2.order.saved import Recall, Saved, SavedLane
 from pydp2.order.source import END, WAIT, Failure, Gap, Run, Source
 
 
@@ -27,16 +29,36 @@ class Lane:
 class Merge:
     """Gives the samples of all files one run at a time, in the order of the plan."""
 
-    def __init__(self, plan: Plan, source: Source, order: npt.NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        source: Source,
+        order: npt.NDArray[np.int64],
+        saved: Saved | None = None,
+        recalls: Mapping[int, Recall] | None = None,
+    ) -> None:
         self._plan = plan
         self._source = source
         self.order = order
         self.next_file = 0
         self.lanes: list[Lane] = []
         self.current = 0
+        if saved is not None:
+            self._restore(saved, recalls or {})
+            return
         while len(self.lanes) < plan.lanes and self.next_file < len(self.order):
             self.lanes.append(self._bind())
         self.left = self.lanes[0].turn if self.lanes else 0
+
+    def _restore(self, saved: Saved, recalls: Mapping[int, Recall]) -> None:
+        self.next_file, self.current, self.left = saved.next_file, saved.current, saved.left
+        for lane in saved.lanes:
+            self._source.bind(lane.file, recalls[lane.file])
+            self.lanes.append(Lane(lane.file, turn_length(self._plan, lane.file)))
+
+    def positions(self) -> list[SavedLane]:
+        """Where it stands in the file of each lane."""
+        return [self._source.position(lane.file) for lane in self.lanes]
 
     def _bind(self) -> Lane:
         file = int(self.order[self.next_file])

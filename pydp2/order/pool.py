@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.order.names import encode
 from pydp2.order.plan import Plan
 from pydp2.order.source import Run
 from pydp2.order.words import Words, below, permutation
@@ -43,7 +44,8 @@ class Pool:
         self._size = np.empty(1024, np.int64)
         self._picked = 0
         self._tail: Rows | None = None
-        self._offset = 0
+        self._offset = 0  # in _tail
+        self._gone = 0  # of the tail, before _tail begins
 
     def __len__(self) -> int:
         if self._tail is not None:
@@ -174,27 +176,51 @@ class Pool:
     # -- between batches -------------------------------------------------------------------------------------------
     def snapshot_point(self) -> bool:
         """At a batch edge: sort the pool by name once enough was picked, so that a saved pool is a plain set."""
-        if not self._plan.shuffle or self._tail is not None:
+        if self._plan.relaxed or self._tail is not None:
             return False
         if self._picked < max(SNAPSHOT_MIN, len(self.rows) // 4):
             return False
         self._picked = 0
+        if not self._plan.shuffle:
+            return True  # what goes in and out in the order of names is sorted
         ordered = self._by_name(np.array(self.rows, np.int64))
         self.rows = array("q")
         self.rows.frombytes(ordered.tobytes())
         return True
 
-    def start_tail(self) -> None:
-        """No sample will be added any more: what is left gets one permutation (shuffle on), or keeps its order."""
-        if self._tail is not None:
-            return
+    def names(self) -> bytes:
+        """The samples of the pool, which must be in the order of names, as a set."""
         rows = np.array(self.rows, np.int64)
-        if self._plan.shuffle:
+        return encode(self._file[rows], self._ordinal[rows])
+
+    @property
+    def gone(self) -> int:
+        """How many samples of the tail were delivered; 0 before it begins."""
+        return self._gone + self._offset
+
+    def start_tail(self) -> bytes:
+        """No sample will be added any more: what is left gets one permutation (shuffle on), or keeps its order. The
+        samples, as a set."""
+        rows = np.array(self.rows, np.int64)
+        if self._plan.shuffle:  # else it is in the order of names already
             rows = self._by_name(rows)
-            rows = rows[permutation(self._plan.seed, self._plan.pass_id, "tail", len(rows))]
-        self._tail = rows
-        self._offset = 0
+        self._tail = rows[tail_order(self._plan, len(rows))]
+        self.rows = array("q")
+        return encode(self._file[rows], self._ordinal[rows])
+
+    def resume_tail(self, gone: int, total: int) -> None:
+        """The tail had ``total`` samples and goes on after the first ``gone``; the pool holds the others, by name."""
+        rest = tail_order(self._plan, total)[gone:]
+        self._tail = np.array(self.rows, np.int64)[np.searchsorted(np.sort(rest), rest)]
+        self._gone = gone
         self.rows = array("q")
 
     def _by_name(self, rows: Rows) -> Rows:
         return rows[np.lexsort((self._ordinal[rows], self._file[rows]))]
+
+
+def tail_order(plan: Plan, count: int) -> Rows:
+    """In which order the ``count`` samples of the tail, taken by name, are delivered."""
+    if not plan.shuffle:
+        return np.arange(count, dtype=np.int64)
+    return permutation(plan.seed, plan.pass_id, "tail", count)

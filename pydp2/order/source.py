@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.errors import Error
+from pydp2.order.saved import Recall, SavedLane
 
 
 class Gap(Enum):
@@ -62,12 +63,21 @@ class Source(Protocol):
         """The first ``count`` samples of the run at the front now belong to the pool."""
         ...
 
+    @property
+    def dropped(self) -> int:
+        """How many holes the merge has passed in this pass."""
+        ...
+
     def label(self, file: int) -> str:
         """How an error message names ``file``."""
         ...
 
-    def bind(self, file: int) -> None:
-        """``file`` is one of the lanes from now on."""
+    def bind(self, file: int, recall: Recall | None = None) -> None:
+        """``file`` is one of the lanes from now on, or is read again for what ``recall`` names."""
+        ...
+
+    def position(self, file: int) -> SavedLane:
+        """Where the merge stands in ``file``."""
         ...
 
     def finish(self, file: int) -> None:

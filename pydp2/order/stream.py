@@ -12,21 +12,28 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.errors import Error, SampleTooLarge
+from pydp2.order import names
 from pydp2.order.merge import Merge, Relaxed
 from pydp2.order.plan import UNBOUNDED, Plan
 from pydp2.order.pool import Pool, Rows, Store
+from pydp2.order.refill import Refill, recalls_of
+from pydp2.order.saved import Saved
 from pydp2.order.source import END, WAIT, Failure, Run, Source
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Batch ``index``: rows of the store, their weight, the pool's weight before the cut, rows that only pad."""
+    """Batch ``index``: rows of the store, their weight, the pool's weight before the cut, rows that only pad.
+
+    ``gone``: how many samples of the tail are gone after it, 0 before the tail.
+    """
 
     index: int
     rows: Rows
     size: int
     pool_weight: int
     padding: int = 0
+    gone: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +58,24 @@ class Done:
 
 
 class Stream:
-    """The batches of one pass, pulled one by one. ``order``: what :func:`~pydp2.order.files.file_order` says."""
+    """The batches of one pass, pulled one by one. ``order``: what :func:`~pydp2.order.files.file_order` says.
 
-    def __init__(self, plan: Plan, source: Source, store: Store, order: npt.NDArray[np.int64]) -> None:
+    ``saved``: where to begin instead of at the start. Its pool is read again first, in the order of names.
+    """
+
+    def __init__(
+        self, plan: Plan, source: Source, store: Store, order: npt.NDArray[np.int64], saved: Saved | None = None
+    ) -> None:
         self._plan = plan
-        self.merge = (Relaxed if plan.relaxed else Merge)(plan, source, order)
+        self._source = source
+        recalls = {} if saved is None else recalls_of(plan, saved)
+        self.merge = (Relaxed if plan.relaxed else Merge)(plan, source, order, saved, recalls)
         self.pool = Pool(plan, store)
-        self.index = 0
-        self._ended = False
+        self.index = 0 if saved is None else saved.index
+        self.saved = saved
+        """The latest point of the pass from which it could be taken up again; None: its start."""
+        self._refill = Refill(source, plan.lanes, recalls, {lane.file for lane in saved.lanes}) if saved else None
+        self._ended = saved is not None and saved.ended
         self._failed: Failed | None = None
         self.byte_limited = False
         """The byte limit stopped a fill before its level was reached (said once to the user)."""
@@ -67,7 +84,7 @@ class Stream:
         """The next batch, or why there is none now."""
         if self._failed is not None:
             return self._failed
-        stopped = self._fill()
+        stopped = self._recall() or self._fill()
         if stopped is not None:
             return stopped
         if not len(self.pool):
@@ -84,10 +101,18 @@ class Stream:
                 return Done(self.index)
             if plan.last_batch == "pad":
                 rows, padding = self._pad(rows, size)
-        cut = Cut(self.index, rows, size, before, padding)
+        cut = Cut(self.index, rows, size, before, padding, self.pool.gone)
         self.index += 1
-        self.pool.snapshot_point()
+        if self.pool.snapshot_point():
+            self._save(self.pool.names(), ended=False)
         return cut
+
+    def _save(self, pool: bytes, *, ended: bool) -> None:
+        merge = self.merge
+        lanes = [] if ended else merge.positions()
+        self.saved = Saved(
+            self.index, pool, ended, 0, merge.next_file, merge.current, merge.left, lanes, self._source.dropped
+        )
 
     def _pad(self, rows: Rows, size: int) -> tuple[Rows, int]:
         """``rows`` again from their front until the weight is that of a batch; all-zero weights cannot be padded."""
@@ -99,6 +124,24 @@ class Stream:
         ahead = np.cumsum(np.tile(weights, cycles))
         extra = int(np.searchsorted(ahead, missing)) + 1
         return np.concatenate([rows, np.tile(rows, cycles)[:extra]]), extra
+
+    def _recall(self) -> Blocked | Failed | None:
+        """Read the saved pool again, once."""
+        if self._refill is None:
+            return None
+        while (file := self._refill.file) is not None:
+            front = self._refill.front()
+            if front is WAIT:
+                return Blocked(file)
+            if isinstance(front, Failure):
+                return self._fail(front.error)
+            if isinstance(front, Run):
+                self.pool.add(file, front)
+                self._refill.take(front.hi - front.lo)
+        self._refill = None
+        if self._ended and self.saved is not None:
+            self.pool.resume_tail(self.saved.offset, len(names.decode(self.saved.pool)[0]))
+        return None
 
     # -- filling ---------------------------------------------------------------------------------------------------
     def _fill(self) -> Blocked | Failed | None:
@@ -116,7 +159,7 @@ class Stream:
                 return Blocked(self.merge.file)
             if front is END:
                 self._ended = True
-                pool.start_tail()
+                self._save(pool.start_tail(), ended=True)
                 return None
             if isinstance(front, Failure):
                 return self._fail(front.error)

@@ -1,0 +1,99 @@
+"""A point of a pass from which it can be taken up again, and what its files must give for that (docs/order.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.errors import OptionError
+from pydp2.order import names
+
+NEVER = 1 << 62
+"""An ordinal that no file reaches."""
+
+
+@dataclass(slots=True)
+class Recall:
+    """What is still needed of a file whose first samples were merged before: ``ordinals``, and all from ``start`` on.
+
+    ``check``: an ordinal up to which running checksums ``crcs`` are known (0: none).
+    """
+
+    ordinals: npt.NDArray[np.int64]
+    start: int = NEVER
+    check: int = 0
+    crcs: list[int] = field(default_factory=list)
+
+    @property
+    def until(self) -> int:
+        """Nothing from this ordinal on is needed."""
+        if self.start < NEVER:
+            return NEVER
+        return int(self.ordinals[-1]) + 1 if len(self.ordinals) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class SavedLane:
+    """A lane: its file, the ordinal that comes next, and checksums at some ordinal not below it."""
+
+    file: int
+    y: int
+    check: int
+    crcs: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The stream before batch ``index``: the pool as a set, and where the merge stood.
+
+    ``ended``: the merge had no more, so the pool is the tail of the pass, of which the first ``offset`` samples (in the
+    order of the tail) are gone.
+    """
+
+    index: int
+    pool: bytes
+    ended: bool
+    offset: int
+    next_file: int
+    current: int
+    left: int
+    lanes: list[SavedLane]
+    dropped: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain values but for the pool, which is bytes."""
+        return {
+            "index": self.index, "ended": self.ended, "offset": self.offset, "next_file": self.next_file,
+            "current": self.current, "left": self.left, "dropped": self.dropped,
+            "lanes": [[lane.file, lane.y, lane.check, lane.crcs] for lane in self.lanes],
+        }  # fmt: skip
+
+    @classmethod
+    def from_wire(cls, wire: Any, pool: bytes, files: int) -> Saved:
+        """Inverse of :meth:`to_wire`, for a list of ``files`` files. Raises OptionError for what cannot be one."""
+        try:
+            lanes = [
+                SavedLane(_int(f, files - 1), _int(y), _int(c), [_int(v) for v in crcs])
+                for f, y, c, crcs in wire["lanes"]
+            ]
+            saved = cls(
+                _int(wire["index"]), pool, bool(wire["ended"]), _int(wire["offset"]), _int(wire["next_file"], files),
+                _int(wire["current"], max(0, len(lanes) - 1)), _int(wire["left"]), lanes, _int(wire["dropped"]),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise OptionError(f"the state cannot be read ({type(error).__name__}: {error}): it is damaged") from None
+        numbers, _ = names.decode(pool)
+        if len(numbers) and int(numbers[-1]) >= files:
+            raise OptionError("the state names a file that the list does not have: it is damaged")
+        if saved.offset > len(numbers):
+            raise OptionError("the state is further in its tail than the tail is long: it is damaged")
+        return saved
+
+
+def _int(value: Any, most: int = NEVER) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{value!r:.40} where a number from 0 to {most} is needed")
+    return value
