@@ -17,6 +17,7 @@ from pydp2.errors import BadSample, Error, OptionError, ProviderError
 from pydp2.files import FileList
 from pydp2.inputs import Batch, ColumnStore, Packer
 from pydp2.order import END, Cut, Failed, Failure, Plan, Run, Stream, file_order
+from pydp2.order.saved import Recall, SavedLane
 from pydp2.order.source import Gap
 from pydp2.providers import Provider, Running, place, raised
 
@@ -137,8 +138,17 @@ class _Reading:
         """The entry of the list."""
         return self._files[file]
 
-    def bind(self, file: int) -> None:
+    def bind(self, file: int, recall: Recall | None = None) -> None:
         """Nothing to prepare."""
+
+    def position(self, file: int) -> SavedLane:
+        """Never asked for in earnest: nothing is taken up again from a peek."""
+        return SavedLane(file, 0, 0, [])
+
+    @property
+    def dropped(self) -> int:
+        """As little as :meth:`position`."""
+        return 0
 
     def finish(self, file: int) -> None:
         """Nothing to tidy: the next file closes this one."""

@@ -1,8 +1,8 @@
 """A set of samples as bytes and as text: what a saved pool is (docs/order.md, "State").
 
 A pool at a snapshot point is in the order of names, so it is a set, and a set of (file, ordinal) packs well: as
-differences of file numbers and of ordinals, as varints. Where whole stretches are in the set, as at the tail of a pass, runs of
-ordinals are written instead. For a state these bytes are deflated and written in base 85.
+differences of file numbers and of ordinals, as varints. Where whole stretches are in the set, as at the tail of a pass,
+runs of ordinals are written instead. For a state these bytes are deflated and written in base 85.
 """
 
 from __future__ import annotations

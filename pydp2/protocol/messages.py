@@ -70,8 +70,9 @@ class BeginReading(Message):
 
 @dataclass(frozen=True, slots=True)
 class Assign(Message):
-    """Server: run these files. Items are :class:`Assignment` as lists."""
+    """Server: run these files. Items are :class:`Assignment` as lists; frames are ordinals, int64."""
 
+    has_body: ClassVar[bool] = True
     pass_id: int
     items: list[Any]
 

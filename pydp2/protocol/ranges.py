@@ -44,6 +44,10 @@ class Assignment:
     ``start``: the committed ordinal, below which nothing is sent; ``crcs``: the checksum there (empty at 0);
     ``spent``: what those samples cost; ``limit``: cost up to which samples may be sent; ``pause``: ordinal at which to
     give way to other files until a later one is granted; ``bound``: the merge takes turns with it.
+
+    Of a file that is read again for a pass taken up in its middle, samples below ``send_from`` are sent only when they
+    are among the ordinals in raw frame ``frame`` - 1 of the message (0: none), nothing is needed from ``until`` on, and
+    at ordinal ``check`` (0: nowhere) the folded checksum must be ``crc``.
     """
 
     file: int
@@ -55,27 +59,34 @@ class Assignment:
     pause: int
     bound: bool
     crcs: list[int]
+    send_from: int = 0
+    until: int = INT_LIMIT
+    check: int = 0
+    crc: int = 0
+    frame: int = 0
 
     def to_wire(self) -> list[Any]:
         """As a list of plain values."""
         return [
             self.file, self.attempt, self.position, self.start, self.spent, self.limit, self.pause,
-            int(self.bound), self.crcs,
+            int(self.bound), self.crcs, self.send_from, self.until, self.check, self.crc, self.frame,
         ]  # fmt: skip
 
     @classmethod
     def from_wire(cls, wire: Any) -> Assignment:
         """Inverse of :meth:`to_wire`; raises RemoteProtocolError."""
-        if not isinstance(wire, list) or len(wire) != 9 or not isinstance(wire[8], list):
+        if not isinstance(wire, list) or len(wire) != 14 or not isinstance(wire[8], list):
             raise RemoteProtocolError("Assign: malformed item")
         f = ints("Assign", wire[:8], 8)
         crcs = ints("Assign.crcs", wire[8], len(wire[8]))
-        return cls(f[0], f[1], f[2], f[3], f[4], f[5], f[6], bool(f[7]), crcs)
+        return cls(f[0], f[1], f[2], f[3], f[4], f[5], f[6], bool(f[7]), crcs, *ints("Assign", wire[9:], 5))
 
 
 @dataclass(slots=True)
 class Part:
     """Ordinals ``first`` to ``first + count`` of a file: ``rows`` samples, the rest holes ``[y, reason]``.
+
+    Of a file that is read again in part, the others are samples that were not asked for.
 
     ``state`` after it is OPEN, ENDED or RAISED (then ``error``); ``crcs`` holds one number, the running checksums after
     it folded together: what the next attempt must come to is compared, never continued from.
@@ -121,6 +132,6 @@ class Part:
             if not last < hole[0] < first + count:
                 raise RemoteProtocolError("Chunk: a hole outside its range or out of order")
             last = hole[0]
-        if state > RAISED or rows + len(holes) != count or (state == RAISED) != bool(error):
+        if state > RAISED or rows + len(holes) > count or (state == RAISED) != bool(error):
             raise RemoteProtocolError("Chunk: counts or state of a part contradict each other")
         return cls(file, attempt, first, count, rows, state, crcs, holes, error)

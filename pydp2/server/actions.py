@@ -11,10 +11,11 @@ from pydp2.protocol.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send ``message`` to a worker."""
+    """Send ``message`` to a worker, with raw ``frames``."""
 
     worker: int
     message: Message
+    frames: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from pydp2.errors import RemoteProtocolError
 from pydp2.inputs import Columns
 from pydp2.inputs.columns import frame_count
 from pydp2.inputs.declaration import Declaration
 from pydp2.order import Run
+from pydp2.order.saved import Recall
 from pydp2.protocol.messages import Chunk
 from pydp2.protocol.ranges import MAX_WEIGHT, Part
 from pydp2.transport import buffers
 
+Recalled = Callable[[int], Recall | None]
+"""What was asked for of a file that is read again in part."""
 
-def ranges(chunk: Chunk, body: Sequence[memoryview], declaration: Declaration) -> Iterator[tuple[Part, Run | None]]:
+
+def ranges(
+    chunk: Chunk, body: Sequence[memoryview], declaration: Declaration, recalled: Recalled
+) -> Iterator[tuple[Part, Run | None]]:
     """Each part of ``chunk`` with its samples. Everything is checked before the first is given.
 
     Raises RemoteProtocolError when counts, frames and slots do not agree.
@@ -51,7 +58,10 @@ def ranges(chunk: Chunk, body: Sequence[memoryview], declaration: Declaration) -
         if not part.rows:
             out.append((part, None))
             continue
-        if part.holes:
+        skipped = part.count - part.rows - len(part.holes)
+        if skipped:
+            ordinals[lo:hi] = _asked(part, recalled(part.file))
+        elif part.holes:
             y = np.arange(part.first, part.first + part.count, dtype=np.int64)
             ordinals[lo:hi] = np.delete(y, [hole - part.first for hole, _ in part.holes])
         else:
@@ -59,3 +69,13 @@ def ranges(chunk: Chunk, body: Sequence[memoryview], declaration: Declaration) -
         out.append((part, Run(columns, lo, hi, ordinals, sizes, weights)))
         lo = hi
     return iter(out)
+
+
+def _asked(part: Part, recall: Recall | None) -> npt.NDArray[np.int64]:
+    """The ordinals of the rows of a part that leaves out what was not asked for."""
+    if recall is None or part.holes or part.first + part.count > max(recall.start, 0):
+        raise RemoteProtocolError("Chunk: counts of a part contradict each other")
+    lo, hi = np.searchsorted(recall.ordinals, [part.first, part.first + part.count])
+    if hi - lo != part.rows:
+        raise RemoteProtocolError(f"Chunk: {part.rows} samples where {hi - lo} were asked for")
+    return recall.ordinals[lo:hi]

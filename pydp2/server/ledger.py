@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from pydp2.errors import Error, RemoteProtocolError
+from pydp2.order.saved import NEVER, Recall, SavedLane
 from pydp2.order.source import END, Failure, Gap, Run
 from pydp2.protocol.ranges import HOLE_COST, OPEN, SAMPLE_COST, Part
 
@@ -41,6 +42,10 @@ class Entry:
     need: int = 0  # cost of the sample that the worker holds in hand for lack of credit
     wanted: bool = False  # the worker was told that the merge waits
     deaths: dict[int, int] = field(default_factory=dict)
+    recall: Recall | None = None  # of a file that is read again in part: what is needed of it
+    until: int = NEVER  # nothing from this ordinal on is needed
+    y: int = 0  # the ordinal that the merge takes next
+    ends: deque[tuple[int, list[int]]] = field(default_factory=deque)  # of each run: its end, the checksum there
     cached: bool = False  # its samples came from the cache and use no credit
 
     @property
@@ -72,6 +77,7 @@ class Entry:
         if run is not None:
             cost += int(run.sizes[run.lo : run.hi].sum()) + SAMPLE_COST * part.rows
             self.runs.append(run)
+            self.ends.append((part.first + part.count, part.crcs))
         self.holes.extend((y, reason) for y, reason in part.holes)
         self.committed += part.count
         self.crcs = part.crcs
@@ -123,5 +129,15 @@ class Entry:
         end = run.lo + count
         self.merged += int(run.sizes[run.lo : end].sum()) + SAMPLE_COST * count
         run.lo = end
+        self.y = max(self.y, int(run.ordinals[end - 1]) + 1)
         if run.lo == run.hi:
             self.runs.popleft()
+            if self.ends:
+                self.ends.popleft()
+
+    def stand(self) -> SavedLane:
+        """Where the merge stands, and the checksum at the end of what it is taking from."""
+        check, crcs = self.ends[0] if self.ends else (self.committed, self.crcs)
+        if self.cached or not crcs:
+            check, crcs = 0, []
+        return SavedLane(self.file, self.y, check, crcs)

@@ -210,7 +210,7 @@ class Server:
         reading = self._coordinator.reading
         if reading is None or reading.pass_id != chunk.pass_id or self._declaration is None:
             return
-        for part, run in ranges(chunk, body, self._declaration):
+        for part, run in ranges(chunk, body, self._declaration, reading.recalled):
             reading.commit(worker, part, run)
         wire.rates.add(now, chunk.rows)
         for item in chunk.blocked:
@@ -245,8 +245,8 @@ class Server:
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
-                case Send(worker, message):
-                    self._send(worker, message)
+                case Send(worker, message, frames):
+                    self._send(worker, message, frames)
                 case Spawn(worker, seat):
                     self._engine.start(worker, seat)
                 case Kill(worker):
@@ -261,13 +261,13 @@ class Server:
         self._do(actions)
         self._do(self._coordinator.dispatch())
 
-    def _send(self, worker: int, message: m.Message) -> None:
+    def _send(self, worker: int, message: m.Message, frames: Sequence[Any] = ()) -> None:
         wire = self._wires.get(worker)
         if wire is None or wire.link.state is not State.READY:
             return
         wire.link.sending(message)
         with contextlib.suppress(Gone):  # its exit is on the way, and its files go to another
-            self._hub.send(wire.peer, [m.encode(message)])
+            self._hub.send(wire.peer, [m.encode(message), *frames])
 
     def log(self, text: str, kind: str) -> None:
         """A line on stderr. Of each kind (but '') the first few in full, then by count at every power of two."""

@@ -7,7 +7,7 @@ is read first, whichever worker happens to be free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pydp2.cache import PassCache
 from pydp2.errors import Error, FileCondemned, RemoteProtocolError, from_wire
+from pydp2.order.saved import NEVER, Recall, Saved, SavedLane
 from pydp2.order.source import END, WAIT, Failure, Gap, Run
 from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
 from pydp2.protocol.ranges import RAISED, Assignment, Part
@@ -23,6 +24,7 @@ from pydp2.server.credit import Credit
 from pydp2.server.ledger import Entry
 
 _MANY = 64  # assignments in one message, and unstarted files waiting at one worker
+_REASON = 300  # characters of the reason of a fact
 _FIRST = 8  # a file not yet bound starts with this part of what it may come to
 _KNOWN = 4096  # files not yet bound that are known at a time: tiny ones use next to no credit, but each has an entry
 
@@ -43,6 +45,8 @@ class Reading:
         ramp: Mapping[int, int] | None = None,
         skip_errors: bool = False,
         cache: PassCache[Run] | None = None,
+        saved: Saved | None = None,
+        facts: Mapping[int, tuple[int, str]] | None = None,
     ) -> None:
         self.pass_id = pass_id
         self.seed = seed
@@ -53,18 +57,27 @@ class Reading:
         self._ramp = ramp or {}  # the first stop of the first lanes: none runs on before all have something
         self._skip = skip_errors
         self._cache = cache
-        self.credit = Credit(budget, self._lanes, workers)
+        # of a pass that is taken up in its middle, as many files again are bound to bring back the pool
+        self.credit = Credit(budget, self._lanes * (1 if saved is None else 2), workers)
         self.entries: dict[int, Entry] = {}
         self._next = 0  # files of the order below this position have an entry or are done
         self._bound = 0
+        self._places: npt.NDArray[np.int64] | None = None
+        if saved is not None:
+            self._next = self._bound = saved.next_file
+            self._places = np.empty(len(order), np.int64)
+            self._places[order] = np.arange(len(order))
         self._orphans: list[tuple[int, int]] = []  # heap of (position, file) that wait for a worker
         self._load: dict[int, dict[int, Entry]] = {}  # files not ended, by worker
         self._pace: dict[int, int] = {}  # how many unstarted files a worker may have waiting
         self._thirsty: dict[int, Entry] = {}
         self._ramping: dict[int, set[int]] = {}
         self._out: list[Action] = []
-        self.dropped = 0
-        self.facts: list[tuple[int, int, str]] = []
+        self.dropped = 0 if saved is None else saved.dropped
+        self.facts: dict[int, tuple[int, str]] = dict(facts or {})
+        """Files that end early, and why: (ordinal, reason). What no data explains."""
+        self.recalled_files = 0
+        """Files run again to bring back a saved pool."""
         self.samples_committed = 0
         self._over = False
         self._urgent: int | None = None  # a file that the merge waits for and no worker has
@@ -77,8 +90,20 @@ class Reading:
         """How messages name ``file``."""
         return self._label(file)
 
-    def bind(self, file: int) -> None:
-        """``file`` takes turns from now on."""
+    def recalled(self, file: int) -> Recall | None:
+        """What was asked for of ``file``, when it is read again in part."""
+        entry = self.entries.get(file)
+        return None if entry is None else entry.recall
+
+    def position(self, file: int) -> SavedLane:
+        """Where the merge stands in ``file``."""
+        return self.entries[file].stand()
+
+    def bind(self, file: int, recall: Recall | None = None) -> None:
+        """``file`` takes turns from now on, or is read again for what ``recall`` names."""
+        if recall is not None:
+            self._recall(file, recall)
+            return
         entry = self.entries.get(file)
         if entry is None:
             entry = self._enter(file, self._bound)
@@ -94,6 +119,15 @@ class Reading:
                 entry.stops.add(entry.ramp)
             if entry.worker is not None:
                 self._grant(entry, tell=True)
+
+    def _recall(self, file: int, recall: Recall) -> None:
+        assert self._places is not None
+        entry = self._enter(file, int(self._places[file]), recall)
+        self.recalled_files += 1
+        entry.bound = True
+        self.credit.bind(file)
+        if not entry.ended:
+            heappush(self._orphans, (entry.position, file))
 
     def front(self, file: int) -> Run | Failure | Gap:
         """What is next in ``file``."""
@@ -113,8 +147,10 @@ class Reading:
         self._used(entry)
 
     def finish(self, file: int) -> None:
-        """The merge met the end of ``file``."""
-        del self.entries[file]
+        """The merge met the end of ``file``, or needs nothing more of it."""
+        entry = self.entries.pop(file)
+        if entry.worker is not None and not entry.ended:
+            self._leave(entry.worker, entry)
         self._thirsty.pop(file, None)
         self.credit.release(file)
 
@@ -173,12 +209,12 @@ class Reading:
             return
         entry.commit(part, run)
         self.samples_committed += part.rows
-        if self._cache is not None and run is not None:
+        if self._cache is not None and run is not None and entry.recall is None:
             self._cache.offer(part.file, _fresh(run))
         if part.state == RAISED:
             self._end_early(entry, from_wire(part.error))
         elif entry.ended:
-            if self._cache is not None:
+            if self._cache is not None and entry.recall is None and entry.until == NEVER:
                 self._cache.complete(part.file)
             self._leave(worker, entry)
         self._used(entry)
@@ -236,7 +272,7 @@ class Reading:
         if self._cache is not None:
             self._cache.drop(entry.file)
         if self._skip:
-            self.facts.append((entry.file, entry.committed, str(error)))
+            self.facts[entry.file] = (entry.committed, str(error)[:_REASON])
             self._out.append(Log(f"the rest of a file is left out: {error}", kind="skipped"))
         if worker is not None:
             self._leave(worker, entry)
@@ -250,8 +286,7 @@ class Reading:
             self._assign_ahead(items)
             for worker, assignments in items.items():
                 for i in range(0, len(assignments), _MANY):
-                    wire = [a.to_wire() for a in assignments[i : i + _MANY]]
-                    self._out.append(Send(worker, Assign(self.pass_id, wire)))
+                    self._out.append(self._message(worker, assignments[i : i + _MANY]))
             for entry in sorted(self._thirsty.values(), key=lambda e: e.position):
                 self._grant(entry)
         out, self._out = self._out, []
@@ -264,6 +299,15 @@ class Reading:
         out += [Send(worker, EndReading(self.pass_id)) for worker in self._load]
         self._load.clear()
         return out
+
+    def _message(self, worker: int, assignments: list[Assignment]) -> Send:
+        frames = []
+        for assignment in assignments:
+            recall = self.entries[assignment.file].recall
+            if recall is not None and len(recall.ordinals):
+                frames.append(recall.ordinals)
+                assignment.frame = len(frames)
+        return Send(worker, Assign(self.pass_id, [a.to_wire() for a in assignments]), tuple(frames))
 
     def _assign_orphans(self, items: dict[int, list[Assignment]], expecting: int) -> None:
         share = -(-self._lanes // self._workers)
@@ -300,10 +344,19 @@ class Reading:
             self._next += 1
             items.setdefault(worker, []).append(self._assign(worker, entry))
 
-    def _enter(self, file: int, position: int) -> Entry:
-        entry = self.entries[file] = Entry(file, position)
+    def _enter(self, file: int, position: int, recall: Recall | None = None) -> Entry:
+        entry = self.entries[file] = Entry(file, position, recall=recall)
+        if recall is not None:
+            entry.until = recall.until
+            entry.y = 0 if recall.start == NEVER else recall.start
+        if file in self.facts:
+            entry.until = min(entry.until, self.facts[file][0])
+            if entry.until == 0:
+                entry.tail = END
+                return entry
         if self._cache is not None and self._cache.has(file):
-            entry.runs.extend(map(_fresh, self._cache.runs(file)))
+            runs = map(_fresh, self._cache.runs(file))
+            entry.runs.extend(runs if recall is None else _asked(runs, recall))
             entry.tail = END
             entry.cached = True
         return entry
@@ -319,7 +372,7 @@ class Reading:
             self._ramping.setdefault(worker, set()).add(entry.file)
         return Assignment(
             entry.file, entry.attempt, entry.position, entry.committed, entry.spent, entry.limit, entry.pause,
-            entry.bound, entry.crcs,
+            entry.bound, entry.crcs, until=entry.until, **_of(entry.recall),
         )  # fmt: skip
 
     def _grant(self, entry: Entry, *, pressing: bool = False, tell: bool = False) -> None:
@@ -348,6 +401,23 @@ class Reading:
     def files_of(self, worker: int) -> list[int]:
         """Files that ``worker`` was given and that have not ended."""
         return list(self._load.get(worker, ()))
+
+
+def _of(recall: Recall | None) -> dict[str, int]:
+    if recall is None:
+        return {}
+    send_from = recall.start if recall.start < NEVER else recall.until
+    return {"send_from": send_from, "check": recall.check, "crc": recall.crcs[0] if recall.crcs else 0}
+
+
+def _asked(runs: Iterable[Run], recall: Recall) -> Iterator[Run]:
+    """Those samples of ``runs`` that ``recall`` names."""
+    for run in runs:
+        y = run.ordinals[run.lo : run.hi]
+        rows = np.flatnonzero((y >= recall.start) | np.isin(y, recall.ordinals, assume_unique=True)) + run.lo
+        if len(rows):
+            weights = None if run.weights is None else run.weights[rows]
+            yield Run(run.columns.take(rows), 0, len(rows), run.ordinals[rows], run.sizes[rows], weights)
 
 
 def _fresh(run: Run) -> Run:

@@ -30,6 +30,8 @@ _ROOM = HEADER_LIMIT - 48 * MAX_BLOCKED
 several chunks. An error is half of it at most."""
 _HOLES_ROOM = _ROOM // 3
 
+Ints = npt.NDArray[np.int64]
+_NONE: Ints = np.empty(0, np.int64)
 Place = Callable[[BadSample, Task, int], BadSample]
 
 
@@ -143,7 +145,7 @@ class Builder:
         segment.count += 1
         task.y += 1
         self.last_cost = cost = size + SAMPLE_COST
-        if task.y > task.start:
+        if task.y > task.start and (task.y > task.send_from or task.asked(task.y - 1)):
             task.spent += cost
         return True
 
@@ -157,7 +159,7 @@ class Builder:
         segment.count += 1
         self._holes += 1
         task.y += 1
-        if task.y > task.start:
+        if task.y > task.start and task.y > task.send_from:
             task.spent += HOLE_COST
 
     def fail(self, task: Task, error: Error) -> None:
@@ -189,7 +191,7 @@ class Builder:
             segments[-1].count -= 1
         if bad and self._weighted:
             weights = [w for i, w in enumerate(weights) if i not in bad]
-        kept: list[tuple[Part, int]] = []  # with the first of its rows
+        kept: list[tuple[Part, Ints]] = []  # with its rows
         added = good = 0  # rows seen: as added, and as they lie in the columns
         for segment in segments:
             rows = segment.rows
@@ -197,31 +199,33 @@ class Builder:
             lo = good
             added += rows
             good += rows - len(theirs)
-            sent = self._settle(segment, theirs) if theirs else rows
-            if segment.first >= segment.task.start:
-                size = int(packed.sample_bytes[lo : lo + sent].sum())
-                segment.task.sent += size + SAMPLE_COST * sent + HOLE_COST * len(segment.holes)
-            segment.task.spent = segment.task.sent
+            if theirs:
+                self._settle(segment, theirs)
+            task = segment.task
             for piece in segment.pieces() if segment.holes else (segment,):
-                part = self._part(piece, packed.columns.slice(lo, lo + piece.rows))
+                part, which = self._part(piece, packed.columns.slice(lo, lo + piece.rows))
                 if part is not None and (part.count or part.state != OPEN):
-                    kept.append((part, lo))
+                    rows_of = which + lo
+                    task.sent += int(packed.sample_bytes[rows_of].sum())
+                    task.sent += SAMPLE_COST * part.rows + HOLE_COST * len(part.holes)
+                    kept.append((part, rows_of))
                 lo += piece.rows
+            task.spent = task.sent
         return self._chunks(kept, packed.columns, weights)
 
-    def _chunks(self, kept: list[tuple[Part, int]], columns: Columns, weights: list[int]) -> list[Packed]:
-        """The parts that are sent, each with the first of its rows in ``columns``, as chunks whose headers fit."""
-        groups: list[list[tuple[Part, int]]] = []
+    def _chunks(self, kept: list[tuple[Part, Ints]], columns: Columns, weights: list[int]) -> list[Packed]:
+        """The parts that are sent, each with its rows in ``columns``, as chunks whose headers fit."""
+        groups: list[list[tuple[Part, Ints]]] = []
         size = _ROOM
-        for part, lo in kept:
+        for part, its in kept:
             size += part.wire_bytes
             if size > _ROOM:
                 groups.append([])
                 size = part.wire_bytes
-            groups[-1].append((part, lo))
+            groups[-1].append((part, its))
         chunks = []
         for group in groups:
-            rows = np.concatenate([np.arange(lo, lo + part.rows) for part, lo in group])
+            rows = np.concatenate([its for _, its in group])
             if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
                 theirs = columns.slice(int(rows[0]), int(rows[-1]) + 1)
             else:
@@ -249,36 +253,44 @@ class Builder:
         task.hand = None
         return row
 
-    def _part(self, segment: _Segment, columns: Columns) -> Part | None:
-        """The range of ``segment``, whose rows are ``columns``; None when an earlier attempt has committed it."""
+    def _part(self, segment: _Segment, columns: Columns) -> tuple[Part | None, Ints]:
+        """The range of ``segment``, whose rows are ``columns``, and which of these rows are sent.
+
+        None when an earlier attempt has committed it. A segment never lies on both sides of an edge of its task.
+        """
         task = segment.task
         task.crcs = [
             *crc(columns, task.crcs[:-1]),
             zlib.crc32(b"".join(y.to_bytes(8, "little") for y, _ in segment.holes), task.crcs[-1]),
         ]
         reached = segment.first + segment.count
-        error = segment.error
+        if not self._repeats(task, reached, segment.state):
+            task.done = True
+            first = max(task.start, segment.first)
+            error = to_wire(_not_repeated(task))
+            return Part(task.file, task.attempt, first, 0, 0, RAISED, task.expected, [], error), _NONE
+        state, error, sum_ = segment.state, _wire(segment.error), _folded(task.crcs)
         if segment.first < task.start:
-            differs = segment.state != OPEN if reached < task.start else _folded(task.crcs) != task.expected
-            if not differs and reached < task.start:
-                return None
-            if differs:
-                task.done = True
-                error = NotRepeatable(
-                    f"file {task.context.filename}: process() did not repeat itself: run again after a worker was "
-                    f"lost, its first {task.start} samples are not those that it gave before; make it depend on the "
-                    "file alone (settings.rng is seeded per file for random choices)"
-                )
-                return Part(task.file, task.attempt, task.start, 0, 0, RAISED, task.expected, [], _wire(error))
-            if segment.state == OPEN:
-                return None
+            if state == OPEN:
+                return None, _NONE
+            return Part(task.file, task.attempt, task.start, 0, 0, state, sum_, [], error), _NONE
+        if segment.first < task.send_from:
+            which = np.flatnonzero(np.isin(segment.ordinals(), task.recalled, assume_unique=True))
             return Part(
-                task.file, task.attempt, task.start, 0, 0, segment.state, _folded(task.crcs), [], _wire(error)
-            )  # fmt: skip
+                task.file, task.attempt, segment.first, segment.count, len(which), state, sum_, [], error
+            ), which  # fmt: skip
+        holes = [list(hole) for hole in segment.holes]
         return Part(
-            task.file, task.attempt, segment.first, segment.count, segment.rows, segment.state, _folded(task.crcs),
-            [list(hole) for hole in segment.holes], _wire(error),
-        )  # fmt: skip
+            task.file, task.attempt, segment.first, segment.count, segment.rows, state, sum_, holes, error
+        ), np.arange(segment.rows)  # fmt: skip
+
+    def _repeats(self, task: Task, reached: int, state: int) -> bool:
+        """Whether the file is, up to ``reached``, what it was before, as far as can be told there."""
+        if state != OPEN and reached < task.required:
+            return False
+        if reached == task.start and task.start and _folded(task.crcs) != task.expected:
+            return False
+        return not (reached == task.check and task.check and _folded(task.crcs) != [task.crc])
 
     def hand_part(self, task: Task, hand: Hand) -> Packed:
         """A chunk of nothing but the sample that ``task`` held in hand."""
@@ -286,7 +298,19 @@ class Builder:
         task.sent += hand.cost
         task.spent = task.sent
         part = Part(task.file, task.attempt, hand.ordinal, 1, 1, OPEN, _folded(task.crcs), [], {})
+        if not self._repeats(task, hand.ordinal + 1, OPEN):
+            task.done = True
+            part = Part(task.file, task.attempt, hand.ordinal, 0, 0, RAISED, [], [], to_wire(_not_repeated(task)))
+            return Packed([part], hand.columns.slice(0, 0), [] if self._weighted else None)
         return Packed([part], hand.columns, [hand.weight] if self._weighted else None)
+
+
+def _not_repeated(task: Task) -> NotRepeatable:
+    return NotRepeatable(
+        f"file {task.context.filename}: process() did not repeat itself: run again, its first {task.required} samples "
+        "are not those that it gave before; make it depend on the file alone (settings.rng is seeded per file for "
+        "random choices)"
+    )
 
 
 def _reason(error: BadSample) -> str:

@@ -22,7 +22,7 @@ from pydp2.protocol.ranges import Assignment, ints
 from pydp2.protocol.seat import ATTEMPT, ORDINAL, PASS, RUNNING, SINCE, Seat
 from pydp2.providers.running import Running
 from pydp2.providers.where import place, raised
-from pydp2.transport import Line
+from pydp2.transport import Line, buffers
 from pydp2.worker.builder import MAX_BLOCKED, Builder, Packed
 from pydp2.worker.surroundings import Surroundings
 from pydp2.worker.task import Task
@@ -95,24 +95,26 @@ class Runner:
     def _receive(self, timeout_ms: int) -> None:
         frames = self._line.receive(timeout_ms)
         while frames is not None:
-            message, _ = m.decode(frames)
+            message, body = m.decode(frames)
             self._link.received(message)
-            self._obey(message)
+            self._obey(message, body)
             frames = self._line.receive(0)
 
-    def _obey(self, message: m.Message) -> None:
+    def _obey(self, message: m.Message, body: Sequence[memoryview]) -> None:
         match message:
             case m.BeginReading(pass_id, seed):
                 self._forget()
                 self._pass, self._seed = pass_id, seed
             case m.Assign(pass_id, items) if pass_id == self._pass:
+                recalled = [np.frombuffer(frame, np.int64) for frame in buffers(body)]
                 for item in items:
-                    task = Task.of(Assignment.from_wire(item), self._checksums)
-                    self._tasks[task.file] = task
+                    given = Assignment.from_wire(item)
+                    ordinals = recalled[given.frame - 1] if given.frame else None
+                    self._tasks[given.file] = Task.of(given, self._checksums, ordinals)
             case m.Grant(pass_id, items) if pass_id == self._pass:
                 for item in items:
                     file, attempt, limit, pause, bound = ints("Grant", item, 5)
-                    task = self._tasks.get(file)  # type: ignore[assignment]
+                    task = self._tasks.get(file)
                     if task is not None and task.attempt == attempt:
                         task.limit, task.pause, task.bound = limit, pause, bool(bound)
                         task.reported = False
@@ -173,7 +175,7 @@ class Runner:
             self._open(task)
         self._running.activate(task.context)
         builder, wrap, weigh, clock = self._builder, self._running.wrap, self._running.weight, time.perf_counter
-        iterator, timed = task.iterator, self._timed
+        iterator, timed, edge = task.iterator, self._timed, task.edge
         assert iterator is not None
         polled = clock()
         while not task.done:
@@ -204,8 +206,12 @@ class Runner:
             if task.spent > task.limit and not task.replaying and task.y > task.start:
                 self._flush(hold=task if added else None)
                 break
-            if task.y == task.start or task.y >= task.pause:
+            if task.y >= edge:
+                if task.y >= task.until and not task.done:
+                    builder.end(task)
+                    break
                 self._flush()
+                edge = task.edge
                 if not task.done and task.waits is not None:
                     break
             now = clock()
@@ -218,6 +224,7 @@ class Runner:
                 self._receive(0)
                 if self._quit or self._tasks.get(task.file) is not task:
                     return
+                edge = task.edge
         row[RUNNING] = 0
         self._report(task)
         if task.done:

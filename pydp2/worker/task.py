@@ -6,8 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from pydp2.inputs import Columns
 from pydp2.protocol.ranges import Assignment
+
+NEVER = 1 << 62
+"""An ordinal that no file reaches."""
 
 
 @dataclass(slots=True)
@@ -37,6 +43,11 @@ class Task:
     expected: list[int]  # the checksums at ``start``
     spent: int  # cost of all samples from ``start`` on, sent or about to be
     sent: int
+    send_from: int = 0
+    until: int = NEVER
+    check: int = 0
+    crc: int = 0
+    recalled: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     y: int = 0
     crcs: list[int] = field(default_factory=list)
     hand: Hand | None = None
@@ -48,7 +59,7 @@ class Task:
     wanted: bool = False  # the merge waits for it
 
     @classmethod
-    def of(cls, a: Assignment, checksums: int) -> Task:
+    def of(cls, a: Assignment, checksums: int, recalled: npt.NDArray[np.int64] | None = None) -> Task:
         """The task that ``a`` describes; ``checksums``: how many running checksums a file has."""
         return cls(
             a.file,
@@ -61,6 +72,11 @@ class Task:
             a.crcs,
             a.spent,
             a.spent,
+            a.send_from,
+            a.until,
+            a.check,
+            a.crc,
+            np.empty(0, np.int64) if recalled is None else recalled,
             crcs=[0] * checksums,
         )
 
@@ -68,6 +84,29 @@ class Task:
     def started(self) -> bool:
         """Its generator is open."""
         return self.iterator is not None
+
+    @property
+    def edge(self) -> int:
+        """The next ordinal before which all must have been sent: what comes after it is treated otherwise."""
+        y = self.y
+        return min(
+            (e for e in (self.start, self.send_from, self.check, self.until, self.pause) if e > y), default=NEVER
+        )
+
+    def asked(self, y: int) -> bool:
+        """Whether sample ``y`` is to be sent."""
+        if y < self.start:
+            return False
+        if y >= self.send_from:
+            return True
+        at = int(np.searchsorted(self.recalled, y))
+        return at < len(self.recalled) and int(self.recalled[at]) == y
+
+    @property
+    def required(self) -> int:
+        """The file must have samples up to here: it had them before."""
+        last = int(self.recalled[-1]) + 1 if len(self.recalled) else 0
+        return max(self.start, self.check, last)
 
     @property
     def replaying(self) -> bool:
