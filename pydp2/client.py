@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,10 +23,12 @@ from pydp2.errors import (
     RemoteProtocolError,
     ServiceLost,
     ServiceUnreachable,
+    StateMismatch,
     from_wire,
 )
 from pydp2.inputs import Batch, Columns
 from pydp2.inputs.declaration import Declaration
+from pydp2.position import Point, Position
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Role, client_link
 from pydp2.transport import Line, buffers
@@ -49,10 +51,10 @@ class Connection:
             raise
         self._link = client_link(Role.CLIENT)
 
-    def send(self, message: m.Message) -> None:
-        """Send one message."""
+    def send(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
+        """Send one message, with raw frames."""
         self._link.sending(message)
-        self._line.send([m.encode(message)])
+        self._line.send([m.encode(message), *frames])
 
     def receive(self, deadline: float | None) -> tuple[m.Message, list[memoryview]] | None:
         """The next message, or None when ``deadline`` (``time.monotonic``) has passed. Raises ServiceLost."""
@@ -156,7 +158,10 @@ class Client:
         # At the latest when the program ends: what is left to the interpreter's last moments can hang there.
         self._end = weakref.finalize(self, _part, connection, on_close, self._pid)
         self._declaration = Declaration.from_wire(answer.declaration)
-        self._next_pass = 0
+        self._fits: dict[str, Any] = answer.service.get("fits", {})
+        self._run = 0
+        self._position = Position()
+        self._between = True  # no pass is under way: the next iteration begins at the position
         self._length: int | None = None
         self._current: weakref.ref[Pass] | None = None
         self._waited = self._worked = 0.0
@@ -178,9 +183,15 @@ class Client:
                 "this client is in the middle of a pass: a second iteration would mix two; leave the first loop, or "
                 "close() its iterator, before the next pass begins"
             )
-        one = Pass(self, self._next_pass)
-        self._connection.send(m.BeginPass(self._next_pass, self._prefetch))
-        self._next_pass += 1
+        if not self._between:
+            self._position = Position(self._position.pass_id + 1)  # the one before was left
+        self._between = False
+        self._run += 1
+        at = self._position
+        one = Pass(self, self._run, at.pass_id)
+        point, pool = ({}, []) if at.point is None else (at.point.saved, [at.point.pool])
+        begin = m.BeginPass(self._run, at.pass_id, at.batch, self._prefetch, point, [list(fact) for fact in at.facts])
+        self._connection.send(begin, pool)
         self._left_at = None
         self._current = weakref.ref(one)
         return one
@@ -191,6 +202,40 @@ class Client:
                 "the number of batches is not known: it is after one full pass, and only where every sample weighs 1"
             )
         return self._length
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this trainer stands, as plain JSON-able data: put it into the checkpoint, beside the model.
+
+        Inside the body of a loop it counts the batch in hand as delivered: what follows a restore is the next one. It is
+        made here, so it works without the service too. See docs/order.md, "State".
+
+        Raises:
+            StateMismatch: in the middle of a pass with ``order="relaxed"``, which has no state there.
+        """
+        if self._fits.get("order") == "relaxed" and self._position.batch:
+            raise StateMismatch('order="relaxed" has no state in the middle of a pass; take it between passes')
+        return self._position.to_state(self._fits)
+
+    def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
+        """Go to where ``state`` was taken: the next iteration continues there, on any number of workers.
+
+        What follows is what would have followed then, bit by bit. A pass under way is left.
+
+        Args:
+            state: what :meth:`state_dict` returned, here or in another process, on this or another service.
+            allow: differences to accept: ``"provider_source"``, ``"args"``, for changed code that yields the same samples.
+
+        Raises:
+            StateMismatch: the state belongs to another list, seed, option, provider or release; the text says what
+                differs. Nothing has changed then.
+        """
+        self._usable()
+        position = Position.from_state(state, self._fits, allow)
+        current = self._current() if self._current is not None else None
+        if current is not None:
+            current.close()
+        self._position = position
+        self._between = True
 
     def stats(self) -> dict[str, Any]:
         """How the service is doing, as plain data; see ``Service.stats``."""
@@ -219,7 +264,7 @@ class Client:
         if not self._end.alive:
             raise ClientUseError("this client is closed; connect() again for more passes")
 
-    def _next_batch(self, pass_id: int) -> Batch | None:
+    def _next_batch(self, run: int) -> Batch | None:
         began = time.perf_counter()
         if self._left_at is not None:
             self._worked += began - self._left_at
@@ -228,18 +273,20 @@ class Client:
             assert received is not None
             message, body = received
             match message:
-                case m.BatchHead() if message.pass_id == pass_id:
+                case m.BatchHead() if message.run == run:
                     batch = self._batch(message, body)
                     self._left_at = time.perf_counter()
                     self._waited += self._left_at - began
                     waited, worked = self._waited - self._told[0], self._worked - self._told[1]
                     self._told = (self._waited, self._worked)
-                    self._connection.send(m.Need(pass_id, 1, int(waited * 1e6), int(worked * 1e6)))
+                    self._connection.send(m.Need(run, 1, int(waited * 1e6), int(worked * 1e6)))
                     return batch
-                case m.PassEnd() if message.pass_id == pass_id:
+                case m.PassEnd() if message.run == run:
+                    self._position = Position(self._position.pass_id + 1)
+                    self._between = True
                     self._length = message.batches if message.uniform else None
                     return None
-                case m.Failed() if message.pass_id == pass_id:
+                case m.Failed() if message.run == run:
                     raise from_wire(message.error)
                 case m.PassEnd() | m.Failed():
                     self._connection.stale()
@@ -249,21 +296,29 @@ class Client:
                     raise RemoteProtocolError(f"{type(message).__name__} in the middle of a pass")
 
     def _batch(self, head: m.BatchHead, body: list[memoryview]) -> Batch:
+        at = self._position
+        if head.saved:
+            at.point = Point(head.saved, bytes(body[-1]))
+            body = body[:-1]
+        if at.point is not None and at.point.saved.get("ended"):
+            at.point = Point({**at.point.saved, "index": head.index + 1, "offset": head.gone}, at.point.pool)
+        at.facts = at.facts + head.facts
+        at.batch = head.index + 1
         columns = Columns.from_frames(self._declaration.slots, head.rows, buffers(body))
         self.samples += head.rows - head.padding
         return Batch(
             columns,
-            pass_id=head.pass_id,
+            pass_id=at.pass_id,
             index=head.index,
             size=head.size,
             pool_weight=head.pool_weight,
             padding=head.padding,
         )
 
-    def _leave(self, pass_id: int) -> None:
-        if self._end.alive and self._pid == os.getpid() and pass_id == self._next_pass - 1:
+    def _leave(self, run: int) -> None:
+        if self._end.alive and self._pid == os.getpid() and run == self._run:
             with contextlib.suppress(ProtocolError):  # the service ended first
-                self._connection.send(m.LeavePass(pass_id))
+                self._connection.send(m.LeavePass(run))
 
 
 def _part(connection: Connection, on_close: Callable[[], None] | None, owner: int) -> None:
@@ -282,8 +337,9 @@ def _part(connection: Connection, on_close: Callable[[], None] | None, owner: in
 class Pass(Iterator[Batch]):
     """The iterator of one pass."""
 
-    def __init__(self, client: Client, pass_id: int) -> None:
+    def __init__(self, client: Client, run: int, pass_id: int) -> None:
         self._client = client
+        self._run = run
         self._thread = threading.get_ident()
         self.pass_id = pass_id
         self.over = False
@@ -298,7 +354,7 @@ class Pass(Iterator[Batch]):
                 "the loop in the thread that needs them"
             )
         try:
-            batch = self._client._next_batch(self.pass_id)
+            batch = self._client._next_batch(self._run)
         except Error:
             self.over = True
             raise
@@ -311,7 +367,7 @@ class Pass(Iterator[Batch]):
         """Leave the pass: its rest is not wanted."""
         if not self.over:
             self.over = True
-            self._client._leave(self.pass_id)
+            self._client._leave(self._run)
 
     def __del__(self) -> None:
         self.close()

@@ -6,6 +6,7 @@
     │   ├── OptionTypeError           (TypeError)  an option is unknown, misplaced or of a wrong type
     │   ├── ListError                 (OSError)    the file list cannot be read
     │   ├── AddressError              (ImportError) the provider's address leads nowhere
+    │   ├── StateMismatch             (ValueError) a saved state belongs to another stream, or is damaged
     │   ├── GuardError                (RuntimeError) started inside a worker process
     │   └── ClientUseError            (RuntimeError) nested iteration, two threads, after a fork, closed
     ├── RemoteError                   the worker, the data or the service did something that cannot be
@@ -58,6 +59,10 @@ class ListError(LocalError, OSError):
 
 class AddressError(LocalError, ImportError):
     """The provider's address leads nowhere: wrong module, attribute or file, or no provider there."""
+
+
+class StateMismatch(LocalError, ValueError):
+    """A saved state belongs to another stream (what differs is named), is damaged, or is of a newer release."""
 
 
 class GuardError(LocalError, RuntimeError):
@@ -131,7 +136,7 @@ class RemoteProtocolError(ProtocolError):
 _KINDS: dict[str, type[Error]] = {
     c.__name__: c
     for c in (
-        Error, LocalError, OptionError, OptionTypeError, ListError, AddressError, GuardError, ClientUseError,
+        Error, LocalError, OptionError, OptionTypeError, ListError, AddressError, StateMismatch, GuardError, ClientUseError,
         RemoteError, ProviderError, BadSample, FileCondemned, NotRepeatable, SampleTooLarge, ServiceError,
         ServiceUnreachable, ServiceLost, JobTaken, ProtocolError, LocalProtocolError, RemoteProtocolError,
     )

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.order.names import encode
+from pydp2.inputs.names import encode
 from pydp2.order.plan import Plan
 from pydp2.order.source import Run
 from pydp2.order.words import Words, below, permutation

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from pydp2.errors import NotRepeatable
-from pydp2.order import names
+from pydp2.inputs import names
 from pydp2.order.plan import Plan
 from pydp2.order.pool import tail_order
 from pydp2.order.saved import Recall, Saved

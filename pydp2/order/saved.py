@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.errors import OptionError
-from pydp2.order import names
+from pydp2.inputs import names
 
 NEVER = 1 << 62
 """An ordinal that no file reaches."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.errors import Error, SampleTooLarge
-from pydp2.order import names
+from pydp2.inputs import names
 from pydp2.order.merge import Merge, Relaxed
 from pydp2.order.plan import UNBOUNDED, Plan
 from pydp2.order.pool import Pool, Rows, Store

@@ -47,9 +47,13 @@ class Hello(Message):
 
 @dataclass(frozen=True, slots=True)
 class Declared(Message):
-    """Worker: provider imported, hook run; this is what it declares, and the warnings on the way, as texts."""
+    """Worker: provider imported, hook run; this is what it declares.
+
+    ``source``: a fingerprint of the module that it is in; ``notes``: warnings on the way, as texts.
+    """
 
     declaration: Plain
+    source: str
     notes: list[Any]
 
 
@@ -150,24 +154,33 @@ class Refused(Message):
 
 @dataclass(frozen=True, slots=True)
 class BeginPass(Message):
-    """Client: start pass ``pass_id`` (leaving any other); ``credit`` batches may come."""
+    """Client: give me pass ``pass_id`` from batch ``batch`` on, leaving any other; ``credit`` batches may come.
 
+    ``run`` numbers what a client asked for: everything about it carries this number. ``saved`` is the point from which
+    the pass is taken up ({}: its start), its pool the one raw frame; ``facts`` are ``[file, ordinal, reason]``.
+    """
+
+    has_body: ClassVar[bool] = True
+    run: int
     pass_id: int
+    batch: int
     credit: int
+    saved: Plain
+    facts: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class LeavePass(Message):
-    """Client: the rest of pass ``pass_id`` is not wanted."""
+    """Client: the rest of run ``run`` is not wanted."""
 
-    pass_id: int
+    run: int
 
 
 @dataclass(frozen=True, slots=True)
 class Need(Message):
     """Client: ``count`` more batches may come. ``waited`` and ``worked`` say how the trainer spent its time, in us."""
 
-    pass_id: int
+    run: int
     count: int
     waited: int
     worked: int
@@ -175,22 +188,29 @@ class Need(Message):
 
 @dataclass(frozen=True, slots=True)
 class BatchHead(Message):
-    """Server: batch ``index``; its columns are the frames."""
+    """Server: batch ``index``; its columns are the frames.
+
+    ``saved`` is a new point from which the pass can be taken up ({}: none), its pool then the last frame. ``gone``: how
+    many samples of the tail are gone after this batch. ``facts``: those that are new.
+    """
 
     has_body: ClassVar[bool] = True
-    pass_id: int
+    run: int
     index: int
     rows: int
     size: int
     pool_weight: int
     padding: int
+    gone: int
+    saved: Plain
+    facts: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PassEnd(Message):
     """Server: the pass is over; what it had."""
 
-    pass_id: int
+    run: int
     batches: int
     samples: int
     dropped: int
@@ -201,7 +221,7 @@ class PassEnd(Message):
 class Failed(Message):
     """Server: the pass cannot go on."""
 
-    pass_id: int
+    run: int
     error: Plain
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Any
 
 from pydp2.cache import PassCache
 from pydp2.config import job_options
-from pydp2.errors import Error, JobTaken, OptionError, ProtocolError, RemoteProtocolError, to_wire
+from pydp2.errors import Error, JobTaken, OptionError, ProtocolError, RemoteProtocolError, StateMismatch, to_wire
 from pydp2.files import FileList
 from pydp2.inputs.declaration import Declaration
 from pydp2.metrics import Rates, bottleneck
 from pydp2.order import Run
+from pydp2.order.saved import Saved
+from pydp2.order.words import ORDER_VERSION
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Link, Role, State, client_link
 from pydp2.server.actions import Action, Log
@@ -50,6 +53,7 @@ class Front:
         self._pending: list[tuple[bytes, m.Attach]] = []
         self._waiting: list[tuple[bytes, m.Attach, float]] = []  # since when, for a job that somebody has
         self._declaration: Declaration | None = None
+        self._source = ""
         self._cache: PassCache[Run] | None = None
         self._budget = min(_READ_AHEAD, spec.memory_limit // 2)
         self._job: Job | None = None
@@ -64,9 +68,10 @@ class Front:
         """Actions for workers that followed from what clients said; the loop carries them out."""
         self.server_stats: Callable[[], dict[str, Any]] = dict
 
-    def declared(self, declaration: Declaration) -> None:
+    def declared(self, declaration: Declaration, source: str) -> None:
         """The provider is known: jobs can begin."""
         self._declaration = declaration
+        self._source = source
         if declaration.cache:
             self._cache = PassCache(self._spec.memory_limit - self._budget)
         pending, self._pending = self._pending, []
@@ -91,7 +96,7 @@ class Front:
         return True
 
     def _message(self, peer: bytes, frames: Sequence[memoryview], now: float) -> None:
-        message, _ = m.decode(frames)
+        message, body = m.decode(frames)
         link = self._links.get(peer)
         if peer in self._vanished:
             if isinstance(message, m.Detach):
@@ -113,15 +118,15 @@ class Front:
                     self._waiting.append((peer, message, now))
                 else:
                     self._attach(peer, message)
-            case m.BeginPass(pass_id, credit):
-                self._begin(pass_id, credit)
-            case m.LeavePass(pass_id):
-                if self._job is not None and self._job.pass_id == pass_id:
+            case m.BeginPass():
+                self._begin(message, body)
+            case m.LeavePass(run):
+                if self._job is not None and self._job.run == run:
                     self._leave()
-            case m.Need(pass_id, count, waited, worked):
+            case m.Need(run, count, waited, worked):
                 self._waited += waited / 1e6
                 self._worked += worked / 1e6
-                if self._job is not None and self._job.pass_id == pass_id:
+                if self._job is not None and self._job.run == run:
                     self._job.credit += count
             case m.Detach():
                 self._gone(peer)
@@ -166,8 +171,27 @@ class Front:
                 f"holds {plan.batch_size} instead",
                 "pool",
             )
-        service = {"files": len(self._files), "workers": self._spec.workers, "shuffle": plan.shuffle}
+        service = {
+            "files": len(self._files), "workers": self._spec.workers, "shuffle": plan.shuffle,
+            "fits": self._fits(plan),
+        }  # fmt: skip
         self._send(peer, m.Welcome(self._declaration.to_wire(), service))
+
+    def _fits(self, plan: JobPlan) -> dict[str, Any]:
+        """What the stream of a job depends on: a state is only good where all of it is the same."""
+        assert self._declaration is not None
+        declared = self._declaration.to_wire()
+        return {
+            "order_version": ORDER_VERSION,
+            "list": self._files.fingerprint(),
+            "provider_source": self._source,
+            "args": blake2b(self._spec.args, digest_size=8).hexdigest(),
+            "is_train": self._spec.is_train,
+            "on_error": "skip" if self._spec.skip_errors else "raise",
+            **{name: getattr(plan, name) for name in ("shuffle", *_PLAN)},
+            **{name: declared[name] for name in declared if name not in ("shuffle", "slots")},
+            "slots": blake2b(repr(declared["slots"]).encode(), digest_size=8).hexdigest(),
+        }
 
     def _plan(self, options: dict[str, Any]) -> JobPlan:
         given = job_options(**options)
@@ -184,12 +208,26 @@ class Front:
         return self._files[file]
 
     # -- passes ----------------------------------------------------------------------------------------------------
-    def _begin(self, pass_id: int, credit: int) -> None:
-        assert self._job is not None
-        if pass_id <= self._job.pass_id:
-            raise RemoteProtocolError(f"pass {pass_id} begins after pass {self._job.pass_id}")
+    def _begin(self, begin: m.BeginPass, body: Sequence[memoryview]) -> None:
+        job = self._job
+        assert job is not None
+        if begin.run <= job.run:
+            raise RemoteProtocolError(f"run {begin.run} begins after run {job.run}")
+        if len(body) != bool(begin.saved):
+            raise RemoteProtocolError("BeginPass: a saved point and its pool come together")
         self.outbox.extend(self._coordinator.read(None))
-        self.outbox.extend(self._coordinator.read(self._job.begin(pass_id, credit)))
+        try:
+            saved = Saved.from_wire(begin.saved, bytes(body[0]), len(self._files)) if begin.saved else None
+            facts = {f[0]: (f[1], f[2]) for f in (_fact(fact, len(self._files)) for fact in begin.facts)}
+        except Error as error:
+            self._send(self._trainer, m.Failed(begin.run, to_wire(error)))
+            job.run = begin.run
+            return
+        reading = job.begin(begin.run, begin.pass_id, begin.credit, batch=begin.batch, saved=saved, facts=facts)
+        self.outbox.extend(self._coordinator.read(reading))
+        if begin.batch:
+            at = 0 if saved is None else saved.index
+            self._log(f"pass {begin.pass_id} is taken up at batch {begin.batch}, from its point before batch {at}", "")
 
     def _leave(self) -> None:
         if self._job is not None:
@@ -219,14 +257,18 @@ class Front:
             match outcome:
                 case None:
                     return False
-                case Ready(cut, columns):
-                    head = m.BatchHead(job.pass_id, cut.index, columns.rows, cut.size, cut.pool_weight, cut.padding)
+                case Ready(cut, columns, point, facts):
+                    head = m.BatchHead(
+                        job.run, cut.index, columns.rows, cut.size, cut.pool_weight, cut.padding, cut.gone,
+                        {} if point is None else point.to_wire(), facts,
+                    )  # fmt: skip
                     self._samples.add(now, columns.rows)
                     self._batches.add(now, 1)
-                    if not self._send(self._trainer, head, columns.frames()):
+                    pool = () if point is None else (point.pool,)
+                    if not self._send(self._trainer, head, [*columns.frames(), *pool]):
                         return False
                 case Over(batches, samples, dropped, uniform):
-                    self._send(self._trainer, m.PassEnd(job.pass_id, batches, samples, dropped, uniform))
+                    self._send(self._trainer, m.PassEnd(job.run, batches, samples, dropped, uniform))
                     self._leave()  # which tells of the last bad samples
                     if dropped:
                         what = "bad sample was" if dropped == 1 else "bad samples were"
@@ -239,7 +281,7 @@ class Front:
                         )
                     return False
                 case Broke(error):
-                    self._send(self._trainer, m.Failed(job.pass_id, to_wire(error)))
+                    self._send(self._trainer, m.Failed(job.run, to_wire(error)))
                     self._leave()
                     return False
         return True
@@ -247,7 +289,7 @@ class Front:
     def fail(self, error: Error) -> None:
         """The service cannot go on: the trainer learns why."""
         if self._job is not None and self._trainer:
-            self._send(self._trainer, m.Failed(max(0, self._job.pass_id), to_wire(error)))
+            self._send(self._trainer, m.Failed(self._job.run, to_wire(error)))
 
     # -- whether they live -----------------------------------------------------------------------------------------
     def watch(self, now: float) -> None:
@@ -319,3 +361,9 @@ class Front:
             "bottleneck": bottleneck(self._waited, self._worked),
         }
         return data | self.server_stats()
+
+
+def _fact(wire: Any, files: int) -> tuple[int, int, str]:
+    if not isinstance(wire, list) or [type(value) for value in wire] != [int, int, str] or not 0 <= wire[0] < files:
+        raise StateMismatch(f"the state has a fact that cannot be: {wire!r:.80}")
+    return wire[0], max(0, wire[1]), wire[2]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydp2.cache import PassCache
-from pydp2.errors import Error
+from pydp2.errors import Error, NotRepeatable
 from pydp2.inputs import Columns
 from pydp2.inputs.declaration import Declaration
 from pydp2.inputs.store import ColumnStore
 from pydp2.order import Blocked, Cut, Done, Failed, Plan, Run, Stream, file_order
 from pydp2.order.files import turn_length
 from pydp2.order.plan import UNBOUNDED
+from pydp2.order.saved import Saved
 from pydp2.server.reading import Reading
 
 
@@ -36,6 +37,8 @@ class Ready:
 
     cut: Cut
     columns: Columns
+    point: Saved | None
+    facts: list[list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,10 @@ class Job:
         self._skip = skip_errors
         self._cache = cache
         self.pass_id = -1
+        self.run = 0
+        self._skip_to = 0
+        self._told_point: Saved | None = None
+        self._told_facts: set[int] = set()
         self.credit = 0
         self.samples = 0  # delivered in this pass
         self.batches = 0
@@ -89,9 +96,22 @@ class Job:
         self._store: ColumnStore | None = None
         self.reading: Reading | None = None
 
-    def begin(self, pass_id: int, credit: int) -> Reading:
-        """Start pass ``pass_id``; what to read for it."""
+    def begin(
+        self,
+        run: int,
+        pass_id: int,
+        credit: int,
+        *,
+        batch: int = 0,
+        saved: Saved | None = None,
+        facts: Mapping[int, tuple[int, str]] | None = None,
+    ) -> Reading:
+        """Start pass ``pass_id`` before batch ``batch``, from the point ``saved``; what to read for it."""
         self.leave()
+        self.run = run
+        self._skip_to = batch
+        self._told_point = saved
+        self._told_facts = set(facts or ())
         job, provider = self.plan, self.declaration
         self.pass_id, self.credit = pass_id, credit
         self.samples = self.batches = 0
@@ -120,12 +140,14 @@ class Job:
             budget=self._budget,
             workers=self._workers,
             label=self._label,
-            ramp=_ramp(plan, order[: plan.lanes].tolist()),
+            ramp=_ramp(plan, order[: plan.lanes].tolist()) if saved is None else None,
             skip_errors=self._skip,
             cache=self._cache,
+            saved=saved,
+            facts=facts,
         )
         self._store = ColumnStore(provider.slots)
-        self._stream = Stream(plan, self.reading, self._store, order)
+        self._stream = Stream(plan, self.reading, self._store, order, saved)
         return self.reading
 
     @property
@@ -152,6 +174,9 @@ class Job:
         if self._stream is None or self._store is None or self.reading is None or self.credit <= 0:
             return None
         outcome = self._stream.next()
+        while isinstance(outcome, Cut) and outcome.index < self._skip_to:  # delivered before the state was saved
+            self._store.release(outcome.rows[: len(outcome.rows) - outcome.padding])
+            outcome = self._stream.next()
         self.waiting_for = None
         match outcome:
             case Blocked(file):
@@ -167,12 +192,34 @@ class Job:
                 self.batches += 1
                 self.total_samples += rows
                 self.total_batches += 1
-                return Ready(outcome, columns)
+                return Ready(outcome, columns, self._new_point(), self._new_facts())
+            case Done(batches) if batches < self._skip_to:
+                return Broke(
+                    NotRepeatable(
+                        f"pass {self.pass_id} has {batches} batches, but {self._skip_to} were delivered when the state "
+                        "was saved: the files do not give the same samples any more"
+                    )
+                )
             case Done(batches):
                 uniform = not self.declaration.weighted
                 return Over(batches, self.samples, self.reading.dropped, uniform)
             case Failed(error):
                 return Broke(error)
+
+    def _new_point(self) -> Saved | None:
+        """The point from which the pass can be taken up, when the trainer does not have it yet."""
+        point = self._stream.saved if self._stream is not None and self.plan.order == "strict" else None
+        if point is self._told_point:
+            return None
+        self._told_point = point
+        return point
+
+    def _new_facts(self) -> list[list[Any]]:
+        if self.reading is None or len(self.reading.facts) == len(self._told_facts):
+            return []
+        new = [[file, y, why] for file, (y, why) in self.reading.facts.items() if file not in self._told_facts]
+        self._told_facts.update(self.reading.facts)
+        return new
 
     def pool(self) -> dict[str, Any]:
         """The pool as plain numbers."""

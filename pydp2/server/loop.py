@@ -183,12 +183,12 @@ class Server:
         wire = self._wires[worker]
         wire.link.received(message)
         match message:
-            case m.Declared(declaration, notes):
+            case m.Declared(declaration, source, notes):
                 if self._declaration is None:
                     for note in notes:
                         self.log(str(note), "")
                     self._declaration = Declaration.from_wire(declaration)
-                    self._front.declared(self._declaration)
+                    self._front.declared(self._declaration, source)
                 self._do(self._coordinator.handle(WorkerReady(worker, declaration)))
             case m.Broken(error):
                 self._do(self._coordinator.handle(WorkerBroken(worker, from_wire(error))))

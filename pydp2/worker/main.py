@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import hashlib
 import logging
 import os
 import random
@@ -12,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,7 +110,7 @@ def _declared(running: Running, caught: list[warnings.WarningMessage]) -> m.Decl
     """What the server is told of the provider, with the first warnings on the way. Raises when it cannot be told."""
     declaration = running.declaration.to_wire()
     try:
-        size = len(m.encode(m.Declared(declaration, [])))
+        size = len(m.encode(m.Declared(declaration, "", [])))
     except (LocalProtocolError, UnicodeEncodeError):
         size = m.HEADER_LIMIT
     if size > m.HEADER_LIMIT // 2:
@@ -118,4 +120,16 @@ def _declared(running: Running, caught: list[warnings.WarningMessage]) -> m.Decl
             "ValueError",
         )
     notes = [str(w.message) for w in caught if issubclass(w.category, UserWarning | DeprecationWarning)]
-    return m.Declared(declaration, [sendable(shorten(note, 500)) for note in notes[:8]])
+    return m.Declared(
+        declaration, source_of(running.settings.generator), [sendable(shorten(note, 500)) for note in notes[:8]]
+    )
+
+
+def source_of(function: object) -> str:
+    """A fingerprint of the file that ``function`` is defined in, or ''."""
+    code = getattr(function, "__code__", None)
+    try:
+        text = Path(code.co_filename).read_bytes() if code is not None else b""
+    except OSError:
+        return ""
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
