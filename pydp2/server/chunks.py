@@ -22,7 +22,7 @@ Recalled = Callable[[int], Recall | None]
 
 
 def ranges(
-    chunk: Chunk, body: Sequence[memoryview], declaration: Declaration, recalled: Recalled
+    chunk: Chunk, body: Sequence[memoryview], declaration: Declaration, recalled: Recalled = lambda _: None
 ) -> Iterator[tuple[Part, Run | None]]:
     """Each part of ``chunk`` with its samples. Everything is checked before the first is given.
 

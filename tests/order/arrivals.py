@@ -13,6 +13,7 @@ import numpy as np
 
 from pydp2.errors import ProviderError
 from pydp2.order import END, WAIT, Blocked, Cut, Done, Failed, Failure, Plan, Run, Stream, file_order
+from pydp2.order.saved import NEVER, Recall, SavedLane
 
 from .oracle import Expected, File, Options, Row
 
@@ -68,6 +69,9 @@ class Arrivals:
         self._closed: set[int] = set()
         self.bound: list[int] = []
         self.finished: list[int] = []
+        self.dropped = 0
+        self._recalls: dict[int, Recall] = {}
+        self._taken: dict[int, int] = {}
 
     def reveal(self, number: int) -> None:
         """One more chunk of a file, or its end, becomes known."""
@@ -78,7 +82,8 @@ class Arrivals:
         if lo == hi:
             self._closed.add(number)
             return
-        known = [(y, items[y]) for y in range(lo, hi)]
+        recall = self._recalls.get(number)
+        known = [(y, items[y]) for y in range(lo, hi) if recall is None or y >= recall.start or y in recall.ordinals]
         rows: list[tuple[int, Row]] = [(y, item) for y, item in known if item is not None]
         if rows:
             weights = np.array([row.weight for _, row in rows], np.int64)
@@ -109,6 +114,7 @@ class Arrivals:
     def take(self, file: int, count: int) -> None:
         run = self._runs[file][0]
         run.lo += count
+        self._taken[file] = int(run.ordinals[run.lo - 1]) + 1
         assert run.lo <= run.hi
         if run.lo == run.hi:
             self._runs[file].pop(0)
@@ -116,8 +122,15 @@ class Arrivals:
     def label(self, file: int) -> str:
         return str(file)
 
-    def bind(self, file: int) -> None:
+    def bind(self, file: int, recall: Recall | None = None) -> None:
         self.bound.append(file)
+        if recall is not None:
+            self._recalls[file] = recall
+            if recall.start != NEVER:
+                self._taken[file] = recall.start
+
+    def position(self, file: int) -> SavedLane:
+        return SavedLane(file, self._taken.get(file, 0), 0, [])
 
     def finish(self, file: int) -> None:
         self.finished.append(file)

@@ -174,7 +174,7 @@ def test_broken_headers(seed: int) -> None:
             case m.Assign(_, items):
                 for item in items:
                     Assignment.from_wire(item)
-            case m.Declared(declaration, _) | m.Welcome(declaration, _):
+            case m.Declared(declaration, _, _) | m.Welcome(declaration, _):
                 deeply(Declaration.from_wire(declaration))
             case m.Broken(error) | m.Failed(_, error) | m.Refused(error):
                 assert str(from_wire(error)) is not None

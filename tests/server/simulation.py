@@ -233,7 +233,7 @@ class World:
         outcome = Outcome(pass_id, cached=frozenset(f for f in files if self.cache is not None and self.cache.has(f)))
         self.outcomes.append(outcome)
         self._do(self.coordinator.read(None))
-        self._do(self.coordinator.read(self.job.begin(pass_id, self.random.randint(1, 3))))
+        self._do(self.coordinator.read(self.job.begin(len(self.outcomes), pass_id, self.random.randint(1, 3))))
         self.delivered = 0
         reading = self.job.reading
         assert reading is not None
@@ -253,7 +253,7 @@ class World:
             self._event()
             self._rounds(outcome)
             self._check()
-        outcome.facts = list(reading.facts)
+        outcome.facts = [(file, *fact) for file, fact in reading.facts.items()]
         return pass_id + 1
 
     def _event(self) -> None:

@@ -299,7 +299,7 @@ def test_with_errors_skipped_the_file_ends_there_and_a_fact_says_so() -> None:
     send(made, 1, 0, 0, 2, state=RAISED, error=to_wire(Error("no such word")))
     assert merge(made, 0) == 2
     assert made.front(0) is END
-    assert made.facts == [(0, 2, "no such word")]
+    assert made.facts == {0: (2, "no such word")}
     assert [a.kind for a in made.dispatch() if isinstance(a, Log)] == ["skipped"]
 
 

@@ -45,7 +45,7 @@ class Script:
         self.page = Page(1)
         self.surroundings = Surroundings(0, self.page.row(0))
         link = worker_link(Role.WORKER)
-        for greeting in (m.Hello(1, 0, 1), m.Declared({}, [])):
+        for greeting in (m.Hello(1, 0, 1), m.Declared({}, "", [])):
             link.sending(greeting)
             self.line.send([m.encode(greeting)])
         self._peer = b""

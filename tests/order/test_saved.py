@@ -1,0 +1,141 @@
+"""A pass taken up at any batch is the pass that was never interrupted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pydp2.errors import OptionError
+from pydp2.inputs import names
+from pydp2.order import Blocked, Cut, Done, Plan, Stream, file_order
+from pydp2.order.saved import Saved
+
+from .arrivals import Arrivals, NameStore, plan_of
+from .oracle import File, Options, Row
+from .test_stream import lists, options
+
+property_test = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+Made = list[tuple[Any, ...]]
+
+
+def run(
+    plan: Plan, files: list[File], timing: int, saved: Saved | None = None
+) -> tuple[Made, list[Saved | None], Arrivals]:
+    """All batches from ``saved`` on, the point after each, and the source."""
+    random = Random(timing)
+    source, store = Arrivals(files, random, True, 7), NameStore(random)
+    stream = Stream(plan, source, store, file_order(plan), saved)
+    made: Made = []
+    points: list[Saved | None] = []
+    while True:
+        match stream.next():
+            case Blocked(file):
+                source.reveal(file)
+            case Cut(index, rows, size, pool_weight, padding, gone):
+                made.append((index, store.take(rows, padding), size, pool_weight, padding))
+                point = stream.saved
+                if point is not None and point.ended:
+                    point = replace(point, index=index + 1, offset=gone)
+                points.append(point)
+            case Done():
+                return made, points, source
+            case other:
+                raise AssertionError(other)
+
+
+def through_json(point: Saved | None, files: int) -> Saved | None:
+    if point is None:
+        return None
+    wire = json.loads(json.dumps({**point.to_wire(), "pool": names.to_text(point.pool)}))
+    return Saved.from_wire(wire, names.from_text(wire.pop("pool")), files)
+
+
+@property_test
+@given(lists(), options(), st.integers(0, 2), st.integers(0, 2**32 - 1), st.data())
+def test_any_batch_of_any_pass(
+    files: list[File], chosen: Options, pass_id: int, timing: int, data: st.DataObject
+) -> None:
+    plan = plan_of(files, chosen, pass_id)
+    if plan.pool_bytes < 1 << 30 or not plan.can_over_batch_size:
+        files = [
+            File([item and Row(min(item.weight, plan.batch_size), min(item.size, 90)) for item in f.items])
+            for f in files
+        ]
+    made, points, _ = run(plan, files, timing)
+    if not made:
+        return
+    k = data.draw(st.integers(0, len(made) - 1))
+    point = through_json(points[k], len(files))
+    again, _, _ = run(plan, files, timing + 1, point)
+    skipped = k + 1 - (0 if point is None else point.index)
+    assert again[skipped:] == made[k + 1 :]
+    assert [batch[0] for batch in again[:skipped]] == list(range(k + 1 - skipped, k + 1))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_long_pass_through_many_snapshot_points(seed: int) -> None:
+    random = Random(seed)
+    files = [
+        File(
+            [
+                None if random.random() < 0.02 else Row(random.choice([1, 1, 2]) if seed % 2 else 1, 8)
+                for _ in range(800)
+            ]
+        )
+        for _ in range(random.choice([2, 9, 24]))
+    ]
+    plan = Plan(
+        seed=seed, pass_id=1, files=len(files), batch_size=random.choice([16, 50]), shuffle=seed % 5 != 0,
+        interleave=random.choice([1, 4, 16]), pool_size=random.choice([300, 2000]), min_pool_size=random.choice([-1, 100]),
+    )  # fmt: skip
+    made, points, _ = run(plan, files, seed)
+    assert len({point.index for point in points if point is not None and not point.ended}) > 0 or len(files) == 2
+    for k in random.sample(range(len(made)), 4):
+        point = through_json(points[k], len(files))
+        again, _, source = run(plan, files, seed + 1, point)
+        skipped = k + 1 - (0 if point is None else point.index)
+        assert again[skipped:] == made[k + 1 :]
+        # only a few batches are cut again, and only files with a live sample or an open lane are read again
+        assert sum(len(batch[1]) for batch in again[:skipped]) <= max(1024, plan.pool_size) + 2 * plan.batch_size
+        if point is not None:
+            needed = set(names.decode(point.pool)[0].tolist()) | {lane.file for lane in point.lanes}
+            unseen = {int(f) for f in file_order(plan)[point.next_file :]}
+            assert set(source.bound) <= needed | unseen
+
+
+def test_the_tail_goes_on_without_reading_what_is_gone() -> None:
+    files = [File([Row(1, 8)] * 100) for _ in range(10)]
+    plan = Plan(seed=1, pass_id=0, files=10, batch_size=100, shuffle=True)
+    made, points, _ = run(plan, files, 0)
+    again, _, source = run(plan, files, 1, through_json(points[8], 10))
+    assert again == made[9:]
+    assert len(made) == 10
+    assert sum(len(r.ordinals) for r in source._recalls.values()) == 100
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"index": -1}, {"index": "1"}, {"lanes": [[99, 0, 0, []]]}, {"lanes": [[0, 0]]}, {"lanes": 3}, {"current": 7},
+        {"next_file": 99}, {"left": None}, {"offset": 10**9},
+    ],
+)  # fmt: skip
+def test_a_damaged_point_is_refused(change: dict[str, Any]) -> None:
+    files = [File([Row(1, 8)] * 400) for _ in range(4)]
+    plan = Plan(seed=1, pass_id=0, files=4, batch_size=64, shuffle=True, pool_size=100)
+    _, points, _ = run(plan, files, 0)
+    point = next(p for p in points if p is not None)
+    wire = point.to_wire()
+    assert Saved.from_wire(wire, point.pool, 4) == point
+    with pytest.raises(OptionError, match="damaged"):
+        Saved.from_wire({**wire, **change}, point.pool, 4)
+    with pytest.raises(OptionError, match="damaged"):
+        Saved.from_wire(wire, point.pool[:3], 4)
+    with pytest.raises(OptionError, match="damaged"):
+        Saved.from_wire({}, point.pool, 4)
