@@ -17,8 +17,8 @@ from pydp2.protocol.messages import Chunk
 from pydp2.protocol.ranges import MAX_WEIGHT, Part
 from pydp2.transport import buffers
 
-Recalled = Callable[[int], Recall | None]
-"""What was asked for of a file that is read again in part."""
+Recalled = Callable[[Part], Recall | None]
+"""What was asked for of a file that is read again in part; None for late output of an attempt given up."""
 
 
 def ranges(
@@ -59,21 +59,21 @@ def ranges(
             out.append((part, None))
             continue
         skipped = part.count - part.rows - len(part.holes)
-        if skipped:
-            ordinals[lo:hi] = _asked(part, recalled(part.file))
-        elif part.holes:
+        if skipped and (recall := recalled(part)) is not None:
+            ordinals[lo:hi] = _asked(part, recall)
+        elif part.holes and not skipped:
             y = np.arange(part.first, part.first + part.count, dtype=np.int64)
             ordinals[lo:hi] = np.delete(y, [hole - part.first for hole, _ in part.holes])
-        else:
+        else:  # with samples left out that were asked for, the ledger will not take it
             ordinals[lo:hi] = np.arange(part.first, part.first + part.rows)
         out.append((part, Run(columns, lo, hi, ordinals, sizes, weights)))
         lo = hi
     return iter(out)
 
 
-def _asked(part: Part, recall: Recall | None) -> npt.NDArray[np.int64]:
+def _asked(part: Part, recall: Recall) -> npt.NDArray[np.int64]:
     """The ordinals of the rows of a part that leaves out what was not asked for."""
-    if recall is None or part.holes or part.first + part.count > max(recall.start, 0):
+    if part.holes or part.first + part.count > recall.start:
         raise RemoteProtocolError("Chunk: counts of a part contradict each other")
     lo, hi = np.searchsorted(recall.ordinals, [part.first, part.first + part.count])
     if hi - lo != part.rows:

@@ -73,6 +73,8 @@ class Entry:
             raise RemoteProtocolError(
                 f"file {self.file}: a range from sample {part.first}, but {self.committed} are committed"
             )
+        if part.rows + len(part.holes) != part.count and self.recall is None:
+            raise RemoteProtocolError(f"file {self.file}: a range of {part.count} with {part.rows} samples")
         cost = HOLE_COST * len(part.holes)
         if run is not None:
             cost += int(run.sizes[run.lo : run.hi].sum()) + SAMPLE_COST * part.rows

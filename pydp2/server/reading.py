@@ -90,10 +90,10 @@ class Reading:
         """How messages name ``file``."""
         return self._label(file)
 
-    def recalled(self, file: int) -> Recall | None:
-        """What was asked for of ``file``, when it is read again in part."""
-        entry = self.entries.get(file)
-        return None if entry is None else entry.recall
+    def recalled(self, part: Part) -> Recall | None:
+        """What was asked for of the file of ``part``, when that is read again in part by the attempt that sends it."""
+        entry = self.entries.get(part.file)
+        return None if entry is None or entry.attempt != part.attempt else entry.recall
 
     def position(self, file: int) -> SavedLane:
         """Where the merge stands in ``file``."""

@@ -17,6 +17,8 @@ from numpy.random import Philox
 
 TURNS = (16, 23, 32, 45, 64)
 
+SNAPSHOT = 1024
+
 
 @dataclass(frozen=True)
 class Row:
@@ -168,7 +170,7 @@ def _batches(files: Sequence[File], options: Options, pass_id: int) -> Iterator[
         size -= sum(row.size for _, _, row in batch)
         n += 1
         picked += len(batch)
-        if picked >= max(1024, len(pool) // 4):
+        if picked >= max(SNAPSHOT, len(pool) // 4):
             picked = 0
             pool.sort(key=lambda s: s[:2])
     pool.sort(key=lambda s: s[:2])

@@ -141,7 +141,7 @@ class Trainer:
 
     def heard(self, message: m.Message) -> None:
         self.link.received(message)
-        if isinstance(message, m.PassEnd | m.Failed) and message.pass_id != self.passes - 1:
+        if isinstance(message, m.PassEnd | m.Failed) and message.run != self.passes - 1:
             self.link.stale()
 
 
@@ -178,9 +178,9 @@ class Served:
                 self.answers.append(m.Welcome({}, {}))
             case m.AskStats():
                 self.answers.append(m.Stats({}))
-            case m.BeginPass(pass_id):
-                self.running = pass_id
-            case m.LeavePass(pass_id) if pass_id == self.running:
+            case m.BeginPass(run):
+                self.running = run
+            case m.LeavePass(run) if run == self.running:
                 self.running = None
             case m.Detach():
                 self.running = None

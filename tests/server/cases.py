@@ -62,6 +62,7 @@ class Case:
     cache_limit: int | None = None
     kills: int = 0
     leaves: int = 0
+    rewinds: int = 0  # so often the pass goes back to a saved state, on a service that has only just started
     slow_starts: bool = False
     hung_starts: int = 0  # of the first workers so many never get ready
     passes: int = 1

@@ -11,7 +11,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -21,6 +21,8 @@ from pydp2 import CacheType, provider
 from pydp2.cache import PassCache
 from pydp2.errors import Error, FileCondemned, SampleTooLarge
 from pydp2.inputs.declaration import Declaration
+from pydp2.order import Cut
+from pydp2.order.saved import Saved
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Role, State, worker_link
 from pydp2.protocol.ranges import HOLE_COST, SAMPLE_COST
@@ -29,6 +31,7 @@ from pydp2.server.actions import Fatal, Log, Send, Spawn, WorkerGone, WorkerRead
 from pydp2.server.chunks import ranges
 from pydp2.server.coordinator import Coordinator
 from pydp2.server.job import Broke, Job, Over, Ready
+from pydp2.server.reading import Reading
 from pydp2.worker import builder
 from pydp2.worker.runner import Runner
 
@@ -91,7 +94,7 @@ class Worker(Runner):
     def __init__(self, world: World, number: int, seat: int) -> None:
         self.world, self.number, self.seat = world, number, seat
         self.wire = _Wire()
-        self.inbox: deque[bytes] = deque()
+        self.inbox: deque[list[Any]] = deque()
         self.fuel = 0
         self.idle = False
         self.killed_while: tuple[int, int, int, int] | None = None
@@ -115,7 +118,7 @@ class Worker(Runner):
     @property
     def open(self) -> int:
         """Its generators of the pass that is read now."""
-        if any(isinstance(m.decode([message])[0], m.EndReading) for message in self.inbox):
+        if any(isinstance(m.decode(message)[0], m.EndReading) for message in self.inbox):
             return 0
         return sum(task.started for task in self._tasks.values())
 
@@ -135,9 +138,9 @@ class Worker(Runner):
             raise _Pause
         count = min(len(self.inbox), random.choice([0, 1, 1, 2, 9]) + (timeout_ms < 0))
         for _ in range(count):
-            message, _ = m.decode([self.inbox.popleft()])
+            message, body = m.decode(self.inbox.popleft())
             self._link.received(message)
-            self._obey(message)
+            self._obey(message, body)
         self.idle = timeout_ms < 0 and not count
         self.fuel -= 1
         if self.idle or self.fuel < 0:
@@ -159,6 +162,9 @@ class World:
         self.late: deque[tuple[int, list[bytes]]] = deque()  # what killed workers had sent
         self.kills = case.kills
         self.leaves = case.leaves
+        self.rewinds = case.rewinds
+        self.runs = 0
+        self.points: list[tuple[Saved | None, dict[int, tuple[int, str]], int]] = []
         self.deaths: Counter[tuple[int, int]] = Counter()
         self.opened: Counter[tuple[int, int]] = Counter()  # runs of process by number of the pass begun, and file
         self.logs: list[Log] = []
@@ -233,10 +239,11 @@ class World:
         outcome = Outcome(pass_id, cached=frozenset(f for f in files if self.cache is not None and self.cache.has(f)))
         self.outcomes.append(outcome)
         self._do(self.coordinator.read(None))
-        self._do(self.coordinator.read(self.job.begin(len(self.outcomes), pass_id, self.random.randint(1, 3))))
+        self.runs += 1
+        self.points = [(None, {}, 0)]
+        reading = self.job.begin(self.runs, pass_id, self.random.randint(1, 3))
+        self._do(self.coordinator.read(reading))
         self.delivered = 0
-        reading = self.job.reading
-        assert reading is not None
         self._rounds(outcome)
         while not outcome.whole:
             self.steps += 1
@@ -250,11 +257,32 @@ class World:
                     return pass_id + 1
                 self.job = self._new_job()  # another trainer: its passes have the same numbers again
                 return 0
+            if self.rewinds and self.random.random() < 0.01:
+                self.rewinds -= 1
+                reading = self._rewind(outcome)
             self._event()
             self._rounds(outcome)
             self._check()
         outcome.facts = [(file, *fact) for file, fact in reading.facts.items()]
         return pass_id + 1
+
+    def _rewind(self, outcome: Outcome) -> Reading:
+        """Back to where some batch was delivered, as a trainer's checkpoint may want it, with a new trainer."""
+        batch = self.random.randrange(len(self.points))
+        point, facts, outcome.padding = self.points[batch]
+        del self.points[batch + 1 :], outcome.batches[batch:], outcome.pool_weights[batch:]
+        if point is not None:
+            point = Saved.from_wire(point.to_wire(), point.pool, len(self.case.files))
+        self.runs += 1
+        self.job.leave()
+        self._do(self.coordinator.read(None))
+        self.job = self._new_job()
+        reading = self.job.begin(
+            self.runs, outcome.pass_id, self.random.randint(1, 3), batch=batch, saved=point, facts=facts
+        )
+        self._do(self.coordinator.read(reading))
+        self.delivered = 0
+        return reading
 
     def _event(self) -> None:
         """One thing happens."""
@@ -316,7 +344,7 @@ class World:
         reading = self.coordinator.reading
         if reading is None or reading.pass_id != message.pass_id:
             return
-        for part, run in ranges(message, [memoryview(f) for f in body], self.declaration):
+        for part, run in ranges(message, [memoryview(f) for f in body], self.declaration, reading.recalled):
             reading.commit(number, part, run)
         for item in message.blocked:
             reading.blocked(number, *item)
@@ -327,13 +355,14 @@ class World:
             match self.job.pull():
                 case None:
                     break
-                case Ready(cut, columns):
+                case Ready(cut, columns, point, facts):
                     sample = columns.arrays
                     files, ys = sample[0][0].tolist(), sample[1][0].tolist()
                     outcome.batches.append(list(zip(files, ys, strict=True)))
                     outcome.pool_weights.append(cut.pool_weight)
                     outcome.padding += cut.padding
                     self.delivered += 1
+                    self._keep(cut, point, facts, outcome.padding)
                     self._check()
                 case Over(_, _, dropped, _):
                     outcome.dropped = dropped
@@ -345,13 +374,21 @@ class World:
             self._do(self.coordinator.read(None))
         self._do(self.coordinator.dispatch())
 
+    def _keep(self, cut: Cut, point: Saved | None, facts: list[list[Any]], padding: int) -> None:
+        """What the trainer's state would be after this batch."""
+        last, known, _ = self.points[-1]
+        point = last if point is None else point
+        if point is not None and point.ended:
+            point = replace(point, index=cut.index + 1, offset=cut.gone)
+        self.points.append((point, known | {file: (y, why) for file, y, why in facts}, padding))
+
     def _do(self, actions: Any) -> None:
         for action in actions:
             match action:
-                case Send(number, message):
+                case Send(number, message, frames):
                     worker = self.workers.get(number)
                     if worker is not None:
-                        worker.inbox.append(m.encode(message))
+                        worker.inbox.append([m.encode(message), *(memoryview(f).cast("B") for f in frames)])
                 case Spawn(number, seat):
                     self.starting.append((number, seat))
                 case Log():
@@ -362,7 +399,7 @@ class World:
     def _check(self) -> None:
         """What holds at every moment."""
         reading = self.job.reading
-        lanes = self.case.plan.interleave
+        lanes = self.case.plan.interleave * (2 if self.case.rewinds else 1)  # what brings back a pool is bound too
         assert self.most_open <= lanes + max(self.case.workers, 4), f"{self.most_open} generators are open"
         if reading is None:
             return

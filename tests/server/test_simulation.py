@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from pydp2.order import pool
 from pydp2.server.job import JobPlan
 from pydp2.worker import builder, runner
 
+from ..order import oracle
 from ..order.oracle import File, Options, Row, expect
 from .cases import Case, Sample, Script, case, sample_bytes
 from .simulation import Outcome, World, where
@@ -88,6 +91,20 @@ def test_pd_32_any_schedule_gives_the_order_of_the_oracle(seed: int, monkeypatch
         if script.poison is not None and this.skip and not this.leaves:
             begun = sum(file not in outcome.cached for outcome in world.outcomes)
             assert world.deaths[file, script.poison] == 3 * begun
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_pass_that_goes_back_to_saved_states_is_one_that_never_did(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "SNAPSHOT_MIN", 16)
+    monkeypatch.setattr(oracle, "SNAPSHOT", 16)
+    monkeypatch.setattr(builder, "MAX_ROWS", Random(seed).choice([1, 7, 50, 4096]))
+    this = case(seed, leaves=0, rewinds=6, cache_limit=None)
+    if this.plan.order == "relaxed":
+        this = replace(this, plan=replace(this.plan, order="strict"))
+    for outcome in World(this).run():
+        compare(this, outcome)
 
 
 def job(**options: object) -> JobPlan:
