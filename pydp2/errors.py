@@ -136,7 +136,8 @@ class RemoteProtocolError(ProtocolError):
 _KINDS: dict[str, type[Error]] = {
     c.__name__: c
     for c in (
-        Error, LocalError, OptionError, OptionTypeError, ListError, AddressError, StateMismatch, GuardError, ClientUseError,
+        Error, LocalError, OptionError, OptionTypeError, ListError, AddressError, StateMismatch, GuardError,
+        ClientUseError,
         RemoteError, ProviderError, BadSample, FileCondemned, NotRepeatable, SampleTooLarge, ServiceError,
         ServiceUnreachable, ServiceLost, JobTaken, ProtocolError, LocalProtocolError, RemoteProtocolError,
     )

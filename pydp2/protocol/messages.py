@@ -157,7 +157,8 @@ class BeginPass(Message):
     """Client: give me pass ``pass_id`` from batch ``batch`` on, leaving any other; ``credit`` batches may come.
 
     ``run`` numbers what a client asked for: everything about it carries this number. ``saved`` is the point from which
-    the pass is taken up ({}: its start), its pool the one raw frame; ``facts`` are ``[file, ordinal, reason]``.
+    the pass is taken up ({}: its start), its pool the raw frames, each of at most 64 KiB; ``facts`` are
+    ``[file, ordinal, reason]``.
     """
 
     has_body: ClassVar[bool] = True

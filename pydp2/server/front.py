@@ -29,6 +29,7 @@ _LAST_WORDS = 0.2  # seconds in which what a vanished trainer said last arrives
 _QUEUE = 64  # who asks for a job and has not been answered yet
 _REMEMBERED = 64  # peers that vanished
 _READ_AHEAD = 256 << 20  # bytes read ahead of the merge, where the memory limit allows
+_POOL_FRAMES = 1024  # of 64 KiB: a pool of more samples than memory could hold
 _MESSAGES = 256  # taken in one round, so that a flood of them does not keep batches back
 _PLAN = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
 
@@ -213,11 +214,13 @@ class Front:
         assert job is not None
         if begin.run <= job.run:
             raise RemoteProtocolError(f"run {begin.run} begins after run {job.run}")
-        if len(body) != bool(begin.saved):
-            raise RemoteProtocolError("BeginPass: a saved point and its pool come together")
+        if bool(body) != bool(begin.saved) or len(body) > _POOL_FRAMES:
+            raise RemoteProtocolError(
+                "BeginPass: a point and its pool come together, in a bounded number of frames"
+            )
         self.outbox.extend(self._coordinator.read(None))
         try:
-            saved = Saved.from_wire(begin.saved, bytes(body[0]), len(self._files)) if begin.saved else None
+            saved = Saved.from_wire(begin.saved, b"".join(body), len(self._files)) if begin.saved else None
             facts = {f[0]: (f[1], f[2]) for f in (_fact(fact, len(self._files)) for fact in begin.facts)}
         except Error as error:
             self._send(self._trainer, m.Failed(begin.run, to_wire(error)))

@@ -7,7 +7,7 @@ is read first, whichever worker happens to be free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
 import numpy as np
@@ -22,6 +22,7 @@ from pydp2.protocol.ranges import RAISED, Assignment, Part
 from pydp2.server.actions import Action, Log, Send
 from pydp2.server.credit import Credit
 from pydp2.server.ledger import Entry
+from pydp2.server.recall import asked, attach, fresh, terms
 
 _MANY = 64  # assignments in one message, and unstarted files waiting at one worker
 _REASON = 300  # characters of the reason of a fact
@@ -210,7 +211,7 @@ class Reading:
         entry.commit(part, run)
         self.samples_committed += part.rows
         if self._cache is not None and run is not None and entry.recall is None:
-            self._cache.offer(part.file, _fresh(run))
+            self._cache.offer(part.file, fresh(run))
         if part.state == RAISED:
             self._end_early(entry, from_wire(part.error))
         elif entry.ended:
@@ -286,7 +287,9 @@ class Reading:
             self._assign_ahead(items)
             for worker, assignments in items.items():
                 for i in range(0, len(assignments), _MANY):
-                    self._out.append(self._message(worker, assignments[i : i + _MANY]))
+                    these = assignments[i : i + _MANY]
+                    frames = attach(these, self.entries)
+                    self._out.append(Send(worker, Assign(self.pass_id, [a.to_wire() for a in these]), frames))
             for entry in sorted(self._thirsty.values(), key=lambda e: e.position):
                 self._grant(entry)
         out, self._out = self._out, []
@@ -299,15 +302,6 @@ class Reading:
         out += [Send(worker, EndReading(self.pass_id)) for worker in self._load]
         self._load.clear()
         return out
-
-    def _message(self, worker: int, assignments: list[Assignment]) -> Send:
-        frames = []
-        for assignment in assignments:
-            recall = self.entries[assignment.file].recall
-            if recall is not None and len(recall.ordinals):
-                frames.append(recall.ordinals)
-                assignment.frame = len(frames)
-        return Send(worker, Assign(self.pass_id, [a.to_wire() for a in assignments]), tuple(frames))
 
     def _assign_orphans(self, items: dict[int, list[Assignment]], expecting: int) -> None:
         share = -(-self._lanes // self._workers)
@@ -355,8 +349,8 @@ class Reading:
                 entry.tail = END
                 return entry
         if self._cache is not None and self._cache.has(file):
-            runs = map(_fresh, self._cache.runs(file))
-            entry.runs.extend(runs if recall is None else _asked(runs, recall))
+            runs = map(fresh, self._cache.runs(file))
+            entry.runs.extend(runs if recall is None else asked(runs, recall))
             entry.tail = END
             entry.cached = True
         return entry
@@ -372,7 +366,7 @@ class Reading:
             self._ramping.setdefault(worker, set()).add(entry.file)
         return Assignment(
             entry.file, entry.attempt, entry.position, entry.committed, entry.spent, entry.limit, entry.pause,
-            entry.bound, entry.crcs, until=entry.until, **_of(entry.recall),
+            entry.bound, entry.crcs, until=entry.until, **terms(entry.recall),
         )  # fmt: skip
 
     def _grant(self, entry: Entry, *, pressing: bool = False, tell: bool = False) -> None:
@@ -401,25 +395,3 @@ class Reading:
     def files_of(self, worker: int) -> list[int]:
         """Files that ``worker`` was given and that have not ended."""
         return list(self._load.get(worker, ()))
-
-
-def _of(recall: Recall | None) -> dict[str, int]:
-    if recall is None:
-        return {}
-    send_from = recall.start if recall.start < NEVER else recall.until
-    return {"send_from": send_from, "check": recall.check, "crc": recall.crcs[0] if recall.crcs else 0}
-
-
-def _asked(runs: Iterable[Run], recall: Recall) -> Iterator[Run]:
-    """Those samples of ``runs`` that ``recall`` names."""
-    for run in runs:
-        y = run.ordinals[run.lo : run.hi]
-        rows = np.flatnonzero((y >= recall.start) | np.isin(y, recall.ordinals, assume_unique=True)) + run.lo
-        if len(rows):
-            weights = None if run.weights is None else run.weights[rows]
-            yield Run(run.columns.take(rows), 0, len(rows), run.ordinals[rows], run.sizes[rows], weights)
-
-
-def _fresh(run: Run) -> Run:
-    """The same samples, to be taken anew: the merge shortens the run that it takes from."""
-    return Run(run.columns, run.lo, run.hi, run.ordinals, run.sizes, run.weights)

@@ -1,7 +1,8 @@
 """A trainer's position as plain data: what ``state_dict()`` returns and ``load_state_dict()`` takes.
 
-Small, JSON-able, versioned. It holds what the stream depends on (``fits``), so that a state is refused where it would not
-give the same stream, and the latest point of the pass from which the service can take it up (docs/order.md, "State").
+Small, JSON-able, versioned. It holds what the stream depends on (``fits``), so that a state is refused where it would
+not give the same stream, and the latest point of the pass from which the service can take it up (docs/order.md,
+"State").
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Position:
             raise StateMismatch("a state must be what state_dict() returned")
         if state["version"] > VERSION:
             raise StateMismatch(
-                f"the state has version {state['version']}, this pydp2 reads up to {VERSION}: it was written by a newer "
-                "release; use that one"
+                f"the state has version {state['version']}, this pydp2 reads up to {VERSION}: it was written by a "
+                "newer release; use that one"
             )
         try:
             differs = _differences(state["fits"], fits, allow)

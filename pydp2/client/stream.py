@@ -11,117 +11,24 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
+from pydp2.client.connection import Connection, ask_stats, connect_once
+from pydp2.client.position import Point, Position
 from pydp2.errors import (
     ClientUseError,
     Error,
     ProtocolError,
     RemoteProtocolError,
-    ServiceLost,
-    ServiceUnreachable,
     StateMismatch,
     from_wire,
 )
 from pydp2.inputs import Batch, Columns
 from pydp2.inputs.declaration import Declaration
-from pydp2.position import Point, Position
 from pydp2.protocol import messages as m
-from pydp2.protocol.moves import Role, client_link
-from pydp2.transport import Line, buffers
-from pydp2.transport.sockets import context
-
-_RETRY = 0.1  # seconds between attempts to connect
-_LOOK = 1.0  # seconds after which a wait looks again whether the other side lives
-
-
-class Connection:
-    """Messages to and from a service, checked; shared by trainers and by whoever asks for figures."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self._zmq = context()
-        try:
-            self._line = Line(self._zmq, address, watch=True)
-        except Error:
-            self._zmq.term()
-            raise
-        self._link = client_link(Role.CLIENT)
-
-    def send(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
-        """Send one message, with raw frames."""
-        self._link.sending(message)
-        self._line.send([m.encode(message), *frames])
-
-    def receive(self, deadline: float | None) -> tuple[m.Message, list[memoryview]] | None:
-        """The next message, or None when ``deadline`` (``time.monotonic``) has passed. Raises ServiceLost."""
-        while True:
-            frames = self._line.receive()
-            if frames is None and self._line.lost:
-                frames = self._line.receive()  # what had come before the end is still to be taken
-                if frames is None:
-                    raise ServiceLost(
-                        f"the service at {self.address} went away without a word; look at what it wrote last"
-                    )
-            if frames is not None:
-                message, body = m.decode(frames)
-                self._link.received(message)
-                if isinstance(message, m.Closing):
-                    raise ServiceLost(f"the service at {self.address} ended: {message.reason}")
-                if isinstance(message, m.Probe):
-                    continue
-                return message, list(body)
-            left = _LOOK if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                return None
-            self._line.wait(max(1, int(min(left, _LOOK) * 1000)))
-
-    def stale(self) -> None:
-        """The message that ended a pass belonged to one that was left before."""
-        self._link.stale()
-
-    def close(self, linger_ms: int = 200) -> None:
-        """Close the connection."""
-        self._line.close(0 if self._line.lost else linger_ms)
-        self._zmq.term()
-
-
-def connect_once(
-    address: str, first: m.Message, deadline: float, gone: Callable[[], bool] | None = None
-) -> tuple[Connection, m.Message]:
-    """Connect, say ``first``, and wait for the answer; try again until ``deadline`` while nobody is there.
-
-    ``gone()``: nobody will be there any more.
-    """
-    began = time.monotonic()
-    path = address.removeprefix("ipc://") if address.startswith("ipc://") else None
-    while True:
-        if path is None or Path(path).exists():
-            connection = Connection(address)
-            try:
-                connection.send(first)
-                answer = connection.receive(deadline)
-            except ServiceLost as lost:
-                connection.close(0)
-                if "ended:" in str(lost):
-                    raise
-                answer = None
-            except BaseException:
-                connection.close(0)
-                raise
-            else:
-                if answer is not None:
-                    return connection, answer[0]
-                connection.close(0)
-        if time.monotonic() + _RETRY > deadline or (gone is not None and gone()):
-            raise ServiceUnreachable(
-                f"nobody answers at {address} (tried for {time.monotonic() - began:.0f} s); start it with "
-                "`pydp2 serve LIST --provider ADDRESS` and use the address that it prints"
-            )
-        time.sleep(_RETRY)
+from pydp2.transport import buffers
 
 
 class Client:
@@ -189,9 +96,9 @@ class Client:
         self._run += 1
         at = self._position
         one = Pass(self, self._run, at.pass_id)
-        point, pool = ({}, []) if at.point is None else (at.point.saved, [at.point.pool])
+        point, pool = ({}, b"") if at.point is None else (at.point.saved, at.point.pool)
         begin = m.BeginPass(self._run, at.pass_id, at.batch, self._prefetch, point, [list(fact) for fact in at.facts])
-        self._connection.send(begin, pool)
+        self._connection.send(begin, [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)])
         self._left_at = None
         self._current = weakref.ref(one)
         return one
@@ -206,8 +113,8 @@ class Client:
     def state_dict(self) -> dict[str, Any]:
         """Where this trainer stands, as plain JSON-able data: put it into the checkpoint, beside the model.
 
-        Inside the body of a loop it counts the batch in hand as delivered: what follows a restore is the next one. It is
-        made here, so it works without the service too. See docs/order.md, "State".
+        Inside the body of a loop it counts the batch in hand as delivered: what follows a restore is the next one. It
+        is made here, so it works without the service too. See docs/order.md, "State".
 
         Raises:
             StateMismatch: in the middle of a pass with ``order="relaxed"``, which has no state there.
@@ -223,7 +130,7 @@ class Client:
 
         Args:
             state: what :meth:`state_dict` returned, here or in another process, on this or another service.
-            allow: differences to accept: ``"provider_source"``, ``"args"``, for changed code that yields the same samples.
+            allow: differences to accept, ``"provider_source"`` or ``"args"``, for changed code that yields the same.
 
         Raises:
             StateMismatch: the state belongs to another list, seed, option, provider or release; the text says what
@@ -371,12 +278,3 @@ class Pass(Iterator[Batch]):
 
     def __del__(self) -> None:
         self.close()
-
-
-def ask_stats(address: str, timeout: float = 5.0) -> dict[str, Any]:
-    """Ask the service at ``address`` once how it is doing."""
-    connection, answer = connect_once(address, m.AskStats(), time.monotonic() + timeout)
-    connection.close()
-    if not isinstance(answer, m.Stats):
-        raise RemoteProtocolError(f"expected Stats, got {type(answer).__name__}")
-    return answer.data

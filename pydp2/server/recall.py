@@ -1,0 +1,46 @@
+"""What a file that is read again in part means for a worker, for the cache, and for the merge that takes it up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.order.saved import NEVER, Recall
+from pydp2.order.source import Run
+from pydp2.protocol.ranges import Assignment
+from pydp2.server.ledger import Entry
+
+
+def terms(recall: Recall | None) -> dict[str, int]:
+    if recall is None:
+        return {}
+    send_from = recall.start if recall.start < NEVER else recall.until
+    return {"send_from": send_from, "check": recall.check, "crc": recall.crcs[0] if recall.crcs else 0}
+
+
+def attach(assignments: Sequence[Assignment], entries: Mapping[int, Entry]) -> tuple[npt.NDArray[np.int64], ...]:
+    """The raw frames that go with ``assignments``, which learn the number of theirs."""
+    frames: list[npt.NDArray[np.int64]] = []
+    for assignment in assignments:
+        recall = entries[assignment.file].recall
+        if recall is not None and len(recall.ordinals):
+            frames.append(recall.ordinals)
+            assignment.frame = len(frames)
+    return tuple(frames)
+
+
+def asked(runs: Iterable[Run], recall: Recall) -> Iterator[Run]:
+    """Those samples of ``runs`` that ``recall`` names."""
+    for run in runs:
+        y = run.ordinals[run.lo : run.hi]
+        rows = np.flatnonzero((y >= recall.start) | np.isin(y, recall.ordinals, assume_unique=True)) + run.lo
+        if len(rows):
+            weights = None if run.weights is None else run.weights[rows]
+            yield Run(run.columns.take(rows), 0, len(rows), run.ordinals[rows], run.sizes[rows], weights)
+
+
+def fresh(run: Run) -> Run:
+    """The same samples, to be taken anew: the merge shortens the run that it takes from."""
+    return Run(run.columns, run.lo, run.hi, run.ordinals, run.sizes, run.weights)
