@@ -92,7 +92,8 @@ def test_a_long_pass_through_many_snapshot_points(seed: int) -> None:
     ]
     plan = Plan(
         seed=seed, pass_id=1, files=len(files), batch_size=random.choice([16, 50]), shuffle=seed % 5 != 0,
-        interleave=random.choice([1, 4, 16]), pool_size=random.choice([300, 2000]), min_pool_size=random.choice([-1, 100]),
+        interleave=random.choice([1, 4, 16]), pool_size=random.choice([300, 2000]),
+        min_pool_size=random.choice([-1, 100]),
     )  # fmt: skip
     made, points, _ = run(plan, files, seed)
     assert len({point.index for point in points if point is not None and not point.ended}) > 0 or len(files) == 2
