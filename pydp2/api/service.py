@@ -238,8 +238,8 @@ def _search_path() -> list[str]:
 
 
 def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int]) -> Service:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    theirs = socket.socket(fileno=above_standard(theirs.detach()))
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours, theirs = (socket.socket(fileno=above_standard(end.detach())) for end in pair)
     package = str(Path(__file__).resolve().parents[2])
     code = (
         f"import sys; p = {package!r}; p in sys.path or sys.path.insert(0, p); "

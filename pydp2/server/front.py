@@ -215,9 +215,7 @@ class Front:
         if begin.run <= job.run:
             raise RemoteProtocolError(f"run {begin.run} begins after run {job.run}")
         if bool(body) != bool(begin.saved) or len(body) > _POOL_FRAMES:
-            raise RemoteProtocolError(
-                "BeginPass: a point and its pool come together, in a bounded number of frames"
-            )
+            raise RemoteProtocolError("BeginPass: a point and its pool come together, in a bounded number of frames")
         self.outbox.extend(self._coordinator.read(None))
         try:
             saved = Saved.from_wire(begin.saved, b"".join(body), len(self._files)) if begin.saved else None
