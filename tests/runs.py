@@ -78,10 +78,12 @@ class Program:
         script = folder / "program.py"
         script.write_text(code)
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has the background ignore Ctrl-C
         self.process = subprocess.Popen(
             [sys.executable, "-u", str(script), *words], cwd=folder, env=environment, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
+        signal.signal(signal.SIGINT, before)
         self.pid = self.process.pid
         self.lines: list[str] = []
         self.screen = ""
@@ -124,8 +126,6 @@ class Program:
         return status
 
     def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
         self.process.wait()
         for reader in self._readers:
             reader.join(10)
@@ -146,6 +146,12 @@ def program(tmp_path: Path) -> Iterator[Callable[..., Program]]:
         return started[-1]
 
     yield start
+    for each in started:
+        with contextlib.suppress(ProcessLookupError):
+            each.process.kill()
+    for pid in (*processes("pydp2-"), *processes("sleep")):  # only of a test that failed
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     for each in started:
         each.close()
 

@@ -203,15 +203,20 @@ class Client:
                     raise RemoteProtocolError(f"{type(message).__name__} in the middle of a pass")
 
     def _batch(self, head: m.BatchHead, body: list[memoryview]) -> Batch:
+        pool = b""
+        if head.saved:
+            if not body:
+                raise RemoteProtocolError("BatchHead: a point without its pool")
+            *body, last = body
+            pool = bytes(last)
+        columns = Columns.from_frames(self._declaration.slots, head.rows, buffers(body))
         at = self._position
         if head.saved:
-            at.point = Point(head.saved, bytes(body[-1]))
-            body = body[:-1]
+            at.point = Point(head.saved, pool)
         if at.point is not None and at.point.saved.get("ended"):
             at.point = Point({**at.point.saved, "index": head.index + 1, "offset": head.gone}, at.point.pool)
         at.facts = at.facts + head.facts
         at.batch = head.index + 1
-        columns = Columns.from_frames(self._declaration.slots, head.rows, buffers(body))
         self.samples += head.rows - head.padding
         return Batch(
             columns,

@@ -13,6 +13,7 @@ from pydp2.inputs import names
 
 NEVER = 1 << 62
 """An ordinal that no file reaches."""
+_LATEST = 1 << 53  # batch that a point may stand before, so that those after it can be numbered, too
 
 
 @dataclass(slots=True)
@@ -80,7 +81,8 @@ class Saved:
                 for f, y, c, crcs in wire["lanes"]
             ]
             saved = cls(
-                _int(wire["index"]), pool, bool(wire["ended"]), _int(wire["offset"]), _int(wire["next_file"], files),
+                _int(wire["index"], _LATEST), pool, bool(wire["ended"]), _int(wire["offset"]),
+                _int(wire["next_file"], files),
                 _int(wire["current"], max(0, len(lanes) - 1)), _int(wire["left"]), lanes, _int(wire["dropped"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
@@ -91,6 +93,21 @@ class Saved:
         if saved.offset > len(numbers):
             raise OptionError("the state is further in its tail than the tail is long: it is damaged")
         return saved
+
+    def check(self, order: npt.NDArray[np.int64], most_lanes: int) -> None:
+        """Raise OptionError unless this can be a point of a pass that wants files in this ``order``."""
+        merged = order[: self.next_file]  # files that the merge has met
+        lanes = [lane.file for lane in self.lanes]
+        files, ordinals = names.decode(self.pool)
+        if not np.isin(files, merged).all() or not np.isin(lanes, merged).all():
+            raise OptionError("the state holds samples of files that were not reached yet: it is damaged")
+        if len(set(lanes)) != len(lanes) or len(lanes) > most_lanes or (self.next_file < len(order)) > bool(lanes):
+            raise OptionError("the state does not say where in its files it stands: it is damaged")
+        if self.ended and (lanes or self.next_file < len(order)):
+            raise OptionError("the state is at the end of its files and in the middle of them: it is damaged")
+        for lane in self.lanes:
+            if (ordinals[files == lane.file] >= lane.y).any() or (lane.check and lane.check < lane.y):
+                raise OptionError("the state stands before samples that it holds: it is damaged")
 
 
 def _int(value: Any, most: int = NEVER) -> int:

@@ -220,11 +220,11 @@ class Front:
         try:
             saved = Saved.from_wire(begin.saved, b"".join(body), len(self._files)) if begin.saved else None
             facts = {f[0]: (f[1], f[2]) for f in (_fact(fact, len(self._files)) for fact in begin.facts)}
+            reading = job.begin(begin.run, begin.pass_id, begin.credit, batch=begin.batch, saved=saved, facts=facts)
         except Error as error:
             self._send(self._trainer, m.Failed(begin.run, to_wire(error)))
             job.run = begin.run
             return
-        reading = job.begin(begin.run, begin.pass_id, begin.credit, batch=begin.batch, saved=saved, facts=facts)
         self.outbox.extend(self._coordinator.read(reading))
         if begin.batch:
             at = 0 if saved is None else saved.index

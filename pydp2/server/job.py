@@ -106,7 +106,10 @@ class Job:
         saved: Saved | None = None,
         facts: Mapping[int, tuple[int, str]] | None = None,
     ) -> Reading:
-        """Start pass ``pass_id`` before batch ``batch``, from the point ``saved``; what to read for it."""
+        """Start pass ``pass_id`` before batch ``batch``, from the point ``saved``; what to read for it.
+
+        Raises OptionError when ``saved`` is no point of this pass.
+        """
         self.leave()
         self.run = run
         self._skip_to = batch
@@ -132,6 +135,8 @@ class Job:
             relaxed=job.order == "relaxed",
         )
         order = file_order(plan)
+        if saved is not None:
+            saved.check(order, plan.lanes)
         self.reading = Reading(
             pass_id=pass_id,
             seed=job.seed,

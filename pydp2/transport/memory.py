@@ -23,6 +23,9 @@ class _Box:
         self._closed = False
         self.readable, self._writable = os.pipe()
 
+    def __len__(self) -> int:
+        return len(self._items)
+
     def put(self, item: Any) -> None:
         with self._change:
             if self._closed:
@@ -71,6 +74,11 @@ class Hub:
     @property
     def handle(self) -> int:
         return self._box.readable
+
+    @property
+    def pending(self) -> int:
+        """Messages that wait to be received."""
+        return len(self._box)
 
     def send(self, peer: bytes, frames: Frames) -> None:
         line = self._lines.get(peer)

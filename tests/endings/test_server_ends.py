@@ -155,9 +155,10 @@ def test_a_program_that_is_killed_while_it_starts_leaves_nothing(program: Start,
 @pytest.mark.slow
 def test_a_server_that_does_not_answer_any_more_is_killed(program: Start) -> None:
     """Its program asks it to end, waits, and goes without its consent; nothing is left all the same."""
-    trainer = program(LAUNCH, "mistake")
+    trainer = program(LAUNCH)
     trainer.said("ready")
     os.kill(processes("pydp2-server")[0], signal.SIGSTOP)
-    assert trainer.ended(8) == 1
+    trainer.signal(signal.SIGINT)
+    assert trainer.ended(10) == -signal.SIGINT
     assert trainer.screen.count("Traceback") == 1
     assert eventually(gone)

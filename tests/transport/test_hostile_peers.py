@@ -130,7 +130,7 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
     one.destroy(linger=0)
 
 
-def passes(client: pydp2.client.Client, count: int) -> list[list[int]]:
+def passes(client: pydp2.Client, count: int) -> list[list[int]]:
     return [[int(x) for batch in client for x in batch["x"]] for _ in range(count)]
 
 
@@ -226,7 +226,8 @@ def test_a_job_may_be_asked_for_with_any_options_and_the_service_lives(
             assert isinstance(answer, m.Welcome | m.Refused), answer
             if isinstance(answer, m.Welcome):
                 begun += 1
-                socket.send(m.encode(m.BeginPass(choose.choice([0, 5, 2**62 - 1]), choose.choice([1, 2**62 - 1]))))
+                pass_id, credit = choose.choice([0, 5, 2**62 - 1]), choose.choice([1, 2**62 - 1])
+                socket.send(m.encode(m.BeginPass(1, pass_id, choose.choice([0, 0, 1, 2**62 - 1]), credit, {}, [])))
                 first = heard(socket)
                 assert isinstance(first, m.BatchHead | m.PassEnd | m.Failed), first
                 socket.send(m.encode(m.Detach()))

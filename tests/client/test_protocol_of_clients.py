@@ -56,12 +56,16 @@ def welcome() -> Frames:
     return said(m.Welcome(DECLARED.to_wire(), {"files": 1, "workers": 1, "shuffle": True}))
 
 
-def batch(index: int = 0, rows: int = 3, pass_id: int = 0) -> Frames:
-    return said(m.BatchHead(pass_id, index, rows, rows, rows, 0), columns(rows).frames())
+def head(index: int = 0, rows: int = 3, run: int = 1, saved: dict[str, Any] | None = None) -> m.BatchHead:
+    return m.BatchHead(run, index, rows, rows, rows, 0, 0, saved or {}, [])
 
 
-def end(batches: int, pass_id: int = 0) -> Frames:
-    return said(m.PassEnd(pass_id, batches, 3 * batches, 0, True))
+def batch(index: int = 0, rows: int = 3, run: int = 1) -> Frames:
+    return said(head(index, rows, run), columns(rows).frames())
+
+
+def end(batches: int, run: int = 1) -> Frames:
+    return said(m.PassEnd(run, batches, 3 * batches, 0, True))
 
 
 class Scripted:
@@ -158,13 +162,14 @@ BAD_BATCHES: dict[str, Frames] = {
     "a message of a client": said(m.Need(0, 1, 1, 1)),
     "a second welcome": welcome(),
     "figures that nobody asked for in this state": said(m.Stats({})),
-    "a batch without columns": said(m.BatchHead(0, 0, 3, 3, 3, 0)),
-    "a column too few": said(m.BatchHead(0, 0, 3, 3, 3, 0), columns(3).frames()[:1]),
-    "a column too many": said(m.BatchHead(0, 0, 3, 3, 3, 0), [*columns(3).frames(), b""]),
-    "columns of another length": said(m.BatchHead(0, 0, 4, 3, 3, 0), columns(3).frames()),
-    "more rows than there are bytes in the world": said(m.BatchHead(0, 0, 2**62 - 1, 3, 3, 0), columns(3).frames()),
-    "columns in another order": said(m.BatchHead(0, 0, 3, 3, 3, 0), columns(3).frames()[::-1]),
-    "frames where none belong": [m.encode(m.PassEnd(0, 1, 1, 0, True)), b"x"],
+    "a batch without columns": said(head()),
+    "a column too few": said(head(), columns(3).frames()[:1]),
+    "a column too many": said(head(), [*columns(3).frames(), b""]),
+    "columns of another length": said(head(rows=4), columns(3).frames()),
+    "more rows than there are bytes in the world": said(head(rows=2**62 - 1), columns(3).frames()),
+    "columns in another order": said(head(), columns(3).frames()[::-1]),
+    "a saved point without its pool": said(head(saved={"index": 0})),
+    "frames where none belong": [m.encode(m.PassEnd(1, 1, 1, 0, True)), b"x"],
 }
 
 
@@ -206,7 +211,7 @@ def test_silence_ends_with_the_timeout(served: Callable[[Answer], Scripted]) -> 
 
 def test_an_error_in_the_stream_comes_after_what_came_before_it(served: Callable[[Answer], Scripted]) -> None:
     error = to_wire(BadSample("file a, sample 7", slot="x", expected="1", got="2"))
-    with connected(served(in_pass(batch(0), said(m.Failed(0, error))))) as data:
+    with connected(served(in_pass(batch(0), said(m.Failed(1, error))))) as data:
         passing = iter(data)
         next(passing)
         with pytest.raises(BadSample, match="file a, sample 7") as caught:
@@ -232,10 +237,10 @@ def test_what_belongs_to_a_pass_that_was_left_is_passed_over(served: Callable[[A
         match message:
             case m.Attach():
                 return [welcome()]
-            case m.BeginPass(0, _):
+            case m.BeginPass(run=1):
                 return [batch(0), batch(1)]
-            case m.BeginPass(1, _):  # the end of the first pass crossed the beginning of the second
-                return [batch(2), end(3), batch(0, 2, 1), batch(1, 1, 1), end(2, 1)]
+            case m.BeginPass(run=2):  # the end of the first pass crossed the beginning of the second
+                return [batch(2), end(3), batch(0, 2, 2), batch(1, 1, 2), end(2, 2)]
         return []
 
     with connected(served(answer)) as data:
@@ -253,13 +258,13 @@ def test_broken_answers_give_batches_or_errors_of_ours(served: Callable[[Answer]
         match message:
             case m.Attach():
                 return [welcome()]
-            case m.BeginPass(pass_id, _):
-                answers = [batch(0, 3, pass_id), batch(1, 3, pass_id), end(2, pass_id)]
+            case m.BeginPass(run):
+                answers = [batch(0, 3, run), batch(1, 3, run), end(2, run)]
                 at = choose.randrange(3)
                 whole = [bytes(np.ascontiguousarray(frame)) if isinstance(frame, np.ndarray) else bytes(frame)
                          for frame in answers[at]]  # fmt: skip
                 answers[at] = mutated_frames(choose, whole) or [b""]
-                return [*answers, end(2, pass_id), said(m.Failed(pass_id, {"kind": "FileCondemned", "message": "end"}))]
+                return [*answers, end(2, run), said(m.Failed(run, {"kind": "FileCondemned", "message": "end"}))]
         return []
 
     server = served(answer)
