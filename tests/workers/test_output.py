@@ -59,7 +59,9 @@ def test_every_way_to_print_comes_line_by_line_with_worker_and_file(
     assert seen.samples == [1, 1]
     said = lines(capfd.readouterr().err)
     of = {name: [text for file, text in said if file == name] for name in (None, "a", "b")}
-    assert sorted(of[None]) == sorted(["imported", "INFO pydp2.provider: hooked"] * 2)  # the reserve too
+    # of each process as far as it came: the reserve may still be starting when the pass is over
+    assert set(of[None]) == {"imported", "INFO pydp2.provider: hooked"}
+    assert all(of[None].count(line) <= 2 for line in of[None])
     for name in "ab":
         assert of[name] == [
             f"print {name}", "stderr", "INFO pydp2.provider: info 1", "WARNING mine: warned", "raw 1", "raw 2",
