@@ -232,6 +232,7 @@ class Runner:
 
     def _finish(self, task: Task) -> None:
         self._tasks.pop(task.file, None)
+        self._surroundings.let_out()  # before the end of the file is told: the trainer may close the service on it
         if self._builder.full or not self._tasks or task.wanted:
             self._flush()
         self._close(task)

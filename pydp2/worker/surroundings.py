@@ -27,11 +27,15 @@ class Surroundings:
         self._output = os.dup(1)
         self._home = str(Path.cwd())
 
-    def settle(self) -> None:
-        """Put back what a generator left elsewhere; let out what it printed."""
+    def let_out(self) -> None:
+        """What the user's code printed leaves this process."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # whatever the user's code put there
                 stream.flush()
+
+    def settle(self) -> None:
+        """Put back what a generator left elsewhere; let out what it printed."""
+        self.let_out()
         try:
             here = os.getcwd()  # noqa: PTH109  # asked at every turn to another file, a Path would cost ten times as much
         except OSError:

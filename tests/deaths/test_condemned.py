@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import pydp2
-from pydp2.errors import FileCondemned, NotRepeatable, ProviderError
+from pydp2.errors import FileCondemned, NotRepeatable, ProviderError, ServiceLost
 
-from ..runs import consume, one_pass
+from ..runs import consume, eventually, one_pass, processes
 
 CODE = """
 import ctypes, os, signal, sys, time
@@ -254,6 +254,28 @@ def test_workers_that_die_while_they_start_end_the_service_with_a_word(
     """
     with pytest.raises(ProviderError, match=r"ended with exit code 9 while it imported the provider or ran its"):
         raise one_pass(["a", "b"], provider_file(code), root=tmp_path).error or AssertionError("nothing was said")
+
+
+def test_workers_that_die_by_themselves_without_a_file_to_blame_end_the_service(
+    provider_file: Callable[[str], str],
+) -> None:
+    """A thread of the user's that kills its process, say, again and again while process does not even run."""
+    code = """
+    import os, threading
+
+    def hook(settings, **kwargs):
+        threading.Timer(0.3, os._exit, [6]).start()
+
+    @provider(input_types=[integer_value(100)], init_hook=hook)
+    def process(settings, filename):
+        yield from range(100)
+    """
+    with pydp2.load(["a"], provider_file(code), batch_size=10, shuffle=False, workers=4) as data:
+        stream = iter(data)
+        next(stream)
+        assert eventually(lambda: processes("pydp2-server") == [], 40)
+        with pytest.raises(ServiceLost, match="20 workers in a row ended outside of process"):
+            list(stream)
 
 
 def test_the_builtin_of_an_exception_is_caught_by_name_with_the_workers_traceback(

@@ -12,7 +12,7 @@ import pytest
 
 import pydp2
 
-from ..runs import processes
+from ..runs import eventually, processes
 
 MB = 1_000_000
 
@@ -118,9 +118,9 @@ def test_a_list_of_a_million_entries_is_not_copied_into_every_process(
     ):
         with pydp2.load(files, address, batch_size=4, workers=4) as data:
             next(iter(data))
+            assert eventually(lambda: len(processes("pydp2-worker")) == 5)
             workers = processes("pydp2-worker")
             together[kind] = shared_out(processes("pydp2-"))
             largest[kind] = max(own(pid) for pid in workers)
-            assert len(workers) == 5
     assert largest["long"] - largest["short"] < size / 10
     assert together["long"] - together["short"] < 2 * size

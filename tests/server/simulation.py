@@ -87,6 +87,9 @@ class _Surroundings:
     def settle(self) -> None:
         pass
 
+    def let_out(self) -> None:
+        pass
+
 
 class Worker(Runner):
     """The real loop of a worker, stopped and resumed by the scheduler wherever it looks for messages."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import re
@@ -18,6 +19,7 @@ import pytest
 import zmq
 
 import pydp2
+from pydp2.errors import LocalError, RemoteError
 from pydp2.metrics import resident
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import CLIENT_LINK, Role
@@ -235,6 +237,54 @@ def test_a_job_may_be_asked_for_with_any_options_and_the_service_lives(
         assert begun > 10
         with service.connect(batch_size=BATCH) as client:
             assert len(passes(client, 1)[0]) == 3600
+
+
+def places_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where in a state something stands that could be damaged."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = [place for key, item in inner if key not in ("fits", "version") for place in places_of(item, (*path, key))]
+    return [*found, path] if path else found
+
+
+def damage(choose: random.Random, state: dict[str, Any]) -> None:
+    """Change one thing in ``state``."""
+    *path, last = choose.choice(places_of(state))
+    holder: Any = state
+    for key in path:
+        holder = holder[key]
+    value = holder[last]
+    if isinstance(value, bool):
+        holder[last] = not value
+    elif isinstance(value, int):
+        holder[last] = choose.choice([value + 1, max(0, value - 1), 0, 3, 11, 12, 300, 2**62 - 1])
+    elif isinstance(value, list) and value:
+        choose.choice([value.pop, lambda: value.append(choose.choice(value)), lambda: choose.shuffle(value)])()
+    else:
+        holder[last] = choose.choice([None, 0, "", []])
+
+
+def test_a_damaged_state_is_an_error_or_a_pass_and_the_service_lives(
+    numbers: list[str], provider_file: Callable[..., str]
+) -> None:
+    choose = random.Random(7)
+    seen: set[str] = set()
+    with (
+        pydp2.launch(numbers, provider_file(PROVIDER), workers=2) as service,
+        service.connect(batch_size=BATCH, interleave=4) as client,
+    ):
+        states = [client.state_dict() for number, _ in enumerate(client) if number in (3, 60, 100, 110)]
+        assert any(state["point"] for state in states)
+        for _ in range(80):
+            state = copy.deepcopy(choose.choice(states))
+            damage(choose, state)
+            try:
+                client.load_state_dict(state)
+                assert len(passes(client, 1)[0]) <= 3600
+                seen.add("pass")
+            except (LocalError, RemoteError) as error:  # any other would be the service's fault
+                seen.add(type(error).__name__)
+        assert {"pass", "OptionError", "StateMismatch"} <= seen
+        assert service.poll() is None
 
 
 def test_somebody_who_only_asks_leaves_nothing_behind_at_the_server(
