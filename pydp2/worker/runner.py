@@ -217,10 +217,10 @@ class Runner:
             now = clock()
             if builder.full or now - builder.since > _FLUSH or now - polled > _SLOW:
                 self._flush()
+            if task.wanted:  # before the next sample is asked for: it may never come
+                self._flush()
             if now - polled > _POLL:
                 polled = now
-                if task.wanted and builder.holds(task):
-                    self._flush()
                 self._receive(0)
                 if self._quit or self._tasks.get(task.file) is not task:
                     return
