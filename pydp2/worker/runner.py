@@ -217,7 +217,8 @@ class Runner:
             now = clock()
             if builder.full or now - builder.since > _FLUSH or now - polled > _SLOW:
                 self._flush()
-            if task.wanted:  # before the next sample is asked for: it may never come
+            # before the next sample is asked for, which may never come: what the merge waits for, or soon will
+            if task.wanted or (task.bound and task.y == task.start + 1):
                 self._flush()
             if now - polled > _POLL:
                 polled = now
