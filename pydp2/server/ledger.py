@@ -115,7 +115,9 @@ class Entry:
         passed = []
         while self.holes and self.holes[0][0] < edge:
             passed.append(self.holes.popleft())
-        self.merged += len(passed) * HOLE_COST
+        if passed:
+            self.merged += len(passed) * HOLE_COST
+            self.y = max(self.y, passed[-1][0] + 1)
         return passed
 
     def front(self) -> Run | Failure | Gap | None:

@@ -134,10 +134,7 @@ class Reading:
         """What is next in ``file``."""
         entry = self.entries[file]
         if entry.holes:
-            for y, reason in entry.pass_holes():
-                self.dropped += 1
-                self._out.append(Log(f"file {self._label(file)}, sample {y}, {reason}", kind="dropped"))
-            self._used(entry)
+            self._moved(entry)
         front = entry.front()
         return WAIT if front is None else front
 
@@ -145,6 +142,12 @@ class Reading:
         """``count`` samples of ``file`` went into the pool."""
         entry = self.entries[file]
         entry.take(count)
+        self._moved(entry)
+
+    def _moved(self, entry: Entry) -> None:
+        for y, reason in entry.pass_holes():  # at once: a point of the pass, made now, says how many there were
+            self.dropped += 1
+            self._out.append(Log(f"file {self._label(entry.file)}, sample {y}, {reason}", kind="dropped"))
         self._used(entry)
 
     def finish(self, file: int) -> None:

@@ -12,6 +12,7 @@ from pydp2.protocol.turns import read_once, read_turn
 _PACKAGE = Path(__file__).resolve().parents[1]
 # Where a stack of faulthandler's goes on below the user's generator: the worker, and what it was forked from.
 _OURS = tuple(f'  File "{_PACKAGE / part}/'.encode() for part in ("worker", "engine", "server"))
+_THREAD = b"Thread 0x"
 _START = b'  File "<string>", line 1 in <module>'
 
 
@@ -23,6 +24,8 @@ class Shown:
         self._seat = seat
         self._files = files
         self._below = False  # in the part of a stack that is ours
+        self._head = b""  # the first line of a stack, kept until it is known whether all of it is ours
+        self._gone = False  # it was
 
     def here(self) -> int:
         """The file that runs."""
@@ -47,8 +50,8 @@ class Shown:
                 texts = []
             elif (said := read_once(line)) is not None:
                 texts.append(said)
-            elif not self._ours(line):
-                texts.append((line, b""))
+            else:
+                texts += [(kept, b"") for kept in self._kept(line)]
         return out + self._marked(texts, here), here
 
     def _marked(self, texts: list[tuple[bytes, bytes]], file: int) -> list[Line]:
@@ -56,6 +59,19 @@ class Shown:
             return []
         mark = f"worker {self._worker}" if file == NO_FILE else f"worker {self._worker} {self._files[file]}"
         return [Line(mark, text, once) for text, once in texts]
+
+    def _kept(self, line: bytes) -> list[bytes]:
+        head, self._head = self._head, b""
+        if not head and line.startswith(_THREAD):
+            self._head = line
+            return []
+        if self._ours(line):
+            self._gone = self._gone or bool(head)
+            return []
+        gone, self._gone = self._gone, False
+        if gone and not line:
+            return []  # what separates it from the next one
+        return [head, line] if head else [line]
 
     def _ours(self, line: bytes) -> bool:
         self._below = line.startswith(_OURS) or (self._below and line == _START)

@@ -28,6 +28,7 @@ from pydp2.providers.running import Running
 from pydp2.providers.where import own_frames
 from pydp2.transport import Line
 from pydp2.transport.sockets import context
+from pydp2.worker.late import sending_late
 from pydp2.worker.runner import Runner
 from pydp2.worker.surroundings import Surroundings
 
@@ -100,7 +101,8 @@ def worker_main(spec: WorkerSpec, worker: int, row: memoryview) -> None:
     gc.freeze()  # what is here now stays: no later collection needs to look at it, and no page of it is copied
     runner = Runner(line, link, running, spec.files, Seat(row), surroundings, ahead=spec.ahead, timed=spec.timed)
     try:
-        runner.run()
+        with sending_late(runner):
+            runner.run()
     finally:
         with contextlib.suppress(Exception):
             line.close(linger_ms=200)

@@ -2,14 +2,17 @@
 
 One generator runs until its credit is used, it reaches a stop, or it ends; then the one that the merge wants earliest.
 Sending never blocks: a sample without credit is kept in hand. Between samples, about every millisecond, messages are
-looked for. Samples are sent when a chunk is full, when the merge waits for them, and after about 20 ms.
+looked for. Samples are sent when a chunk is full, when the merge waits for them, and after about 20 ms: also while the
+generator computes or waits for something, because then another thread has the lock of the runner (:mod:`.late`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,8 +31,18 @@ from pydp2.worker.surroundings import Surroundings
 from pydp2.worker.task import Task
 
 _POLL = 0.001
-_FLUSH = 0.020
+FLUSH = 0.020
+"""Seconds that a sample waits at most for others to be sent with."""
 _SLOW = 0.005  # a sample that took this long is not kept waiting for the next
+
+
+@contextlib.contextmanager
+def _released(lock: threading.Lock) -> Iterator[None]:
+    lock.release()
+    try:
+        yield
+    finally:
+        lock.acquire()
 
 
 class Runner:
@@ -55,6 +68,7 @@ class Runner:
         self._surroundings = surroundings
         self._ahead = ahead
         self._timed = timed
+        self._lock = threading.Lock()  # held but for the user's code: everything here is its
         self._checksums = frame_count(running.declaration.slots) + 1
         self._builder = Builder(running.declaration, lambda error, task, y: place(error, files[task.file], y))
         self._pass = -1
@@ -72,6 +86,17 @@ class Runner:
 
     def run(self) -> None:
         """Until the server says Quit."""
+        with self._lock:
+            self._run()
+
+    def send_late(self) -> None:
+        """Send what has waited for long. For another thread, which waits here until that of the loop enters the user's
+        code: it may stay there for hours."""
+        with self._lock:
+            if not self._builder.empty and time.perf_counter() - self._builder.since > FLUSH:
+                self._flush()
+
+    def _run(self) -> None:
         while True:
             self._receive(0)
             if self._quit:
@@ -163,7 +188,8 @@ class Runner:
 
     def _open(self, task: Task) -> None:
         filename = self._files[task.file]
-        opened = self._running.open(filename, file_index=task.file, seed=self._seed, pass_id=self._pass)
+        with _released(self._lock):
+            opened = self._running.open(filename, file_index=task.file, seed=self._seed, pass_id=self._pass)
         task.iterator, task.context, task.close = opened.iterator, opened.context, opened.close
 
     def _work(self, task: Task) -> None:
@@ -176,6 +202,7 @@ class Runner:
         self._running.activate(task.context)
         builder, wrap, weigh, clock = self._builder, self._running.wrap, self._running.weight, time.perf_counter
         iterator, timed, edge = task.iterator, self._timed, task.edge
+        release, acquire = self._lock.release, self._lock.acquire
         assert iterator is not None
         polled = clock()
         while not task.done:
@@ -184,12 +211,20 @@ class Runner:
                 row[SINCE] = time.monotonic_ns()
             row[RUNNING] = 1
             try:
-                sample = next(iterator)
+                release()
+                try:
+                    sample = next(iterator)
+                finally:
+                    acquire()
             except StopIteration:
-                builder.end(task)
+                if not task.done:
+                    builder.end(task)
                 break
             except BaseException as error:
-                builder.fail(task, raised(error, self._files[task.file], task.y))
+                if not task.done:
+                    builder.fail(task, raised(error, self._files[task.file], task.y))
+                break
+            if task.done:  # sent meanwhile, and found to be bad
                 break
             try:
                 added = builder.add(task, wrap(sample), weigh)
@@ -215,10 +250,7 @@ class Runner:
                 if not task.done and task.waits is not None:
                     break
             now = clock()
-            if builder.full or now - builder.since > _FLUSH or now - polled > _SLOW:
-                self._flush()
-            # before the next sample is asked for, which may never come: what the merge waits for, or soon will
-            if task.wanted or (task.bound and task.y == task.start + 1):
+            if builder.full or task.wanted or now - builder.since > FLUSH or now - polled > _SLOW:
                 self._flush()
             if now - polled > _POLL:
                 polled = now
@@ -243,7 +275,8 @@ class Runner:
             return
         self._surroundings.turn_to(task.file)
         try:
-            task.close()
+            with _released(self._lock):
+                task.close()
         except BaseException as error:
             sys.stderr.write(
                 f"closing the generator of {self._files[task.file]} raised {type(error).__name__}: {error}\n"

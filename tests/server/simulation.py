@@ -135,6 +135,10 @@ class Worker(Runner):
         with suppress(_Pause):
             self.run()
 
+    def send_now(self) -> None:
+        with self._lock:
+            self._flush()
+
     def _receive(self, timeout_ms: int) -> None:
         random = self.world.random
         if self.wire.dead:
@@ -216,6 +220,8 @@ class World:
     def _ask(self, worker: Worker | None, script: Script, file: int, y: int) -> None:
         """``next()`` runs: the one moment in which a death has somebody to blame."""
         assert worker is not None
+        if self.random.random() < 0.1:
+            worker.send_now()  # as its other thread does when this takes long
         killed = script.poison == y
         if not killed and self.kills and self.deaths[file, y] < 2 and self.random.random() < 0.01:
             self.kills -= 1

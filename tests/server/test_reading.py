@@ -188,6 +188,22 @@ def test_dropped_samples_count_against_the_credit_of_their_file() -> None:
     assert grants(made.dispatch()) == [[1, 0, 1, 5 * HOLE_COST + 2000, NO_PAUSE, 1]]
 
 
+def test_where_the_merge_stands_and_how_many_were_dropped_before_it_agree() -> None:
+    made = reading(1, lanes=1, workers=1)
+    made.join(1)
+    made.dispatch()
+    send(made, 1, 0, 0, 2, holes=3)
+    made.front(0)
+    made.take(0, 1)
+    assert (made.position(0).y, made.dropped) == (1, 0)
+    made.take(0, 1)
+    assert (made.position(0).y, made.dropped) == (5, 3)
+    send(made, 1, 0, 5, 0, holes=1)
+    assert (made.position(0).y, made.dropped) == (5, 3)
+    made.front(0)
+    assert (made.position(0).y, made.dropped) == (6, 4)
+
+
 def test_a_report_that_a_grant_has_crossed_means_nothing() -> None:
     made = reading(1, lanes=1, workers=1)
     made.join(1)

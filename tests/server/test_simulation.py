@@ -24,7 +24,7 @@ SEEDS = int(os.environ.get("PYDP2_SIMULATIONS", "150"))
 def _clocks_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the loop of a worker does by the clock is the scheduler's to decide."""
     monkeypatch.setattr(runner, "_POLL", -1.0)
-    monkeypatch.setattr(runner, "_FLUSH", 1e9)
+    monkeypatch.setattr(runner, "FLUSH", 1e9)
     monkeypatch.setattr(runner, "_SLOW", 1e9)
 
 

@@ -23,6 +23,7 @@ from pydp2.protocol.seat import Seat
 from pydp2.server.chunks import ranges
 from pydp2.server.ledger import NO_PAUSE
 from pydp2.transport import memory
+from pydp2.worker.late import sending_late
 from pydp2.worker.runner import Runner
 from pydp2.worker.surroundings import Surroundings
 from tests.worker.simulation import Ledger, Outcome, Yield, again, expected, fresh, values_of, weigh_of
@@ -72,7 +73,8 @@ class Script:
 
     def _run(self) -> None:
         try:
-            self.runner.run()
+            with sending_late(self.runner):
+                self.runner.run()
         except BaseException as error:
             self.died = error
 
@@ -285,6 +287,54 @@ def test_what_a_worker_has_is_sent_when_the_merge_wants_it(script: Callable[...,
     go.release()
     one.until(lambda: one.ended(0))
     assert len(one.ledger.found[0].samples) == 1000
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_samples_do_not_wait_for_one_that_never_comes(script: Callable[..., Script], after: int) -> None:
+    go = threading.Semaphore(0)
+
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        for i in range(3):
+            if i == after:
+                assert go.acquire(timeout=10)
+            yield {"id": i, "words": []}
+        if after == 3:
+            assert go.acquire(timeout=10)
+
+    one = script(process)
+    one.assign(0)
+    one.until(lambda: len(one.ledger.found[0].samples) == after)
+    assert not one.ended(0)
+    go.release()
+    one.until(lambda: one.ended(0))
+    assert [sample[0] for sample in one.ledger.found[0].samples] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("ending", ["yields", "ends", "raises"])
+def test_a_bad_sample_found_while_the_next_one_is_awaited_ends_its_file(
+    script: Callable[..., Script], ending: str
+) -> None:
+    go = threading.Semaphore(0)
+
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        yield {"id": 1, "words": []}
+        yield {"id": 100, "words": []}
+        assert go.acquire(timeout=10)
+        if ending == "yields":
+            yield {"id": 2, "words": []}
+        elif ending == "raises":
+            raise LookupError("late")
+
+    one = script(process)
+    one.assign(0)
+    one.until(lambda: one.ended(0))
+    go.release()
+    one.assign(1)
+    one.until(lambda: one.ended(1))
+    go.release()
+    for file in (0, 1):
+        assert [sample[0] for sample in one.ledger.found[file].samples] == [0]
+        assert "sample 1" in str(one.ledger.errors[file])
 
 
 def test_leaving_a_pass_closes_its_generators_and_the_next_one_begins(script: Callable[..., Script]) -> None:
