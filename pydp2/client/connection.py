@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydp2.errors import Error, RemoteProtocolError, ServiceLost, ServiceUnreachable
+from pydp2.errors import Error, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Role, client_link
 from pydp2.transport import Line
@@ -49,6 +49,8 @@ class Connection:
                 message, body = m.decode(frames)
                 self._link.received(message)
                 if isinstance(message, m.Closing):
+                    if message.error:
+                        raise from_wire(message.error)
                     raise ServiceLost(f"the service at {self.address} ended: {message.reason}")
                 if isinstance(message, m.Probe):
                     continue

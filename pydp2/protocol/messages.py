@@ -250,9 +250,10 @@ class Probe(Message):
 
 @dataclass(frozen=True, slots=True)
 class Closing(Message):
-    """Server: the service ends, and why."""
+    """Server: the service ends, and why. ``error``: the one that it could not survive ({}: none)."""
 
     reason: str
+    error: Plain
 
 
 MESSAGES: dict[str, type[Message]] = {

@@ -287,11 +287,6 @@ class Front:
                     return False
         return True
 
-    def fail(self, error: Error) -> None:
-        """The service cannot go on: the trainer learns why."""
-        if self._job is not None and self._trainer:
-            self._send(self._trainer, m.Failed(self._job.run, to_wire(error)))
-
     # -- whether they live -----------------------------------------------------------------------------------------
     def watch(self, now: float) -> None:
         """Look whether the trainer is still there, now and then."""
@@ -333,10 +328,10 @@ class Front:
         if link.state is State.NEW:
             self._links.pop(peer, None)
 
-    def close(self, reason: str) -> None:
-        """Tell everybody that the service ends."""
+    def close(self, reason: str, error: Error | None) -> None:
+        """Tell everybody that the service ends: ``error`` is what it could not survive."""
         for peer in list(self._links):
-            self._send(peer, m.Closing(reason))
+            self._send(peer, m.Closing(reason, {} if error is None else to_wire(error)))
 
     def stats(self) -> dict[str, Any]:
         """How it is going, as plain data."""

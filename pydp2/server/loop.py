@@ -282,14 +282,10 @@ class Server:
         sys.stderr.write(f"pydp2: {text}\n")
         sys.stderr.flush()
 
-    def fail(self, error: Error) -> None:
-        """The service cannot go on: tell the trainer why."""
-        self._front.fail(error)
-
-    def close(self, reason: str) -> None:
-        """Tell everybody and end the workers."""
+    def close(self, reason: str, error: Error | None = None) -> None:
+        """Tell everybody, of ``error`` too if that is why, and end the workers."""
         self._coordinator.close()
-        self._front.close(reason)
+        self._front.close(reason, error)
         self._engine.close()
 
     def stats(self) -> dict[str, Any]:

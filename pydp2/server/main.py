@@ -84,6 +84,7 @@ def main(descriptor: int) -> int:
     serving = False  # before that, the program hears of errors and tells of them
     reason = "of an error inside it; look at what it wrote"
     status = 0
+    failed: Error | None = None
     try:
         workers = Hub(zmq, spec.worker_address, -1)
         hubs.append(workers)
@@ -103,15 +104,14 @@ def main(descriptor: int) -> int:
         status = 1
         if serving:
             _tell(reason)
-        if server is not None:
-            server.fail(error)
+        failed = error
         with contextlib.suppress(OSError):
             send_plain(channel, {"error": to_wire(error)})
     except BrokenPipeError:
         reason = "its program is gone"
     finally:
         if server is not None:
-            server.close(reason)
+            server.close(reason, failed)
         else:
             engine.close()
         for hub in hubs:

@@ -18,6 +18,7 @@ import pydp2
 from pydp2.errors import (
     BadSample,
     Error,
+    FileCondemned,
     JobTaken,
     RemoteProtocolError,
     ServiceLost,
@@ -188,7 +189,8 @@ def test_what_cannot_be_a_batch_is_an_error_of_the_other_side(served: Callable[[
     [
         (said(m.Refused(to_wire(JobTaken("another trainer reads this job")))), JobTaken),
         (said(m.Refused({"kind": "Nonsense"})), Error),
-        (said(m.Closing("it ended")), ServiceLost),
+        (said(m.Closing("it ended", {})), ServiceLost),
+        (said(m.Closing("it ended", to_wire(FileCondemned("file a ...")))), FileCondemned),
         (said(m.Stats({})), RemoteProtocolError),
         (said(m.PassEnd(0, 1, 1, 0, True)), RemoteProtocolError),
         (said(m.Welcome({}, {})), RemoteProtocolError),

@@ -94,5 +94,5 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.AskStats(),
     m.Stats({"samples": 1500, "rate": 0.5, "workers": [{"pid": 1}]}),
     m.Probe(),
-    m.Closing("it ended"),
+    m.Closing("it ended", {}),
 )

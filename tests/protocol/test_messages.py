@@ -133,7 +133,7 @@ def test_a_field_too_many_or_too_few_is_refused(message: m.Message) -> None:
         (packed("Message"), "unknown message"),
         (packed("__class__"), "unknown message"),
         (packed("x" * 60_000), "unknown message 'x{40}'$"),
-        (packed("Closing", b"\xff"), "expected str, got bytes"),
+        (packed("Closing", b"\xff", {}), "expected str, got bytes"),
         (b"\x92\xa7Closing\xa2\xff\xfe", "not msgpack: UnicodeDecodeError"),
         (packed("Stats", {1: 2}), "not msgpack"),
         (packed("Stats", {b"a": 2}), "Stats.data: a key that is no text"),
@@ -159,10 +159,10 @@ def test_a_message_without_frames_is_refused() -> None:
 
 
 def test_a_header_larger_than_the_limit_is_refused_before_it_is_decoded() -> None:
-    largest = "a" * (m.HEADER_LIMIT - len(m.encode(m.Closing("a" * 1000))) + 1000)
-    assert m.decode([m.encode(m.Closing(largest))])[0] == m.Closing(largest)
+    largest = "a" * (m.HEADER_LIMIT - len(m.encode(m.Closing("a" * 1000, {}))) + 1000)
+    assert m.decode([m.encode(m.Closing(largest, {}))])[0] == m.Closing(largest, {})
     with pytest.raises(LocalProtocolError, match=r"the header of Closing needs 65537 bytes, .* at most 65536"):
-        m.encode(m.Closing(largest + "a"))
+        m.encode(m.Closing(largest + "a", {}))
     nested = b"\x91" * (100 << 20)  # decoding even its beginning would make thousands of lists
     with little_memory(1 << 16), pytest.raises(RemoteProtocolError, match="at most 65536 are allowed"):
         m.decode([nested])
