@@ -30,6 +30,7 @@ from pydp2.transport import Gone, Hub, Poll
 _TICK = 0.5  # seconds between looks at what no message announces
 _SHOWN = 5  # of each kind of log line, so many are shown in full
 _DUMP_GRACE = 0.3  # seconds for a worker to write its stack before it is killed
+_LAST_WORDS = 2.0  # seconds in which what a worker said before it ended arrives
 _BURST = 32  # batches sent before messages are looked for again
 
 
@@ -80,6 +81,7 @@ class Server:
         self._wakeup = wakeup
         self._wires: dict[int, _Wire] = {}
         self._number: dict[bytes, int] = {}
+        self._unheard: dict[int, float] = {}  # workers that ended, and until when their last words may come
         self._logged: Counter[str] = Counter()
         self._declaration: Declaration | None = None
         self._poll = Poll()
@@ -126,6 +128,9 @@ class Server:
         self._do_rest()
         self._front.watch(now)
         self._watch_samples(now)
+        for worker in [worker for worker, until in self._unheard.items() if now > until]:
+            del self._unheard[worker]
+            self._exited(worker, 0)
         return more
 
     def _asked(self) -> bool:
@@ -146,9 +151,13 @@ class Server:
                 case Started(worker, pid):
                     self._wires.setdefault(worker, _Wire(b"", worker_link(Role.SERVER))).pid = pid
                 case Exited(worker, _, status):
-                    # what it had sent before it died is there already: nothing of it comes later than this
                     self._worker_messages(time.monotonic())
-                    self._exited(worker, status)
+                    wire = self._wires.get(worker)
+                    if status == 0 and (wire is None or wire.link.state in (State.NEW, State.STARTING)):
+                        # it ended in order before it was ready: why, it has said, and that is still under way
+                        self._unheard[worker] = time.monotonic() + _LAST_WORDS
+                    else:
+                        self._exited(worker, status)
 
     def _exited(self, worker: int, status: int) -> None:
         wire = self._wires.pop(worker, None)
