@@ -99,6 +99,11 @@ class Columns:
             known = self._bounds[slot] = tuple(edges)
         return known
 
+    def lengths(self, slot: int) -> Ints:
+        """How many time steps each row has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
+        edges = self.bounds(slot)[self.slots.types[slot].seq_type - 1]
+        return edges[1:] - edges[:-1]
+
     def slice(self, lo: int, hi: int) -> Columns:
         """Rows ``lo`` to ``hi`` (not included) as views; the limits as in Python, but never negative."""
         hi = min(max(hi, 0), self.rows)

@@ -9,6 +9,22 @@ UNBOUNDED = 1 << 62
 
 
 @dataclass(frozen=True)
+class Buckets:
+    """How samples are kept apart by the length of their sequence in a slot (docs/order.md, "Buckets").
+
+    ``bounds``: per bucket the greatest length in it, rising; one bucket more takes what is longer. None: drawn from the
+    first fill, for at most ``count`` buckets. ``automatic``: they are or were drawn so. ``group``: so many batches come
+    from the same bucket, the ones that the ranks of a job get in the same step.
+    """
+
+    slot: int
+    bounds: tuple[int, ...] | None
+    automatic: bool
+    count: int
+    group: int = 1
+
+
+@dataclass(frozen=True)
 class Plan:
     """The options of one pass (docs/order.md). Sizes and levels count weight, not samples.
 
@@ -29,6 +45,7 @@ class Plan:
     everything: bool = False
     last_batch: str = "keep"
     relaxed: bool = False
+    buckets: Buckets | None = None
 
     @property
     def lanes(self) -> int:
@@ -52,7 +69,12 @@ class Plan:
     def level(self, n: int) -> int:
         """T(n): the weight up to which the pool is filled before batch ``n`` is cut."""
         if not self.shuffle and self.pool_size == self.min_pool_size == -1:
-            return self.batch_size  # first in, first out: waiting for more would only delay
-        if self.lower >= UNBOUNDED:
+            level = self.batch_size  # first in, first out: waiting for more would only delay
+        elif self.lower >= UNBOUNDED:
             return UNBOUNDED
-        return min(self.upper, max(self.lower, self.batch_size) + n * self.batch_size)
+        else:
+            level = min(self.upper, max(self.lower, self.batch_size) + n * self.batch_size)
+        if n == 0 and self.buckets is not None and self.buckets.automatic:
+            # What bounds are drawn from is no less than what the buckets may come to hold.
+            return max(level, self.buckets.count * self.buckets.group * self.batch_size)
+        return level

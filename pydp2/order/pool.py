@@ -28,8 +28,19 @@ class Store(Protocol):
         ...
 
 
+_ROW_TABLES = ("_file", "_ordinal", "_weight", "_size")
+
+
 class Pool:
     """Samples by row id, with the picking rules. ``rows`` is in pool order, which is part of the order of a pass."""
+
+    _tables: tuple[str, ...] = _ROW_TABLES
+    bounds: tuple[int, ...] | None = None
+    """Of buckets; None where there are none, or as long as they are not known."""
+    turn = 0
+    """The bucket that the last batch came from, its number and 1; 0: there is none."""
+    longest = 0
+    """The bound of that bucket; 0: it has none."""
 
     def __init__(self, plan: Plan, store: Store) -> None:
         self._plan = plan
@@ -52,8 +63,17 @@ class Pool:
             return len(self._tail) - self._offset
         return len(self.rows)
 
+    @property
+    def exhausted(self) -> bool:
+        """The last batch ended because there was nothing left to take."""
+        return not len(self)
+
     def add(self, file: int, run: Run) -> None:
         """Put the samples of ``run`` at the end of the pool."""
+        self.rows.frombytes(self._enter(file, run).tobytes())
+
+    def _enter(self, file: int, run: Run) -> Rows:
+        """Store the samples of ``run`` and note what is to be known of them; their rows."""
         lo, hi = run.lo, run.hi
         rows = self._store.append(run.columns.slice(lo, hi))
         top = int(rows.max()) + 1
@@ -72,7 +92,7 @@ class Pool:
             self._weight[rows] = weights
             self.weight += int(weights.sum())
             self._uniform = self._uniform and bool((weights == 1).all())
-        self.rows.frombytes(rows.tobytes())
+        return rows
 
     def weights(self, rows: Rows) -> Rows:
         """The weights of samples that are, or just were, in the pool."""
@@ -80,7 +100,7 @@ class Pool:
 
     def _grow(self, top: int) -> None:
         size = max(top, 2 * len(self._file))
-        for name in ("_file", "_ordinal", "_weight", "_size"):
+        for name in self._tables:
             old = getattr(self, name)
             new = np.empty(size, np.int64)
             new[: len(old)] = old
@@ -178,15 +198,20 @@ class Pool:
         """At a batch edge: sort the pool by name once enough was picked, so that a saved pool is a plain set."""
         if self._plan.relaxed or self._tail is not None:
             return False
-        if self._picked < max(SNAPSHOT_MIN, len(self.rows) // 4):
+        if self._picked < max(SNAPSHOT_MIN, len(self) // 4):
             return False
         self._picked = 0
-        if not self._plan.shuffle:
-            return True  # what goes in and out in the order of names is sorted
-        ordered = self._by_name(np.array(self.rows, np.int64))
-        self.rows = array("q")
-        self.rows.frombytes(ordered.tobytes())
+        if self._plan.shuffle:  # else what goes in and out in the order of names is sorted
+            self._sort()
         return True
+
+    def _sort(self) -> None:
+        self.rows = self._sorted(self.rows)
+
+    def _sorted(self, rows: array[int]) -> array[int]:
+        ordered = array("q")
+        ordered.frombytes(self._by_name(np.array(rows, np.int64)).tobytes())
+        return ordered
 
     def names(self) -> bytes:
         """The samples of the pool, which must be in the order of names, as a set."""

@@ -25,7 +25,8 @@ from pydp2.order.source import END, WAIT, Failure, Run, Source
 class Cut:
     """Batch ``index``: rows of the store, their weight, the pool's weight before the cut, rows that only pad.
 
-    ``gone``: how many samples of the tail are gone after it, 0 before the tail.
+    ``gone``: how many samples of the tail are gone after it, 0 before the tail, and with buckets. ``longest``: the bound
+    of its bucket, 0 for none.
     """
 
     index: int
@@ -34,6 +35,7 @@ class Cut:
     pool_weight: int
     padding: int = 0
     gone: int = 0
+    longest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Stream:
         self._source = source
         recalls = {} if saved is None else recalls_of(plan, saved)
         self.merge = (Relaxed if plan.relaxed else Merge)(plan, source, order, saved, recalls)
-        self.pool = Pool(plan, store)
+        self.pool = self._new_pool(store)
         self.index = 0 if saved is None else saved.index
         self.saved = saved
         """The latest point of the pass from which it could be taken up again; None: its start."""
@@ -79,6 +81,9 @@ class Stream:
         self._failed: Failed | None = None
         self.byte_limited = False
         """The byte limit stopped a fill before its level was reached (said once to the user)."""
+
+    def _new_pool(self, store: Store) -> Pool:
+        return Pool(self._plan, store)
 
     def next(self) -> Cut | Blocked | Failed | Done:
         """The next batch, or why there is none now."""
@@ -95,13 +100,12 @@ class Stream:
         plan, before = self._plan, self.pool.weight
         rows, size = self.pool.draw(self.index)
         padding = 0
-        last = self._ended and not len(self.pool)
-        if last and size < plan.batch_size:
+        if self._ended and size < plan.batch_size and self.pool.exhausted:
             if plan.last_batch == "drop":
-                return Done(self.index)
+                return self._cut() if len(self.pool) else Done(self.index)
             if plan.last_batch == "pad":
                 rows, padding = self._pad(rows, size)
-        cut = Cut(self.index, rows, size, before, padding, self.pool.gone)
+        cut = Cut(self.index, rows, size, before, padding, self.pool.gone, self.pool.longest)
         self.index += 1
         if self.pool.snapshot_point():
             self._save(self.pool.names(), ended=False)
@@ -111,8 +115,9 @@ class Stream:
         merge = self.merge
         lanes = [] if ended else merge.positions()
         self.saved = Saved(
-            self.index, pool, ended, 0, merge.next_file, merge.current, merge.left, lanes, self._source.dropped
-        )
+            self.index, pool, ended, 0, merge.next_file, merge.current, merge.left, lanes, self._source.dropped,
+            self.pool.turn,
+        )  # fmt: skip
 
     def _pad(self, rows: Rows, size: int) -> tuple[Rows, int]:
         """``rows`` again from their front until the weight is that of a batch; all-zero weights cannot be padded."""
@@ -154,23 +159,29 @@ class Stream:
             if pool.bytes >= plan.pool_bytes and pool.weight >= plan.batch_size:
                 self.byte_limited = True
                 return None
-            front = self.merge.front()
-            if front is WAIT:
-                return Blocked(self.merge.file)
-            if front is END:
-                self._ended = True
-                self._save(pool.start_tail(), ended=True)
-                return None
-            if isinstance(front, Failure):
-                return self._fail(front.error)
-            assert isinstance(front, Run)
-            too_large = self._too_large(front)
-            if too_large is not None:
-                return self._fail(too_large)
-            front.hi = front.lo + self._room(front, level)
-            file = self.merge.file
-            pool.add(file, front)
-            self.merge.take(front.hi - front.lo)
+            stopped = self._pull(level)
+            if stopped is not None or self._ended:
+                return stopped
+        return None
+
+    def _pull(self, level: int) -> Blocked | Failed | None:
+        """Put what is next in the merge into the pool, as far as there is room for it, or begin the tail."""
+        front = self.merge.front()
+        if front is WAIT:
+            return Blocked(self.merge.file)
+        if front is END:
+            self._ended = True
+            self._save(self.pool.start_tail(), ended=True)
+            return None
+        if isinstance(front, Failure):
+            return self._fail(front.error)
+        assert isinstance(front, Run)
+        too_large = self._too_large(front)
+        if too_large is not None:
+            return self._fail(too_large)
+        front.hi = front.lo + self._room(front, level)
+        self.pool.add(self.merge.file, front)
+        self.merge.take(front.hi - front.lo)
         return None
 
     def _room(self, run: Run, level: int) -> int:

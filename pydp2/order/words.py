@@ -40,6 +40,6 @@ def below(words: npt.NDArray[np.uint64], bound: npt.NDArray[np.uint64]) -> npt.N
     return (((words >> _HALF) * bound) + (((words & _LOW) * bound) >> _HALF)) >> _HALF
 
 
-def permutation(seed: int, pass_id: int, purpose: str, count: int) -> npt.NDArray[np.int64]:
+def permutation(seed: int, pass_id: int, purpose: str, count: int, n: int | None = None) -> npt.NDArray[np.int64]:
     """A permutation of ``range(count)``: the stable argsort of ``count`` words."""
-    return np.argsort(Words(seed, pass_id, purpose).take(count), kind="stable").astype(np.int64, copy=False)
+    return np.argsort(Words(seed, pass_id, purpose, n).take(count), kind="stable").astype(np.int64, copy=False)

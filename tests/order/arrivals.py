@@ -12,20 +12,28 @@ from typing import Any
 import numpy as np
 
 from pydp2.errors import ProviderError
-from pydp2.order import END, WAIT, Blocked, Cut, Done, Failed, Failure, Plan, Run, Stream, file_order
+from pydp2.order import END, WAIT, Blocked, Cut, Done, Failed, Failure, Plan, Run, file_order, stream_of
+from pydp2.order.plan import Buckets
 from pydp2.order.saved import NEVER, Recall, SavedLane
 
 from .oracle import Expected, File, Options, Row
 
+SLOT = 3
+
 
 class Names:
-    """Columns of a chunk, reduced to the names of its samples."""
+    """Columns of a chunk, reduced to the names of its samples, and their lengths in the one slot that has any."""
 
-    def __init__(self, names: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, names: Sequence[tuple[int, int]], lengths: Sequence[int]) -> None:
         self.names = names
+        self._lengths = lengths
 
     def slice(self, lo: int, hi: int) -> Names:
-        return Names(self.names[lo:hi])
+        return Names(self.names[lo:hi], self._lengths[lo:hi])
+
+    def lengths(self, slot: int) -> Any:
+        assert slot == SLOT
+        return np.array(self._lengths, np.int64)
 
 
 class NameStore:
@@ -88,7 +96,7 @@ class Arrivals:
         if rows:
             weights = np.array([row.weight for _, row in rows], np.int64)
             run = Run(
-                Names([(number, y) for y, _ in rows]),
+                Names([(number, y) for y, _ in rows], [row.length for _, row in rows]),
                 0,
                 len(rows),
                 np.array([y for y, _ in rows], np.int64),
@@ -136,8 +144,16 @@ class Arrivals:
         self.finished.append(file)
 
 
-def plan_of(files: Sequence[File], options: Options, pass_id: int = 0, relaxed: bool = False) -> Plan:
-    """The plan that a job makes of these options."""
+def plan_of(
+    files: Sequence[File],
+    options: Options,
+    pass_id: int = 0,
+    relaxed: bool = False,
+    bounds: tuple[int, ...] | None = None,
+) -> Plan:
+    """The plan that a job makes of these options, and of automatic ``bounds`` where it knows them."""
+    automatic = options.bounds is None
+    buckets = Buckets(SLOT, options.bounds or bounds, automatic, options.buckets, options.group)
     return Plan(
         seed=options.seed,
         pass_id=pass_id,
@@ -152,6 +168,7 @@ def plan_of(files: Sequence[File], options: Options, pass_id: int = 0, relaxed: 
         everything=options.cached and options.shuffle and pass_id > 0,
         last_batch=options.last_batch,
         relaxed=relaxed,
+        buckets=buckets if options.buckets else None,
     )
 
 
@@ -164,17 +181,20 @@ def stream(
     chunk: int = 7,
     relaxed: bool = False,
     sizes: list[int] | None = None,
+    bounds: tuple[int, ...] | None = None,
 ) -> Expected:
     """What the stream makes of ``files`` when they arrive as ``timing`` says, in the words of the oracle."""
     random = Random(timing)
-    plan = plan_of(files, options, pass_id, relaxed)
+    plan = plan_of(files, options, pass_id, relaxed, bounds)
     source = Arrivals(files, random, options.skip, chunk)
     store = NameStore(random)
     order = file_order(plan)
-    made = Stream(plan, source, store, order)
+    made = stream_of(plan, source, store, order)
     found = Expected()
     while True:
-        match made.next():
+        outcome = made.next()
+        found.bounds = made.pool.bounds
+        match outcome:
             case Blocked(file):
                 assert file in source.bound
                 for number in {file, *random.sample(range(len(files)), min(2, len(files)))}:

@@ -26,6 +26,7 @@ class Row:
 
     weight: int = 1
     size: int = 8  # bytes of its columns
+    length: int = 0  # of the sequence that buckets go by
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ class Options:
     last_batch: Literal["keep", "drop", "pad"] = "keep"
     cached: bool = False  # the provider asks for CACHE_PASS_IN_MEM
     skip: bool = False  # on_error="skip"
+    buckets: int = 0  # 0: none; else so many, at most
+    bounds: tuple[int, ...] | None = None  # of buckets; None: from the first fill
+    group: int = 1  # batches in a row from one bucket
 
 
 @dataclass
@@ -59,6 +63,7 @@ class Expected:
     pool_weights: list[int] = field(default_factory=list)
     padding: int = 0
     error: tuple[str, int, int] | None = None
+    bounds: tuple[int, ...] | None = None  # of buckets
 
 
 class Refusal(Exception):
@@ -71,8 +76,8 @@ def words(seed: int, pass_id: int, purpose: str, n: int | None = None) -> Callab
     return lambda: int(bits.random_raw())
 
 
-def permutation(seed: int, pass_id: int, purpose: str, count: int) -> list[int]:
-    word = words(seed, pass_id, purpose)
+def permutation(seed: int, pass_id: int, purpose: str, count: int, n: int | None = None) -> list[int]:
+    word = words(seed, pass_id, purpose, n)
     drawn = [word() for _ in range(count)]
     return sorted(range(count), key=drawn.__getitem__)
 
@@ -111,9 +116,18 @@ def merged(files: Sequence[File], options: Options, pass_id: int) -> Iterator[Sa
             lanes.rotate(-1)
 
 
-def expect(files: Sequence[File], options: Options, pass_id: int = 0) -> Expected:
-    """The batches of one pass."""
+def expect(
+    files: Sequence[File], options: Options, pass_id: int = 0, bounds: tuple[int, ...] | None = None
+) -> Expected:
+    """The batches of one pass; ``bounds``: automatic ones that an earlier pass has drawn."""
     found = Expected()
+    if options.buckets:
+        found.bounds = options.bounds or bounds
+        try:
+            _bucketed(files, options, pass_id, found)
+        except Refusal as refusal:
+            found.error = refusal.args
+        return found
     try:
         for weight, batch in _batches(files, options, pass_id):
             total = sum(row.weight for _, _, row in batch)
@@ -126,18 +140,22 @@ def expect(files: Sequence[File], options: Options, pass_id: int = 0) -> Expecte
                 found.batches.pop()
                 found.pool_weights.pop()
             if last and options.last_batch == "pad" and total:
-                i = 0
-                while total < options.batch_size:
-                    names.append(names[i])
-                    total += batch[i % len(batch)][2].weight
-                    i += 1
-                found.padding = i
+                found.padding = _pad(names, batch, options)
     except Refusal as refusal:
         found.error = refusal.args
     return found
 
 
-def _batches(files: Sequence[File], options: Options, pass_id: int) -> Iterator[tuple[int, list[Sample]]]:
+def _pad(names: list[tuple[int, int]], batch: list[Sample], options: Options) -> int:
+    total, i = sum(row.weight for _, _, row in batch), 0
+    while total < options.batch_size:
+        names.append(names[i])
+        total += batch[i % len(batch)][2].weight
+        i += 1
+    return i
+
+
+def _levels(options: Options, pass_id: int) -> tuple[float, float]:
     b = options.batch_size
     most = inf if options.pool_size == -1 else max(options.pool_size, b)
     least = most if options.min_pool_size == -1 else min(options.min_pool_size, most)
@@ -145,6 +163,12 @@ def _batches(files: Sequence[File], options: Options, pass_id: int) -> Iterator[
         most = least = inf
     if not options.shuffle and options.pool_size == options.min_pool_size == -1:
         most = least = b
+    return least, most
+
+
+def _batches(files: Sequence[File], options: Options, pass_id: int) -> Iterator[tuple[int, list[Sample]]]:
+    b = options.batch_size
+    least, most = _levels(options, pass_id)
     source = merged(files, options, pass_id)
     pool: list[Sample] = []
     weight = size = picked = n = 0
@@ -196,3 +220,115 @@ def _cut(pool: list[Sample], word: Callable[[], int] | None, options: Options) -
         batch.append(pool.pop(i))
         total += batch[-1][2].weight
     return batch
+
+
+def _weight(samples: Sequence[Sample]) -> int:
+    return sum(row.weight for _, _, row in samples)
+
+
+def _quantiles(samples: list[Sample], options: Options) -> tuple[int, ...]:
+    """Bounds such that a part of the weight, in equal steps, is not longer than each."""
+    bounds = set()
+    for i in range(1, options.buckets):
+        short = 0
+        for _, _, row in sorted(samples, key=lambda s: s[2].length):
+            short += row.weight
+            if short and short * options.buckets >= i * _weight(samples):
+                bounds.add(max(1, row.length))
+                break
+    return tuple(sorted(bounds))
+
+
+def _bucketed(files: Sequence[File], options: Options, pass_id: int, found: Expected) -> None:
+    """The batches of one pass with buckets, into ``found``."""
+    b, g = options.batch_size, options.group
+    least, most = _levels(options, pass_id)
+    source = merged(files, options, pass_id)
+    lots: list[list[Sample]] = [[]]
+    n = picked = 0
+    turn: int | None = None
+    ended = False
+
+    def put(samples: list[Sample]) -> None:
+        for sample in samples:
+            longer = [bound for bound in found.bounds or () if sample[2].length > bound]
+            lots[len(longer)].append(sample)
+
+    def settle() -> None:
+        everything = lots[0]
+        if found.bounds is None:
+            found.bounds = _quantiles(everything, options)
+        lots[:] = [[] for _ in range(len(found.bounds) + 1)]
+        put(everything)
+
+    def sure(lot: list[Sample], batches: int) -> bool:
+        """Whether the lot gives so many batches, however the picks fall: each may exceed by what its last one weighs."""
+        waste = sorted((row.weight for _, _, row in lot), reverse=True)[: batches - 1]
+        if _weight(lot) < batches * b:
+            return False
+        return not options.can_over or _weight(lot) - sum(waste) > batches * (b - 1)
+
+    if found.bounds is not None:
+        settle()
+    while True:
+        level = min(most, max(least, b) + n * b)
+        if n == 0 and options.bounds is None:
+            level = max(level, options.buckets * g * b)
+        left = g - n % g
+        if left == g:
+            turn = None
+        while not ended:
+            everything = [sample for lot in lots for sample in lot]
+            weight, size = _weight(everything), sum(row.size for _, _, row in everything)
+            if weight >= level or (size >= options.pool_bytes and weight >= b):
+                if found.bounds is None:
+                    settle()
+                if turn is not None and _weight(lots[turn]) >= b:
+                    break
+                if any(sure(lot, left) for lot in lots):
+                    break
+                if size >= options.pool_bytes and any(_weight(lot) >= b for lot in lots):
+                    break
+            sample = next(source, None)
+            if sample is None:
+                ended = True
+                if found.bounds is None:
+                    settle()
+                for k, lot in enumerate(lots):
+                    lot.sort(key=lambda s: s[:2])
+                    if options.shuffle:
+                        lot[:] = [lot[i] for i in permutation(options.seed, pass_id, "tail", len(lot), k)]
+                break
+            number, y, row = sample
+            if row.size > options.pool_bytes or (row.weight > b and not options.can_over):
+                raise Refusal("too large", number, y)
+            put([sample])
+        if not any(lots):
+            return
+        weight = sum(_weight(lot) for lot in lots)
+        if turn is None or _weight(lots[turn]) < b:
+            some = [k for k, lot in enumerate(lots) if sure(lot, left)]
+            some = some or [k for k, lot in enumerate(lots) if _weight(lot) >= b]
+            some = some or [k for k, lot in enumerate(lots) if lot]
+            if options.shuffle:
+                tickets = [k for k in some for _ in range(_weight(lots[k]))]
+                word = words(options.seed, pass_id, "bucket", n)()
+                turn = tickets[word * len(tickets) >> 64] if tickets else some[0]
+            else:
+                turn = min(some, key=lambda k: lots[k][0][:2])
+        picks = words(options.seed, pass_id, "pick", n) if options.shuffle and not ended else None
+        batch = _cut(lots[turn], picks, options)
+        names = [sample[:2] for sample in batch]
+        if ended and _weight(batch) < b and not lots[turn]:
+            if options.last_batch == "drop":
+                continue
+            if options.last_batch == "pad" and _weight(batch):
+                found.padding += _pad(names, batch, options)
+        found.batches.append(names)
+        found.pool_weights.append(weight)
+        n += 1
+        picked += len(batch)
+        if not ended and picked >= max(SNAPSHOT, sum(map(len, lots)) // 4):
+            picked = 0
+            for lot in lots:
+                lot.sort(key=lambda s: s[:2])

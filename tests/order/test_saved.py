@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pydp2.errors import OptionError
 from pydp2.inputs import names
-from pydp2.order import Blocked, Cut, Done, Plan, Stream, file_order
+from pydp2.order import Blocked, Cut, Done, Plan, file_order, stream_of
 from pydp2.order.saved import Saved
 
 from .arrivals import Arrivals, NameStore, plan_of
@@ -30,7 +30,7 @@ def run(
     """All batches from ``saved`` on, the point after each, and the source."""
     random = Random(timing)
     source, store = Arrivals(files, random, True, 7), NameStore(random)
-    stream = Stream(plan, source, store, file_order(plan), saved)
+    stream = stream_of(plan, source, store, file_order(plan), saved)
     made: Made = []
     points: list[Saved | None] = []
     while True:
@@ -40,7 +40,7 @@ def run(
             case Cut(index, rows, size, pool_weight, padding, gone):
                 made.append((index, store.take(rows, padding), size, pool_weight, padding))
                 point = stream.saved
-                if point is not None and point.ended:
+                if point is not None and point.ended and gone:
                     point = replace(point, index=index + 1, offset=gone)
                 points.append(point)
             case Done():
