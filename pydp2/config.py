@@ -22,9 +22,7 @@ elsewhere: see docs/semantics.md. A configuration file::
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import math
-import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -33,22 +31,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydp2.errors import Error, OptionError, OptionTypeError
+from pydp2.values import bind_address, bucket_bounds, number_of_bytes, shown, slot
 
 Check = Callable[[str, Any], Any]
 """(option name, value given) -> the value in its plain form, or an OptionError or OptionTypeError."""
-
-_UNITS = {"": 1, "B": 1} | {
-    prefix + unit: base**power
-    for power, prefix in enumerate("KMGT", 1)
-    for unit, base in (("B", 1000), ("IB", 1024))
-}  # fmt: skip
-_IPC_LIMIT = 107  # sun_path holds 108 bytes, the last one a NUL
 
 
 def _whole(low: int, high: int | None = None) -> Check:
     def check(name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, Integral):
-            raise OptionTypeError(f"{name} must be a whole number, got {_shown(value)}")
+            raise OptionTypeError(f"{name} must be a whole number, got {shown(value)}")
         number = int(value)
         if number < low or (high is not None and number >= high):
             limits = f"at least {low}" if high is None else f"at least {low} and below {high}"
@@ -66,7 +58,7 @@ class _Choice:
         if value not in self.allowed or not isinstance(value, str):
             kind = OptionError if isinstance(value, str) else OptionTypeError
             near = _did_you_mean(value, self.allowed)
-            raise kind(f"{name} must be {_listed(self.allowed)}, got {_shown(value)}{near}")
+            raise kind(f"{name} must be {_listed(self.allowed)}, got {shown(value)}{near}")
         return value
 
 
@@ -76,13 +68,13 @@ def _or_none(inner: Check) -> Check:
 
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise OptionTypeError(f"{name} must be True, False or None, got {_shown(value)}")
+        raise OptionTypeError(f"{name} must be True, False or None, got {shown(value)}")
     return value
 
 
 def _seconds(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise OptionTypeError(f"{name} must be a number of seconds or None, got {_shown(value)}")
+        raise OptionTypeError(f"{name} must be a number of seconds or None, got {shown(value)}")
     number = float(value)
     if not (0 < number < math.inf):
         raise OptionError(f"{name} must be more than 0 seconds, got {number:g}; leave it out for no limit")
@@ -91,75 +83,11 @@ def _seconds(name: str, value: Any) -> float:
 
 def _names(name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
-        raise OptionTypeError(f"{name} must be a list of slot names, got {_shown(value)}")
+        raise OptionTypeError(f"{name} must be a list of slot names, got {shown(value)}")
     double = [v for i, v in enumerate(value) if v in value[:i]]
     if double:
         raise OptionError(f"{name} must name each slot once, got {double[0]!r} twice")
     return tuple(value)
-
-
-def number_of_bytes(name: str, value: Any) -> int:
-    """``value`` in bytes: a whole number of them, or text such as ``"2GiB"`` (kB, MB, GB, TB and KiB, MiB, GiB, TiB).
-
-    Raises:
-        OptionTypeError: neither a whole number nor a text.
-        OptionError: no such unit, or less than one byte; ``name`` stands in the message.
-    """
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
-        unit = _UNITS.get(match[2].upper()) if match else None
-        if match is None or unit is None:
-            raise OptionError(f'{name} must be a size like "512MiB", "2GiB" or "1.5GB", or bytes, got {value!r}')
-        value = int(float(match[1]) * unit)
-    elif isinstance(value, bool) or not isinstance(value, Integral):
-        raise OptionTypeError(f'{name} must be a whole number of bytes or a text like "2GiB", got {_shown(value)}')
-    if value < 1:
-        raise OptionError(f"{name} must be at least one byte, got {value}")
-    return int(value)
-
-
-def bind_address(name: str, value: Any) -> str:
-    """An address to serve at: ``ipc://PATH``, or ``tcp://HOST:PORT`` with a loopback host (port 0 or ``*``: any).
-
-    Raises:
-        OptionTypeError: not a text.
-        OptionError: malformed, a path too long for a socket, or not loopback.
-    """
-    if not isinstance(value, str):
-        raise OptionTypeError(f"{name} must be a text like ipc:///tmp/a or tcp://127.0.0.1:5555, got {_shown(value)}")
-    scheme, separator, rest = value.partition("://")
-    if separator and scheme == "ipc":
-        return _ipc_address(name, value, rest)
-    if separator and scheme == "tcp":
-        return _tcp_address(name, value, rest)
-    raise OptionError(f"{name} must be ipc://PATH or tcp://127.0.0.1:PORT, got {value!r}")
-
-
-def _ipc_address(name: str, value: str, path: str) -> str:
-    if not path or path[0] in "@*" or "\0" in path:
-        raise OptionError(f"{name} must be ipc:// and the path of a socket, got {value!r}; without it, one is made")
-    if len(path.encode("utf-8", "surrogateescape")) > _IPC_LIMIT:
-        raise OptionError(
-            f"{name} must have a path of at most {_IPC_LIMIT} bytes, got {len(path)} characters: {value!r}"
-        )
-    return value
-
-
-def _tcp_address(name: str, value: str, rest: str) -> str:
-    host, colon, port = rest.rpartition(":")
-    if not colon or not host or not (port == "*" or (port.isascii() and port.isdigit() and int(port) < 1 << 16)):
-        raise OptionError(f"{name} must be tcp://HOST:PORT with a port below 65536 (0 or * for any), got {value!r}")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    try:
-        loopback = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise OptionError(
-            f"{name} must be on this machine's loopback (127.0.0.1, ::1 or localhost), got {value!r}; "
-            "serving other hosts needs keys, and there are none yet: forward the port over ssh instead"
-        )
-    return f"tcp://127.0.0.1:{port}" if bare == "localhost" else value
 
 
 def _option(check: Check, text: str, default: Any = MISSING) -> Any:
@@ -175,7 +103,7 @@ class _Options:
             value = getattr(self, f.name)
             plain = f.metadata["check"](f.name, value)
             if type(plain) is not type(value) or plain != value:
-                raise OptionTypeError(f"{f.name} must be given as {plain!r}, got {_shown(value)}")
+                raise OptionTypeError(f"{f.name} must be given as {plain!r}, got {shown(value)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +134,25 @@ class JobOptions(_Options):
     pool_bytes: int = _option(number_of_bytes, "most bytes waiting in the pool; part of the order", 1 << 30)
     last_batch: str = _option(_Choice(("keep", "drop", "pad")), "what becomes of a last smaller batch", "keep")
     prefetch: int = _option(_whole(1), "batches ready at the client", 2)
+    bucket_by: str | int | None = _option(
+        _or_none(slot), "sequence slot by whose length samples are batched: its name or number", None
+    )
+    bucket_bounds: tuple[int, ...] | None = _option(
+        _or_none(bucket_bounds), "the greatest length in each bucket; default: drawn from the first fill", None
+    )
+    num_buckets: int | None = _option(
+        _or_none(_whole(2, 1001)), "how many buckets at most, where bounds are drawn; default: 8", None
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name in ("bucket_bounds", "num_buckets") if getattr(self, name) is not None]
+        if given and self.bucket_by is None:
+            raise OptionError(f"{given[0]} needs bucket_by, the slot whose length it is about")
+        if len(given) == 2:
+            raise OptionError(
+                "bucket_bounds and num_buckets cannot both be given: bounds say how many buckets there are"
+            )
 
 
 class Option(NamedTuple):
@@ -348,7 +295,7 @@ def _config(file: Path, document: dict[str, Any], side: str) -> Config:
         _check_key(key, _TOP, "at the top of the file")
         if not isinstance(value, _TOP[key]):
             form = f"a table, written [{key}]" if _TOP[key] is dict else "a text"
-            raise OptionTypeError(f"{key} must be {form}, got {_shown(value)}")
+            raise OptionTypeError(f"{key} must be {form}, got {shown(value)}")
     for name in _SIDES:
         for key in document.get(name, {}):
             _check_key(key, ("list",), f"in [{name}]")
@@ -366,7 +313,7 @@ def _config(file: Path, document: dict[str, Any], side: str) -> Config:
     listed = document.get(side, {}).get("list")
     if not (isinstance(listed, str) and listed):
         kind = OptionError if listed in (None, "") else OptionTypeError
-        raise kind(f'the {side} side needs list = "…" in [{side}], got {_shown(listed)}')
+        raise kind(f'the {side} side needs list = "…" in [{side}], got {shown(listed)}')
     args = document.get("args", {})
     return Config(root, root / listed, document["provider"], args, side == "train", **tables)
 
@@ -392,7 +339,3 @@ def _did_you_mean(name: object, known: Collection[str]) -> str:
 def _listed(names: Collection[str]) -> str:
     *most, last = (repr(name) for name in names)
     return f"{', '.join(most)} or {last}"
-
-
-def _shown(value: object) -> str:
-    return f"{value!r:.80}" if value is None else f"{value!r:.80} ({type(value).__name__})"

@@ -17,14 +17,13 @@ from pydp2.config import (
     Config,
     JobOptions,
     ServiceOptions,
-    bind_address,
     check_options,
     job_options,
     load_config,
-    number_of_bytes,
     service_options,
 )
 from pydp2.errors import OptionError, OptionTypeError
+from pydp2.values import bind_address, number_of_bytes
 
 
 def test_defaults_are_as_documented() -> None:
@@ -40,6 +39,9 @@ def test_defaults_are_as_documented() -> None:
         pool_bytes=1 << 30,
         last_batch="keep",
         prefetch=2,
+        bucket_by=None,
+        bucket_bounds=None,
+        num_buckets=None,
     )
 
 
@@ -49,6 +51,7 @@ def test_the_tables_say_name_help_and_default() -> None:
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",
+        "bucket_by", "bucket_bounds", "num_buckets",
     }  # fmt: skip
     for name, option in {**SERVICE_OPTIONS, **JOB_OPTIONS}.items():
         assert option.help, name
@@ -68,6 +71,17 @@ def test_options_are_given_in_several_forms_and_held_in_one() -> None:
     assert given.bind == "tcp://127.0.0.1:0"
     job = job_options(batch_size=1, seed=2**64 - 1, shuffle=False, order="relaxed", pool_bytes="10 kB", prefetch=1)
     assert (job.seed, job.shuffle, job.order, job.pool_bytes) == (2**64 - 1, False, "relaxed", 10_000)
+    job = job_options(batch_size=1, bucket_by="words", bucket_bounds=[8, np.int32(16)])
+    assert (job.bucket_by, job.bucket_bounds, job.num_buckets) == ("words", (8, 16), None)
+    assert job_options(batch_size=1, bucket_by=np.int64(2), num_buckets=4).bucket_by == 2
+
+
+def test_options_of_buckets_need_their_slot_and_not_each_other() -> None:
+    for given in ({"bucket_bounds": [8]}, {"num_buckets": 4}):
+        with pytest.raises(OptionError, match=f"{next(iter(given))} needs bucket_by, the slot"):
+            job_options(batch_size=1, **given)
+    with pytest.raises(OptionError, match="bucket_bounds and num_buckets cannot both be given"):
+        job_options(batch_size=1, bucket_by="words", bucket_bounds=[8], num_buckets=4)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +105,15 @@ def test_options_are_given_in_several_forms_and_held_in_one() -> None:
         ("pool_bytes", None, OptionTypeError, "bytes"),
         ("last_batch", "discard", OptionError, "'keep', 'drop' or 'pad', got 'discard'"),
         ("prefetch", 0, OptionError, "prefetch must be at least 1"),
+        ("bucket_by", 1.5, OptionTypeError, "must be the name or the number of a slot, got 1.5"),
+        ("bucket_by", True, OptionTypeError, "must be the name or the number of a slot"),
+        ("bucket_by", -1, OptionError, "must be the number of a slot, from 0, got -1"),
+        ("bucket_bounds", 8, OptionTypeError, r"must be a list of lengths like \[8, 16, 32\], got 8"),
+        ("bucket_bounds", [8, "9"], OptionTypeError, "must be a list of lengths"),
+        ("bucket_bounds", [], OptionError, "must have from 1 to 1000 lengths, got 0"),
+        ("bucket_bounds", [8, 8], OptionError, r"must rise .* greater than the one before, got \[8, 8\]"),
+        ("bucket_bounds", [0, 8], OptionError, "must rise from 1 or more"),
+        ("num_buckets", 1, OptionError, "num_buckets must be at least 2"),
         ("workers", 0, OptionError, "workers must be at least 1"),
         ("workers", "all", OptionTypeError, "workers must be a whole number"),
         ("memory_limit", "2 gallons", OptionError, "memory_limit must be a size like .*, got '2 gallons'"),

@@ -22,7 +22,7 @@ import pytest
 from pydp2_cli import main
 
 import pydp2
-from pydp2.config import JOB_OPTIONS, SERVICE_OPTIONS, Option, number_of_bytes
+from pydp2.config import JOB_OPTIONS, SERVICE_OPTIONS, Option
 from pydp2.engine import output
 from pydp2.order.files import TURNS
 from pydp2.order.pool import SNAPSHOT_MIN
@@ -30,6 +30,7 @@ from pydp2.order.words import ORDER_VERSION
 from pydp2.protocol import messages, moves, plain, ranges
 from pydp2.providers.decorator import provider
 from pydp2.server.ledger import DEATHS
+from pydp2.values import number_of_bytes
 from pydp2.worker import builder
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,7 +23,6 @@ from pydp2.config import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,
     JobOptions,
-    bind_address,
     check_options,
     job_options,
     service_options,
@@ -33,6 +32,7 @@ from pydp2.files import FileList
 from pydp2.protocol import plain
 from pydp2.providers import Provider, address_of
 from pydp2.server.spec import ServiceSpec, receive_plain, send_spec
+from pydp2.values import bind_address
 from pydp2.worker.main import IN_WORKER
 
 _END = 4.0  # seconds that a service has to end in order

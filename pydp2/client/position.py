@@ -29,12 +29,18 @@ class Point:
 
 @dataclass(slots=True)
 class Position:
-    """Before batch ``batch`` of pass ``pass_id``. ``facts``: ``[file, ordinal, reason]`` of files that ended early."""
+    """Before batch ``batch`` of pass ``pass_id``. ``facts``: ``[file, ordinal, reason]`` of files that ended early.
+    ``buckets``: their "bounds", and in the middle of a pass the "group" of batches that come from one."""
 
     pass_id: int = 0
     batch: int = 0
     point: Point | None = None
     facts: list[list[Any]] = field(default_factory=list)
+    buckets: dict[str, Any] = field(default_factory=dict)
+
+    def next_pass(self) -> Position:
+        """Before the pass that follows. Bounds of buckets stay as they are."""
+        return Position(self.pass_id + 1, buckets={k: v for k, v in self.buckets.items() if k == "bounds"})
 
     def to_state(self, fits: Mapping[str, Any]) -> dict[str, Any]:
         """As plain data for a trainer's checkpoint."""
@@ -44,6 +50,7 @@ class Position:
         return {
             "version": VERSION, "fits": dict(fits), "pass": self.pass_id, "batch": self.batch,
             "facts": [list(fact) for fact in self.facts], "point": point,
+            **({"buckets": dict(self.buckets)} if self.buckets else {}),
         }  # fmt: skip
 
     @classmethod
@@ -63,7 +70,8 @@ class Position:
                 saved = {key: value for key, value in point.items() if key != "pool"}
                 point = Point(saved, names.from_text(point["pool"]))
             facts = [[_whole(file), _whole(y), str(reason)] for file, y, reason in state["facts"]]
-            position = cls(_whole(state["pass"]), _whole(state["batch"]), point, facts)
+            buckets = _buckets(state.get("buckets", {}))
+            position = cls(_whole(state["pass"]), _whole(state["batch"]), point, facts, buckets)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateMismatch(f"the state cannot be read ({type(error).__name__}: {error}): it is damaged") from None
         if differs:
@@ -91,6 +99,15 @@ def _differences(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collect
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _buckets(value: Mapping[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    if "bounds" in value:
+        plain["bounds"] = [_whole(bound) for bound in value["bounds"]]
+    if "group" in value:
+        plain["group"] = _whole(value["group"])
+    return plain
 
 
 def _whole(value: Any) -> int:

@@ -91,13 +91,14 @@ class Client:
                 "close() its iterator, before the next pass begins"
             )
         if not self._between:
-            self._position = Position(self._position.pass_id + 1)  # the one before was left
+            self._position = self._position.next_pass()  # the one before was left
         self._between = False
         self._run += 1
         at = self._position
         one = Pass(self, self._run, at.pass_id)
         point, pool = ({}, b"") if at.point is None else (at.point.saved, at.point.pool)
-        begin = m.BeginPass(self._run, at.pass_id, at.batch, self._prefetch, point, [list(fact) for fact in at.facts])
+        facts = [list(fact) for fact in at.facts]
+        begin = m.BeginPass(self._run, at.pass_id, at.batch, self._prefetch, point, facts, at.buckets)
         self._connection.send(begin, [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)])
         self._left_at = None
         self._current = weakref.ref(one)
@@ -189,7 +190,7 @@ class Client:
                     self._connection.send(m.Need(run, 1, int(waited * 1e6), int(worked * 1e6)))
                     return batch
                 case m.PassEnd() if message.run == run:
-                    self._position = Position(self._position.pass_id + 1)
+                    self._position = self._position.next_pass()
                     self._between = True
                     self._length = message.batches if message.uniform else None
                     return None
@@ -213,10 +214,11 @@ class Client:
         at = self._position
         if head.saved:
             at.point = Point(head.saved, pool)
-        if at.point is not None and at.point.saved.get("ended"):
+        if at.point is not None and at.point.saved.get("ended") and head.gone:
             at.point = Point({**at.point.saved, "index": head.index + 1, "offset": head.gone}, at.point.pool)
         at.facts = at.facts + head.facts
         at.batch = head.index + 1
+        at.buckets = {key: value for key, value in head.bucket.items() if key != "longest"}
         self.samples += head.rows - head.padding
         return Batch(
             columns,
@@ -225,6 +227,7 @@ class Client:
             size=head.size,
             pool_weight=head.pool_weight,
             padding=head.padding,
+            bucket=head.bucket.get("longest") or None,
         )
 
     def _leave(self, run: int) -> None:

@@ -123,13 +123,22 @@ class Batch:
     gives the values in slot order (``pixel, label = batch``); ``keys()`` and ``items()`` with the names, or the
     positions where slots have no names. ``len(batch)``: rows. ``size``: their weight. ``pass_id``, ``index``: which
     batch of which pass. ``pool_weight``: weight that waited in the pool when the batch was cut. ``padding``: how many
-    of the last rows only fill the batch up. See docs/semantics.md.
+    of the last rows only fill the batch up. ``bucket``: with ``bucket_by``, the greatest length in the bucket that the
+    batch came from, and None for the bucket of what is longer than all bounds. See docs/semantics.md.
     """
 
-    __slots__ = ("_columns", "_values", "index", "padding", "pass_id", "pool_weight", "size")
+    __slots__ = ("_columns", "_values", "bucket", "index", "padding", "pass_id", "pool_weight", "size")
 
     def __init__(
-        self, columns: Columns, *, pass_id: int, index: int, size: int, pool_weight: int = 0, padding: int = 0
+        self,
+        columns: Columns,
+        *,
+        pass_id: int,
+        index: int,
+        size: int,
+        pool_weight: int = 0,
+        padding: int = 0,
+        bucket: int | None = None,
     ) -> None:
         self._columns = columns
         self._values: list[Value | None] = [None] * len(columns.slots)
@@ -138,6 +147,7 @@ class Batch:
         self.size = size
         self.pool_weight = pool_weight
         self.padding = padding
+        self.bucket = bucket
 
     def __len__(self) -> int:
         return self._columns.rows

@@ -1,7 +1,8 @@
 """The order of a pass as pure rules: which file, which sample, which batch. No IO, no clock, no generator state.
 
 ``words`` (random words) < ``files`` (file order and turns) < ``merge`` (lanes) < ``pool`` (pick, tail) < ``stream``
-(fill, batches) < ``buckets`` (batches of samples alike in length). The rules and the reasons for them stand in docs/order.md.
+(fill, batches) < ``buckets`` (batches of samples alike in length). The rules and the reasons for them stand in
+docs/order.md.
 """
 
 from pydp2.order.buckets import stream_of

@@ -88,20 +88,27 @@ class BucketPool(Pool):
     def add(self, file: int, run: Run) -> None:
         """Put the samples of ``run`` at the ends of their lots."""
         rows = self._enter(file, run)
-        self._length[rows] = run.columns.lengths(self._buckets.slot)[run.lo : run.hi]
+        self._length[rows] = self._lengths(run)
         self._count += len(rows)
         self._deal(rows)
 
     def _deal(self, rows: Rows) -> None:
         """Put ``rows`` into their lots, in this order."""
-        numbers = self.number(self._length[rows])
+        numbers = self._number(self._length[rows])
         for k in np.unique(numbers).tolist():
             mine = rows[numbers == k]
             self._lots[k].rows.frombytes(mine.tobytes())
             self._lots[k].weight += int(self._weight[mine].sum())
 
-    def number(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The buckets of samples of these ``lengths``, by number."""
+    def numbers(self, run: Run) -> npt.NDArray[np.int64]:
+        """The buckets of the samples of ``run``, by number."""
+        return self._number(self._lengths(run))
+
+    def _lengths(self, run: Run) -> npt.NDArray[np.int64]:
+        lengths: npt.NDArray[np.int64] = run.columns.lengths(self._buckets.slot)
+        return lengths[run.lo : run.hi]
+
+    def _number(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.searchsorted(np.array(self.bounds or (), np.int64), lengths)
 
     def settle(self) -> None:
@@ -237,18 +244,18 @@ class BucketStream(Stream):
             self.pool.turn = saved.bucket
 
     def _new_pool(self, store: Store) -> Pool:
-        assert self._plan.buckets is not None
-        return BucketPool(self._plan, store, self._plan.buckets)
+        assert self.plan.buckets is not None
+        return BucketPool(self.plan, store, self.plan.buckets)
 
     def _fill(self) -> Blocked | Failed | None:
-        """As without buckets; then on, until a lot can fill the group, or at least a batch where bytes are the limit."""
+        """As without buckets; then on until a lot can fill the group, or a batch at least where bytes are the limit."""
         stopped = super()._fill()
         if stopped is not None or self._ended:
             return stopped
         pool = self.pool
         pool.settle()
         while not self._ended and not pool.able(self.index):
-            if pool.bytes >= self._plan.pool_bytes and max(pool.weights_of_lots()) >= self._plan.batch_size:
+            if pool.bytes >= self.plan.pool_bytes and max(pool.weights_of_lots()) >= self.plan.batch_size:
                 self.byte_limited = True
                 return None
             stopped = self._pull(_GATHER)
@@ -259,10 +266,10 @@ class BucketStream(Stream):
     def _room(self, run: Run, level: int) -> int:
         if level != _GATHER:
             return super()._room(run, level)
-        plan, pool = self._plan, self.pool
+        plan, pool = self.plan, self.pool
         need = pool.left(self.index) * plan.batch_size
         waiting, size = pool.weights_of_lots(), pool.bytes
-        numbers = pool.number(run.columns.lengths(plan.buckets.slot)[run.lo : run.hi]).tolist()
+        numbers = pool.numbers(run).tolist()
         sizes = run.sizes[run.lo : run.hi].tolist()
         weights = [1] * len(sizes) if run.weights is None else run.weights[run.lo : run.hi].tolist()
         full = max(waiting) >= plan.batch_size

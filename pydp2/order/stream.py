@@ -25,8 +25,8 @@ from pydp2.order.source import END, WAIT, Failure, Run, Source
 class Cut:
     """Batch ``index``: rows of the store, their weight, the pool's weight before the cut, rows that only pad.
 
-    ``gone``: how many samples of the tail are gone after it, 0 before the tail, and with buckets. ``longest``: the bound
-    of its bucket, 0 for none.
+    ``gone``: how many samples of the tail are gone after it, 0 before the tail, and with buckets. ``longest``: the
+    bound of its bucket, 0 for none.
     """
 
     index: int
@@ -68,7 +68,7 @@ class Stream:
     def __init__(
         self, plan: Plan, source: Source, store: Store, order: npt.NDArray[np.int64], saved: Saved | None = None
     ) -> None:
-        self._plan = plan
+        self.plan = plan
         self._source = source
         recalls = {} if saved is None else recalls_of(plan, saved)
         self.merge = (Relaxed if plan.relaxed else Merge)(plan, source, order, saved, recalls)
@@ -83,7 +83,7 @@ class Stream:
         """The byte limit stopped a fill before its level was reached (said once to the user)."""
 
     def _new_pool(self, store: Store) -> Pool:
-        return Pool(self._plan, store)
+        return Pool(self.plan, store)
 
     def next(self) -> Cut | Blocked | Failed | Done:
         """The next batch, or why there is none now."""
@@ -97,7 +97,7 @@ class Stream:
         return self._cut()
 
     def _cut(self) -> Cut | Done:
-        plan, before = self._plan, self.pool.weight
+        plan, before = self.plan, self.pool.weight
         rows, size = self.pool.draw(self.index)
         padding = 0
         if self._ended and size < plan.batch_size and self.pool.exhausted:
@@ -124,7 +124,7 @@ class Stream:
         weights = self.pool.weights(rows)
         if size == 0:
             return rows, 0
-        missing = self._plan.batch_size - size
+        missing = self.plan.batch_size - size
         cycles = -(-missing // size)
         ahead = np.cumsum(np.tile(weights, cycles))
         extra = int(np.searchsorted(ahead, missing)) + 1
@@ -153,7 +153,7 @@ class Stream:
         """Pull from the merge until the level or the byte limit is reached or it has no more."""
         if self._ended:
             return None
-        pool, plan = self.pool, self._plan
+        pool, plan = self.pool, self.plan
         level = plan.level(self.index)
         while pool.weight < level:
             if pool.bytes >= plan.pool_bytes and pool.weight >= plan.batch_size:
@@ -187,7 +187,7 @@ class Stream:
     def _room(self, run: Run, level: int) -> int:
         """How many samples of ``run`` may be pulled before one of the limits is met, at least 1."""
         count = run.hi - run.lo
-        pool, plan = self.pool, self._plan
+        pool, plan = self.pool, self.plan
         if run.weights is None:
             weights: npt.NDArray[np.int64] | None = None
             count = min(count, level - pool.weight)
@@ -209,7 +209,7 @@ class Stream:
 
     def _too_large(self, run: Run) -> Error | None:
         """An error for the first sample of ``run`` that no batch or no pool can hold, if it is the next one."""
-        plan = self._plan
+        plan = self.plan
         refused = run.sizes[run.lo : run.hi] > plan.pool_bytes
         if run.weights is not None and not plan.can_over_batch_size:
             refused = refused | (run.weights[run.lo : run.hi] > plan.batch_size)

@@ -9,7 +9,7 @@ wire").
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias, cast
 
 import msgpack
@@ -158,7 +158,7 @@ class BeginPass(Message):
 
     ``run`` numbers what a client asked for: everything about it carries this number. ``saved`` is the point from which
     the pass is taken up ({}: its start), its pool the raw frames, each of at most 64 KiB; ``facts`` are
-    ``[file, ordinal, reason]``.
+    ``[file, ordinal, reason]``; ``buckets``: what the last batch said of them, "bounds" and, in its pass, "group".
     """
 
     has_body: ClassVar[bool] = True
@@ -168,6 +168,7 @@ class BeginPass(Message):
     credit: int
     saved: Plain
     facts: list[Any]
+    buckets: Plain = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,8 @@ class BatchHead(Message):
     """Server: batch ``index``; its columns are the frames.
 
     ``saved`` is a new point from which the pass can be taken up ({}: none), its pool then the last frame. ``gone``: how
-    many samples of the tail are gone after this batch. ``facts``: those that are new.
+    many samples of the tail are gone after this batch. ``facts``: those that are new. ``bucket``: "longest", the bound
+    of its bucket (0: none), the "bounds" of all, and the "group" of batches that come from one; {} without buckets.
     """
 
     has_body: ClassVar[bool] = True
@@ -205,6 +207,7 @@ class BatchHead(Message):
     gone: int
     saved: Plain
     facts: list[Any]
+    bucket: Plain = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

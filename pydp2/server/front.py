@@ -19,6 +19,7 @@ from pydp2.order.words import ORDER_VERSION
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Link, Role, State, client_link
 from pydp2.server.actions import Action, Log
+from pydp2.server.buckets import chosen, fits
 from pydp2.server.coordinator import Coordinator
 from pydp2.server.job import Broke, Job, JobPlan, Over, Ready
 from pydp2.server.spec import ServiceSpec
@@ -192,6 +193,7 @@ class Front:
             **{name: getattr(plan, name) for name in ("shuffle", *_PLAN)},
             **{name: declared[name] for name in declared if name not in ("shuffle", "slots")},
             "slots": blake2b(repr(declared["slots"]).encode(), digest_size=8).hexdigest(),
+            **fits(plan.buckets, self._declaration.slots),
         }
 
     def _plan(self, options: dict[str, Any]) -> JobPlan:
@@ -203,7 +205,8 @@ class Front:
             )
         assert self._declaration is not None
         shuffle = self._declaration.shuffle if given.shuffle is None else given.shuffle
-        return JobPlan(shuffle=shuffle, **{name: getattr(given, name) for name in _PLAN})
+        buckets = chosen(given, self._declaration.slots)
+        return JobPlan(shuffle=shuffle, buckets=buckets, **{name: getattr(given, name) for name in _PLAN})
 
     def _label(self, file: int) -> str:
         return self._files[file]
@@ -220,7 +223,10 @@ class Front:
         try:
             saved = Saved.from_wire(begin.saved, b"".join(body), len(self._files)) if begin.saved else None
             facts = {f[0]: (f[1], f[2]) for f in (_fact(fact, len(self._files)) for fact in begin.facts)}
-            reading = job.begin(begin.run, begin.pass_id, begin.credit, batch=begin.batch, saved=saved, facts=facts)
+            reading = job.begin(
+                begin.run, begin.pass_id, begin.credit, batch=begin.batch, saved=saved, facts=facts,
+                buckets=begin.buckets,
+            )  # fmt: skip
         except Error as error:
             self._send(self._trainer, m.Failed(begin.run, to_wire(error)))
             job.run = begin.run
@@ -261,7 +267,7 @@ class Front:
                 case Ready(cut, columns, point, facts):
                     head = m.BatchHead(
                         job.run, cut.index, columns.rows, cut.size, cut.pool_weight, cut.padding, cut.gone,
-                        {} if point is None else point.to_wire(), facts,
+                        {} if point is None else point.to_wire(), facts, job.bucket(cut),
                     )  # fmt: skip
                     self._samples.add(now, columns.rows)
                     self._batches.add(now, 1)
@@ -270,6 +276,8 @@ class Front:
                         return False
                 case Over(batches, samples, dropped, uniform):
                     self._send(self._trainer, m.PassEnd(job.run, batches, samples, dropped, uniform))
+                    if said := job.said_of_padding():
+                        self.outbox.append(Log(said))
                     self._leave()  # which tells of the last bad samples
                     if dropped:
                         what = "bad sample was" if dropped == 1 else "bad samples were"
@@ -352,6 +360,7 @@ class Front:
                 "budget": self._budget,
                 "used": 0 if job is None or job.reading is None else job.reading.credit.used,
             },
+            "padding": {} if job is None else job.padding_figures(),
             "cache": {} if self._cache is None else {"files": len(self._cache), "bytes": self._cache.bytes},
             "trainer": {"waited_seconds": self._waited, "worked_seconds": self._worked},
             "bottleneck": bottleneck(self._waited, self._worked),

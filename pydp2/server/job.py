@@ -11,10 +11,11 @@ from pydp2.errors import Error, NotRepeatable
 from pydp2.inputs import Columns
 from pydp2.inputs.declaration import Declaration
 from pydp2.inputs.store import ColumnStore
-from pydp2.order import Blocked, Cut, Done, Failed, Plan, Run, Stream, file_order
+from pydp2.order import Blocked, Buckets, Cut, Done, Failed, Plan, Run, Stream, file_order, stream_of
 from pydp2.order.files import turn_length
 from pydp2.order.plan import UNBOUNDED
 from pydp2.order.saved import Saved
+from pydp2.server.buckets import Padding, begun
 from pydp2.server.reading import Reading
 
 
@@ -29,6 +30,7 @@ class JobPlan:
     interleave: int
     pool_bytes: int
     last_batch: str
+    buckets: Buckets | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class Job:
         self._stream: Stream | None = None
         self._store: ColumnStore | None = None
         self.reading: Reading | None = None
+        self.padding = Padding()
 
     def begin(
         self,
@@ -105,12 +108,15 @@ class Job:
         batch: int = 0,
         saved: Saved | None = None,
         facts: Mapping[int, tuple[int, str]] | None = None,
+        buckets: Mapping[str, Any] | None = None,
     ) -> Reading:
         """Start pass ``pass_id`` before batch ``batch``, from the point ``saved``; what to read for it.
 
-        Raises OptionError when ``saved`` is no point of this pass.
+        ``buckets``: what :meth:`bucket` said in an earlier pass, or in this one. Raises OptionError when ``saved`` is
+        no point of this pass.
         """
         self.leave()
+        self.padding = Padding()
         self.run = run
         self._skip_to = batch
         self._told_point = saved
@@ -133,6 +139,7 @@ class Job:
             everything=cached and job.shuffle and pass_id > 0,
             last_batch=job.last_batch,
             relaxed=job.order == "relaxed",
+            buckets=begun(job.buckets, buckets or {}, 1),
         )
         order = file_order(plan)
         if saved is not None:
@@ -152,7 +159,7 @@ class Job:
             facts=facts,
         )
         self._store = ColumnStore(provider.slots)
-        self._stream = Stream(plan, self.reading, self._store, order, saved)
+        self._stream = stream_of(plan, self.reading, self._store, order, saved)
         return self.reading
 
     @property
@@ -190,6 +197,8 @@ class Job:
                 return None
             case Cut():
                 columns = self._store.take(outcome.rows)
+                if self.plan.buckets is not None:
+                    self.padding.add(columns, self.plan.buckets.slot)
                 self._store.release(outcome.rows[: len(outcome.rows) - outcome.padding])
                 self.credit -= 1
                 rows = len(outcome.rows) - outcome.padding
@@ -210,6 +219,24 @@ class Job:
                 return Over(batches, self.samples, self.reading.dropped, uniform)
             case Failed(error):
                 return Broke(error)
+
+    def bucket(self, cut: Cut) -> dict[str, Any]:
+        """Where ``cut`` came from, and what the buckets of this pass are; {} without buckets."""
+        if self._stream is None or self._stream.plan.buckets is None:
+            return {}
+        bounds = list(self._stream.pool.bounds or ())
+        return {"longest": cut.longest, "bounds": bounds, "group": self._stream.plan.buckets.group}
+
+    def padding_figures(self) -> dict[str, Any]:
+        """How much padding the batches of this pass would have; {} without buckets."""
+        return {} if self.plan.buckets is None else self.padding.figures(self.declaration.slots, self.plan.buckets.slot)
+
+    def said_of_padding(self) -> str:
+        """The same for the log, at the end of a pass; empty without buckets."""
+        if self._stream is None or self.plan.buckets is None:
+            return ""
+        told = self.padding.told(self.declaration.slots, self.plan.buckets.slot, self._stream.pool.bounds)
+        return f"pass {self.pass_id}: {told}"
 
     def _new_point(self) -> Saved | None:
         """The point from which the pass can be taken up, when the trainer does not have it yet."""

@@ -262,7 +262,7 @@ def _bucketed(files: Sequence[File], options: Options, pass_id: int, found: Expe
         put(everything)
 
     def sure(lot: list[Sample], batches: int) -> bool:
-        """Whether the lot gives so many batches, however the picks fall: each may exceed by what its last one weighs."""
+        """Whether the lot gives so many batches, however the picks fall: each may exceed by its last sample."""
         waste = sorted((row.weight for _, _, row in lot), reverse=True)[: batches - 1]
         if _weight(lot) < batches * b:
             return False

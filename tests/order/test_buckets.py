@@ -1,4 +1,4 @@
-"""Batches of samples alike in length, against the oracle: any files, any options, any timing, any place to go on from."""
+"""Batches of samples alike in length, against the oracle: any files, options, timing, and place to go on from."""
 
 from __future__ import annotations
 

@@ -1,0 +1,103 @@
+"""What ``bucket_by`` means for a job: its slot, what a pass begins with, and how much padding buckets leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydp2.config import JobOptions
+from pydp2.errors import OptionError, OptionTypeError, StateMismatch
+from pydp2.inputs import Columns
+from pydp2.inputs.spec import Slots
+from pydp2.order import Buckets
+from pydp2.values import bucket_bounds
+
+_COUNT = 8  # buckets, where neither they nor their bounds were given
+
+
+def chosen(options: JobOptions, slots: Slots) -> Buckets | None:
+    """What ``options`` ask for. Raises OptionError where the slot is not there, or no sequence."""
+    by, bounds = options.bucket_by, options.bucket_bounds
+    if by is None:
+        return None
+    sequences = [slots.label(i) for i, declared in enumerate(slots.types) if declared.seq_type]
+    known = f"sequences here: {', '.join(sequences)}" if sequences else "no slot here is a sequence"
+    if isinstance(by, int):
+        slot = by
+    else:
+        slot = slots.names.index(by) if slots.names is not None and by in slots.names else len(slots)
+    if slot >= len(slots):
+        raise OptionError(f"bucket_by={by!r} must be a slot, but there is none of that name or number; {known}")
+    if not slots.types[slot].seq_type:
+        raise OptionError(f"bucket_by={by!r} must be a sequence, whose lengths differ, and it is none; {known}")
+    return Buckets(slot, bounds, bounds is None, len(bounds) + 1 if bounds else options.num_buckets or _COUNT)
+
+
+def fits(buckets: Buckets | None, slots: Slots) -> dict[str, Any]:
+    """What a state must agree with, by option."""
+    if buckets is None:
+        return {}
+    return {
+        "bucket_by": buckets.slot if slots.names is None else slots.names[buckets.slot],
+        "bucket_bounds": None if buckets.automatic else list(buckets.bounds or ()),
+        "num_buckets": buckets.count if buckets.automatic else None,
+    }
+
+
+def begun(buckets: Buckets | None, told: Mapping[str, Any], ranks: int) -> Buckets | None:
+    """What a pass for so many ``ranks`` begins with; ``told``: what is known of an earlier pass, or of this one.
+
+    Raises StateMismatch for bounds and groups that cannot be, or that do not suit the ranks.
+    """
+    if buckets is None:
+        return None
+    bounds, group = buckets.bounds, told.get("group", ranks)
+    try:
+        if "bounds" in told and list(told["bounds"]):
+            bounds = bucket_bounds("bounds", told["bounds"])
+        elif "bounds" in told:
+            bounds = ()
+        if (buckets.bounds or bounds) != bounds or len(bounds or ()) >= buckets.count:
+            raise ValueError("other bounds than were asked for")
+        if type(group) is not int or not 0 < group < 1 << 20:
+            raise ValueError("a group of batches that cannot be")
+    except (OptionError, OptionTypeError, TypeError, ValueError) as error:
+        raise StateMismatch(f"the buckets in the state cannot be read ({error}): it is damaged") from None
+    if group % ranks:
+        raise StateMismatch(
+            f"the state is in the middle of a pass that gives {group} batches in a row from one bucket, but the job "
+            f"has {ranks} ranks; use a number of ranks that divides {group}, or go on at the next pass"
+        )
+    return replace(buckets, bounds=bounds, group=group)
+
+
+class Padding:
+    """How much of the delivered batches would be padding, were each padded to its longest sequence."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.padded = 0
+
+    def add(self, columns: Columns, slot: int) -> None:
+        """A batch was delivered."""
+        lengths = columns.lengths(slot)
+        self.steps += int(lengths.sum())
+        self.padded += len(lengths) * int(lengths.max(initial=0))
+
+    @property
+    def share(self) -> float:
+        """The part of all places that holds no step, from 0 to 1."""
+        return 1 - self.steps / self.padded if self.padded else 0.0
+
+    def figures(self, slots: Slots, slot: int) -> dict[str, Any]:
+        """As plain data."""
+        return {"slot": slots.label(slot), "steps": self.steps, "places": self.padded, "share": self.share}
+
+    def told(self, slots: Slots, slot: int, bounds: tuple[int, ...] | None) -> str:
+        """One line for the end of a pass."""
+        listed = ", ".join(map(str, bounds or ())) or "none"
+        return (
+            f"{slots.label(slot)} padded to the longest of each batch is {self.share:.1%} padding "
+            f"({self.steps} steps in {self.padded} places; bounds of the buckets: {listed})"
+        )

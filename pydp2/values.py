@@ -1,0 +1,119 @@
+"""Values of options whose check takes more than a line: sizes, addresses, slots, bounds.
+
+Each takes the option's name, for the message, and what was given; each returns the value in its plain form. Which
+options there are stands in ``config``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from itertools import pairwise
+from numbers import Integral
+from typing import Any
+
+from pydp2.errors import OptionError, OptionTypeError
+
+_UNITS = {"": 1, "B": 1} | {
+    prefix + unit: base**power
+    for power, prefix in enumerate("KMGT", 1)
+    for unit, base in (("B", 1000), ("IB", 1024))
+}  # fmt: skip
+_IPC_LIMIT = 107  # sun_path holds 108 bytes, the last one a NUL
+_MOST_BOUNDS = 1000  # they travel with each batch
+
+
+def shown(value: object) -> str:
+    """``value`` as messages show it, with its type, cut short."""
+    return f"{value!r:.80}" if value is None else f"{value!r:.80} ({type(value).__name__})"
+
+
+def slot(name: str, value: Any) -> str | int:
+    """The name of a slot, or its number from 0. Raises OptionTypeError, OptionError for neither."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        if value < 0:
+            raise OptionError(f"{name} must be the number of a slot, from 0, got {value}")
+        return int(value)
+    if not isinstance(value, str):
+        raise OptionTypeError(f"{name} must be the name or the number of a slot, got {shown(value)}")
+    return value
+
+
+def bucket_bounds(name: str, value: Any) -> tuple[int, ...]:
+    """Lengths from 1, rising. Raises OptionTypeError for other things, OptionError for others."""
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(bound, Integral) and not isinstance(bound, bool) for bound in value
+    ):
+        raise OptionTypeError(f"{name} must be a list of lengths like [8, 16, 32], got {shown(value)}")
+    bounds = tuple(int(bound) for bound in value)
+    if not 1 <= len(bounds) <= _MOST_BOUNDS:
+        raise OptionError(f"{name} must have from 1 to {_MOST_BOUNDS} lengths, got {len(bounds)}")
+    if bounds[0] < 1 or any(low >= high for low, high in pairwise(bounds)):
+        raise OptionError(
+            f"{name} must rise from 1 or more, each greater than the one before, got {list(bounds)!r:.80}"
+        )
+    return bounds
+
+
+def number_of_bytes(name: str, value: Any) -> int:
+    """``value`` in bytes: a whole number of them, or text such as ``"2GiB"`` (kB, MB, GB, TB and KiB, MiB, GiB, TiB).
+
+    Raises:
+        OptionTypeError: neither a whole number nor a text.
+        OptionError: no such unit, or less than one byte; ``name`` stands in the message.
+    """
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+        unit = _UNITS.get(match[2].upper()) if match else None
+        if match is None or unit is None:
+            raise OptionError(f'{name} must be a size like "512MiB", "2GiB" or "1.5GB", or bytes, got {value!r}')
+        value = int(float(match[1]) * unit)
+    elif isinstance(value, bool) or not isinstance(value, Integral):
+        raise OptionTypeError(f'{name} must be a whole number of bytes or a text like "2GiB", got {shown(value)}')
+    if value < 1:
+        raise OptionError(f"{name} must be at least one byte, got {value}")
+    return int(value)
+
+
+def bind_address(name: str, value: Any) -> str:
+    """An address to serve at: ``ipc://PATH``, or ``tcp://HOST:PORT`` with a loopback host (port 0 or ``*``: any).
+
+    Raises:
+        OptionTypeError: not a text.
+        OptionError: malformed, a path too long for a socket, or not loopback.
+    """
+    if not isinstance(value, str):
+        raise OptionTypeError(f"{name} must be a text like ipc:///tmp/a or tcp://127.0.0.1:5555, got {shown(value)}")
+    scheme, separator, rest = value.partition("://")
+    if separator and scheme == "ipc":
+        return _ipc_address(name, value, rest)
+    if separator and scheme == "tcp":
+        return _tcp_address(name, value, rest)
+    raise OptionError(f"{name} must be ipc://PATH or tcp://127.0.0.1:PORT, got {value!r}")
+
+
+def _ipc_address(name: str, value: str, path: str) -> str:
+    if not path or path[0] in "@*" or "\0" in path:
+        raise OptionError(f"{name} must be ipc:// and the path of a socket, got {value!r}; without it, one is made")
+    if len(path.encode("utf-8", "surrogateescape")) > _IPC_LIMIT:
+        raise OptionError(
+            f"{name} must have a path of at most {_IPC_LIMIT} bytes, got {len(path)} characters: {value!r}"
+        )
+    return value
+
+
+def _tcp_address(name: str, value: str, rest: str) -> str:
+    host, colon, port = rest.rpartition(":")
+    if not colon or not host or not (port == "*" or (port.isascii() and port.isdigit() and int(port) < 1 << 16)):
+        raise OptionError(f"{name} must be tcp://HOST:PORT with a port below 65536 (0 or * for any), got {value!r}")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        loopback = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise OptionError(
+            f"{name} must be on this machine's loopback (127.0.0.1, ::1 or localhost), got {value!r}; "
+            "serving other hosts needs keys, and there are none yet: forward the port over ssh instead"
+        )
+    return f"tcp://127.0.0.1:{port}" if bare == "localhost" else value
