@@ -94,11 +94,13 @@ class BucketPool(Pool):
 
     def _deal(self, rows: Rows) -> None:
         """Put ``rows`` into their lots, in this order."""
-        numbers = self._number(self._length[rows])
-        for k in np.unique(numbers).tolist():
-            mine = rows[numbers == k]
-            self._lots[k].rows.frombytes(mine.tobytes())
-            self._lots[k].weight += int(self._weight[mine].sum())
+        lots = self._lots
+        numbers = self._number(self._length[rows]).tolist()
+        # Runs are short: a loop costs less here than a few numpy calls for each bucket.
+        for k, row, weight in zip(numbers, rows.tolist(), self._weight[rows].tolist(), strict=True):
+            lot = lots[k]
+            lot.rows.append(row)
+            lot.weight += weight
 
     def numbers(self, run: Run) -> npt.NDArray[np.int64]:
         """The buckets of the samples of ``run``, by number."""

@@ -45,6 +45,17 @@ def fits(buckets: Buckets | None, slots: Slots) -> dict[str, Any]:
     }
 
 
+def tight(buckets: Buckets | None, pool_size: int, batch_size: int) -> str:
+    """What is to be said of a pool that may have to grow beyond its size for its buckets; empty where it need not."""
+    if buckets is None or pool_size == -1 or pool_size >= buckets.count * batch_size:
+        return ""
+    return (
+        f"pool_size={pool_size} may be too small for {buckets.count} buckets with batches of {batch_size}; the pool "
+        "holds more where no bucket could fill a batch otherwise, and mixes little; raise pool_size, or take fewer "
+        "buckets"
+    )
+
+
 def begun(buckets: Buckets | None, told: Mapping[str, Any], ranks: int) -> Buckets | None:
     """What a pass for so many ``ranks`` begins with; ``told``: what is known of an earlier pass, or of this one.
 

@@ -19,7 +19,7 @@ from pydp2.order.words import ORDER_VERSION
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Link, Role, State, client_link
 from pydp2.server.actions import Action, Log
-from pydp2.server.buckets import chosen, fits
+from pydp2.server.buckets import chosen, fits, tight
 from pydp2.server.coordinator import Coordinator
 from pydp2.server.job import Broke, Job, JobPlan, Over, Ready
 from pydp2.server.spec import ServiceSpec
@@ -173,6 +173,8 @@ class Front:
                 f"holds {plan.batch_size} instead",
                 "pool",
             )
+        if warning := tight(plan.buckets, self._declaration.pool_size, plan.batch_size):
+            self._log(warning, "pool")
         service = {
             "files": len(self._files), "workers": self._spec.workers, "shuffle": plan.shuffle,
             "fits": self._fits(plan),

@@ -10,6 +10,7 @@ from typing import Any
 from pydp2 import integer_value, integer_value_sequence
 from pydp2.inputs import Packer
 from pydp2.inputs.spec import Slots
+from pydp2.order import Buckets
 from pydp2.server.job import JobPlan
 
 TYPES = {"file": integer_value(1 << 20), "y": integer_value(1 << 20), "weight": integer_value(100),
@@ -85,6 +86,13 @@ def script(random: Random, kind: str, longest: int) -> Script:
         raises=ends and random.random() < 0.1,
         poison=random.randint(0, count) if kind == "poison" and random.random() < 0.2 else None,
     )
+
+
+def buckets(seed: int) -> Buckets:
+    """Random ones, by the sequence."""
+    random = Random(f"buckets {seed}")
+    bounds = random.choice([None, None, (1,), (1, 5), (2, 30, 50)])
+    return Buckets(3, bounds, bounds is None, len(bounds) + 1 if bounds else random.choice([2, 4]))
 
 
 def case(seed: int, **fixed: object) -> Case:

@@ -57,6 +57,7 @@ class Outcome:
     facts: list[tuple[int, int, str]] = field(default_factory=list)
     whole: bool = False  # it came to its end
     cached: frozenset[int] = frozenset()  # files that the cache had when it began
+    bounds: tuple[int, ...] | None = None  # of buckets, known when it began
 
 
 class _Pause(BaseException):
@@ -171,7 +172,8 @@ class World:
         self.leaves = case.leaves
         self.rewinds = case.rewinds
         self.runs = 0
-        self.points: list[tuple[Saved | None, dict[int, tuple[int, str]], int]] = []
+        self.points: list[tuple[Saved | None, dict[int, tuple[int, str]], int, dict[str, Any]]] = []
+        self.buckets: dict[str, Any] = {}  # what the trainer knows of them
         self.deaths: Counter[tuple[int, int]] = Counter()
         self.opened: Counter[tuple[int, int]] = Counter()  # runs of process by number of the pass begun, and file
         self.logs: list[Log] = []
@@ -249,8 +251,10 @@ class World:
         self.outcomes.append(outcome)
         self._do(self.coordinator.read(None))
         self.runs += 1
-        self.points = [(None, {}, 0)]
-        reading = self.job.begin(self.runs, pass_id, self.random.randint(1, 3))
+        self.buckets.pop("group", None)
+        self.points = [(None, {}, 0, dict(self.buckets))]
+        outcome.bounds = tuple(self.buckets["bounds"]) if self.buckets else None
+        reading = self.job.begin(self.runs, pass_id, self.random.randint(1, 3), buckets=self.buckets)
         self._do(self.coordinator.read(reading))
         self.delivered = 0
         self._rounds(outcome)
@@ -265,6 +269,7 @@ class World:
                 if self.random.random() < 0.5:
                     return pass_id + 1
                 self.job = self._new_job()  # another trainer: its passes have the same numbers again
+                self.buckets = {}
                 return 0
             if self.rewinds and self.random.random() < 0.01:
                 self.rewinds -= 1
@@ -278,7 +283,7 @@ class World:
     def _rewind(self, outcome: Outcome) -> Reading:
         """Back to where some batch was delivered, as a trainer's checkpoint may want it, with a new trainer."""
         batch = self.random.randrange(len(self.points))
-        point, facts, outcome.padding = self.points[batch]
+        point, facts, outcome.padding, self.buckets = self.points[batch]
         del self.points[batch + 1 :], outcome.batches[batch:], outcome.pool_weights[batch:]
         if point is not None:
             point = Saved.from_wire(point.to_wire(), point.pool, len(self.case.files))
@@ -287,8 +292,9 @@ class World:
         self._do(self.coordinator.read(None))
         self.job = self._new_job()
         reading = self.job.begin(
-            self.runs, outcome.pass_id, self.random.randint(1, 3), batch=batch, saved=point, facts=facts
-        )
+            self.runs, outcome.pass_id, self.random.randint(1, 3), batch=batch, saved=point, facts=facts,
+            buckets=self.buckets,
+        )  # fmt: skip
         self._do(self.coordinator.read(reading))
         self.delivered = 0
         return reading
@@ -371,6 +377,7 @@ class World:
                     outcome.pool_weights.append(cut.pool_weight)
                     outcome.padding += cut.padding
                     self.delivered += 1
+                    self.buckets = {k: v for k, v in self.job.bucket(cut).items() if k != "longest"}
                     self._keep(cut, point, facts, outcome.padding)
                     self._check()
                 case Over(_, _, dropped, _):
@@ -385,11 +392,11 @@ class World:
 
     def _keep(self, cut: Cut, point: Saved | None, facts: list[list[Any]], padding: int) -> None:
         """What the trainer's state would be after this batch."""
-        last, known, _ = self.points[-1]
+        last, known, *_ = self.points[-1]
         point = last if point is None else point
-        if point is not None and point.ended:
+        if point is not None and point.ended and cut.gone:
             point = replace(point, index=cut.index + 1, offset=cut.gone)
-        self.points.append((point, known | {file: (y, why) for file, y, why in facts}, padding))
+        self.points.append((point, known | {file: (y, why) for file, y, why in facts}, padding, self.buckets))
 
     def _do(self, actions: Any) -> None:
         for action in actions:

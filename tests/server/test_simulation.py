@@ -14,7 +14,7 @@ from pydp2.worker import builder, runner
 
 from ..order import oracle
 from ..order.oracle import File, Options, Row, expect
-from .cases import Case, Sample, Script, case, sample_bytes
+from .cases import Case, Sample, Script, buckets, case, sample_bytes
 from .simulation import Outcome, World, where
 
 SEEDS = int(os.environ.get("PYDP2_SIMULATIONS", "150"))
@@ -32,7 +32,10 @@ def oracle_files(case: Case) -> list[File]:
     """The scripts, as they end in the end: at an exception, or condemned at the sample that kills."""
     return [
         File(
-            [Row(i.weight, sample_bytes(i.values)) if isinstance(i, Sample) else None for i in s.items[: s.poison]],
+            [
+                Row(i.weight, sample_bytes(i.values), i.values) if isinstance(i, Sample) else None
+                for i in s.items[: s.poison]
+            ],
             s.raises or s.poison is not None,
         )
         for s in case.files
@@ -45,6 +48,7 @@ def options(case: Case) -> Options:
         batch_size=plan.batch_size, seed=plan.seed, shuffle=plan.shuffle, pool_size=case.pool_size,
         min_pool_size=case.min_pool_size, interleave=plan.interleave, pool_bytes=plan.pool_bytes,
         can_over=case.can_over, last_batch=plan.last_batch, cached=case.cache_limit is not None, skip=case.skip,
+        buckets=plan.buckets.count if plan.buckets else 0, bounds=plan.buckets.bounds if plan.buckets else None,
     )  # fmt: skip
 
 
@@ -62,7 +66,7 @@ def compare_relaxed(case: Case, outcome: Outcome) -> None:
 def compare(case: Case, outcome: Outcome) -> None:
     """``outcome`` is what the oracle says; of a pass that was left, as far as it went."""
     files = oracle_files(case)
-    expected = expect(files, options(case), outcome.pass_id)
+    expected = expect(files, options(case), outcome.pass_id, outcome.bounds)
     if not outcome.whole:
         assert outcome.batches == expected.batches[: len(outcome.batches)]
         return
@@ -105,6 +109,23 @@ def test_a_pass_that_goes_back_to_saved_states_is_one_that_never_did(
         this = replace(this, plan=replace(this.plan, order="strict"))
     for outcome in World(this).run():
         compare(this, outcome)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_any_schedule_gives_the_buckets_of_the_oracle_through_passes_deaths_and_saved_states(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "SNAPSHOT_MIN", 16)
+    monkeypatch.setattr(oracle, "SNAPSHOT", 16)
+    monkeypatch.setattr(builder, "MAX_ROWS", Random(seed).choice([1, 7, 50, 4096]))
+    this = case(seed, passes=Random(seed).choice([1, 2, 3]))
+    this = replace(this, plan=replace(this.plan, buckets=buckets(seed)))
+    if this.cache_limit is None and this.plan.order == "strict":
+        this = replace(this, rewinds=6, leaves=0)
+    if this.plan.order == "relaxed":  # else the batches that are padded would have to be known
+        this = replace(this, plan=replace(this.plan, last_batch="keep"))
+    for outcome in World(this).run():
+        (compare_relaxed if this.plan.order == "relaxed" else compare)(this, outcome)
 
 
 def job(**options: object) -> JobPlan:
