@@ -48,6 +48,8 @@ def bucket_bounds(name: str, value: Any) -> tuple[int, ...]:
     bounds = tuple(int(bound) for bound in value)
     if not 1 <= len(bounds) <= _MOST_BOUNDS:
         raise OptionError(f"{name} must have from 1 to {_MOST_BOUNDS} lengths, got {len(bounds)}")
+    if bounds[-1] >= 1 << 31:
+        raise OptionError(f"{name} must be lengths below {1 << 31}, got {bounds[-1]}")
     if bounds[0] < 1 or any(low >= high for low, high in pairwise(bounds)):
         raise OptionError(
             f"{name} must rise from 1 or more, each greater than the one before, got {list(bounds)!r:.80}"

@@ -113,6 +113,7 @@ def test_options_of_buckets_need_their_slot_and_not_each_other() -> None:
         ("bucket_bounds", [], OptionError, "must have from 1 to 1000 lengths, got 0"),
         ("bucket_bounds", [8, 8], OptionError, r"must rise .* greater than the one before, got \[8, 8\]"),
         ("bucket_bounds", [0, 8], OptionError, "must rise from 1 or more"),
+        ("bucket_bounds", [8, 1 << 31], OptionError, "must be lengths below 2147483648"),
         ("num_buckets", 1, OptionError, "num_buckets must be at least 2"),
         ("workers", 0, OptionError, "workers must be at least 1"),
         ("workers", "all", OptionTypeError, "workers must be a whole number"),

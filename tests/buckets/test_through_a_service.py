@@ -163,8 +163,33 @@ def test_a_state_of_other_buckets_is_refused_and_the_text_says_what_differs() ->
             next(iter(data))
 
 
+def test_with_weights_a_batch_has_a_budget_of_tokens_and_short_sequences_come_in_more_rows(
+    provider_file: Callable[..., str], text_files: Callable[..., list[str]]
+) -> None:
+    code = """
+@provider(input_types={"words": integer_value_sequence(1000)}, calc_batch_size=lambda s: len(s[0]), pool_size=4000,
+          can_over_batch_size=False)
+def process(settings, filename):
+    with open(filename) as lines:
+        for line in lines:
+            yield {"words": [int(line)] * (1 + int(line) % 20)}
+"""
+    files = text_files([list(range(f, f + 300)) for f in range(4)])
+    with pydp2.load(
+        files, provider_file(code), batch_size=100, bucket_by="words", bucket_bounds=[5, 10], workers=2
+    ) as data:
+        batches = [(batch.bucket, batch.size, len(batch)) for batch in data]
+    assert sum(rows for _, _, rows in batches) == 1200
+    assert max(size for _, size, _ in batches) <= 100
+    full = [batch for batch in batches if batch[1] > 80]
+    assert len(full) >= len(batches) - 3
+    assert min(rows for bucket, _, rows in full if bucket == 5) > max(
+        rows for bucket, _, rows in full if bucket is None
+    )
+
+
 def test_a_slot_that_cannot_be_gone_by_is_refused_when_the_trainer_asks_for_it() -> None:
-    with pytest.raises(OptionError, match="bucket_by='label' must be a sequence.*sequences here: words"):
+    with pytest.raises(OptionError, match=r"bucket_by='label' must be a sequence.*sequences here: words"):
         load(bucket_by="label")
 
 
