@@ -72,6 +72,7 @@ class BucketPool(Pool):
         self._buckets = buckets
         self._length = np.empty(len(self._file), np.int64)
         self._count = 0
+        self._heaviest = 1  # of all samples so far, at least 1
         self._lots = [_Lot()]  # one for all, until there are bounds
         if buckets.bounds is not None:
             self._set_bounds(buckets.bounds)
@@ -90,6 +91,8 @@ class BucketPool(Pool):
         rows = self._enter(file, run)
         self._length[rows] = self._lengths(run)
         self._count += len(rows)
+        if not self._uniform:
+            self._heaviest = max(self._heaviest, int(self._weight[rows].max()))
         self._deal(rows)
 
     def _deal(self, rows: Rows) -> None:
@@ -151,6 +154,8 @@ class BucketPool(Pool):
         over = batches - 1  # so many batches may take more than they need, each by its last sample
         if not over or self._uniform or not self._plan.can_over_batch_size:
             return True
+        if lot.weight - over * self._heaviest >= need - over:
+            return True  # no need to look for the heaviest that are there
         weights = self._weight[lot.waiting]
         heaviest = np.partition(weights, max(0, len(weights) - over))[-over:]
         return lot.weight - int(heaviest.sum()) >= need - over
@@ -209,14 +214,14 @@ class BucketPool(Pool):
         """No sample will be added any more: what is left in each lot gets one permutation (shuffle on), or keeps its
         order. The samples, as a set."""
         self.settle()
-        plan = self._plan
+        plan, rows = self._plan, self._all()
+        numbers = self._number(self._length[rows])
         for k, lot in enumerate(self._lots):
-            lot.tail = lot.waiting
+            lot.tail = rows[numbers == k]
             if plan.shuffle:
-                order = permutation(plan.seed, plan.pass_id, "tail", len(lot.tail), k)
-                lot.tail = self._by_name(lot.tail)[order]
+                lot.tail = lot.tail[permutation(plan.seed, plan.pass_id, "tail", len(lot.tail), k)]
             lot.rows = array("q")
-        return self.names()
+        return encode(self._file[rows], self._ordinal[rows])
 
     def resume_tail(self, gone: int, total: int) -> None:
         """The tail begins again; what is gone of it is cut once more."""
