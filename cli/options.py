@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pydp2.config import Config, Option
 
 _METAVARS = {"int": "NUMBER", "float": "SECONDS", "tuple[str, ...]": "NAME,NAME", "str": "TEXT"}
+_OF_NAME = {"bind": "ADDRESS", "quarantine": "FILE", "error_budget": "NUMBER|SHARE"}
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class FromTable(click.ParamType):  # type: ignore[type-arg]  # generic from clic
         """How the value is written."""
         if self._option.choices:
             return "|".join(self._option.choices)
-        if self._name == "bind":
-            return "ADDRESS"
+        if self._name in _OF_NAME:
+            return _OF_NAME[self._name]
         return "SIZE" if "bytes" in self._option.help else _METAVARS[self._kind]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -21,73 +21,31 @@ elsewhere: see docs/semantics.md. A configuration file::
 
 from __future__ import annotations
 
-import difflib
-import math
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydp2.errors import Error, OptionError, OptionTypeError
-from pydp2.values import bind_address, bucket_bounds, number_of_bytes, shown, slot
-
-Check = Callable[[str, Any], Any]
-"""(option name, value given) -> the value in its plain form, or an OptionError or OptionTypeError."""
-
-
-def _whole(low: int, high: int | None = None) -> Check:
-    def check(name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, Integral):
-            raise OptionTypeError(f"{name} must be a whole number, got {shown(value)}")
-        number = int(value)
-        if number < low or (high is not None and number >= high):
-            limits = f"at least {low}" if high is None else f"at least {low} and below {high}"
-            raise OptionError(f"{name} must be {limits}, got {number}")
-        return number
-
-    return check
-
-
-@dataclass(frozen=True)
-class _Choice:
-    allowed: tuple[str, ...]
-
-    def __call__(self, name: str, value: Any) -> str:
-        if value not in self.allowed or not isinstance(value, str):
-            kind = OptionError if isinstance(value, str) else OptionTypeError
-            near = _did_you_mean(value, self.allowed)
-            raise kind(f"{name} must be {_listed(self.allowed)}, got {shown(value)}{near}")
-        return value
-
-
-def _or_none(inner: Check) -> Check:
-    return lambda name, value: None if value is None else inner(name, value)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise OptionTypeError(f"{name} must be True, False or None, got {shown(value)}")
-    return value
-
-
-def _seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise OptionTypeError(f"{name} must be a number of seconds or None, got {shown(value)}")
-    number = float(value)
-    if not (0 < number < math.inf):
-        raise OptionError(f"{name} must be more than 0 seconds, got {number:g}; leave it out for no limit")
-    return number
-
-
-def _names(name: str, value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
-        raise OptionTypeError(f"{name} must be a list of slot names, got {shown(value)}")
-    double = [v for i, v in enumerate(value) if v in value[:i]]
-    if double:
-        raise OptionError(f"{name} must name each slot once, got {double[0]!r} twice")
-    return tuple(value)
+from pydp2.values import (
+    Check,
+    Choice,
+    bind_address,
+    bucket_bounds,
+    did_you_mean,
+    error_budget,
+    file_path,
+    flag,
+    listed,
+    number_of_bytes,
+    or_none,
+    seconds,
+    shown,
+    slot,
+    slot_names,
+    whole,
+)
 
 
 def _option(check: Check, text: str, default: Any = MISSING) -> Any:
@@ -110,15 +68,25 @@ class _Options:
 class ServiceOptions(_Options):
     """What a service is told, beside its list, provider, ``args`` and ``is_train``. Frozen, valid once made."""
 
-    workers: int | None = _option(_or_none(_whole(1)), "processes; default: the cores this process may use", None)
+    workers: int | None = _option(or_none(whole(1)), "processes; default: the cores this process may use", None)
     memory_limit: int | None = _option(
-        _or_none(number_of_bytes), "bytes for cache and read-ahead; default: a quarter of the memory", None
+        or_none(number_of_bytes), "bytes for cache and read-ahead; default: a quarter of the memory", None
     )
-    sample_timeout: float | None = _option(_or_none(_seconds), "seconds that one sample may take; default: off", None)
-    on_error: str = _option(_Choice(("raise", "skip")), "what an exception in process does to the pass", "raise")
-    bind: str | None = _option(_or_none(bind_address), "address; default: a private ipc socket", None)
+    sample_timeout: float | None = _option(or_none(seconds), "seconds that one sample may take; default: off", None)
+    on_error: str = _option(Choice(("raise", "skip")), "what an exception in process does to the pass", "raise")
+    error_budget: float | None = _option(
+        or_none(error_budget),
+        "bad samples and files cut short that a pass may have: a number, or a share as 0.01; default: any",
+        None,
+    )
+    quarantine: str | None = _option(or_none(file_path), "file that each of them is written to; default: none", None)
+    on_changed: str = _option(
+        Choice(("raise", "warn")), "what a file does to the pass that yields something else when it is run again",
+        "raise",
+    )  # fmt: skip
+    bind: str | None = _option(or_none(bind_address), "address; default: a private ipc socket", None)
     input_order: tuple[str, ...] | None = _option(
-        _or_none(_names), "order of the slots where types are a dict; default: the dict's own", None
+        or_none(slot_names), "order of the slots where types are a dict; default: the dict's own", None
     )
 
 
@@ -126,22 +94,22 @@ class ServiceOptions(_Options):
 class JobOptions(_Options):
     """What a job is told: how its passes are drawn and cut. Frozen, valid once made."""
 
-    batch_size: int = _option(_whole(1), "weight of a batch: its samples, where they weigh 1")
-    seed: int = _option(_whole(0, 1 << 64), "what the order is drawn from", 0)
-    shuffle: bool | None = _option(_or_none(_flag), "default: the provider's word", None)
-    order: str = _option(_Choice(("strict", "relaxed")), "relaxed promises the multiset only", "strict")
-    interleave: int = _option(_whole(1), "files that a shuffled pass takes turns with", 16)
+    batch_size: int = _option(whole(1), "weight of a batch: its samples, where they weigh 1")
+    seed: int = _option(whole(0, 1 << 64), "what the order is drawn from", 0)
+    shuffle: bool | None = _option(or_none(flag), "default: the provider's word", None)
+    order: str = _option(Choice(("strict", "relaxed")), "relaxed promises the multiset only", "strict")
+    interleave: int = _option(whole(1), "files that a shuffled pass takes turns with", 16)
     pool_bytes: int = _option(number_of_bytes, "most bytes waiting in the pool; part of the order", 1 << 30)
-    last_batch: str = _option(_Choice(("keep", "drop", "pad")), "what becomes of a last smaller batch", "keep")
-    prefetch: int = _option(_whole(1), "batches ready at the client", 2)
+    last_batch: str = _option(Choice(("keep", "drop", "pad")), "what becomes of a last smaller batch", "keep")
+    prefetch: int = _option(whole(1), "batches ready at the client", 2)
     bucket_by: str | int | None = _option(
-        _or_none(slot), "sequence slot by whose length samples are batched: its name or number", None
+        or_none(slot), "sequence slot by whose length samples are batched: its name or number", None
     )
     bucket_bounds: tuple[int, ...] | None = _option(
-        _or_none(bucket_bounds), "the greatest length in each bucket; default: drawn from the first fill", None
+        or_none(bucket_bounds), "the greatest length in each bucket; default: drawn from the first fill", None
     )
     num_buckets: int | None = _option(
-        _or_none(_whole(2, 1001)), "how many buckets at most, where bounds are drawn; default: 8", None
+        or_none(whole(2, 1001)), "how many buckets at most, where bounds are drawn; default: 8", None
     )
 
     def __post_init__(self) -> None:
@@ -204,7 +172,7 @@ def check_options(
         for names, where in ((allowed_there, where_there), (PROVIDER_OPTIONS, "@provider(...), beside process")):
             if name in names:
                 raise OptionTypeError(f"{name} is not an option here: it belongs to {where}")
-        near = _did_you_mean(name, [*allowed_here, *allowed_there, *PROVIDER_OPTIONS])
+        near = did_you_mean(name, [*allowed_here, *allowed_there, *PROVIDER_OPTIONS])
         raise OptionTypeError(f"there is no option {name!r}{near}; known here: {', '.join(sorted(allowed_here))}")
 
 
@@ -269,7 +237,7 @@ def load_config(path: str | Path, side: str = "train") -> Config:
         OptionError: the file is missing or no TOML, a value cannot be, or this side is missing.
     """
     if side not in _SIDES:
-        raise OptionError(f"side must be {_listed(_SIDES)}, got {side!r}")
+        raise OptionError(f"side must be {listed(_SIDES)}, got {side!r}")
     file = Path(path)
     document = _document(file)
     try:
@@ -327,15 +295,5 @@ def _check_key(key: str, allowed: Collection[str], place: str) -> None:
     homes |= dict.fromkeys(SERVICE_OPTIONS, "in [service]") | dict.fromkeys(JOB_OPTIONS, "in [job]")
     if key in homes:
         raise OptionTypeError(f"{key} cannot stand {place}: it belongs {homes[key]}")
-    near = _did_you_mean(key, list(allowed)) or _did_you_mean(key, homes)
+    near = did_you_mean(key, list(allowed)) or did_you_mean(key, homes)
     raise OptionTypeError(f"there is no key {key!r} {place}{near}; known there: {', '.join(sorted(allowed))}")
-
-
-def _did_you_mean(name: object, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(str(name), list(known), 1, 0.6)
-    return f", did you mean {near[0]!r}?" if near else ""
-
-
-def _listed(names: Collection[str]) -> str:
-    *most, last = (repr(name) for name in names)
-    return f"{', '.join(most)} or {last}"

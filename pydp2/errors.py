@@ -14,6 +14,7 @@
     │   ├── BadSample                 (AssertionError, ValueError) a yielded value does not fit its slot
     │   ├── FileCondemned             a file killed its worker three times at the same sample
     │   ├── NotRepeatable             a generator yielded something else when it was run again
+    │   ├── BudgetExceeded            more bad samples and files than error_budget allows
     │   └── SampleTooLarge            (ValueError) a sample cannot fit the pool or the batch
     ├── ServiceError
     │   ├── ServiceUnreachable        (ConnectionError) nobody answers, or the address cannot be bound
@@ -101,6 +102,10 @@ class NotRepeatable(RemoteError):
     """A generator yielded something else when its file was run again after a death."""
 
 
+class BudgetExceeded(RemoteError):
+    """A pass had more bad samples, and files that ended early, than ``error_budget`` allows."""
+
+
 class SampleTooLarge(RemoteError, ValueError):
     """A sample is heavier than the batch allows, or larger than the pool."""
 
@@ -138,8 +143,8 @@ _KINDS: dict[str, type[Error]] = {
     for c in (
         Error, LocalError, OptionError, OptionTypeError, ListError, AddressError, StateMismatch, GuardError,
         ClientUseError,
-        RemoteError, ProviderError, BadSample, FileCondemned, NotRepeatable, SampleTooLarge, ServiceError,
-        ServiceUnreachable, ServiceLost, JobTaken, ProtocolError, LocalProtocolError, RemoteProtocolError,
+        RemoteError, ProviderError, BadSample, FileCondemned, NotRepeatable, BudgetExceeded, SampleTooLarge,
+        ServiceError, ServiceUnreachable, ServiceLost, JobTaken, ProtocolError, LocalProtocolError, RemoteProtocolError,
     )
 }  # fmt: skip
 # BaseExceptionGroup and the Unicode errors demand more than a message when they are made; what iterators end with
@@ -193,6 +198,13 @@ def user_traceback(exc: BaseException, skip: int = 0) -> str:
 def from_user(what: str, exc: BaseException, skip: int = 0) -> ProviderError:
     """Wrap an exception of the user's code: ``what`` happened, then the worker's traceback."""
     return provider_error(f"{what}\n\n{shorten(user_traceback(exc, skip))}", builtin_name(exc))
+
+
+def at_sample(filename: str, y: int, slot: str, what: str) -> str:
+    """``what`` is wrong with sample ``y`` of ``filename``: "file F, sample y, slot S: what". ``slot``: as in BadSample,
+    a name, "slot 0", "all slots", or nothing."""
+    named = slot and not slot.startswith(("slot ", "all slots"))
+    return f"file {filename}, sample {y}{', ' if slot else ''}{'slot ' if named else ''}{slot}: {what}"
 
 
 def shorten(text: str, limit: int = _TEXT_LIMIT) -> str:

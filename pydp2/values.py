@@ -1,18 +1,22 @@
-"""Values of options whose check takes more than a line: sizes, addresses, slots, bounds.
-
-Each takes the option's name, for the message, and what was given; each returns the value in its plain form. Which
-options there are stands in ``config``.
-"""
+"""What the value of an option may be: one check for each kind of option, which gives it in its plain form."""
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
+import math
+import os
 import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from itertools import pairwise
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from pydp2.errors import OptionError, OptionTypeError
+
+Check = Callable[[str, Any], Any]
+"""(option name, value given) -> the value in its plain form, or an OptionError or OptionTypeError."""
 
 _UNITS = {"": 1, "B": 1} | {
     prefix + unit: base**power
@@ -23,9 +27,91 @@ _IPC_LIMIT = 107  # sun_path holds 108 bytes, the last one a NUL
 _MOST_BOUNDS = 1000  # they travel with each batch
 
 
-def shown(value: object) -> str:
-    """``value`` as messages show it, with its type, cut short."""
-    return f"{value!r:.80}" if value is None else f"{value!r:.80} ({type(value).__name__})"
+def whole(low: int, high: int | None = None) -> Check:
+    """A whole number from ``low`` to below ``high``."""
+
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise OptionTypeError(f"{name} must be a whole number, got {shown(value)}")
+        number = int(value)
+        if number < low or (high is not None and number >= high):
+            limits = f"at least {low}" if high is None else f"at least {low} and below {high}"
+            raise OptionError(f"{name} must be {limits}, got {number}")
+        return number
+
+    return check
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some words."""
+
+    allowed: tuple[str, ...]
+
+    def __call__(self, name: str, value: Any) -> str:
+        if value not in self.allowed or not isinstance(value, str):
+            kind = OptionError if isinstance(value, str) else OptionTypeError
+            near = did_you_mean(value, self.allowed)
+            raise kind(f"{name} must be {listed(self.allowed)}, got {shown(value)}{near}")
+        return value
+
+
+def or_none(inner: Check) -> Check:
+    """What ``inner`` takes, or None."""
+    return lambda name, value: None if value is None else inner(name, value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise OptionTypeError(f"{name} must be True, False or None, got {shown(value)}")
+    return value
+
+
+def error_budget(name: str, value: Any) -> float:
+    """How many losses a pass may have: a whole number from 0, or a share of its samples above 0 and below 1."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise OptionTypeError(f"{name} must be a number of samples or a share of them, got {shown(value)}")
+    if isinstance(value, Integral):
+        if value < 0:
+            raise OptionError(f"{name} must be at least 0, got {value}; leave it out for no limit")
+        return int(value)
+    share = float(value)
+    if not 0 < share < 1:
+        raise OptionError(
+            f"{name} must be a whole number, as {name}=100, or a share above 0 and below 1, as {name}=0.01, "
+            f"got {share:g}"
+        )
+    return share
+
+
+def file_path(name: str, value: Any) -> str:
+    """The path of a file."""
+    if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str):
+        raise OptionTypeError(f"{name} must be the path of a file, got {shown(value)}")
+    if not path or "\0" in path:
+        raise OptionError(f"{name} must be the path of a file, got {path!r}")
+    return path
+
+
+def seconds(name: str, value: Any) -> float:
+    """A time that is not nothing and not endless."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise OptionTypeError(f"{name} must be a number of seconds or None, got {shown(value)}")
+    number = float(value)
+    if not (0 < number < math.inf):
+        raise OptionError(f"{name} must be more than 0 seconds, got {number:g}; leave it out for no limit")
+    return number
+
+
+def slot_names(name: str, value: Any) -> tuple[str, ...]:
+    """Names of slots, each once."""
+    if isinstance(value, str) or not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+        raise OptionTypeError(f"{name} must be a list of slot names, got {shown(value)}")
+    double = [v for i, v in enumerate(value) if v in value[:i]]
+    if double:
+        raise OptionError(f"{name} must name each slot once, got {double[0]!r} twice")
+    return tuple(value)
 
 
 def slot(name: str, value: Any) -> str | int:
@@ -119,3 +205,20 @@ def _tcp_address(name: str, value: str, rest: str) -> str:
             "serving other hosts needs keys, and there are none yet: forward the port over ssh instead"
         )
     return f"tcp://127.0.0.1:{port}" if bare == "localhost" else value
+
+
+def did_you_mean(name: object, known: Collection[str]) -> str:
+    """The nearest of the ``known`` names, in words to append to a message, or ''."""
+    near = difflib.get_close_matches(str(name), list(known), 1, 0.6)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def listed(names: Collection[str]) -> str:
+    """``names`` in words."""
+    *most, last = (repr(name) for name in names)
+    return f"{', '.join(most)} or {last}"
+
+
+def shown(value: object) -> str:
+    """``value`` and its type, for a message."""
+    return f"{value!r:.80}" if value is None else f"{value!r:.80} ({type(value).__name__})"

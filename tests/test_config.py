@@ -28,7 +28,15 @@ from pydp2.values import bind_address, number_of_bytes
 
 def test_defaults_are_as_documented() -> None:
     assert service_options() == ServiceOptions(
-        workers=None, memory_limit=None, sample_timeout=None, on_error="raise", bind=None, input_order=None
+        workers=None,
+        memory_limit=None,
+        sample_timeout=None,
+        on_error="raise",
+        error_budget=None,
+        quarantine=None,
+        on_changed="raise",
+        bind=None,
+        input_order=None,
     )
     assert job_options(batch_size=128) == JobOptions(
         batch_size=128,
@@ -47,7 +55,8 @@ def test_defaults_are_as_documented() -> None:
 
 def test_the_tables_say_name_help_and_default() -> None:
     assert set(SERVICE_OPTIONS) == {
-        "workers", "memory_limit", "sample_timeout", "on_error", "bind", "input_order",
+        "workers", "memory_limit", "sample_timeout", "on_error", "error_budget", "quarantine", "on_changed", "bind",
+        "input_order",
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",
@@ -69,6 +78,10 @@ def test_options_are_given_in_several_forms_and_held_in_one() -> None:
     assert given.sample_timeout == 5.0
     assert given.input_order == ("a", "b")
     assert given.bind == "tcp://127.0.0.1:0"
+    for budget, held in ((np.int64(0), 0), (np.float32(0.25), 0.25), (100, 100), (0.01, 0.01)):
+        plain = service_options(error_budget=budget).error_budget
+        assert (type(plain), plain) == (type(held), held)
+    assert service_options(quarantine=Path("bad.jsonl")).quarantine == "bad.jsonl"
     job = job_options(batch_size=1, seed=2**64 - 1, shuffle=False, order="relaxed", pool_bytes="10 kB", prefetch=1)
     assert (job.seed, job.shuffle, job.order, job.pool_bytes) == (2**64 - 1, False, "relaxed", 10_000)
     job = job_options(batch_size=1, bucket_by="words", bucket_bounds=[8, np.int32(16)])
@@ -119,6 +132,17 @@ def test_options_of_buckets_need_their_slot_and_not_each_other() -> None:
         ("workers", "all", OptionTypeError, "workers must be a whole number"),
         ("memory_limit", "2 gallons", OptionError, "memory_limit must be a size like .*, got '2 gallons'"),
         ("memory_limit", 1.5, OptionTypeError, "whole number of bytes"),
+        ("error_budget", -1, OptionError, "error_budget must be at least 0, got -1; leave it out for no limit"),
+        ("error_budget", 0.0, OptionError, "a share above 0 and below 1, as error_budget=0.01, got 0"),
+        ("error_budget", 1.0, OptionError, "must be a whole number, as error_budget=100, or a share .*, got 1"),
+        ("error_budget", float("nan"), OptionError, "a share above 0 and below 1"),
+        ("error_budget", "1%", OptionTypeError, r"must be a number of samples or a share of them, got '1%' \(str\)"),
+        ("error_budget", True, OptionTypeError, "must be a number of samples"),
+        ("quarantine", "", OptionError, "quarantine must be the path of a file, got ''"),
+        ("quarantine", "a\0b", OptionError, "must be the path of a file"),
+        ("quarantine", 3, OptionTypeError, r"must be the path of a file, got 3 \(int\)"),
+        ("quarantine", b"bad", OptionTypeError, "must be the path of a file"),
+        ("on_changed", "skip", OptionError, "on_changed must be 'raise' or 'warn', got 'skip'"),
         ("sample_timeout", 0, OptionError, "more than 0 seconds, got 0; leave it out"),
         ("sample_timeout", float("inf"), OptionError, "more than 0 seconds"),
         ("sample_timeout", float("nan"), OptionError, "more than 0 seconds"),
@@ -215,7 +239,7 @@ def test_other_addresses_cannot_be_bound(address: str, message: str) -> None:
         (job_options, {"batchsize": 3}, "no option 'batchsize', did you mean 'batch_size'"),
         (job_options, {"worker": 3}, "no option 'worker', did you mean 'workers'"),
         (service_options, {"timeout": 3}, "no option 'timeout', did you mean 'sample_timeout'"),
-        (service_options, {"xyz": 3}, "no option 'xyz'; known here: bind, input_order, memory_limit"),
+        (service_options, {"xyz": 3}, "no option 'xyz'; known here: bind, error_budget, input_order, memory_limit"),
         (job_options, {}, "batch_size is needed"),
     ],
 )

@@ -146,9 +146,9 @@ class _Reading:
         return SavedLane(file, 0, 0, [])
 
     @property
-    def dropped(self) -> int:
+    def passed(self) -> tuple[int, int]:
         """As little as :meth:`position`."""
-        return 0
+        return 0, 0
 
     def finish(self, file: int) -> None:
         """Nothing to tidy: the next file closes this one."""

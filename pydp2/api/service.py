@@ -127,7 +127,8 @@ def launch(
         is_train: what the hook is told; decides whether samples are shuffled where the provider does not say;
             default True.
         root: working directory of the workers, where the provider is looked up first; default: the present one.
-        options: ``workers, memory_limit, sample_timeout, on_error, bind, input_order``.
+        options: ``workers, memory_limit, sample_timeout, on_error, error_budget, quarantine, on_changed, bind,
+            input_order``.
 
     Raises:
         OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
@@ -164,6 +165,9 @@ def launch(
             memory=available,
             sample_timeout=chosen.sample_timeout,
             skip_errors=chosen.on_error == "skip",
+            error_budget=chosen.error_budget,
+            quarantine=None if chosen.quarantine is None else str(Path(chosen.quarantine).absolute()),
+            warn_changed=chosen.on_changed == "warn",
             client_address=bind,
             worker_address=rundir.address("workers"),
             run_dir=str(rundir.path),

@@ -5,6 +5,7 @@ Keeps the first that fit: a pass larger than the limit would push out of an LRU 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -21,7 +22,10 @@ class Samples(Protocol):
 
 
 S = TypeVar("S", bound=Samples)
+Hole = tuple[int, str, str]
+"""(ordinal, slot, reason) of a dropped sample: a pass tells the same wherever its files come from."""
 _OVERHEAD = 64  # bytes per sample for its name, size and weight
+_HOLE = 512  # and per dropped sample
 
 
 class PassCache(Generic[S]):
@@ -32,8 +36,8 @@ class PassCache(Generic[S]):
         self.bytes = 0
         self.full = False
         """A file did not fit; from then on nothing is added."""
-        self._files: dict[int, list[S]] = {}
-        self._partial: dict[int, tuple[int, list[S]]] = {}
+        self._files: dict[int, tuple[list[S], list[Hole]]] = {}
+        self._partial: dict[int, tuple[int, list[S], list[Hole]]] = {}
 
     def __len__(self) -> int:
         return len(self._files)
@@ -44,31 +48,39 @@ class PassCache(Generic[S]):
 
     def runs(self, file: int) -> list[S]:
         """All samples of ``file``, as they were offered."""
-        return self._files[file]
+        return self._files[file][0]
 
-    def offer(self, file: int, samples: S) -> None:
-        """Keep the next samples of ``file`` if there is room. ``samples`` must not be changed afterwards."""
+    def holes(self, file: int) -> list[Hole]:
+        """The dropped samples of ``file``."""
+        return self._files[file][1]
+
+    def offer(self, file: int, samples: S | None, holes: Sequence[Sequence[Any]] = ()) -> None:
+        """Keep what is next in ``file``, samples and dropped ones, if there is room. It must not change afterwards."""
         if self.full or file in self._files:
             return
-        size = int(samples.sizes[samples.lo : samples.hi].sum()) + _OVERHEAD * (samples.hi - samples.lo)
-        held, parts = self._partial.setdefault(file, (0, []))
+        size = _HOLE * len(holes)
+        if samples is not None:
+            size += int(samples.sizes[samples.lo : samples.hi].sum()) + _OVERHEAD * (samples.hi - samples.lo)
+        held, parts, gaps = self._partial.setdefault(file, (0, [], []))
         if self.bytes + size > self.limit:
             self.full = True
-            self.bytes -= sum(size for size, _ in self._partial.values())
+            self.bytes -= sum(size for size, _, _ in self._partial.values())
             self._partial.clear()
             return
-        parts.append(samples)
-        self._partial[file] = (held + size, parts)
+        if samples is not None:
+            parts.append(samples)
+        gaps.extend((y, slot, reason) for y, slot, reason in holes)
+        self._partial[file] = (held + size, parts, gaps)
         self.bytes += size
 
     def complete(self, file: int) -> None:
         """``file`` ended and was offered whole."""
         if not self.full and file not in self._files:
-            self._files[file] = self._partial.pop(file, (0, []))[1]
+            self._files[file] = self._partial.pop(file, (0, [], []))[1:]
 
     def drop(self, file: int) -> None:
         """``file`` will not be complete: forget its samples."""
-        self.bytes -= self._partial.pop(file, (0, []))[0]
+        self.bytes -= self._partial.pop(file, (0, [], []))[0]
 
     def abandon(self) -> None:
         """The pass was left: what is not complete is forgotten."""

@@ -51,7 +51,8 @@ class Saved:
     """The stream before batch ``index``: the pool as a set, and where the merge stood.
 
     ``ended``: the merge had no more, so the pool is the tail of the pass, of which the first ``offset`` samples (in the
-    order of the tail) are gone. ``bucket``: the one that the batch before came from, its number and 1; 0: none.
+    order of the tail) are gone. ``taken`` and ``dropped``: samples and holes that the merge had passed. ``bucket``: the one
+    that the batch before came from, its number and 1; 0: none.
     """
 
     index: int
@@ -62,6 +63,7 @@ class Saved:
     current: int
     left: int
     lanes: list[SavedLane]
+    taken: int
     dropped: int
     bucket: int = 0
 
@@ -69,7 +71,7 @@ class Saved:
         """Plain values but for the pool, which is bytes."""
         return {
             "index": self.index, "ended": self.ended, "offset": self.offset, "next_file": self.next_file,
-            "current": self.current, "left": self.left, "dropped": self.dropped,
+            "current": self.current, "left": self.left, "taken": self.taken, "dropped": self.dropped,
             "lanes": [[lane.file, lane.y, lane.check, lane.crcs] for lane in self.lanes],
             **({"bucket": self.bucket} if self.bucket else {}),
         }  # fmt: skip
@@ -85,8 +87,8 @@ class Saved:
             saved = cls(
                 _int(wire["index"], _LATEST), pool, bool(wire["ended"]), _int(wire["offset"]),
                 _int(wire["next_file"], files),
-                _int(wire["current"], max(0, len(lanes) - 1)), _int(wire["left"]), lanes, _int(wire["dropped"]),
-                _int(wire.get("bucket", 0)),
+                _int(wire["current"], max(0, len(lanes) - 1)), _int(wire["left"]), lanes, _int(wire["taken"]),
+                _int(wire["dropped"]), _int(wire.get("bucket", 0)),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
             raise OptionError(f"the state cannot be read ({type(error).__name__}: {error}): it is damaged") from None

@@ -1,8 +1,8 @@
 """What the merge reads from: files whose samples become known bit by bit.
 
 A source answers one question, "what is next in this file?", with a run of samples that are there, the end, a failure,
-or "not there yet". Dropped samples (holes) never show here: a source steps over them, and counts them as passed when
-the sample, the end or the failure behind them is taken.
+or "not there yet". Dropped samples (holes) never show here: a source steps over them. They are passed when the sample
+behind them is taken, or when the merge looks for what is behind them: so how many are does not depend on timing.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Source(Protocol):
         ...
 
     @property
-    def dropped(self) -> int:
-        """How many holes the merge has passed in this pass."""
+    def passed(self) -> tuple[int, int]:
+        """How many samples and how many holes the merge has passed in this pass."""
         ...
 
     def label(self, file: int) -> str:

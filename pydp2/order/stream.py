@@ -114,10 +114,20 @@ class Stream:
     def _save(self, pool: bytes, *, ended: bool) -> None:
         merge = self.merge
         lanes = [] if ended else merge.positions()
+        taken, dropped = self._source.passed
         self.saved = Saved(
-            self.index, pool, ended, 0, merge.next_file, merge.current, merge.left, lanes, self._source.dropped,
+            self.index,
+            pool,
+            ended,
+            0,
+            merge.next_file,
+            merge.current,
+            merge.left,
+            lanes,
+            taken,
+            dropped,
             self.pool.turn,
-        )  # fmt: skip
+        )
 
     def _pad(self, rows: Rows, size: int) -> tuple[Rows, int]:
         """``rows`` again from their front until the weight is that of a batch; all-zero weights cannot be padded."""

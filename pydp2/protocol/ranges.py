@@ -18,7 +18,7 @@ HOLE_COST = 512
 MAX_WEIGHT = 1 << 40
 """Heaviest sample on the wire: sums over millions of such samples still fit 64 bits."""
 
-_HOLE_TEXT = 400
+_HOLE_TEXT, _HOLE_SLOT = 400, 100
 _PART_BYTES, _TEXT_BYTES = 80, 16  # of the numbers, and of what stands around a text
 
 
@@ -32,9 +32,13 @@ def ints(what: str, values: Any, count: int) -> list[int]:
     return values
 
 
-def hole_bytes(reason: str) -> int:
+def hole_bytes(slot: str, reason: str) -> int:
     """Bytes that a hole takes in a header at most."""
-    return _TEXT_BYTES + len(sendable(reason[:_HOLE_TEXT]).encode())
+    return 2 * _TEXT_BYTES + sum(len(text.encode()) for text in _hole_texts(slot, reason))
+
+
+def _hole_texts(slot: str, reason: str) -> list[str]:
+    return [sendable(slot[:_HOLE_SLOT]), sendable(reason[:_HOLE_TEXT])]
 
 
 @dataclass(slots=True)
@@ -84,12 +88,14 @@ class Assignment:
 
 @dataclass(slots=True)
 class Part:
-    """Ordinals ``first`` to ``first + count`` of a file: ``rows`` samples, the rest holes ``[y, reason]``.
+    """Ordinals ``first`` to ``first + count`` of a file: ``rows`` samples, the rest holes
+    ``[y, slot, reason]``.
 
     Of a file that is read again in part, the others are samples that were not asked for.
 
     ``state`` after it is OPEN, ENDED or RAISED (then ``error``); ``crcs`` holds one number, the running checksums after
-    it folded together: what the next attempt must come to is compared, never continued from.
+    it folded together: what the next attempt must come to is compared, never continued from. ``changed``: the samples
+    before it are not those of the attempt before, and the file goes on all the same.
     """
 
     file: int
@@ -101,37 +107,39 @@ class Part:
     crcs: list[int]
     holes: list[Any]
     error: dict[str, Any]
+    changed: bool = False
 
     def to_wire(self) -> list[Any]:
         """As a list of plain values."""
-        holes = [[y, sendable(text[:_HOLE_TEXT])] for y, text in self.holes]
+        holes = [[y, *_hole_texts(slot, reason)] for y, slot, reason in self.holes]
         return [
-            self.file, self.attempt, self.first, self.count, self.rows, self.state, self.crcs, holes, self.error
+            self.file, self.attempt, self.first, self.count, self.rows, self.state, self.crcs, holes, self.error,
+            int(self.changed),
         ]  # fmt: skip
 
     @property
     def wire_bytes(self) -> int:
         """Bytes that it takes in a header at most."""
         error = sum(_TEXT_BYTES + len(key) + len(text.encode()) for key, text in self.error.items())
-        return _PART_BYTES + sum(hole_bytes(reason) for _, reason in self.holes) + error
+        return _PART_BYTES + sum(hole_bytes(slot, reason) for _, slot, reason in self.holes) + error
 
     @classmethod
     def from_wire(cls, wire: Any) -> Part:
         """Inverse of :meth:`to_wire`; raises RemoteProtocolError."""
-        if not isinstance(wire, list) or len(wire) != 9:
+        if not isinstance(wire, list) or len(wire) != 10:
             raise RemoteProtocolError("Chunk: malformed part")
         file, attempt, first, count, rows, state = ints("Chunk", wire[:6], 6)
-        crcs, holes, error = wire[6:]
+        crcs, holes, error, changed = wire[6:]
         if not isinstance(crcs, list) or not isinstance(holes, list) or not isinstance(error, dict):
             raise RemoteProtocolError("Chunk: malformed part")
         ints("Chunk.crcs", crcs, len(crcs))
         last = first - 1
         for hole in holes:
-            if not isinstance(hole, list) or len(hole) != 2 or type(hole[0]) is not int or type(hole[1]) is not str:
+            if not isinstance(hole, list) or [type(value) for value in hole] != [int, str, str]:
                 raise RemoteProtocolError("Chunk: malformed hole")
             if not last < hole[0] < first + count:
                 raise RemoteProtocolError("Chunk: a hole outside its range or out of order")
             last = hole[0]
         if state > RAISED or rows + len(holes) > count or (state == RAISED) != bool(error):
             raise RemoteProtocolError("Chunk: counts or state of a part contradict each other")
-        return cls(file, attempt, first, count, rows, state, crcs, holes, error)
+        return cls(file, attempt, first, count, rows, state, crcs, holes, error, bool(*ints("Chunk", [changed], 1)))

@@ -9,7 +9,15 @@ import importlib
 from pathlib import Path
 from typing import TypeVar
 
-from pydp2.errors import BadSample, ProviderError, RemoteError, builtin_name_of_mixed, from_user, provider_error
+from pydp2.errors import (
+    BadSample,
+    ProviderError,
+    RemoteError,
+    at_sample,
+    builtin_name_of_mixed,
+    from_user,
+    provider_error,
+)
 
 _OURS = (str(Path(__file__).resolve().parents[1]) + "/", importlib.__file__, "<frozen importlib")
 
@@ -23,7 +31,7 @@ def place(error: E, filename: str, y: int) -> E:
     """
     at = f"file {filename}, sample {y}"
     if isinstance(error, BadSample):
-        text = f"{at}{_slot(error)}: {_finding(error)}"
+        text = at_sample(filename, y, error.slot, finding(error))
         return BadSample(text, slot=error.slot, expected=error.expected, got=error.got)  # type: ignore[return-value]
     if isinstance(error, ProviderError):  # its class may be one made for a builtin exception
         return provider_error(f"{at}: {error}", builtin_name_of_mixed(error))  # type: ignore[return-value]
@@ -47,12 +55,6 @@ def own_frames(error: BaseException) -> int:
     return count
 
 
-def _slot(error: BadSample) -> str:
-    if not error.slot:
-        return ""
-    named = not error.slot.startswith(("slot ", "all slots"))
-    return f", slot {error.slot}" if named else f", {error.slot}"
-
-
-def _finding(error: BadSample) -> str:
+def finding(error: BadSample) -> str:
+    """What is wrong with the value."""
     return f"expected {error.expected}, got {error.got}" if error.expected else str(error)

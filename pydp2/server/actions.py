@@ -8,6 +8,9 @@ from typing import Any
 from pydp2.errors import Error
 from pydp2.protocol.messages import Message
 
+TOO_SLOW = "one sample took longer than sample_timeout"
+"""In the words for how a worker was lost."""
+
 
 @dataclass(frozen=True, slots=True)
 class Send:
@@ -43,13 +46,26 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss to write down: sample ``y`` of ``file`` was "dropped", or the file ends there; ``kind`` and ``reason`` say
+    why. ``slot``: of a bad sample, else ''."""
+
+    pass_id: int
+    file: str
+    y: int
+    slot: str
+    reason: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fatal:
     """The service cannot go on."""
 
     error: Error
 
 
-Action = Send | Spawn | Kill | Log | Fatal
+Action = Send | Spawn | Kill | Log | Loss | Fatal
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def ranges(
             ordinals[lo:hi] = _asked(part, recall)
         elif part.holes and not skipped:
             y = np.arange(part.first, part.first + part.count, dtype=np.int64)
-            ordinals[lo:hi] = np.delete(y, [hole - part.first for hole, _ in part.holes])
+            ordinals[lo:hi] = np.delete(y, [hole - part.first for hole, _, _ in part.holes])
         else:  # with samples left out that were asked for, the ledger will not take it
             ordinals[lo:hi] = np.arange(part.first, part.first + part.rows)
         out.append((part, Run(columns, lo, hi, ordinals, sizes, weights)))

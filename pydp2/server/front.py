@@ -166,6 +166,7 @@ class Front:
             workers=self._spec.workers,
             skip_errors=self._spec.skip_errors,
             cache=self._cache,
+            error_budget=self._spec.error_budget,
         )
         if -1 != self._declaration.pool_size < plan.batch_size:
             self._log(
@@ -356,7 +357,7 @@ class Front:
             "batches_in_pass": 0 if job is None else job.batches,
             "samples_per_second": self._samples.per_second(now),
             "batches_per_second": self._batches.per_second(now),
-            "dropped": 0 if job is None or job.reading is None else job.reading.dropped,
+            "dropped": 0 if job is None or job.reading is None else job.reading.losses.dropped,
             "pool": {} if job is None else job.pool(),
             "read_ahead": {
                 "budget": self._budget,

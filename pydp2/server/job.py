@@ -74,6 +74,7 @@ class Job:
         workers: int,
         skip_errors: bool,
         cache: PassCache[Run] | None,
+        error_budget: float | None = None,
     ) -> None:
         self.plan = plan
         self.declaration = declaration
@@ -83,6 +84,7 @@ class Job:
         self._workers = workers
         self._skip = skip_errors
         self._cache = cache
+        self._error_budget = error_budget
         self.pass_id = -1
         self.run = 0
         self._skip_to = 0
@@ -157,6 +159,7 @@ class Job:
             cache=self._cache,
             saved=saved,
             facts=facts,
+            error_budget=self._error_budget,
         )
         self._store = ColumnStore(provider.slots)
         self._stream = stream_of(plan, self.reading, self._store, order, saved)
@@ -216,7 +219,7 @@ class Job:
                 )
             case Done(batches):
                 uniform = not self.declaration.weighted
-                return Over(batches, self.samples, self.reading.dropped, uniform)
+                return Over(batches, self.samples, self.reading.losses.dropped, uniform)
             case Failed(error):
                 return Broke(error)
 
@@ -247,10 +250,11 @@ class Job:
         return point
 
     def _new_facts(self) -> list[list[Any]]:
-        if self.reading is None or len(self.reading.facts) == len(self._told_facts):
+        facts = {} if self.reading is None else self.reading.losses.facts
+        if len(facts) == len(self._told_facts):
             return []
-        new = [[file, y, why] for file, (y, why) in self.reading.facts.items() if file not in self._told_facts]
-        self._told_facts.update(self.reading.facts)
+        new = [[file, y, why] for file, (y, why) in facts.items() if file not in self._told_facts]
+        self._told_facts.update(facts)
         return new
 
     def pool(self) -> dict[str, Any]:

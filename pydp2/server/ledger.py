@@ -7,6 +7,7 @@ worker that was given up, a range that was sent twice.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pydp2.errors import Error, RemoteProtocolError
@@ -14,6 +15,8 @@ from pydp2.order.saved import NEVER, Recall, SavedLane
 from pydp2.order.source import END, Failure, Gap, Run
 from pydp2.protocol.ranges import HOLE_COST, OPEN, SAMPLE_COST, Part
 
+Hole = tuple[int, str, str]
+"""(ordinal, slot, reason) of a dropped sample."""
 NO_PAUSE = 1 << 62
 DEATHS = 3
 """A file that was running in this many dead workers at the same sample is condemned."""
@@ -34,8 +37,10 @@ class Entry:
     merged: int = 0  # cost of what the merge has taken
     limit: int = 0  # cost up to which the worker may send
     runs: deque[Run] = field(default_factory=deque)  # committed, not merged
-    holes: deque[tuple[int, str]] = field(default_factory=deque)  # (y, reason), committed, not passed by the merge
+    holes: deque[Hole] = field(default_factory=deque)  # committed, not passed by the merge
     tail: Gap | Failure | None = None  # what comes after the runs, once known
+    early: Error | None = None  # why the file is taken to end there
+    met: bool = False  # the merge has met its end
     stops: set[int] = field(default_factory=set)  # ordinals before which all must be committed
     ramp: int = 0  # the one among them that is there for a quick start of the pass
     held: bool = False  # paused at one of them
@@ -80,7 +85,7 @@ class Entry:
             cost += int(run.sizes[run.lo : run.hi].sum()) + SAMPLE_COST * part.rows
             self.runs.append(run)
             self.ends.append((part.first + part.count, part.crcs))
-        self.holes.extend((y, reason) for y, reason in part.holes)
+        self.holes.extend((y, slot, reason) for y, slot, reason in part.holes)
         self.committed += part.count
         self.crcs = part.crcs
         self.spent += cost
@@ -102,23 +107,23 @@ class Entry:
         self.stops = {y for y in self.deaths if y > self.committed}
         return ordinal is not None and self.deaths[ordinal] >= DEATHS
 
-    def give_up(self, error: Error | None) -> None:
-        """The file ends at what is committed: with ``error`` at that place, or as if it ended there."""
-        self.tail = END if error is None else Failure(error)
+    def give_up(self, error: Error, *, skip: bool) -> None:
+        """The file ends at what is committed: with ``error`` at that place, or (``skip``) as if it ended there."""
+        self.tail = END if skip else Failure(error)
+        self.early = error if skip else None
         self.worker = None
         self.limit = self.spent
 
     # -- what the merge asks -------------------------------------------------------------------------------------------
-    def pass_holes(self) -> list[tuple[int, str]]:
-        """Step over the holes that stand before the next sample; which there were."""
-        edge = int(self.runs[0].ordinals[self.runs[0].lo]) if self.runs else NO_PAUSE
-        passed = []
+    def pass_holes(self, edge: int | None = None) -> Iterator[Hole]:
+        """Step over the holes below ``edge`` (None: before the next sample), each when it is asked for."""
+        if edge is None:
+            edge = int(self.runs[0].ordinals[self.runs[0].lo]) if self.runs else NO_PAUSE
         while self.holes and self.holes[0][0] < edge:
-            passed.append(self.holes.popleft())
-        if passed:
-            self.merged += len(passed) * HOLE_COST
-            self.y = max(self.y, passed[-1][0] + 1)
-        return passed
+            hole = self.holes.popleft()
+            self.merged += HOLE_COST
+            self.y = max(self.y, hole[0] + 1)
+            yield hole
 
     def front(self) -> Run | Failure | Gap | None:
         """The next samples, or what comes instead; None: not known yet."""
@@ -127,17 +132,27 @@ class Entry:
             return Run(run.columns, run.lo, run.hi, run.ordinals, run.sizes, run.weights)
         return self.tail
 
-    def take(self, count: int) -> None:
-        """The merge took ``count`` samples of the first run."""
+    def meet_end(self) -> bool:
+        """The merge looks at the end: whether it meets it now, and in order, not before a sample that is asked for."""
+        asked = None if self.recall is None else self.recall.ordinals
+        if self.met or (asked is not None and len(asked) and self.committed <= int(asked[-1])):
+            return False
+        self.met = True
+        return True
+
+    def take(self, count: int) -> int:
+        """The merge took ``count`` samples of the first run; the ordinal of the last one."""
         run = self.runs[0]
         end = run.lo + count
         self.merged += int(run.sizes[run.lo : end].sum()) + SAMPLE_COST * count
         run.lo = end
-        self.y = max(self.y, int(run.ordinals[end - 1]) + 1)
+        last = int(run.ordinals[end - 1])
+        self.y = max(self.y, last + 1)
         if run.lo == run.hi:
             self.runs.popleft()
             if self.ends:
                 self.ends.popleft()
+        return last
 
     def stand(self) -> SavedLane:
         """Where the merge stands, and the checksum at the end of what it is taking from."""

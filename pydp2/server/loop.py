@@ -20,10 +20,23 @@ from pydp2.metrics import Rates, resident
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Link, Role, State, worker_link
 from pydp2.protocol.seat import Seat
-from pydp2.server.actions import Action, Fatal, Kill, Log, Send, Spawn, WorkerBroken, WorkerGone, WorkerReady
+from pydp2.server.actions import (
+    TOO_SLOW,
+    Action,
+    Fatal,
+    Kill,
+    Log,
+    Loss,
+    Send,
+    Spawn,
+    WorkerBroken,
+    WorkerGone,
+    WorkerReady,
+)
 from pydp2.server.chunks import ranges
 from pydp2.server.coordinator import Coordinator
 from pydp2.server.front import Front
+from pydp2.server.quarantine import Quarantine
 from pydp2.server.spec import ServiceSpec
 from pydp2.transport import Gone, Hub, Poll
 
@@ -76,6 +89,7 @@ class Server:
         self._coordinator = Coordinator(spec.workers)
         self._front = Front(spec, files, clients, self._coordinator, self.log)
         self._front.server_stats = self.stats
+        self._quarantine = Quarantine(spec.quarantine, self.log)
         self._control = control
         self._parent = os.getppid()
         self._wakeup = wakeup
@@ -244,7 +258,7 @@ class Server:
             seat = Seat(self._engine.row(number))
             running = seat.running
             if running is not None and time.monotonic_ns() - seat.since > limit * 1e9 and seat.running == running:
-                wire.doomed = f"was killed because one sample took longer than sample_timeout={limit:g} s"
+                wire.doomed = f"was killed because {TOO_SLOW}={limit:g} s"
                 wire.kill_at = now + _DUMP_GRACE
                 file = self._files[running[1]]
                 self.log(f"file {file}, sample {running[3]} takes longer than {limit:g} s; the stack:", "timeout")
@@ -262,6 +276,8 @@ class Server:
                     self._engine.kill(worker)
                 case Log(text, kind):
                     self.log(text, kind)
+                case Loss():
+                    self._quarantine.add(action)
                 case Fatal(error):
                     raise error
 
@@ -296,6 +312,7 @@ class Server:
         self._coordinator.close()
         self._front.close(reason, error)
         self._engine.close()
+        self._quarantine.close()
 
     def stats(self) -> dict[str, Any]:
         """The workers as plain data."""

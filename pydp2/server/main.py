@@ -50,6 +50,7 @@ def _worker_spec(spec: ServiceSpec, files: object, args: object) -> WorkerSpec:
         path=spec.path,
         ahead=max(1, few // spec.workers),
         timed=spec.sample_timeout is not None,
+        lenient=spec.warn_changed,
         dump_signal=DUMP_SIGNAL,
     )
 

@@ -14,18 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.cache import PassCache
-from pydp2.errors import Error, FileCondemned, RemoteProtocolError, from_wire
+from pydp2.errors import Error, RemoteProtocolError, from_wire
 from pydp2.order.saved import NEVER, Recall, Saved, SavedLane
 from pydp2.order.source import END, WAIT, Failure, Gap, Run
 from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
 from pydp2.protocol.ranges import RAISED, Assignment, Part
-from pydp2.server.actions import Action, Log, Send
+from pydp2.server.actions import Action, Send
 from pydp2.server.credit import Credit
 from pydp2.server.ledger import Entry
-from pydp2.server.recall import asked, attach, fresh, terms
+from pydp2.server.losses import Losses, condemned_at
+from pydp2.server.recall import attach, fresh, from_cache, terms
 
 _MANY = 64  # assignments in one message, and unstarted files waiting at one worker
-_REASON = 300  # characters of the reason of a fact
 _FIRST = 8  # a file not yet bound starts with this part of what it may come to
 _KNOWN = 4096  # files not yet bound that are known at a time: tiny ones use next to no credit, but each has an entry
 
@@ -48,6 +48,7 @@ class Reading:
         cache: PassCache[Run] | None = None,
         saved: Saved | None = None,
         facts: Mapping[int, tuple[int, str]] | None = None,
+        error_budget: float | None = None,
     ) -> None:
         self.pass_id = pass_id
         self.seed = seed
@@ -74,9 +75,7 @@ class Reading:
         self._thirsty: dict[int, Entry] = {}
         self._ramping: dict[int, set[int]] = {}
         self._out: list[Action] = []
-        self.dropped = 0 if saved is None else saved.dropped
-        self.facts: dict[int, tuple[int, str]] = dict(facts or {})
-        """Files that end early, and why: (ordinal, reason). What no data explains."""
+        self.losses = Losses(pass_id, label, error_budget, facts or {}, saved, order)
         self.recalled_files = 0
         """Files run again to bring back a saved pool."""
         self.samples_committed = 0
@@ -95,6 +94,11 @@ class Reading:
         """What was asked for of the file of ``part``, when that is read again in part by the attempt that sends it."""
         entry = self.entries.get(part.file)
         return None if entry is None or entry.attempt != part.attempt else entry.recall
+
+    @property
+    def passed(self) -> tuple[int, int]:
+        """Samples and holes that the merge has passed."""
+        return self.losses.taken, self.losses.dropped
 
     def position(self, file: int) -> SavedLane:
         """Where the merge stands in ``file``."""
@@ -132,22 +136,31 @@ class Reading:
 
     def front(self, file: int) -> Run | Failure | Gap:
         """What is next in ``file``."""
-        entry = self.entries[file]
+        entry, losses = self.entries[file], self.losses
         if entry.holes:
             self._moved(entry)
         front = entry.front()
+        if front is END and not losses.error and entry.meet_end():
+            self._out += losses.end(file, entry.committed, entry.early)
+        if losses.error:
+            return Failure(losses.error)
+        if isinstance(front, Run):
+            front.hi = front.lo + losses.room(entry.holes, front.ordinals[front.lo : front.hi])
         return WAIT if front is None else front
 
     def take(self, file: int, count: int) -> None:
         """``count`` samples of ``file`` went into the pool."""
         entry = self.entries[file]
-        entry.take(count)
-        self._moved(entry)
+        y = entry.take(count)
+        if entry.recall is None or y >= entry.recall.start:  # else they had been taken before
+            self.losses.taken += count
+        self._moved(entry, y)
 
-    def _moved(self, entry: Entry) -> None:
-        for y, reason in entry.pass_holes():  # at once: a point of the pass, made now, says how many there were
-            self.dropped += 1
-            self._out.append(Log(f"file {self._label(entry.file)}, sample {y}, {reason}", kind="dropped"))
+    def _moved(self, entry: Entry, edge: int | None = None) -> None:
+        for hole in entry.pass_holes(edge):
+            self._out += self.losses.drop(entry.file, hole)
+            if self.losses.error:
+                break
         self._used(entry)
 
     def finish(self, file: int) -> None:
@@ -195,14 +208,7 @@ class Reading:
             self.credit.set_use(file, entry.use)
             self._thirsty.pop(file, None)
             if condemned and ordinal is not None:
-                self._end_early(
-                    entry,
-                    FileCondemned(
-                        f"file {self._label(file)}, sample {ordinal}: three workers died while process() produced it "
-                        f"(the last one {how}); mend the code that reads this sample, or take the file out of the list"
-                        + ("" if self._skip else ', or pass on_error="skip"')
-                    ),
-                )
+                self._end_early(entry, condemned_at(self._label(file), ordinal, how, self._skip))
             else:
                 heappush(self._orphans, (entry.position, file))
 
@@ -213,8 +219,9 @@ class Reading:
             return
         entry.commit(part, run)
         self.samples_committed += part.rows
-        if self._cache is not None and run is not None and entry.recall is None:
-            self._cache.offer(part.file, fresh(run))
+        if self._cache is not None and entry.recall is None:
+            self._cache.offer(part.file, None if run is None else fresh(run), part.holes)
+        self._out += self.losses.changed(part.file) if part.changed else ()
         if part.state == RAISED:
             self._end_early(entry, from_wire(part.error))
         elif entry.ended:
@@ -271,13 +278,10 @@ class Reading:
 
     def _end_early(self, entry: Entry, error: Error) -> None:
         worker = entry.worker
-        entry.give_up(None if self._skip else error)
+        entry.give_up(error, skip=self._skip)
         self.credit.set_use(entry.file, entry.use)
         if self._cache is not None:
             self._cache.drop(entry.file)
-        if self._skip:
-            self.facts[entry.file] = (entry.committed, str(error)[:_REASON])
-            self._out.append(Log(f"the rest of a file is left out: {error}", kind="skipped"))
         if worker is not None:
             self._leave(worker, entry)
 
@@ -346,16 +350,12 @@ class Reading:
         if recall is not None:
             entry.until = recall.until
             entry.y = 0 if recall.start == NEVER else recall.start
-        if file in self.facts:
-            entry.until = min(entry.until, self.facts[file][0])
-            if entry.until == 0:
-                entry.tail = END
-                return entry
-        if self._cache is not None and self._cache.has(file):
-            runs = map(fresh, self._cache.runs(file))
-            entry.runs.extend(runs if recall is None else asked(runs, recall))
+        entry.until = min(entry.until, self.losses.facts.get(file, (NEVER, ""))[0])
+        if entry.until == 0:
             entry.tail = END
-            entry.cached = True
+            return entry
+        if self._cache is not None and self._cache.has(file):
+            from_cache(entry, self._cache)
         return entry
 
     def _assign(self, worker: int, entry: Entry) -> Assignment:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.cache import PassCache
 from pydp2.order.saved import NEVER, Recall
-from pydp2.order.source import Run
+from pydp2.order.source import END, Run
 from pydp2.protocol.ranges import Assignment
 from pydp2.server.ledger import Entry
 
@@ -39,6 +40,16 @@ def asked(runs: Iterable[Run], recall: Recall) -> Iterator[Run]:
         if len(rows):
             weights = None if run.weights is None else run.weights[rows]
             yield Run(run.columns.take(rows), 0, len(rows), run.ordinals[rows], run.sizes[rows], weights)
+
+
+def from_cache(entry: Entry, cache: PassCache[Run]) -> None:
+    """All of ``entry`` that is wanted comes from the cache: its samples use no credit."""
+    runs, recall = map(fresh, cache.runs(entry.file)), entry.recall
+    entry.runs.extend(runs if recall is None else asked(runs, recall))
+    start = 0 if recall is None else recall.start
+    entry.holes.extend(hole for hole in cache.holes(entry.file) if hole[0] >= start)
+    entry.tail = END
+    entry.cached = True
 
 
 def fresh(run: Run) -> Run:

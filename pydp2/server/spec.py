@@ -31,6 +31,9 @@ class ServiceSpec:
     memory: int
     sample_timeout: float | None
     skip_errors: bool
+    error_budget: float | None
+    quarantine: str | None
+    warn_changed: bool
     client_address: str
     worker_address: str
     run_dir: str

@@ -16,7 +16,8 @@ from pydp2.inputs import Columns, Packer, crc
 from pydp2.inputs.declaration import Declaration
 from pydp2.protocol.messages import HEADER_LIMIT
 from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Part, hole_bytes
-from pydp2.worker.task import Hand, Task
+from pydp2.providers.where import finding
+from pydp2.worker.task import NEVER, Hand, Task
 
 MAX_ROWS = 4096
 MAX_BYTES = 256 * 1024
@@ -43,7 +44,7 @@ class _Segment:
     first: int
     count: int = 0
     rows: int = 0
-    holes: list[tuple[int, str]] = field(default_factory=list)
+    holes: list[tuple[int, str, str]] = field(default_factory=list)
     state: int = OPEN
     error: Error | None = None
 
@@ -51,18 +52,18 @@ class _Segment:
         """The ordinals of its packed rows."""
         y = np.arange(self.first, self.first + self.count, dtype=np.int64)
         if self.holes:
-            y = np.delete(y, [hole - self.first for hole, _ in self.holes])
+            y = np.delete(y, [hole - self.first for hole, _, _ in self.holes])
         return y
 
     def pieces(self) -> Iterator[_Segment]:
         """The same ordinals in segments that each fit into a header."""
-        first, holes, size = self.first, list[tuple[int, str]](), 0
-        for y, reason in self.holes:
-            size += hole_bytes(reason)
+        first, holes, size = self.first, list[tuple[int, str, str]](), 0
+        for y, slot, reason in self.holes:
+            size += hole_bytes(slot, reason)
             if size > _HOLES_ROOM:
                 yield _Segment(self.task, first, y - first, y - first - len(holes), holes)
-                first, holes, size = y, [], hole_bytes(reason)
-            holes.append((y, reason))
+                first, holes, size = y, [], hole_bytes(slot, reason)
+            holes.append((y, slot, reason))
         count = self.first + self.count - first
         yield _Segment(self.task, first, count, count - len(holes), holes, self.state, self.error)
 
@@ -77,9 +78,13 @@ class Packed:
 
 
 class Builder:
-    """Collects samples; :meth:`cut` gives what is to be sent. Bad samples become holes, or errors at their place."""
+    """Collects samples; :meth:`cut` gives what is to be sent. Bad samples become holes, or errors at their place.
 
-    def __init__(self, declaration: Declaration, place: Place) -> None:
+    ``lenient``: a file that does not repeat itself goes on with what it gives now, and the server is told that it did.
+    """
+
+    def __init__(self, declaration: Declaration, place: Place, *, lenient: bool = False) -> None:
+        self._lenient = lenient
         self._packer = Packer(declaration.slots, strict=declaration.check)
         self._place = place
         self._drop = declaration.check_fail_continue
@@ -155,7 +160,7 @@ class Builder:
             self.fail(task, self._place(error, task, task.y))
             return
         segment = self._segment(task)
-        segment.holes.append((task.y, _reason(error)))
+        segment.holes.append((task.y, error.slot, finding(error)))
         segment.count += 1
         self._holes += 1
         task.y += 1
@@ -240,7 +245,7 @@ class Builder:
         task = segment.task
         if self._drop:
             for row, error in bad.items():
-                segment.holes.append((int(ordinals[row]), _reason(error)))
+                segment.holes.append((int(ordinals[row]), error.slot, finding(error)))
             segment.holes.sort()
             segment.rows -= len(bad)
             return segment.rows
@@ -261,36 +266,46 @@ class Builder:
         task = segment.task
         task.crcs = [
             *crc(columns, task.crcs[:-1]),
-            zlib.crc32(b"".join(y.to_bytes(8, "little") for y, _ in segment.holes), task.crcs[-1]),
+            zlib.crc32(b"".join(y.to_bytes(8, "little") for y, _, _ in segment.holes), task.crcs[-1]),
         ]
         reached = segment.first + segment.count
-        if not self._repeats(task, reached, segment.state):
+        which = _NONE
+        if replay := segment.first < task.send_from:
+            which = np.flatnonzero(np.isin(segment.ordinals(), task.recalled, assume_unique=True))
+        if not self._may_go_on(task, segment.first, reached, segment.state, len(which)):
             task.done = True
             first = max(task.start, segment.first)
             error = to_wire(_not_repeated(task))
             return Part(task.file, task.attempt, first, 0, 0, RAISED, task.expected, [], error), _NONE
         state, error, sum_ = segment.state, _wire(segment.error), _folded(task.crcs)
+        if segment.first < task.start and state == OPEN:
+            return None, _NONE
+        changed, task.changed = task.changed, False
         if segment.first < task.start:
-            if state == OPEN:
-                return None, _NONE
-            return Part(task.file, task.attempt, task.start, 0, 0, state, sum_, [], error), _NONE
-        if segment.first < task.send_from:
-            which = np.flatnonzero(np.isin(segment.ordinals(), task.recalled, assume_unique=True))
-            return Part(
-                task.file, task.attempt, segment.first, segment.count, len(which), state, sum_, [], error
-            ), which  # fmt: skip
-        holes = [list(hole) for hole in segment.holes]
+            return Part(task.file, task.attempt, task.start, 0, 0, state, sum_, [], error, changed), _NONE
+        holes = [] if replay else [list(hole) for hole in segment.holes]
+        which = which if replay else np.arange(segment.rows)
+        count = segment.count
         return Part(
-            task.file, task.attempt, segment.first, segment.count, segment.rows, state, sum_, holes, error
-        ), np.arange(segment.rows)  # fmt: skip
+            task.file, task.attempt, segment.first, count, len(which), state, sum_, holes, error, changed
+        ), which  # fmt: skip
 
-    def _repeats(self, task: Task, reached: int, state: int) -> bool:
-        """Whether the file is, up to ``reached``, what it was before, as far as can be told there."""
+    def _may_go_on(self, task: Task, first: int, reached: int, state: int, given: int) -> bool:
+        """Whether the file is, from ``first`` up to ``reached``, what it was before, as far as can be told there.
+
+        If it is not, and that is to be borne with, it is noted. Samples that a saved pool names cannot be missing:
+        ``given`` of them are there.
+        """
+        if first >= task.start and given < task.count_asked(first, reached):
+            return False
         if state != OPEN and reached < task.required:
-            return False
-        if reached == task.start and task.start and _folded(task.crcs) != task.expected:
-            return False
-        return not (reached == task.check and task.check and _folded(task.crcs) != [task.crc])
+            if not self._lenient or task.count_asked(max(reached, task.start), NEVER):
+                return False
+            task.changed = True
+        differs = reached == task.start and task.start and _folded(task.crcs) != task.expected
+        differs = differs or (reached == task.check and task.check and _folded(task.crcs) != [task.crc])
+        task.changed = task.changed or bool(differs)
+        return self._lenient or not differs
 
     def hand_part(self, task: Task, hand: Hand) -> Packed:
         """A chunk of nothing but the sample that ``task`` held in hand."""
@@ -298,7 +313,7 @@ class Builder:
         task.sent += hand.cost
         task.spent = task.sent
         part = Part(task.file, task.attempt, hand.ordinal, 1, 1, OPEN, _folded(task.crcs), [], {})
-        if not self._repeats(task, hand.ordinal + 1, OPEN):
+        if not self._may_go_on(task, hand.ordinal, hand.ordinal + 1, OPEN, 1):
             task.done = True
             part = Part(task.file, task.attempt, hand.ordinal, 0, 0, RAISED, [], [], to_wire(_not_repeated(task)))
             return Packed([part], hand.columns.slice(0, 0), [] if self._weighted else None)
@@ -311,10 +326,6 @@ def _not_repeated(task: Task) -> NotRepeatable:
         "are not those that it gave before; make it depend on the file alone (settings.rng is seeded per file for "
         "random choices)"
     )
-
-
-def _reason(error: BadSample) -> str:
-    return f"{error.slot}: expected {error.expected}, got {error.got}" if error.expected else str(error)
 
 
 def _folded(crcs: list[int]) -> list[int]:

@@ -50,6 +50,7 @@ class WorkerSpec:
     path: tuple[str, ...]
     ahead: int
     timed: bool
+    lenient: bool
     dump_signal: int
 
 
@@ -99,7 +100,10 @@ def worker_main(spec: WorkerSpec, worker: int, row: memoryview) -> None:
     send(declared)
     gc.collect()
     gc.freeze()  # what is here now stays: no later collection needs to look at it, and no page of it is copied
-    runner = Runner(line, link, running, spec.files, Seat(row), surroundings, ahead=spec.ahead, timed=spec.timed)
+    runner = Runner(
+        line, link, running, spec.files, Seat(row), surroundings,
+        ahead=spec.ahead, timed=spec.timed, lenient=spec.lenient,
+    )  # fmt: skip
     try:
         with sending_late(runner):
             runner.run()

@@ -59,6 +59,7 @@ class Runner:
         *,
         ahead: int,
         timed: bool,
+        lenient: bool = False,
     ) -> None:
         self._line = line
         self._link = link
@@ -70,7 +71,9 @@ class Runner:
         self._timed = timed
         self._lock = threading.Lock()  # held but for the user's code: everything here is its
         self._checksums = frame_count(running.declaration.slots) + 1
-        self._builder = Builder(running.declaration, lambda error, task, y: place(error, files[task.file], y))
+        self._builder = Builder(
+            running.declaration, lambda error, task, y: place(error, files[task.file], y), lenient=lenient
+        )
         self._pass = -1
         self._seed = 0
         self._tasks: dict[int, Task] = {}

@@ -55,6 +55,7 @@ class Task:
     context: Any = None
     close: Any = None
     done: bool = False
+    changed: bool = False  # it did not repeat itself, which the next part tells
     reported: bool = False  # the server knows that it waits
     wanted: bool = False  # the merge waits for it
 
@@ -101,6 +102,13 @@ class Task:
             return True
         at = int(np.searchsorted(self.recalled, y))
         return at < len(self.recalled) and int(self.recalled[at]) == y
+
+    def count_asked(self, lo: int, hi: int) -> int:
+        """How many samples from ``lo`` to below ``hi`` a saved pool names."""
+        if not len(self.recalled):
+            return 0
+        first, end = np.searchsorted(self.recalled, [lo, hi])
+        return int(end - first)
 
     @property
     def required(self) -> int:

@@ -206,7 +206,7 @@ def test_pd_48_bad_samples_never_reach_a_batch_and_the_others_all_do(
         assert labels == [i % 10 for i in range(len(BAD))]
         assert [len(b) for b in batches] == [5, 5, 3]
     said = capfd.readouterr().err
-    assert "dropped: file all, sample 1, bits: expected each index once in a row" in said  # the first ones in full
+    assert "dropped: file all, sample 1, slot bits: expected each index once in a row" in said  # the first ones in full
     assert f"pass 0: {len(BAD)} bad samples were dropped" in said
     assert f"pass 1: {len(BAD)} bad samples were dropped" in said
 

@@ -77,7 +77,7 @@ class Arrivals:
         self._closed: set[int] = set()
         self.bound: list[int] = []
         self.finished: list[int] = []
-        self.dropped = 0
+        self.passed = (0, 0)
         self._recalls: dict[int, Recall] = {}
         self._taken: dict[int, int] = {}
 

@@ -53,6 +53,7 @@ class Options:
     buckets: int = 0  # 0: none; else so many, at most
     bounds: tuple[int, ...] | None = None  # of buckets; None: from the first fill
     group: int = 1  # batches in a row from one bucket
+    error_budget: float | None = None
 
 
 @dataclass
@@ -64,6 +65,8 @@ class Expected:
     padding: int = 0
     error: tuple[str, int, int] | None = None
     bounds: tuple[int, ...] | None = None  # of buckets
+    # dropped samples, and where files ended early, which a merge alone does not see
+    losses: list[tuple[int, int]] = field(default_factory=list, compare=False)
 
 
 class Refusal(Exception):
@@ -85,8 +88,18 @@ def permutation(seed: int, pass_id: int, purpose: str, count: int, n: int | None
 Sample = tuple[int, int, Row]
 
 
-def merged(files: Sequence[File], options: Options, pass_id: int) -> Iterator[Sample]:
-    """Samples in the order in which the lanes give them up."""
+def merged(files: Sequence[File], options: Options, pass_id: int, losses: list[tuple[int, int]]) -> Iterator[Sample]:
+    """Samples in the order in which the lanes give them up; ``losses`` grows as they are met."""
+    good = 0
+
+    def lose(number: int, y: int) -> None:
+        losses.append((number, y))
+        budget = options.error_budget
+        if isinstance(budget, float):  # a share, but never fewer than ten
+            budget = max(10, budget * (good + len(losses)))
+        if budget is not None and len(losses) > budget:
+            raise Refusal("budget", number, y)
+
     order = permutation(options.seed, pass_id, "files", len(files)) if options.shuffle else list(range(len(files)))
     waiting = deque(order)
     lanes: deque[list[int]] = deque()  # [file, ordinal], the lane whose turn it is first
@@ -104,10 +117,15 @@ def merged(files: Sequence[File], options: Options, pass_id: int) -> Iterator[Sa
                 row = file.items[y]
                 if row is not None:
                     taken += 1
+                    good += 1
                     yield number, y, row
+                else:
+                    lose(number, y)
                 continue
             if file.raises and not options.skip:
                 raise Refusal("raised", number, y)
+            if file.raises:
+                lose(number, y)
             if not waiting:
                 lanes.popleft()
                 break
@@ -129,7 +147,7 @@ def expect(
             found.error = refusal.args
         return found
     try:
-        for weight, batch in _batches(files, options, pass_id):
+        for weight, batch in _batches(files, options, pass_id, found.losses):
             total = sum(row.weight for _, _, row in batch)
             names = [(number, y) for number, y, _ in batch]
             # Only a batch that ran out of samples can be the last one, and only that is too small for good.
@@ -166,10 +184,12 @@ def _levels(options: Options, pass_id: int) -> tuple[float, float]:
     return least, most
 
 
-def _batches(files: Sequence[File], options: Options, pass_id: int) -> Iterator[tuple[int, list[Sample]]]:
+def _batches(
+    files: Sequence[File], options: Options, pass_id: int, losses: list[tuple[int, int]]
+) -> Iterator[tuple[int, list[Sample]]]:
     b = options.batch_size
     least, most = _levels(options, pass_id)
-    source = merged(files, options, pass_id)
+    source = merged(files, options, pass_id, losses)
     pool: list[Sample] = []
     weight = size = picked = n = 0
     ended = False
@@ -243,7 +263,7 @@ def _bucketed(files: Sequence[File], options: Options, pass_id: int, found: Expe
     """The batches of one pass with buckets, into ``found``."""
     b, g = options.batch_size, options.group
     least, most = _levels(options, pass_id)
-    source = merged(files, options, pass_id)
+    source = merged(files, options, pass_id, found.losses)
     lots: list[list[Sample]] = [[]]
     n = picked = 0
     turn: int | None = None

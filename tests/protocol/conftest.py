@@ -42,9 +42,10 @@ def parts(draw: st.DrawFn) -> Part:
     holes = sorted(draw(st.sets(st.integers(first, first + count - 1), max_size=count))) if count else []
     state = draw(st.sampled_from([OPEN, ENDED, RAISED]))
     error = {"kind": "ProviderError", "message": draw(text)} if state == RAISED else {}
-    reasons: list[Any] = [[y, draw(text)] for y in holes]
+    reasons: list[Any] = [[y, draw(text), draw(text)] for y in holes]
     numbers = [draw(st.integers(0, 1 << 40)) for _ in range(2)]
-    return Part(*numbers, first, count, count - len(holes), state, [draw(st.integers(0, 2**56))], reasons, error)
+    crcs = [draw(st.integers(0, 2**56))]
+    return Part(*numbers, first, count, count - len(holes), state, crcs, reasons, error, draw(st.booleans()))
 
 
 assignments = st.builds(
@@ -74,7 +75,7 @@ EXAMPLES: tuple[m.Message, ...] = (
         3,
         4,
         [
-            Part(7, 1, 100, 4, 3, OPEN, [1234567890123], [[101, "pixel: expected 2 numbers, got 3"]], {}).to_wire(),
+            Part(7, 1, 100, 4, 3, OPEN, [1234567890123], [[101, "pixel", "expected 2 numbers, got 3"]], {}).to_wire(),
             Part(8, 0, 0, 1, 1, RAISED, [42], [], {"kind": "ProviderError", "message": "é", "builtin": ""}).to_wire(),
         ],
         [[7, 1, 104, 640]],

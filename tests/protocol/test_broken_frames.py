@@ -72,7 +72,7 @@ def a_chunk(rows: int = 6) -> list[bytes]:
         )
     columns = packer.cut().columns
     parts = [
-        Part(7, 1, 100, rows - 1, rows - 2, OPEN, [123], [[101, "a: expected 3 numbers, got 2"]], {}),
+        Part(7, 1, 100, rows - 1, rows - 2, OPEN, [123], [[101, "a", "expected 3 numbers, got 2"]], {}),
         Part(8, 0, 0, 2, 2, ENDED, [5], [], {}),
         Part(9, 0, 4, 0, 0, RAISED, [5], [], {"kind": "ProviderError", "message": "no", "builtin": "KeyError"}),
     ]

@@ -30,22 +30,22 @@ def test_an_assignment_arrives_equal(assignment: Assignment) -> None:
 def test_a_part_never_takes_more_of_a_header_than_it_says(part: Part, texts: list[str]) -> None:
     """Whatever its texts hold: a reason may carry bytes of a file that are no text."""
     part.first, part.count = 0, len(texts) + part.rows
-    part.holes = [[y, text + "\udcff"] for y, text in enumerate(texts)]
+    part.holes = [[y, text + "\udcff", text] for y, text in enumerate(texts)]
     wire = part.to_wire()
     assert len(msgpack.packb(wire)) <= part.wire_bytes
     assert Part.from_wire(wire).rows == part.rows
 
 
 def test_the_longest_reason_and_the_largest_numbers_take_what_is_said() -> None:
-    assert hole_bytes("é" * 10_000) == hole_bytes("é" * 400)
+    assert hole_bytes("é" * 500, "é" * 10_000) == hole_bytes("é" * 100, "é" * 400)
     error = to_wire(provider_error("😀" * 100_000, "FileNotFoundError"))
-    holes = [[INT_LIMIT + i, "😀" * 1000] for i in range(3)]
+    holes = [[INT_LIMIT + i, "😀" * 1000, "😀" * 1000] for i in range(3)]
     part = Part(INT_LIMIT, INT_LIMIT, INT_LIMIT, INT_LIMIT, INT_LIMIT, RAISED, [INT_LIMIT], holes, error)
     size = len(msgpack.packb(part.to_wire()))
     assert size <= part.wire_bytes < 1.1 * size
 
 
-GOOD = [7, 1, 100, 4, 3, OPEN, [5], [[101, "why"]], {}]
+GOOD = [7, 1, 100, 4, 3, OPEN, [5], [[101, "slot 0", "why"]], {}, 0]
 
 
 def with_field(position: int, value: object) -> list[object]:
@@ -64,6 +64,7 @@ def with_field(position: int, value: object) -> list[object]:
         (with_field(6, [-1]), "integers from 0"),
         (with_field(6, ["a"]), "integers from 0"),
         (with_field(8, []), "malformed part"),
+        *((with_field(9, value), "integers from 0") for value in (-1, True, "1", None)),
         (with_field(5, 3), "contradict"),
         (with_field(5, RAISED), "contradict"),
         (with_field(8, {"kind": "x"}), "contradict"),
@@ -71,12 +72,24 @@ def with_field(position: int, value: object) -> list[object]:
         (with_field(4, 2**62), "contradict"),
         *(
             (with_field(7, [hole]), "malformed hole")
-            for hole in (1, [], [101], [101, "a", 1], ["101", "a"], [101, b"a"], [101, None], [101.0, "a"], [True, ""])
+            for hole in (
+                1,
+                [],
+                [101],
+                [101, "a"],
+                [101, "a", "b", "c"],
+                [101, "a", 1],
+                ["101", "a", "b"],
+                [101, b"a", "b"],
+                [101, "a", None],
+                [101.0, "a", "b"],
+                [True, "", ""],
+            )
         ),
-        (with_field(7, [[99, "a"]]), "outside its range"),
-        (with_field(7, [[104, "a"]]), "outside its range"),
-        (with_field(7, [[101, "a"], [101, "b"]]), "out of order"),
-        (with_field(7, [[102, "a"], [101, "b"]]), "out of order"),
+        (with_field(7, [[99, "a", "b"]]), "outside its range"),
+        (with_field(7, [[104, "a", "b"]]), "outside its range"),
+        (with_field(7, [[101, "a", ""], [101, "b", ""]]), "out of order"),
+        (with_field(7, [[102, "a", ""], [101, "b", ""]]), "out of order"),
     ],
 )
 def test_a_part_that_contradicts_itself_is_refused(wire: Any, reason: str) -> None:
@@ -85,8 +98,8 @@ def test_a_part_that_contradicts_itself_is_refused(wire: Any, reason: str) -> No
 
 
 def test_the_good_one_is_taken() -> None:
-    assert Part.from_wire(GOOD).holes == [[101, "why"]]
-    assert Part.from_wire([7, 1, 100, 0, 0, ENDED, [], [], {}]).state == ENDED
+    assert Part.from_wire(GOOD).holes == [[101, "slot 0", "why"]]
+    assert Part.from_wire([7, 1, 100, 0, 0, ENDED, [], [], {}, 0]).state == ENDED
 
 
 @pytest.mark.parametrize("wire", [None, [], [1] * 9, [*[1] * 8, ["x"]], [*[1] * 8, [1], 1], [*[1] * 7, -1, []], "abc"])

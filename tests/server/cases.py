@@ -60,6 +60,7 @@ class Case:
     min_pool_size: int = -1
     can_over: bool = True
     skip: bool = False
+    error_budget: float | None = None
     cache_limit: int | None = None
     kills: int = 0
     leaves: int = 0
@@ -127,4 +128,5 @@ def case(seed: int, **fixed: object) -> Case:
         "passes": random.choice([1, 1, 3]),
     }
     values["hung_starts"] = random.choice([0, 0, 1, 8]) if values["workers"] == 8 else random.choice([0, 0, 1])
+    values["error_budget"] = random.choice([None, None, 0, 2, 12, 40, 0.05, 0.2, 0.4])
     return Case(**(values | fixed))  # type: ignore[arg-type]

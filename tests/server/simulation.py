@@ -19,7 +19,7 @@ import numpy as np
 
 from pydp2 import CacheType, provider
 from pydp2.cache import PassCache
-from pydp2.errors import Error, FileCondemned, SampleTooLarge
+from pydp2.errors import BudgetExceeded, Error, FileCondemned, SampleTooLarge
 from pydp2.inputs.declaration import Declaration
 from pydp2.order import Cut
 from pydp2.order.saved import Saved
@@ -27,7 +27,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Role, State, worker_link
 from pydp2.protocol.ranges import HOLE_COST, SAMPLE_COST
 from pydp2.protocol.seat import FILE, Seat
-from pydp2.server.actions import Fatal, Log, Send, Spawn, WorkerGone, WorkerReady
+from pydp2.server.actions import Fatal, Log, Loss, Send, Spawn, WorkerGone, WorkerReady
 from pydp2.server.chunks import ranges
 from pydp2.server.coordinator import Coordinator
 from pydp2.server.job import Broke, Job, Over, Ready
@@ -55,6 +55,7 @@ class Outcome:
     error: Error | None = None
     dropped: int = 0
     facts: list[tuple[int, int, str]] = field(default_factory=list)
+    losses: list[tuple[int, int]] = field(default_factory=list)  # each when it was first told
     whole: bool = False  # it came to its end
     cached: frozenset[int] = frozenset()  # files that the cache had when it began
     bounds: tuple[int, ...] | None = None  # of buckets, known when it began
@@ -192,7 +193,7 @@ class World:
         return Job(
             case.plan, Declaration.from_wire(self.declaration.to_wire()), files=len(case.files),
             label=lambda file: self.names[file], budget=case.budget, workers=case.workers, skip_errors=case.skip,
-            cache=self.cache,
+            cache=self.cache, error_budget=case.error_budget,
         )  # fmt: skip
 
     # -- the user's code -----------------------------------------------------------------------------------------------
@@ -277,7 +278,7 @@ class World:
             self._event()
             self._rounds(outcome)
             self._check()
-        outcome.facts = [(file, *fact) for file, fact in reading.facts.items()]
+        outcome.facts = [(file, *fact) for file, fact in reading.losses.facts.items()]
         return pass_id + 1
 
     def _rewind(self, outcome: Outcome) -> Reading:
@@ -409,6 +410,10 @@ class World:
                     self.starting.append((number, seat))
                 case Log():
                     self.logs.append(action)
+                case Loss():
+                    losses = self.outcomes[-1].losses
+                    if (found := (int(action.file), action.y)) not in losses:
+                        losses.append(found)
                 case Fatal(error):
                     raise error
 
@@ -429,8 +434,11 @@ class World:
 
 def where(error: Error) -> tuple[str, int, int]:
     """An error of the stream in the oracle's words: what, file, ordinal."""
-    words = str(error).replace(",", "").replace(":", "").split()
+    said = str(error).rpartition("The last one: ")[2]
+    words = said.replace(",", "").replace(":", "").split()
     assert (words[0], words[2]) == ("file", "sample"), error
+    if isinstance(error, BudgetExceeded):
+        return "budget", int(words[1]), int(words[3])
     kind = "too large" if isinstance(error, SampleTooLarge) else "raised"
     assert isinstance(error, FileCondemned) or kind == "too large" or "as the script says" in str(error), error
     return kind, int(words[1]), int(words[3])

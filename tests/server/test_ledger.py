@@ -12,7 +12,7 @@ from pydp2.server.ledger import NO_PAUSE, Entry
 
 
 def part(first: int, count: int, *, attempt: int = 1, holes: tuple[int, ...] = (), state: int = OPEN) -> Part:
-    reasons = [[y, f"bad {y}"] for y in holes]
+    reasons = [[y, "bits", f"bad {y}"] for y in holes]
     return Part(7, attempt, first, count, count - len(holes), state, [first + count], reasons, {})
 
 
@@ -78,18 +78,18 @@ def test_holes_cost_credit_until_the_merge_has_passed_them(entry: Entry) -> None
     commit(entry, part(0, 4, holes=(0, 2)))
     assert entry.spent == 2 * HOLE_COST + 2 * (10 + SAMPLE_COST)
     assert entry.use == entry.spent  # more than the limit of 1000: nothing of it is hidden
-    assert entry.pass_holes() == [(0, "bad 0")]
+    assert [*entry.pass_holes()] == [(0, "bits", "bad 0")]
     entry.take(1)
-    assert entry.pass_holes() == [(2, "bad 2")]
+    assert [*entry.pass_holes()] == [(2, "bits", "bad 2")]
     entry.take(1)
     assert entry.spent == entry.merged
 
 
 def test_holes_behind_the_last_sample_are_passed_before_the_end(entry: Entry) -> None:
     commit(entry, part(0, 3, holes=(1, 2), state=ENDED))
-    assert entry.pass_holes() == []
-    entry.take(1)
-    assert entry.pass_holes() == [(1, "bad 1"), (2, "bad 2")]
+    assert [*entry.pass_holes()] == []
+    assert entry.take(1) == 0
+    assert [*entry.pass_holes()] == [(1, "bits", "bad 1"), (2, "bits", "bad 2")]
     assert entry.front() is END
     assert entry.use == 0
 
@@ -125,7 +125,7 @@ def test_before_a_deadly_sample_all_before_it_must_be_committed(entry: Entry) ->
 def test_a_file_given_up_ends_behind_what_is_committed(entry: Entry) -> None:
     commit(entry, part(0, 2))
     error = Error("three workers died")
-    entry.give_up(error)
+    entry.give_up(error, skip=False)
     assert ordinals(entry) == [0, 1]
     assert entry.front() == Failure(error)
     assert entry.ended
@@ -133,6 +133,8 @@ def test_a_file_given_up_ends_behind_what_is_committed(entry: Entry) -> None:
 
 def test_a_file_that_is_skipped_ends_there_as_if_it_had_no_more(entry: Entry) -> None:
     commit(entry, part(0, 2))
-    entry.give_up(None)
+    error = Error("three workers died")
+    entry.give_up(error, skip=True)
     assert ordinals(entry) == [0, 1]
     assert entry.front() is END
+    assert entry.early is error

@@ -13,7 +13,7 @@ from pydp2.errors import Error, FileCondemned, RemoteProtocolError, to_wire
 from pydp2.order import END, WAIT, Failure, Run
 from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
 from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Assignment, Part
-from pydp2.server.actions import Action, Log, Send
+from pydp2.server.actions import Action, Log, Loss, Send
 from pydp2.server.ledger import NO_PAUSE
 from pydp2.server.reading import Reading
 
@@ -56,7 +56,7 @@ def send(
     """``worker`` sends ``rows`` samples and then ``holes`` dropped ones."""
     if attempt is None:
         attempt = made.entries[file].attempt
-    bad = [[first + rows + i, "bad"] for i in range(holes)]
+    bad = [[first + rows + i, "bits", "bad"] for i in range(holes)]
     part = Part(file, attempt, first, rows + holes, rows, state, [first + rows], bad, dict(error or {}))
     run = Run(None, 0, rows, np.arange(first, first + rows), np.full(rows, size), None) if rows else None
     made.commit(worker, part, run)
@@ -184,7 +184,7 @@ def test_dropped_samples_count_against_the_credit_of_their_file() -> None:
     made.blocked(1, 0, 1, 5, need=1)
     assert grants(made.dispatch()) == []
     assert made.front(0) is WAIT  # the merge passes them
-    assert made.dropped == 5
+    assert made.losses.dropped == 5
     assert grants(made.dispatch()) == [[1, 0, 1, 5 * HOLE_COST + 2000, NO_PAUSE, 1]]
 
 
@@ -195,13 +195,15 @@ def test_where_the_merge_stands_and_how_many_were_dropped_before_it_agree() -> N
     send(made, 1, 0, 0, 2, holes=3)
     made.front(0)
     made.take(0, 1)
-    assert (made.position(0).y, made.dropped) == (1, 0)
+    assert (made.position(0).y, made.passed) == (1, (1, 0))
     made.take(0, 1)
-    assert (made.position(0).y, made.dropped) == (5, 3)
-    send(made, 1, 0, 5, 0, holes=1)
-    assert (made.position(0).y, made.dropped) == (5, 3)
+    assert (made.position(0).y, made.passed) == (2, (2, 0))  # whether those behind it are there yet does not show
     made.front(0)
-    assert (made.position(0).y, made.dropped) == (6, 4)
+    assert (made.position(0).y, made.passed) == (5, (2, 3))
+    send(made, 1, 0, 5, 0, holes=1)
+    assert (made.position(0).y, made.passed) == (5, (2, 3))
+    made.front(0)
+    assert (made.position(0).y, made.passed) == (6, (2, 4))
 
 
 def test_a_report_that_a_grant_has_crossed_means_nothing() -> None:
@@ -315,7 +317,7 @@ def test_with_errors_skipped_the_file_ends_there_and_a_fact_says_so() -> None:
     send(made, 1, 0, 0, 2, state=RAISED, error=to_wire(Error("no such word")))
     assert merge(made, 0) == 2
     assert made.front(0) is END
-    assert made.facts == {0: (2, "no such word")}
+    assert made.losses.facts == {0: (2, "no such word")}
     assert [a.kind for a in made.dispatch() if isinstance(a, Log)] == ["skipped"]
 
 
@@ -326,7 +328,10 @@ def test_what_the_merge_met_last_is_told_before_the_workers_are_told_to_end() ->
     send(made, 1, 0, 0, 0, holes=1, state=ENDED)
     assert made.front(0) is END
     made.finish(0)
-    assert made.end() == [Log("file 0, sample 0, bad", kind="dropped"), Send(1, EndReading(4))]
+    text = "file 0, sample 0, slot bits: bad"
+    assert made.end() == [
+        Log(text, kind="dropped"), Loss(4, "0", 0, "bits", "bad", "dropped"), Send(1, EndReading(4))
+    ]  # fmt: skip
     assert made.dispatch() == []
 
 

@@ -49,6 +49,7 @@ def options(case: Case) -> Options:
         min_pool_size=case.min_pool_size, interleave=plan.interleave, pool_bytes=plan.pool_bytes,
         can_over=case.can_over, last_batch=plan.last_batch, cached=case.cache_limit is not None, skip=case.skip,
         buckets=plan.buckets.count if plan.buckets else 0, bounds=plan.buckets.bounds if plan.buckets else None,
+        error_budget=case.error_budget,
     )  # fmt: skip
 
 
@@ -69,16 +70,17 @@ def compare(case: Case, outcome: Outcome) -> None:
     expected = expect(files, options(case), outcome.pass_id, outcome.bounds)
     if not outcome.whole:
         assert outcome.batches == expected.batches[: len(outcome.batches)]
+        assert outcome.losses == expected.losses[: len(outcome.losses)]
         return
     assert outcome.batches == expected.batches
     assert outcome.pool_weights == expected.pool_weights
     assert outcome.padding == expected.padding
     assert (where(outcome.error) if outcome.error else None) == expected.error
+    assert outcome.losses == expected.losses
     if not outcome.error:
         ends = [(n, len(file.items)) for n, file in enumerate(files) if file.raises]
         assert sorted(fact[:2] for fact in outcome.facts) == ends
-        read = [file for number, file in enumerate(files) if number not in outcome.cached]
-        assert outcome.dropped == sum(item is None for file in read for item in file.items)
+        assert outcome.dropped == sum(item is None for file in files for item in file.items)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -115,7 +115,7 @@ class Ledger:
         entry.commit(part, run)
         self.marks[part.file].append((entry.committed, list(entry.crcs), entry.spent))
         found = self.found[part.file]
-        found.holes += [y for y, _ in part.holes]
+        found.holes += [y for y, _, _ in part.holes]
         found.length = entry.committed
         if run is not None:
             rows = run.columns.slice(run.lo, run.hi).samples()

@@ -1,0 +1,142 @@
+"""What a pass loses: dropped samples, and files that end early; and what is told of it. Pure: no IO, no clock.
+
+A loss counts when the merge meets it, not when a worker did: so what is counted before a batch, where an error budget
+ends the pass, and what is told of it are the same in every run (docs/order.md, "Losses").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.errors import BadSample, BudgetExceeded, Error, FileCondemned, NotRepeatable, at_sample
+from pydp2.order.saved import Saved
+from pydp2.server.actions import TOO_SLOW, Action, Log, Loss
+from pydp2.server.ledger import Hole
+
+FREE = 10
+"""Where the budget is a share, so many losses are always allowed: of a few samples a share says nothing."""
+_REASON = 300  # characters of the reason of a fact
+_TOLD = 4000  # of what a quarantine says
+
+
+class Losses:
+    """Those of one pass. ``budget``: so many are allowed (int), or such a share of all samples (float); None: any.
+
+    ``facts``: files that are known to end early, of a pass that is taken up in its middle, at the point ``saved``;
+    ``order``: in which it wants files.
+    """
+
+    def __init__(
+        self,
+        pass_id: int,
+        label: Callable[[int], str],
+        budget: float | None,
+        facts: Mapping[int, tuple[int, str]],
+        saved: Saved | None,
+        order: npt.NDArray[np.int64],
+    ) -> None:
+        self._pass_id = pass_id
+        self._label = label
+        self._budget = budget
+        self.facts: dict[int, tuple[int, str]] = dict(facts)
+        """Files that end early, and why: (ordinal, reason). What no data explains."""
+        self.ended = 0 if saved is None else _met(facts, saved, order)
+        """Files whose early end the merge has met."""
+        self.dropped = 0 if saved is None else saved.dropped
+        self.taken = 0 if saved is None else saved.taken
+        """Good samples that the merge has taken."""
+        self._changed: set[int] = set()
+        self.error: Error | None = None
+        """The budget is exceeded."""
+
+    def drop(self, file: int, hole: Hole) -> list[Action]:
+        """The merge passed a dropped sample of ``file``."""
+        y, slot, reason = hole
+        self.dropped += 1
+        text = at_sample(self._label(file), y, slot, reason)
+        self._judge(text)
+        return [Log(text, kind="dropped"), Loss(self._pass_id, self._label(file), y, slot, reason, "dropped")]
+
+    def end(self, file: int, y: int, early: Error | None) -> list[Action]:
+        """The merge met the end of ``file`` at ordinal ``y``: ``early`` says why it ends there, if a worker did now."""
+        if early is None and file not in self.facts:
+            return []
+        self.ended += 1
+        out: list[Action] = []
+        kind, reason = "ended early", self.facts.get(file, (0, ""))[1]
+        if early is not None:
+            kind, reason = _kind(early), str(early)
+            self.facts[file] = (y, reason[:_REASON])
+            out.append(Log(f"the rest of a file is left out: {reason}", kind="skipped"))
+        self._judge(reason)
+        slot = early.slot if isinstance(early, BadSample) else ""
+        return [*out, Loss(self._pass_id, self._label(file), y, slot, reason[:_TOLD], kind)]
+
+    def changed(self, file: int) -> list[Action]:
+        """``file`` did not repeat itself, which is borne with. Nothing is lost, but the pass is another one."""
+        if file in self._changed:
+            return []
+        self._changed.add(file)
+        text = (
+            f"file {self._label(file)}: process() did not repeat itself when it was run again; the pass goes on with "
+            'what it gives now (on_changed="warn")'
+        )
+        return [Log(text, kind="changed")]
+
+    def room(self, holes: Collection[Hole], ordinals: npt.NDArray[np.int64]) -> int:
+        """How many samples of ``ordinals``, next in a file, may be taken until one of its ``holes`` is one too many."""
+        lost = self.dropped + self.ended
+        if holes and self._exceeded(lost + len(holes), self.taken):
+            for number, hole in enumerate(holes, 1):
+                before = int(np.searchsorted(ordinals, hole[0]))
+                if before == len(ordinals):
+                    break
+                if self._exceeded(lost + number, self.taken + before):
+                    return before
+        return len(ordinals)
+
+    def _exceeded(self, lost: int, taken: int) -> bool:
+        budget = self._budget
+        if budget is None or isinstance(budget, int):
+            return budget is not None and lost > budget
+        return lost > max(FREE, budget * (lost + taken))
+
+    def _judge(self, last: str) -> None:
+        lost = self.dropped + self.ended
+        if self.error is None and self._exceeded(lost, self.taken):
+            self.error = BudgetExceeded(
+                f"pass {self._pass_id} has lost more than error_budget={self._budget} allows: of "
+                f"{lost + self.taken:,} samples so far {_count(self.dropped, 'bad one was', 'bad ones were')} dropped, "
+                f"and {_count(self.ended, 'file', 'files')} ended early; mend the data (quarantine=PATH lists each "
+                f"loss, `pydp2 check` shows them all), or raise error_budget. The last one: {last}"
+            )
+
+
+def _met(facts: Collection[int], saved: Saved, order: npt.NDArray[np.int64]) -> int:
+    """Of how many files with ``facts`` the merge had met the end at the point ``saved``."""
+    lanes = [lane.file for lane in saved.lanes]
+    merged = order[: saved.next_file]
+    return int(np.isin(merged, [file for file in facts if file not in lanes]).sum())
+
+
+def condemned_at(label: str, y: int, how: str, skip: bool) -> FileCondemned:
+    """What the deaths at sample ``y`` come to; ``how``: the last one, in words."""
+    return FileCondemned(
+        f"file {label}, sample {y}: three workers died while process() produced it (the last one {how}); mend the code "
+        "that reads this sample, or take the file out of the list" + ("" if skip else ', or pass on_error="skip"')
+    )
+
+
+def _kind(error: Error) -> str:
+    if isinstance(error, FileCondemned):
+        return "timed out" if TOO_SLOW in str(error) else "condemned"
+    if isinstance(error, NotRepeatable):
+        return "not repeated"
+    return "bad sample" if isinstance(error, BadSample) else "raised"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"

@@ -1,0 +1,103 @@
+"""The quarantine: a file with one line of JSON for each loss of a pass, ``pydp2 check --replay`` reads it.
+
+It is only ever added to, a whole line at a time. What it holds already, from an earlier service too, is not written
+again: a pass that goes back to a saved state, or is run anew, meets the same losses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import asdict
+from hashlib import blake2b
+
+from pydp2.errors import OptionError
+from pydp2.server.actions import Loss
+
+
+class Quarantine:
+    """Writes losses to ``path`` (None: nowhere). ``log(text, kind)`` tells, once, that it cannot be written any more.
+
+    Raises OptionError when the file cannot be written now.
+    """
+
+    def __init__(self, path: str | None, log: Callable[[str, str], None]) -> None:
+        self._path = path
+        self._log = log
+        self._file = -1
+        self._known: set[bytes] = set()
+        self._torn = False  # the last line has no end
+        self._said = False
+        if path is None:
+            return
+        try:
+            self._open(path)
+        except OSError as error:
+            self.close()
+            raise OptionError(
+                f"quarantine={path!r} must be a file that can be written: {error.strerror}; choose another place, or "
+                "leave the option out"
+            ) from None
+
+    def _open(self, path: str) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        self._file = os.open(path, flags, 0o666)
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            raise OSError(0, "it is no regular file")
+        with open(path, "rb") as lines:
+            line = b"\n"
+            for line in lines:  # split at line feeds alone
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    known = json.loads(line)
+                    self._known.add(_key(known["pass"], known["file"], known["y"]))
+            self._torn = not line.endswith(b"\n")
+        size = os.fstat(self._file).st_size
+        os.write(self._file, b"\n")  # a full disk tells only now
+        os.ftruncate(self._file, size)
+
+    def add(self, loss: Loss) -> None:
+        """Write ``loss`` down, if that has not been done."""
+        if self._file < 0:
+            return
+        key = _key(loss.pass_id, loss.file, loss.y)
+        if key in self._known:
+            return
+        line = _line(loss)
+        try:
+            written = os.write(self._file, b"\n" * self._torn + line)
+            self._torn = written < self._torn + len(line)
+            if self._torn:
+                raise OSError(0, "there is no room left")
+        except OSError as error:
+            if not self._said:
+                self._said = True
+                self._log(
+                    f"the quarantine {self._path} cannot be written any more: {error.strerror}; the pass goes on, and "
+                    "what is lost meanwhile is missing there",
+                    "",
+                )
+            return
+        self._known.add(key)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _line(loss: Loss) -> bytes:
+    values = asdict(loss)
+    values = {"pass": values.pop("pass_id"), **values}
+    try:
+        return json.dumps(values, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # bytes of a name that are no text: as escapes
+        return json.dumps(values).encode() + b"\n"
+
+
+def _key(pass_id: int, file: str, y: int) -> bytes:
+    text = f"{int(pass_id)} {int(y)} {file}".encode("utf-8", "surrogatepass")
+    return blake2b(text, digest_size=12).digest()

@@ -1,0 +1,280 @@
+"""Data of which some is bad: where the pass ends, what is written down, what a file that changed does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydp2
+from pydp2.errors import BudgetExceeded, NotRepeatable, OptionError
+
+from ..runs import Seen, consume, one_pass
+
+BAD = """
+@provider(input_types=[integer_value(1000)], pool_size=60, check=True, check_fail_continue=True)
+def process(settings, filename):
+    number = int(filename[1:])
+    for i in range(100):
+        if number % 4 == 3 and i == 70:
+            raise LookupError("no more of this one")
+        yield number * 100 % 1000 + i if i % 10 != number else -1
+"""
+FILES = [f"f{i}" for i in range(12)]
+OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 3, "on_error": "skip"}
+
+
+def text(error: Exception | None) -> str:
+    return str(error).splitlines()[0]
+
+
+def shuffled(address: str, **options: Any) -> Seen:
+    with pydp2.load(FILES, address, **OPTIONS | options) as data:
+        return consume(data)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("budget", [0, 5, 30, 0.06])
+def test_an_exceeded_budget_ends_the_pass_at_the_same_place_on_any_number_of_workers(
+    budget: float, provider_file: Callable[..., str], tmp_path: Path
+) -> None:
+    address = provider_file(BAD)
+    found = []
+    for workers in (1, 2, 4):
+        path = tmp_path / f"bad-{workers}.jsonl"
+        seen = shuffled(address, workers=workers, error_budget=budget, quarantine=path)
+        assert isinstance(seen.error, BudgetExceeded)
+        assert f"error_budget={budget} allows" in seen.text
+        assert "The last one: file f" in seen.text
+        found.append((seen.batches, seen.text, path.read_text()))
+    assert found[0] == found[1] == found[2]
+    if budget == 5:
+        assert len(lines(tmp_path / "bad-1.jsonl")) == 6
+    whole = shuffled(address, workers=2)
+    assert whole.error is None
+    assert whole.batches[: len(found[0][0])] == found[0][0]  # every full batch before it, and the same ones
+    assert bool(found[0][0]) == (budget not in (0, 5))  # these fall into the first fill of the pool
+
+
+def test_a_budget_that_holds_changes_nothing_and_counts_each_pass_by_itself(
+    provider_file: Callable[..., str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pydp2.load(FILES, provider_file(BAD), **OPTIONS, error_budget=97) as data:
+        assert [consume(data).error for _ in range(3)] == [None] * 3
+    assert "pass 2: 94 bad samples were dropped" in capfd.readouterr().err
+
+
+def test_the_count_survives_a_restore_into_another_service(provider_file: Callable[..., str]) -> None:
+    address = provider_file(BAD)
+    for budget in (40, 0.08):
+        whole, states = Seen(), []
+        with pydp2.load(FILES, address, **OPTIONS, error_budget=budget) as data:
+            whole = consume(data, lambda _, data=data, states=states: states.append(json.dumps(data.state_dict())))
+        assert isinstance(whole.error, BudgetExceeded)
+        for k in (1, len(states) // 2, len(states) - 1):
+            with pydp2.load(FILES, address, **OPTIONS, error_budget=budget, workers=1) as data:
+                data.load_state_dict(json.loads(states[k]))
+                rest = consume(data)
+            assert (rest.batches, text(rest.error)) == (whole.batches[k + 1 :], text(whole.error))
+
+
+def test_every_loss_is_a_line_of_the_quarantine_and_never_two(
+    provider_file: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Not after a rewind, not with another service, and in a later pass it is a line of its own."""
+    address, path = provider_file(BAD), tmp_path / "bad.jsonl"
+    with pydp2.load(FILES, address, **OPTIONS, quarantine=path) as data:
+        state = None
+        for batch in data:
+            if batch.index == 30:
+                state = data.state_dict()
+        once = lines(path)
+        assert state is not None
+        data.load_state_dict(state)
+        list(data)
+        assert lines(path) == once
+    with pydp2.load(FILES, address, **OPTIONS, quarantine=str(path)) as data:
+        data.load_state_dict(state)
+        list(data)
+        assert lines(path) == once
+        list(data)
+    assert len(lines(path)) == 2 * len(once)
+    assert {line["pass"] for line in lines(path)} == {0, 1}
+    dropped = [line for line in once if line["kind"] == "dropped"]
+    raised = [line for line in once if line["kind"] == "raised"]
+    assert (len(dropped), len(raised)) == (94, 3)
+    assert {(line["file"], line["y"]) for line in raised} == {("f3", 70), ("f7", 70), ("f11", 70)}
+    assert dropped[0]["slot"] == "slot 0"
+    assert dropped[0]["reason"] == "expected a value from 0 to 999, got -1" or "got -1" in dropped[0]["reason"]
+    assert "no more of this one" in raised[0]["reason"]
+    assert "dropped: file f" in capfd.readouterr().err
+
+
+def test_files_that_kill_or_hang_are_in_the_quarantine_too(provider_file: Callable[..., str], tmp_path: Path) -> None:
+    code = """
+    import os, time
+
+    @provider(input_types=[integer_value(100)])
+    def process(settings, filename):
+        for i in range(10):
+            if i == 4 and filename == "kills":
+                os._exit(3)
+            if i == 6 and filename == "hangs":
+                time.sleep(1000)
+            yield i
+    """
+    path = tmp_path / "bad.jsonl"
+    seen = one_pass(
+        ["fine", "kills", "hangs"], provider_file(code), on_error="skip", sample_timeout=0.2, quarantine=path,
+        error_budget=2,
+    )  # fmt: skip
+    assert (len(seen.samples), seen.error) == (20, None)
+    assert [(line["file"], line["y"], line["kind"]) for line in lines(path)] == [
+        ("kills", 4, "condemned"), ("hangs", 6, "timed out"),
+    ]  # fmt: skip
+    assert "three workers died" in lines(path)[0]["reason"]
+
+
+def test_names_that_are_no_plain_text_are_written_and_read_back(
+    provider_file: Callable[..., str], tmp_path: Path
+) -> None:
+    code = """
+    @provider(input_types=[integer_value(10)], check=True, check_fail_continue=True)
+    def process(settings, filename):
+        yield -1
+    """
+    names, path = ["a\u2028b", 'q"uote', "日本", " blank ", "tab\tbed"], tmp_path / "schlecht ä.jsonl"
+    assert one_pass(names, provider_file(code), quarantine=path).error is None
+    assert [json.loads(line)["file"] for line in path.read_bytes().decode("utf-8").split("\n")[:-1]] == names
+
+
+def test_a_quarantine_that_cannot_be_written_is_an_error_at_start(
+    provider_file: Callable[..., str], tmp_path: Path
+) -> None:
+    with pytest.raises(
+        OptionError, match=r"quarantine='.*nowhere/bad.jsonl' must be a file that can be written: No su"
+    ):
+        pydp2.launch(["f"], provider_file(BAD), quarantine=tmp_path / "nowhere/bad.jsonl")
+
+
+# -- files that change -------------------------------------------------------------------------------------------------
+CHANGING = """
+import os, time
+
+@provider(input_types=[integer_value(100_000)])
+def process(settings, filename):
+    run = 0
+    if filename == "odd":
+        run = len(os.listdir("runs"))
+        open(f"runs/{run}", "w").close()
+    for i in range(%s):
+        if filename == "odd" and run == 0 and i == 30:
+            while not os.path.exists("seen"):
+                time.sleep(0.001)
+            os._exit(1)
+        yield run * 1000 + i
+"""
+
+
+@pytest.fixture
+def changing(provider_file: Callable[..., str], tmp_path: Path) -> Callable[..., Seen]:
+    """``changing(code, **options)``: a pass over two files; "odd" dies at its sample 30, once 16 were delivered."""
+    (tmp_path / "runs").mkdir()
+
+    def one(code: str, **options: Any) -> Seen:
+        options = {"root": tmp_path, "workers": 2, "batch_size": 4, "shuffle": False} | options
+        with pydp2.load(["odd", "b"], provider_file(code), **options) as data:
+            return consume(data, lambda batch: batch.index == 3 and (tmp_path / "seen").touch())
+
+    return one
+
+
+def test_a_file_that_changed_ends_the_pass_by_default(changing: Callable[..., Seen]) -> None:
+    seen = changing(CHANGING % "50")
+    assert isinstance(seen.error, NotRepeatable)
+    assert "file odd" in seen.text
+
+
+def test_a_file_that_changed_is_named_once_and_goes_on_with_what_it_gives_now(
+    changing: Callable[..., Seen], capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen = changing(CHANGING % "50", on_changed="warn")
+    assert seen.error is None
+    odd = seen.samples[:50]
+    cut = next(i for i, value in enumerate(odd) if value >= 1000)  # what was committed when the first run died
+    assert odd == [*range(cut), *range(1000 + cut, 1050)]
+    assert 16 <= cut <= 30
+    assert seen.samples[50:] == [*range(50)]
+    said = capfd.readouterr().err
+    assert said.count("file odd: process() did not repeat itself when it was run again; the pass goes on") == 1
+
+
+def test_a_file_that_became_shorter_than_what_was_delivered_ends_there(
+    changing: Callable[..., Seen], capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen = changing(CHANGING % "(50 if run == 0 else 3)", on_changed="warn")
+    assert seen.error is None
+    odd = seen.samples[:-50]
+    assert odd == [*range(len(odd))]
+    assert 16 <= len(odd) <= 30
+    assert capfd.readouterr().err.count("changed: file odd") == 1
+
+
+def test_a_file_that_raises_where_it_gave_samples_before_raises(changing: Callable[..., Seen]) -> None:
+    code = CHANGING.replace("yield run", "if run and filename == 'odd': raise LookupError('gone')\n        yield run")
+    seen = changing(code % "50", on_changed="warn")
+    assert isinstance(seen.error, LookupError)
+    assert "file odd, sample 0: process raised LookupError" in seen.text
+
+
+def test_a_state_whose_samples_a_file_does_not_have_any_more_is_refused_although_changes_are_borne_with(
+    provider_file: Callable[..., str], text_files: Callable[..., list[str]]
+) -> None:
+    code = """
+    @provider(input_types=[integer_value(100_000)], pool_size=200)
+    def process(settings, filename):
+        with open(filename) as lines:
+            for line in lines:
+                yield int(line)
+    """
+    files = text_files([[f * 1000 + i for i in range(300)] for f in range(4)])
+    job: dict[str, Any] = {"batch_size": 16, "seed": 5, "on_changed": "warn"}
+    with pydp2.load(files, provider_file(code), **job) as data:
+        stream = iter(data)
+        for _ in range(70):
+            next(stream)
+        state = data.state_dict()
+        Path(files[2]).write_text("".join(f"{7000 + i}\n" for i in range(300)))  # other samples
+        data.load_state_dict(state)
+        assert consume(data).error is None
+        Path(files[2]).write_text("1\n")  # nearly none
+        data.load_state_dict(state)
+        seen = consume(data)
+    assert isinstance(seen.error, NotRepeatable)
+    assert files[2] in seen.text
+
+
+def test_a_worker_that_is_killed_changes_no_count(provider_file: Callable[..., str], tmp_path: Path) -> None:
+    """Where the budget ends the pass is not where a worker was."""
+    address = provider_file(BAD)
+    expected = shuffled(address, error_budget=60)
+    with (
+        pydp2.launch(FILES, address, workers=2, on_error="skip", error_budget=60) as service,
+        service.connect(batch_size=16, seed=3) as data,
+    ):
+
+        def kill(batch: pydp2.Batch) -> None:
+            if batch.index % 10 == 3:
+                victim = next(w for w in service.stats()["workers"] if w["active"])
+                os.kill(victim["pid"], signal.SIGKILL)
+
+        seen = consume(data, kill)
+    assert (seen.batches, text(seen.error)) == (expected.batches, text(expected.error))

@@ -1,0 +1,160 @@
+"""The file that losses are written to: what is in it, what is never in it twice, and when it cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pydp2.errors import OptionError
+from pydp2.server.actions import Loss
+from pydp2.server.quarantine import Quarantine
+
+LOSS = Loss(0, "a.txt", 3, "bits", "expected 2, got 3", "dropped")
+Make = Callable[..., Quarantine]
+
+
+@pytest.fixture
+def logs() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def quarantine(tmp_path: Path, logs: list[str]) -> Iterator[Make]:
+    """``quarantine(path)`` opens one; it is closed when the test ends."""
+    made: list[Quarantine] = []
+
+    def make(path: Path | None = None) -> Quarantine:
+        made.append(Quarantine(str(path or tmp_path / "bad.jsonl"), lambda text, kind: logs.append(text)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def test_each_loss_is_a_line_of_json_that_is_there_at_once(quarantine: Make, tmp_path: Path) -> None:
+    made = quarantine()
+    made.add(LOSS)
+    assert lines(tmp_path / "bad.jsonl") == [
+        {"pass": 0, "file": "a.txt", "y": 3, "slot": "bits", "reason": "expected 2, got 3", "kind": "dropped"}
+    ]
+    made.add(Loss(1, "a.txt", 3, "", "process raised", "raised"))
+    assert [line["pass"] for line in lines(tmp_path / "bad.jsonl")] == [0, 1]
+
+
+def test_without_a_path_nothing_is_written() -> None:
+    made = Quarantine(None, lambda *_: None)
+    made.add(LOSS)
+    made.close()
+
+
+_losses = st.builds(
+    Loss, st.integers(0, 2), st.text(max_size=3) | st.sampled_from(["ä\n", "\udcff", '"', "\u2028", "a b"]),
+    st.integers(0, 3), st.text(max_size=5), st.text(), st.sampled_from(["dropped", "raised"]),
+)  # fmt: skip
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(_losses, max_size=8), max_size=4))
+def test_no_loss_is_ever_there_twice_also_with_services_one_after_another(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[list[Loss]]
+) -> None:
+    path = tmp_path_factory.mktemp("q") / "bad.jsonl"
+    expected: dict[tuple[int, str, int], str] = {}
+    for each in rounds:
+        made = Quarantine(str(path), lambda *_: None)
+        for loss in each:
+            made.add(loss)
+            expected.setdefault((loss.pass_id, loss.file, loss.y), loss.reason)
+        made.close()
+    found = [json.loads(line) for line in path.read_bytes().split(b"\n") if line] if rounds else []
+    assert [(line["pass"], line["file"], line["y"], line["reason"]) for line in found] == [
+        (*key, reason) for key, reason in expected.items()
+    ]
+
+
+def test_damaged_lines_are_left_alone_and_a_torn_one_does_not_swallow_the_next(
+    quarantine: Make, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    before = b'\xff\xfe\n[]\n3\n{"pass": 0}\n{"pass": "x", "file": "a.txt", "y": 3}\n\n{"pass": 0, "file": "a.txt", "y'
+    path.write_bytes(before)
+    made = quarantine()
+    assert path.read_bytes() == before
+    made.add(LOSS)
+    made.add(LOSS)
+    text = path.read_bytes()
+    assert text.startswith(before + b"\n")
+    assert json.loads(text.splitlines()[-1])["y"] == 3
+    assert text.count(b'"bits"') == 1
+
+
+@pytest.mark.parametrize("what", ["no folder", "a folder", "a pipe"])
+def test_what_cannot_be_written_is_an_error_at_once_that_says_what_to_do(
+    what: str, quarantine: Make, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    if what == "no folder":
+        path = tmp_path / "nowhere" / "bad.jsonl"
+    elif what == "a folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    with pytest.raises(OptionError, match=r"^quarantine=.* must be a file that can be written: .*; choose another"):
+        quarantine(path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_no_permission_is_an_error_at_once(quarantine: Make, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").touch(0o400)
+    with pytest.raises(OptionError, match="Permission denied"):
+        quarantine()
+
+
+@pytest.fixture
+def room() -> Iterator[Callable[[int], None]]:
+    """``room(n)``: files may have n bytes, as on a disk that is nearly full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_at_the_start_is_an_error(
+    quarantine: Make, tmp_path: Path, room: Callable[[int], None]
+) -> None:
+    (tmp_path / "bad.jsonl").write_bytes(b"x" * 10)
+    room(10)
+    with pytest.raises(OptionError, match="must be a file that can be written: File too large"):
+        quarantine()
+
+
+def test_a_disk_that_fills_up_later_is_told_once_and_what_has_room_again_is_written(
+    quarantine: Make, tmp_path: Path, logs: list[str], room: Callable[[int], None]
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    made = quarantine()
+    made.add(LOSS)
+    size = path.stat().st_size
+    room(size + 10)
+    for y in range(10, 14):
+        made.add(Loss(0, "a.txt", y, "", "", "dropped"))
+    assert len(logs) == 1
+    assert logs[0].startswith(f"the quarantine {path} cannot be written any more: ")
+    room(1 << 20)
+    made.add(Loss(0, "a.txt", 12, "", "", "dropped"))
+    text = path.read_bytes().splitlines()
+    assert [json.loads(line)["y"] for line in (text[0], text[-1])] == [3, 12]
+    assert len(text) == 3  # one is torn
+    assert len(logs) == 1
