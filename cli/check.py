@@ -32,8 +32,17 @@ _OFTEN = 0.2  # seconds between signs of life
     metavar="NUMBER",
     help="Findings shown in full; the others are counted; default: 10.",
 )
+@click.option(
+    "--replay",
+    metavar="QUARANTINE",
+    type=click.Path(path_type=str),
+    help="Instead of LIST: run the files that a quarantine of a service names, and tell what is still bad.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with all files.")
-def command(asked: Asked, limit: int | None, max_errors: int, as_json: bool) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context, asked: Asked, limit: int | None, max_errors: int, replay: str | None, as_json: bool
+) -> None:
     """Read the files of LIST once, and say what is in them and what is wrong.
 
     It runs in this process, without a service: breakpoint() works. It goes on after a bad sample, and after a file
@@ -42,29 +51,43 @@ def command(asked: Asked, limit: int | None, max_errors: int, as_json: bool) -> 
     \b
     pydp2 check train.list --provider my_provider.process
     pydp2 check --config configs/digits.toml --test --limit 100
+    pydp2 check --replay bad.jsonl --provider my_provider.process
     """
     import pydp2
 
+    for name in ("limit", "max_errors") if replay is not None else ():
+        if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(
+                f"--{name} does not go with --replay, which looks at every line of the quarantine", ctx
+            )
     if not faulthandler.is_enabled():
         faulthandler.enable(2)  # C code of the user's that crashes shows where
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")  # as in a worker
     console = notes()
     sign = _Sign(console)
     with apart(as_json):
-        report = pydp2.check(
-            **asked.source,
-            input_order=asked.service.get("input_order"),
-            limit=limit,
-            max_errors=max_errors,
-            progress=sign.progress,
-        )
+        report: Any
+        if replay is not None:
+            source = {name: value for name, value in asked.source.items() if name != "files"}
+            order = asked.service.get("input_order")
+            report = pydp2.replay(replay, **source, input_order=order, progress=sign.progress)
+        else:
+            report = pydp2.check(
+                **asked.source,
+                input_order=asked.service.get("input_order"),
+                limit=limit,
+                max_errors=max_errors,
+                progress=sign.progress,
+            )
     sign.clear()
     if as_json:
         click.echo(json.dumps(report.plain(), indent=2))
+    elif replay is not None:
+        _show_replay(results(), report)
     else:
         _show(results(), report)
     if not report.ok:
-        click.get_current_context().exit(1)
+        ctx.exit(1)
 
 
 class _Sign:
@@ -103,6 +126,18 @@ def _show(console: Console, report: Any) -> None:
         console.print(f"[green]ok[/green]: {seen}, {size(total)} as columns")
     else:
         console.print(f"[red]{report.found:,} found[/red], beside {seen}")
+
+
+_MARKS = {"still bad": "[red]✗[/red]", "now good": "[green]✓[/green]"}
+
+
+def _show_replay(console: Console, report: Any) -> None:
+    for each in report.verdicts:
+        place = f" file {each.file}, sample {each.sample}" if each.file and not each.text else ""
+        text = f"line {each.line}: {each.verdict}:{place}{' ' + each.text if each.text else ''}"
+        console.print(f"{_MARKS.get(each.verdict, '·')} {_escaped(text)}", soft_wrap=True)
+    parts = [f"{count:,} {verdict}" for verdict, count in report.counts.items() if count]
+    console.print(f"{'[green]ok[/green]: ' * report.ok}{', '.join(parts) or 'the quarantine is empty'}")
 
 
 def _escaped(text: str) -> str:

@@ -26,7 +26,8 @@ _OF_NAME = {"bind": "ADDRESS", "quarantine": "FILE", "error_budget": "NUMBER|SHA
 
 @dataclass(frozen=True)
 class Asked:
-    """What a command was asked to read: configuration and command line together. ``service`` and ``job`` hold options,
+    """What a command was asked to read: configuration and command line together. ``files``: a list, or the quarantine
+    of --replay, which stands in for one. ``service`` and ``job`` hold options,
     those of the command's own flags among them."""
 
     files: str
@@ -214,13 +215,14 @@ class SourceCommand(click.Command):
             table: {name: value for name in names if (value := ctx.params.pop(name)) is not None}
             for table, names in own.items()
         }
-        ctx.params["asked"] = _settled(ctx, given, **taken)
+        ctx.params["asked"] = _settled(ctx, given, ctx.params.get("replay"), **taken)
         return super().invoke(ctx)
 
 
 def _settled(
     ctx: click.Context,
     given: Mapping[str, dict[str, Any]],
+    instead: str | None,
     *,
     list_: str | None,
     provider: str | None,
@@ -235,7 +237,9 @@ def _settled(
         raise click.UsageError("--side chooses a side of a --config, and there is none; did you mean --test?", ctx)
     side = side or ("test" if is_train is False else "train")
     base = _config(config, side)
-    files = list_ or (None if base is None else str(base.list))
+    if instead is not None and list_ is not None:
+        raise click.UsageError("--replay runs the files that the quarantine names, and no LIST; leave one out", ctx)
+    files = instead or list_ or (None if base is None else str(base.list))
     provider = provider or (None if base is None else base.provider)
     if files is None:
         raise click.UsageError("LIST is needed, the path of a train.list; or --config FILE", ctx)

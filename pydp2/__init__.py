@@ -14,6 +14,7 @@ if _sys.platform == "win32":  # before anything is imported that Windows does no
 from pydp2 import errors as errors
 from pydp2.api.check import check as check
 from pydp2.api.peek import peek as peek
+from pydp2.api.replay import replay as replay
 from pydp2.api.service import Service as Service
 from pydp2.api.service import connect as connect
 from pydp2.api.service import launch as launch

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,7 +121,7 @@ def check(
         generator = running.settings.generator
         report = Report(f"{generator.__module__}.{generator.__qualname__}")
         for number, name in enumerate(listed):
-            one = _File(running, name, number, max_errors, progress)
+            one = FileRun(running, name, number, max_errors, progress)
             one.run(limit)
             report.files.append(one.report)
             report.findings = _first(report.findings + one.findings, max_errors)
@@ -141,12 +141,26 @@ def _first(findings: list[Finding], most: int) -> list[Finding]:
     return kept
 
 
-class _File:
-    """One file of the run. ``room``: how many findings are kept."""
+class FileRun:
+    """One file of the run. ``room``: how many findings are kept; None: only those at ``places``, and the first of all.
+
+    ``at``: its first item is always the sample that is asked for.
+    """
 
     def __init__(
-        self, running: Running, name: str, number: int, room: int, progress: Callable[[str, int], None] | None
+        self,
+        running: Running,
+        name: str,
+        number: int,
+        room: int | None,
+        progress: Callable[[str, int], None] | None = None,
+        places: Collection[int] = (),
+        at: MutableSequence[int] | memoryview | None = None,
     ) -> None:
+        self._places = places
+        self._at: Any = [0] if at is None else at
+        self.length = 0
+        """How many samples were yielded."""
         self._running = running
         self._name = name
         self._number = number
@@ -168,6 +182,7 @@ class _File:
         y = 0
         try:
             while limit is None or y < limit:
+                self._at[0] = y
                 try:
                     sample = next(opened)
                 except StopIteration:
@@ -178,7 +193,7 @@ class _File:
                     self._raised(error, y)
                     break
                 self._take(sample, y)
-                y += 1
+                self.length = y = y + 1
                 if len(self._rows) >= _ROWS or self._packer.nbytes >= _BYTES:
                     self._judge()
         finally:
@@ -221,7 +236,15 @@ class _File:
         for slot, arrays in zip(report.slots, cut.columns.arrays, strict=True):
             slot.add(arrays)
         news, self._news = sorted(self._news, key=lambda finding: finding.sample), []
-        self.findings = _first(self.findings + news, self._room)
+        if self._room is None:
+            news = [
+                each
+                for i, each in enumerate(news)
+                if each.sample in self._places or each.raised or not (self.findings or i)
+            ]
+            self.findings += news
+        else:
+            self.findings = _first(self.findings + news, self._room)
         self.found += len(news)
         if self._progress is not None:
             self._progress(self._name, report.samples)

@@ -51,8 +51,8 @@ class Saved:
     """The stream before batch ``index``: the pool as a set, and where the merge stood.
 
     ``ended``: the merge had no more, so the pool is the tail of the pass, of which the first ``offset`` samples (in the
-    order of the tail) are gone. ``taken`` and ``dropped``: samples and holes that the merge had passed. ``bucket``: the one
-    that the batch before came from, its number and 1; 0: none.
+    order of the tail) are gone. ``taken`` and ``dropped``: samples and holes that the merge had passed. ``bucket``: the
+    one that the batch before came from, its number and 1; 0: none.
     """
 
     index: int

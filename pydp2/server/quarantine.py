@@ -6,11 +6,10 @@ again: a pass that goes back to a saved state, or is run anew, meets the same lo
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from hashlib import blake2b
 
@@ -47,14 +46,11 @@ class Quarantine:
         self._file = os.open(path, flags, 0o666)
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
             raise OSError(0, "it is no regular file")
-        with open(path, "rb") as lines:
-            line = b"\n"
-            for line in lines:  # split at line feeds alone
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    known = json.loads(line)
-                    self._known.add(_key(known["pass"], known["file"], known["y"]))
-            self._torn = not line.endswith(b"\n")
+        for _, loss in read(path):
+            if isinstance(loss, Loss):
+                self._known.add(_key(loss))
         size = os.fstat(self._file).st_size
+        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
         os.write(self._file, b"\n")  # a full disk tells only now
         os.ftruncate(self._file, size)
 
@@ -62,7 +58,7 @@ class Quarantine:
         """Write ``loss`` down, if that has not been done."""
         if self._file < 0:
             return
-        key = _key(loss.pass_id, loss.file, loss.y)
+        key = _key(loss)
         if key in self._known:
             return
         line = _line(loss)
@@ -98,6 +94,33 @@ def _line(loss: Loss) -> bytes:
         return json.dumps(values).encode() + b"\n"
 
 
-def _key(pass_id: int, file: str, y: int) -> bytes:
-    text = f"{int(pass_id)} {int(y)} {file}".encode("utf-8", "surrogatepass")
+def read(path: str | os.PathLike[str]) -> Iterator[tuple[int, Loss | str]]:
+    """The lines of a quarantine with their numbers, from 1; of a damaged one what is wrong with it. Raises OSError."""
+    with open(path, "rb") as lines:  # split at line feeds alone
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield number, _parsed(line)
+
+
+def _parsed(line: bytes) -> Loss | str:
+    try:
+        values = json.loads(line.decode())
+    except UnicodeDecodeError:
+        return "it is not UTF-8"
+    except (ValueError, RecursionError):
+        return "it is no JSON"
+    if not isinstance(values, dict):
+        return "it is no JSON object"
+    names = {"pass": int, "file": str, "y": int, "slot": str, "reason": str, "kind": str}
+    for name, kind in names.items():
+        if name not in values:
+            return f"{name!r} is missing"
+        if type(values[name]) is not kind or (kind is int and values[name] < 0):
+            need = "a text" if kind is str else "a whole number from 0"
+            return f"{name!r} must be {need}, got {values[name]!r:.40}"
+    return Loss(*(values[name] for name in names))
+
+
+def _key(loss: Loss) -> bytes:
+    text = f"{loss.pass_id} {loss.y} {loss.file}".encode("utf-8", "surrogatepass")
     return blake2b(text, digest_size=12).digest()

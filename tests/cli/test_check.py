@@ -197,3 +197,86 @@ def test_all_commands_over_a_list_take_it_alike() -> None:
     common = {"list_", "provider", "args", "args_file", "config", "side", "is_train", "root"}
     for name in ("serve", "check", "peek"):
         assert common <= {parameter.name for parameter in main.commands[name].params}
+
+
+# -- a quarantine ------------------------------------------------------------------------------------------------------
+REPLAY = ("check", "--replay", "bad.jsonl", "--provider", "numbers_provider.process")
+
+
+@pytest.fixture
+def quarantine(folder: Path) -> Path:
+    """One sample that is still bad, one that was mended, one that is gone, and a line that is none."""
+    (folder / "a.txt").write_text("1\n2000\n[3]\n")
+    rows = [{"pass": 0, "file": "a.txt", "y": y, "slot": "n", "reason": "", "kind": "dropped"} for y in (1, 0)]
+    rows.append(rows[0] | {"file": "b.txt", "y": 7})
+    rows.append(rows[0] | {"y": 2, "kind": "raised"})
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "bad.jsonl").write_text(text + '{"pass": 1, "file\n')
+    return folder / "bad.jsonl"
+
+
+def test_a_replay_tells_of_every_line_and_exits_with_1_while_any_is_bad(
+    quarantine: Path, cli: Callable[..., Result]
+) -> None:
+    result = cli(*REPLAY)
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[:4] == [
+        "✗ line 1: still bad: file a.txt, sample 1, slot n: expected an int in [0, 1000), got 2000 (int)",
+        "✓ line 2: now good: file a.txt, sample 0",
+        "· line 3: no longer there: file b.txt, sample 7",
+        "✗ line 4: still bad: file a.txt, sample 2: process raised ValueError",
+    ]
+    assert "Traceback (most recent call last):" in result.stdout
+    assert lines[-2:] == [
+        "· line 5: damaged: it is no JSON",
+        "2 still bad, 1 now good, 1 no longer there, 1 damaged",
+    ]
+
+
+def test_a_replay_after_the_data_were_mended_exits_with_0(
+    quarantine: Path, folder: Path, cli: Callable[..., Result]
+) -> None:
+    (folder / "a.txt").write_text("1\n2\n3\n")
+    result = cli(*REPLAY)
+    assert result.exit_code == 0
+    assert result.stdout.endswith("ok: 3 now good, 1 no longer there, 1 damaged\n")
+
+
+def test_a_replay_as_json(quarantine: Path, cli: Callable[..., Result]) -> None:
+    result = cli(*REPLAY, "--json")
+    assert result.exit_code == 1
+    report: dict[str, Any] = json.loads(result.stdout)
+    assert report["counts"] == {"still bad": 2, "now good": 1, "no longer there": 1, "damaged": 1}
+    assert [line["verdict"] for line in report["lines"]][:2] == ["still bad", "now good"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train.list",), "--replay runs the files that the quarantine names, and no LIST; leave one out"),
+        (("--limit", 3), "--limit does not go with --replay"),
+        (("--max_errors", 10), "--max_errors does not go with --replay"),
+    ],
+)
+def test_what_does_not_go_with_a_replay_is_a_usage_error(
+    words: tuple[object, ...], said: str, quarantine: Path, cli: Callable[..., Result]
+) -> None:
+    result = cli(*REPLAY, *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_replay_needs_a_provider_and_a_quarantine_that_is_there(folder: Path, cli: Callable[..., Result]) -> None:
+    assert cli("check", "--replay", "bad.jsonl").exit_code == 2
+    result = cli(*REPLAY)
+    assert result.exit_code == 1
+    assert "the quarantine bad.jsonl cannot be read: No such file or directory" in result.stderr
+
+
+def test_a_configuration_gives_a_replay_its_provider(
+    quarantine: Path, folder: Path, cli: Callable[..., Result]
+) -> None:
+    (folder / "run.toml").write_text('provider = "numbers_provider.process"\n[train]\nlist = "train.list"\n')
+    result = cli("check", "--replay", "bad.jsonl", "--config", "run.toml")
+    assert "2 still bad, 1 now good" in result.stdout

@@ -60,6 +60,9 @@ if train is not None:
     pydp2.load(train, batch_size=8).close()
 
 
+assert_type(pydp2.replay("bad.jsonl", "module.process", root=".").ok, bool)
+
+
 def use(ragged: pydp2.Ragged, csr: pydp2.Csr) -> None:
     ragged.pad(0, length=10)
     assert_type(len(ragged), int)
