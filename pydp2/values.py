@@ -73,7 +73,7 @@ def error_budget(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise OptionTypeError(f"{name} must be a number of samples or a share of them, got {shown(value)}")
     if isinstance(value, Integral):
-        if value < 0:
+        if not 0 <= value < 1 << 62:
             raise OptionError(f"{name} must be at least 0, got {value}; leave it out for no limit")
         return int(value)
     share = float(value)
@@ -91,6 +91,10 @@ def file_path(name: str, value: Any) -> str:
         raise OptionTypeError(f"{name} must be the path of a file, got {shown(value)}")
     if not path or "\0" in path:
         raise OptionError(f"{name} must be the path of a file, got {path!r}")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise OptionError(f"{name} must be the path of a file, written in UTF-8, got {path!r}") from None
     return path
 
 

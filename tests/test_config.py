@@ -139,6 +139,8 @@ def test_options_of_buckets_need_their_slot_and_not_each_other() -> None:
         ("error_budget", "1%", OptionTypeError, r"must be a number of samples or a share of them, got '1%' \(str\)"),
         ("error_budget", True, OptionTypeError, "must be a number of samples"),
         ("quarantine", "", OptionError, "quarantine must be the path of a file, got ''"),
+        ("error_budget", 1 << 80, OptionError, "error_budget must be at least 0, got"),
+        ("quarantine", "a\udcff", OptionError, "must be the path of a file, written in UTF-8"),
         ("quarantine", "a\0b", OptionError, "must be the path of a file"),
         ("quarantine", 3, OptionTypeError, r"must be the path of a file, got 3 \(int\)"),
         ("quarantine", b"bad", OptionTypeError, "must be the path of a file"),

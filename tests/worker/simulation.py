@@ -94,6 +94,7 @@ class Ledger:
         self.found = [Outcome(length=entry.committed) for entry in starts]
         self.marks: list[list[tuple[int, list[int], int]]] = [[] for _ in starts]  # committed, crcs, spent
         self.errors: dict[int, Exception] = {}
+        self.changed = [0 for _ in starts]  # how often it was told
 
     def receive(self, packed: Packed) -> None:
         """As a chunk over the wire."""
@@ -113,6 +114,7 @@ class Ledger:
         if not entry.accepts(WORKER, part):
             return
         entry.commit(part, run)
+        self.changed[part.file] += part.changed
         self.marks[part.file].append((entry.committed, list(entry.crcs), entry.spent))
         found = self.found[part.file]
         found.holes += [y for y, _, _ in part.holes]
@@ -135,10 +137,12 @@ def run_at_random(
     declared: Declaration,
     starts: Sequence[Entry] | None = None,
     cuts: float = 0.1,
+    *,
+    lenient: bool = False,
 ) -> Ledger:
     """All files to their ends: files take turns, chunks are cut and samples held in hand at random."""
     ledger = Ledger(declared, starts or [fresh(i) for i in range(len(files))])
-    builder = Builder(declared, lambda error, task, y: place(error, f"f{task.file}", y))
+    builder = Builder(declared, lambda error, task, y: place(error, f"f{task.file}", y), lenient=lenient)
     tasks = [task_of(entry, declared) for entry in ledger.entries]
     hand: Task | None = None  # the task whose last sample was the last one added, so that it could be held
 

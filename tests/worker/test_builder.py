@@ -19,6 +19,7 @@ from pydp2.providers.where import place
 from pydp2.worker import builder as building
 from pydp2.worker.builder import MAX_BLOCKED, MAX_PARTS, MAX_ROWS, Builder
 from tests.worker.simulation import (
+    Outcome,
     Yield,
     again,
     declaration,
@@ -128,6 +129,32 @@ def test_a_file_that_does_not_repeat_itself_is_named_and_gives_nothing(
     assert f"its first {committed} samples" in str(second.errors[0])
     assert second.found[0].samples == second.found[0].holes == []
     assert second.entries[0].committed == committed
+
+
+@given(
+    st.lists(good | good | bad, max_size=25), st.lists(good | good | bad, max_size=25), st.integers(0, 25),
+    st.sampled_from(["end", "raise"]), flags, chooser,
+)  # fmt: skip
+def test_a_file_that_may_change_goes_on_with_what_it_gives_now_and_that_is_told_once(
+    content: list[Yield], other: list[Yield], same: int, end: str, weighted: bool, choose: random.Random
+) -> None:
+    """Behind what is committed; one that ends or raises before that does so there."""
+    declared = declaration(drop=True, weighted=weighted)
+    first = run_at_random(choose, [[*content, ("end", 0)]], declared, cuts=0.3)
+    mark = choose.choice([mark for mark in first.marks[0] if mark[0]] or [(0, [], 0)])
+    changed: list[Yield] = [*content[:same], *other, (end, 0)]
+    second = run_at_random(choose, [changed], declared, [again(0, mark)], cuts=0.3, lenient=True)
+    whole, committed, found = expected(changed, drop=True, weighted=weighted), mark[0], second.found[0]
+    assert found.samples == [sample for sample in whole.samples if sample[0] >= committed]
+    assert found.holes == [y for y in whole.holes if y >= committed]
+    assert (found.end, found.length) == (whole.end, max(committed, whole.length))
+    before = expected([*content, ("end", 0)], drop=True, weighted=weighted)
+
+    def head(shown: Outcome) -> list[Any]:
+        return [[s for s in shown.samples if s[0] < committed], [y for y in shown.holes if y < committed]]
+
+    differs = whole.length < committed or head(whole) != head(before)
+    assert second.changed == [differs]
 
 
 def test_a_hole_at_another_place_is_noticed_though_the_samples_are_the_same() -> None:
