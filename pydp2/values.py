@@ -73,9 +73,10 @@ def error_budget(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise OptionTypeError(f"{name} must be a number of samples or a share of them, got {shown(value)}")
     if isinstance(value, Integral):
-        if not 0 <= value < 1 << 62:
-            raise OptionError(f"{name} must be at least 0, got {value}; leave it out for no limit")
-        return int(value)
+        number = int(value)
+        if not 0 <= number < 1 << 62:
+            raise OptionError(f"{name} must be at least 0, got {number}; leave it out for no limit")
+        return number
     share = float(value)
     if not 0 < share < 1:
         raise OptionError(

@@ -213,6 +213,7 @@ class Builder:
                     rows_of = which + lo
                     task.sent += int(packed.sample_bytes[rows_of].sum())
                     task.sent += SAMPLE_COST * part.rows + HOLE_COST * len(part.holes)
+                    part.changed, task.changed = task.changed, False
                     kept.append((part, rows_of))
                 lo += piece.rows
             task.spent = task.sent
@@ -280,14 +281,12 @@ class Builder:
         state, error, sum_ = segment.state, _wire(segment.error), _folded(task.crcs)
         if segment.first < task.start and state == OPEN:
             return None, _NONE
-        changed, task.changed = task.changed, False
         if segment.first < task.start:
-            return Part(task.file, task.attempt, task.start, 0, 0, state, sum_, [], error, changed), _NONE
+            return Part(task.file, task.attempt, task.start, 0, 0, state, sum_, [], error), _NONE
         holes = [] if replay else [list(hole) for hole in segment.holes]
         which = which if replay else np.arange(segment.rows)
-        count = segment.count
         return Part(
-            task.file, task.attempt, segment.first, count, len(which), state, sum_, holes, error, changed
+            task.file, task.attempt, segment.first, segment.count, len(which), state, sum_, holes, error
         ), which  # fmt: skip
 
     def _may_go_on(self, task: Task, first: int, reached: int, state: int, given: int) -> bool:
@@ -317,6 +316,7 @@ class Builder:
             task.done = True
             part = Part(task.file, task.attempt, hand.ordinal, 0, 0, RAISED, [], [], to_wire(_not_repeated(task)))
             return Packed([part], hand.columns.slice(0, 0), [] if self._weighted else None)
+        part.changed, task.changed = task.changed, False
         return Packed([part], hand.columns, [hand.weight] if self._weighted else None)
 
 
