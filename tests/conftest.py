@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("pydp2", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("pydp2")
 
 _MARK = "PYDP2_TEST_RUN"
 _RUN = uuid.uuid4().hex
