@@ -133,6 +133,13 @@ class BucketPool(Pool):
         """How many batches the group of batch ``n`` has from there on."""
         return self._buckets.group - n % self._buckets.group
 
+    def needs(self, n: int) -> list[int]:
+        """Below what weight of each lot it is no use to ask whether they are able."""
+        needs = [self.left(n) * self._plan.batch_size] * len(self._lots)
+        if self._same(n):
+            needs[self.turn - 1] = self._plan.batch_size
+        return needs
+
     def weights_of_lots(self) -> list[int]:
         """What waits in each."""
         return [lot.weight for lot in self._lots]
@@ -143,8 +150,10 @@ class BucketPool(Pool):
 
     def _goes_on(self, n: int) -> bool:
         """Batch ``n`` comes from the bucket of the one before: it is of the same group, and there is enough."""
-        same = n % self._buckets.group != 0 and self.turn > 0
-        return same and self._lots[self.turn - 1].weight >= self._plan.batch_size
+        return self._same(n) and self._lots[self.turn - 1].weight >= self._plan.batch_size
+
+    def _same(self, n: int) -> bool:
+        return n % self._buckets.group != 0 and self.turn > 0
 
     def _fills(self, lot: _Lot, batches: int) -> bool:
         """Whether ``lot`` is sure to give so many batches, none for lack of samples below its size."""
@@ -274,7 +283,7 @@ class BucketStream(Stream):
         if level != _GATHER:
             return super()._room(run, level)
         plan, pool = self.plan, self.pool
-        need = pool.left(self.index) * plan.batch_size
+        needs = pool.needs(self.index)
         waiting, size = pool.weights_of_lots(), pool.bytes
         numbers = pool.numbers(run).tolist()
         sizes = run.sizes[run.lo : run.hi].tolist()
@@ -286,6 +295,6 @@ class BucketStream(Stream):
             waiting[k] += weights[i]
             size += sizes[i]
             full = full or waiting[k] >= plan.batch_size
-            if waiting[k] >= need:  # whether that is enough is seen once the sample is there
+            if waiting[k] >= needs[k]:  # whether that is enough is seen once the sample is there
                 return i + 1
         return len(numbers)

@@ -233,6 +233,22 @@ def test_where_bytes_are_the_limit_batches_stay_full_and_groups_are_given_up() -
     assert [len(batch) for batch in found.batches] == [10] * 80
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_where_bytes_give_up_groups_the_fill_ends_at_the_same_sample_for_any_timing(seed: int) -> None:
+    random = Random(seed)
+    files = [
+        File([Row(random.choice([0, 1, 1, 2, 5]), random.choice([1, 8, 40]), random.randint(0, 7)) for _ in range(40)])
+        for _ in range(8)
+    ]
+    chosen = Options(
+        batch_size=8, seed=seed, pool_size=10, pool_bytes=random.choice([200, 300]), interleave=4, buckets=3,
+        can_over=False, bounds=(1, 5), group=3,
+    )  # fmt: skip
+    expected = expect(files, chosen)
+    for timing in range(4):
+        assert stream(files, chosen, timing=timing, chunk=1 + 9 * timing) == expected
+
+
 @pytest.mark.parametrize("pool_size", [-1, 64])
 def test_without_shuffle_the_bucket_with_the_oldest_sample_comes_next_in_the_order_of_the_list(pool_size: int) -> None:
     files = [File([Row(1, 8, length) for length in (1, 9, 1, 1, 9, 1, 9, 9, 1, 1)])]

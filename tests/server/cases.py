@@ -93,7 +93,8 @@ def buckets(seed: int) -> Buckets:
     """Random ones, by the sequence."""
     random = Random(f"buckets {seed}")
     bounds = random.choice([None, None, (1,), (1, 5), (2, 30, 50)])
-    return Buckets(3, bounds, bounds is None, len(bounds) + 1 if bounds else random.choice([2, 4]))
+    count = len(bounds) + 1 if bounds else random.choice([2, 4])
+    return Buckets(3, bounds, bounds is None, count, random.choice([1, 1, 2, 3]))
 
 
 def case(seed: int, **fixed: object) -> Case:

@@ -252,9 +252,10 @@ class World:
         self.outcomes.append(outcome)
         self._do(self.coordinator.read(None))
         self.runs += 1
-        self.buckets.pop("group", None)
+        if self.case.plan.buckets is not None:
+            self.buckets = {**self.buckets, "group": self.case.plan.buckets.group}
         self.points = [(None, {}, 0, dict(self.buckets))]
-        outcome.bounds = tuple(self.buckets["bounds"]) if self.buckets else None
+        outcome.bounds = tuple(self.buckets["bounds"]) if "bounds" in self.buckets else None
         reading = self.job.begin(self.runs, pass_id, self.random.randint(1, 3), buckets=self.buckets)
         self._do(self.coordinator.read(reading))
         self.delivered = 0

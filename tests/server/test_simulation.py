@@ -50,6 +50,7 @@ def options(case: Case) -> Options:
         can_over=case.can_over, last_batch=plan.last_batch, cached=case.cache_limit is not None, skip=case.skip,
         buckets=plan.buckets.count if plan.buckets else 0, bounds=plan.buckets.bounds if plan.buckets else None,
         error_budget=case.error_budget,
+        group=plan.buckets.group if plan.buckets else 1,
     )  # fmt: skip
 
 
