@@ -1,0 +1,105 @@
+"""The examples that train, are killed, and go on: they end with the weights of those that were never killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"
+DEADLINE = 60.0
+
+# Runs an example that kills itself, as `kill -9` would, before its n-th save, in the middle of it, or after it. That is
+# done from inside because there it happens at the step that was drawn, and not at one that the machine's load chooses.
+KILLED = """
+import os, pathlib, signal, stat, sys
+example, number, where, *words = sys.argv[1:]
+saves = 0
+rename, fsync = pathlib.Path.replace, os.fsync
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def half_a_file(descriptor):
+    about = os.fstat(descriptor)
+    if saves == int(number) and where == "within" and stat.S_ISREG(about.st_mode):
+        os.ftruncate(descriptor, about.st_size // 2)
+        die()
+    fsync(descriptor)
+
+def renamed(path, target):
+    global saves
+    if saves == int(number) and where == "before":
+        die()
+    rename(path, target)
+    if saves == int(number) and where == "after":
+        die()
+    saves += 1
+
+pathlib.Path.replace, os.fsync = renamed, half_a_file
+sys.argv = [example, *words]
+code = pathlib.Path(example).read_text()
+exec(compile(code, example, "exec"), {"__name__": "__main__"})
+"""
+
+
+def run(example: str, folder: Path, *words: str, kill: tuple[int, str] | None = None) -> int:
+    """How an example ended, with its file in ``folder``: its exit status, and all of its output if it was an error."""
+    file, (number, where) = EXAMPLES / example, kill or (-1, "never")
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(file), str(number), where, str(folder / "run"), *words],
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
+    return done.returncode
+
+
+def killed_again_and_again(example: str, folder: Path, seed: int, words: tuple[str, ...]) -> int:
+    """Run it until it has run through, killed at drawn saves; how often it was killed."""
+    random = Random(seed)
+    for kills in range(20):
+        kill = (random.randint(0, 5), random.choice(["before", "within", "after"]))
+        if run(example, folder, *words, "--workers", str(random.choice([1, 2, 3])), kill=kill) == 0:
+            return kills
+    raise AssertionError("twenty kills, and it has not come to its end")
+
+
+@pytest.mark.slow
+def test_the_example_that_is_killed_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
+    """Bit by bit, and the momentum and the place in the data too."""
+    words = ("--passes", "2", "--every", "7")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    assert run("train_and_resume.py", whole, *words) == 0
+    assert killed_again_and_again("train_and_resume.py", killed, 1, words) >= 3
+    with np.load(killed / "run") as ended, np.load(whole / "run") as expected:
+        assert {name: ended[name].tobytes() for name in ended} == {name: expected[name].tobytes() for name in expected}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_the_example_in_torch_that_is_killed_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
+    """With an optimizer and with dropout, whose random numbers go on too."""
+    import torch
+
+    words = ("--passes", "2", "--every", "12")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    assert run("train_and_resume_torch.py", whole, *words) == 0
+    assert killed_again_and_again("train_and_resume_torch.py", killed, 3, words) >= 2
+    ended, expected = (torch.load(folder / "run", weights_only=True) for folder in (killed, whole))
+    assert ended["data"] == expected["data"]
+    assert torch.equal(ended["random"], expected["random"])
+    assert all(torch.equal(ended["model"][name], value) for name, value in expected["model"].items())
