@@ -65,6 +65,10 @@ class Engine(Protocol):
         """Have a worker write the stack of its threads to its output."""
         ...
 
+    def stopped(self, worker: int) -> bool:
+        """Whether a signal has stopped a worker (SIGSTOP, not a debugger): it does nothing until somebody wakes it."""
+        ...
+
     def row(self, seat: int) -> memoryview:
         """The row of a seat."""
         ...

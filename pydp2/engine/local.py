@@ -77,6 +77,14 @@ class LocalEngine:
         """Ask for the worker's stacks, through :mod:`faulthandler`: works while C code holds the interpreter's lock."""
         self._command(f"kill {worker} {int(DUMP_SIGNAL)}")
 
+    def stopped(self, worker: int) -> bool:
+        """Whether a signal has stopped the worker's process. Never where there is no /proc to tell it."""
+        try:
+            text = Path(f"/proc/{self._pids[worker]}/stat").read_text()
+        except (KeyError, OSError):
+            return False
+        return text.rpartition(")")[2].split()[0] == "T"
+
     def row(self, seat: int) -> memoryview:
         """The row of ``seat``."""
         return self._page.row(seat)

@@ -58,6 +58,7 @@ class _Wire:
     idle: int = 0
     doomed: str = ""  # why it is being killed
     kill_at: float = 0.0
+    stopped_at: float = 0.0  # since when it was found stopped by a signal; 0.0: it runs
     rates: Rates = field(default_factory=Rates)
 
 
@@ -101,7 +102,7 @@ class Server:
         self._poll = Poll()
         for handle in (workers.handle, clients.handle, engine.fileno(), control, wakeup):
             self._poll.add(handle)
-        self._began = time.monotonic()
+        self._began = self._looked = time.monotonic()
 
     # -- running ---------------------------------------------------------------------------------------------------
     def started(self) -> Declaration:
@@ -263,6 +264,20 @@ class Server:
                 file = self._files[running[1]]
                 self.log(f"file {file}, sample {running[3]} takes longer than {limit:g} s; the stack:", "timeout")
                 self._engine.dump(worker)
+        if now - self._looked >= limit / 4:
+            self._looked = now
+            self._watch_stopped(limit, now)
+
+    def _watch_stopped(self, limit: float, now: float) -> None:
+        """Kill what a signal stopped for so long. It may have been met between two samples, where none takes too long."""
+        for worker, wire in self._wires.items():
+            if wire.doomed or not self._engine.stopped(worker):
+                wire.stopped_at = 0.0
+            elif not wire.stopped_at:
+                wire.stopped_at = now
+            elif now - wire.stopped_at > limit:
+                wire.doomed = f"was killed because it was stopped for longer than sample_timeout={limit:g} s"
+                self._engine.kill(worker)
 
     # -- doing what the pure part decided --------------------------------------------------------------------------
     def _do(self, actions: Sequence[Action]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -113,3 +114,30 @@ def test_workers_killed_while_the_trainer_rests_are_replaced(provider_file: Call
             os.kill(before[0], signal.SIGKILL)
             assert eventually(lambda before=before: len(set(processes("pydp2-worker")) - {before[0]}) == 3)
         assert sum(len(batch) for batch in stream) == TOTAL - 64
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_workers_that_are_stopped_between_two_samples_are_replaced_after_sample_timeout(
+    provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No sample of theirs takes too long then, so it is the process that is looked at."""
+    with pydp2.load(
+        FILES, provider_file(CODE.format(arguments="")), workers=2, batch_size=64, shuffle=False, memory_limit="1MiB",
+        sample_timeout=0.3,
+    ) as data:  # fmt: skip
+        stream = iter(data)
+        seen = [*next(stream)["number"].tolist()]
+        stopped = processes("pydp2-worker")
+        # they have read as far ahead as they may: all wait for the trainer, and none is in the middle of a sample
+        assert eventually(lambda: all(state(pid) == "S" for _ in range(30) for pid in stopped))
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        for batch in stream:
+            seen += batch["number"].tolist()
+    assert seen == [first + i for first, count in (map(int, name.split("+")) for name in FILES) for i in range(count)]
+    screen = capfd.readouterr().err
+    assert "was killed because it was stopped for longer than sample_timeout=0.3 s; its files go to another" in screen
+    assert not set(stopped) & set(processes("pydp2-worker"))

@@ -392,3 +392,23 @@ def test_a_seat_that_is_none_is_refused(run: Run) -> None:
                 raise SystemExit("a row that is not there")
         engine.close()
     """)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_worker_that_a_signal_has_stopped_is_told_from_one_that_runs(run: Run) -> None:
+    run("""
+        engine = engine_of(forever)
+        assert not engine.stopped(3)
+        engine.start(3, 0)
+        pid = wait(engine, Started, 3).pid
+        assert not engine.stopped(3)
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: engine.stopped(3))
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: not engine.stopped(3))
+        os.kill(pid, signal.SIGSTOP)
+        engine.kill(3)
+        assert wait(engine, Exited, 3).status == signal.SIGKILL
+        assert not engine.stopped(3)
+        engine.close()
+    """)
