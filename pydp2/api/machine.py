@@ -1,9 +1,14 @@
-"""What this process may use of the machine: cores and memory, control groups included."""
+"""What this process may use of the machine: cores, memory (control groups included), open files."""
 
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
+
+from pydp2.errors import OptionError
+
+_OPEN = 48  # descriptors of a server: some 25, those of clients, and what a death takes for a moment
 
 
 def cores() -> int:
@@ -21,6 +26,17 @@ def memory() -> int:
         if text.isdigit():
             total = min(total, int(text))
     return total
+
+
+def check_open_files(workers: int) -> None:
+    """Raise OptionError where the server of so many workers may run out of descriptors: ZeroMQ then ends it at once."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    need = _OPEN + 2 * workers  # of each worker its connection and its output
+    if limit != resource.RLIM_INFINITY and limit < need:
+        raise OptionError(
+            f"a service with workers={workers} needs up to {need} open files, this process may have {limit} "
+            "(RLIMIT_NOFILE); raise it with `ulimit -n`, or ask for fewer workers"
+        )
 
 
 def _quota() -> int | None:

@@ -145,6 +145,8 @@ def launch(
     limit = chosen.memory_limit if chosen.memory_limit is not None else available // 4
     if limit < _LEAST_MEMORY:
         raise OptionError(f"memory_limit must be at least {_LEAST_MEMORY} bytes, got {limit}")
+    workers = chosen.workers or machine.cores()
+    machine.check_open_files(workers)
     rundir = RunDir()
     locks = [rundir.lock]
     try:
@@ -160,7 +162,7 @@ def launch(
             input_order=chosen.input_order or (),
             root=str(served.root),
             path=tuple(_search_path()),
-            workers=chosen.workers or machine.cores(),
+            workers=workers,
             memory_limit=limit,
             memory=available,
             sample_timeout=chosen.sample_timeout,

@@ -269,7 +269,7 @@ class Server:
             self._watch_stopped(limit, now)
 
     def _watch_stopped(self, limit: float, now: float) -> None:
-        """Kill what a signal stopped for so long. It may have been met between two samples, where none takes too long."""
+        """Kill what a signal stopped for so long; between two samples, say, where none takes too long."""
         for worker, wire in self._wires.items():
             if wire.doomed or not self._engine.stopped(worker):
                 wire.stopped_at = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +63,34 @@ def test_memory_is_the_machine_s_or_the_control_group_s_limit(monkeypatch: pytes
 
 def test_a_file_that_is_not_there_reads_as_nothing() -> None:
     assert machine._read("/sys/fs/cgroup/no such file") == ""
+
+
+def test_a_service_that_could_run_out_of_open_files_is_refused_with_what_it_needs(tmp_path: Path) -> None:
+    code = (
+        "import pydp2, resource as r; r.setrlimit(r.RLIMIT_NOFILE, (60, 60));"
+        "pydp2.launch([], 'nowhere.process', workers=7)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "pydp2.errors.OptionError: a service with workers=7 needs up to 62 open files, this process may have 60 "
+        "(RLIMIT_NOFILE); raise it with `ulimit -n`, or ask for fewer workers"
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+def test_as_many_open_files_as_are_asked_for_are_enough(workers: int, tmp_path: Path) -> None:
+    """Also while all workers are killed and replaced, and somebody looks at the figures."""
+    (tmp_path / "plain.py").write_text(
+        "import os\nfrom pydp2 import *\n@provider(input_types=[integer_value(99)])\ndef process(s, f):\n"
+        "    for y in range(50):\n        if y == 25 and not os.path.exists(f):\n"
+        "            open(f, 'w').close()\n            os._exit(1)\n        yield y\n"
+    )
+    code = (
+        f"import pydp2, resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({48 + 2 * workers}, {48 + 2 * workers}))\n"
+        f"with pydp2.launch([*map(str, range(20))], 'plain.process', workers={workers}) as service:\n"
+        "    with service.connect(batch_size=10) as data:\n"
+        "        for _ in range(3):\n            print(sum(len(batch) for batch in data)); service.stats()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["1000"] * 3, done.stderr
