@@ -1,0 +1,39 @@
+"""All faults of the battery, and the ones that have no round here, with the reason.
+
+A new fault is a module with ``FAULTS``, named in ``_MODULES``; its row goes out of ``ABSENT``.
+"""
+
+from __future__ import annotations
+
+from . import clock, endings, lists, misbehave, samples, slow, starts, trainers_die, workers_die
+from .case import Fault
+
+_MODULES = (workers_die, trainers_die, slow, samples, misbehave, endings, lists, clock, starts)
+
+ABSENT = {
+    "F3": "kill -9 of the server, restart with its state: this release has no state directory",
+    "F5": "F1, F3 and F4 at once: waits for F3",
+    "F8": "one of four trainers dies: this release has one trainer per service",
+    "F16": "disk full: this release writes nothing to a disk",
+    "F17": "damaged cache: this release has no cache on disk",
+    "F20": "malformed frames: tests/protocol and tests/transport",
+    "F21": "amplification: tests/protocol and tests/transport",
+    "F22": "keys: this release binds to this host alone",
+    "F23": "pickle payloads: nothing unpickles, tests/test_house.py holds that",
+    "F24": "versions: tests/client and tests/protocol",
+    "F26": "network: this release binds to this host alone",
+    "F30": "soak: python -m tests.faults --minutes 1440",
+}
+"""Faults without a round: why, or where they are."""
+
+
+def number(name: str) -> int:
+    """F12 → 12."""
+    return int(name.removeprefix("F"))
+
+
+FAULTS: dict[str, Fault] = {
+    fault.name: fault
+    for fault in sorted((fault for module in _MODULES for fault in module.FAULTS), key=lambda fault: number(fault.name))
+}
+assert not FAULTS.keys() & ABSENT.keys()

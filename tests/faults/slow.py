@@ -1,0 +1,90 @@
+"""F9: the trainer is a hundred times slower than the workers; nobody grows, and nobody works for nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from random import Random
+from typing import Any
+
+import pydp2
+
+from ..runs import eventually, processes
+from .bench import Bench, cpu, resident
+from .case import Event, Fault, Report, Schedule
+
+MB = 1_000_000
+CODE = """
+import numpy as np
+
+@provider(input_types=[integer_value(1 << 40), dense_vector(2500)], pool_size=500)
+def process(settings, filename):
+    y = 0
+    while True:
+        yield y, np.full(2500, y % 1000, "f")
+        y += 1
+"""
+
+
+def draw(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
+    """How long, and whether samples are shuffled. A full round takes as many seconds as ``--slow`` says."""
+    seconds = 3.0 if size == "quick" else float(os.environ.get("PYDP2_SLOW_SECONDS", "60"))
+    return {"seconds": seconds, "shuffle": random.random() < 0.5, "workers": random.choice([1, 2, 4])}, []
+
+
+def play(bench: Bench, schedule: Schedule) -> Report:
+    """Memory of server and workers after the first third: its spread, and processor time over the same while."""
+    setup = schedule.setup
+    budget, pool = 32 * MB, 20 * MB
+    with pydp2.load(
+        [f"endless-{n}" for n in range(6)], bench.write("endless", CODE), batch_size=16, shuffle=setup["shuffle"],
+        workers=setup["workers"], memory_limit=budget, pool_bytes=pool, seed=schedule.seed,
+    ) as data:  # fmt: skip
+        stream = iter(data)
+        assert eventually(lambda: len(processes("pydp2-worker")) == setup["workers"] + 1)  # the one in reserve
+        pids = processes("pydp2-")
+        empty = {pid: resident(pid) for pid in pids}
+        for _ in range(40):
+            next(stream)
+        # they have read as far ahead as they may: from here on, only what the trainer takes is read
+        assert eventually(lambda: _still(pids), 20), "processes of the service work on, though nobody takes anything"
+        ends = time.monotonic() + setup["seconds"]
+        low, high = dict.fromkeys(pids, 1 << 62), dict.fromkeys(pids, 0)
+        used, began, batches = cpu(pids), time.monotonic(), 0
+        while time.monotonic() < ends:
+            next(stream)
+            batches += 1
+            time.sleep(0.2)
+            for pid in pids:
+                memory = resident(pid)
+                low[pid], high[pid] = min(low[pid], memory), max(high[pid], memory)
+        used, wall = cpu(pids) - used, time.monotonic() - began
+        assert pids == processes("pydp2-"), "a process of the service was replaced"
+    for pid in pids:
+        assert high[pid] - low[pid] <= max(4 * MB, 0.05 * high[pid]), (
+            f"the memory of process {pid} went from {low[pid] / MB:.1f} to {high[pid] / MB:.1f} MB"
+        )
+    grown = sum(high[pid] - empty[pid] for pid in pids)
+    assert grown < budget + pool + len(pids) * 10 * MB, f"the service grew by {grown / MB:.1f} MB, of {budget + pool}"
+    spread = max((high[pid] - low[pid]) / high[pid] for pid in pids)
+    figures = {
+        "memory spread": spread,
+        "cpu share": used / wall,
+        "batches": batches,
+        "service MB": sum(high.values()) / MB,
+    }
+    return Report(0, figures)
+
+
+def _still(pids: list[int]) -> bool:
+    before = cpu(pids)
+    time.sleep(0.2)
+    return cpu(pids) - before <= 0.03
+
+
+FAULTS = (
+    Fault(
+        "F9", "trainer 100 times slower", "memory flat within 5%, below its budget; processors near idle", draw, play,
+        4000.0,
+    ),
+)  # fmt: skip

@@ -1,0 +1,96 @@
+"""One small round of every fault: exact, no hang, nothing left. `python -m tests.faults` plays many large ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from .battery import Account, one_round
+from .catalog import FAULTS
+
+pytestmark = pytest.mark.slow
+
+
+def hold(name: str, seed: int = 1) -> None:
+    """A quick round of fault ``name`` holds. Its seed is fixed: what fails here fails again."""
+    account = Account(FAULTS[name])
+    one_round(account, account.fault.schedule(seed, "quick"), shrink=False)
+    assert not account.failures, account.failures[0].told()
+    if account.skipped:
+        pytest.skip(", ".join(account.skipped))
+
+
+def test_f1_a_pass_with_workers_killed_at_random_is_exact() -> None:
+    hold("F1")
+
+
+def test_f2_a_pass_with_workers_that_crash_exit_or_are_stopped_is_exact() -> None:
+    hold("F2")
+
+
+def test_f4_a_trainer_that_is_killed_goes_on_bit_by_bit_from_its_checkpoint() -> None:
+    hold("F4")
+
+
+def test_f6_a_stream_goes_on_the_same_with_any_number_of_workers() -> None:
+    hold("F6")
+
+
+def test_f7_two_resumes_in_a_row_at_the_edges_of_a_pass_skip_nothing() -> None:
+    hold("F7")
+
+
+def test_f9_memory_is_flat_under_a_trainer_that_is_far_too_slow() -> None:
+    hold("F9")
+
+
+def test_f10_samples_of_any_size_are_served_or_refused_and_never_hang() -> None:
+    hold("F10")
+
+
+def test_f11_a_generator_that_raises_or_yields_what_does_not_fit_is_named() -> None:
+    hold("F11")
+
+
+def test_f12_a_generator_that_hangs_is_killed_shown_and_named() -> None:
+    hold("F12")
+
+
+def test_f13_a_generator_that_harms_its_surroundings_harms_no_pass() -> None:
+    hold("F13")
+
+
+def test_f14_a_generator_that_does_not_repeat_itself_is_found_out() -> None:
+    hold("F14")
+
+
+def test_f15_only_the_file_that_kills_every_worker_is_condemned() -> None:
+    hold("F15")
+
+
+def test_f18_whatever_signal_ends_a_program_nothing_of_it_is_left() -> None:
+    hold("F18")
+
+
+def test_f19_after_everybody_was_killed_the_next_start_works() -> None:
+    hold("F19")
+
+
+def test_f25_every_list_as_it_should_not_be_has_a_known_outcome() -> None:
+    hold("F25")
+
+
+def test_f27_a_clock_that_jumps_by_days_ends_nothing() -> None:
+    hold("F27")
+
+
+def test_f28_a_service_starts_beside_threads_and_forks() -> None:
+    hold("F28")
+
+
+def test_f29_under_a_tight_limit_a_pass_is_exact_or_the_limit_is_named() -> None:
+    hold("F29")
+
+
+def test_every_fault_of_the_battery_is_held_here() -> None:
+    here = {name.split("_")[1].upper() for name in globals() if name.startswith("test_f")}
+    assert here == set(FAULTS)
