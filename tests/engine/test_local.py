@@ -129,10 +129,9 @@ def test_a_worker_can_be_asked_for_its_stack(run: Run) -> None:
             time.sleep(1000)
         engine = engine_of(main)
         engine.start(0, 0)
-        until(lambda: engine.events() is not None and engine.row(0)[0])
+        until(lambda: engine.events() is not None and engine.row(0)[0] and outputs)
         engine.dump(0)
         engine.dump(5)
-        until(lambda: outputs)
         data = b""
         while b"in main" not in data:
             data += os.read(outputs[0], 65536)

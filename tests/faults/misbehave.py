@@ -158,7 +158,17 @@ def play_changes(bench: Bench, schedule: Schedule) -> Report:
         assert isinstance(error, NotRepeatable), f"a file that changed ({event.what}) between two runs gave {error!r}"
         assert str(error).startswith("file file-00001: process() did not repeat itself"), str(error)
         assert mark.exists()
-    return Report(len(schedule.events), {}, ["no policy to go on with a warning: not built"])
+        mark.unlink()
+        before = len(bench.screen)
+        with pydp2.load(
+            data.files, data.write(bench.folder), args=data.args(), batch_size=BATCH, seed=schedule.seed,
+            workers=schedule.setup["workers"], on_changed="warn",
+        ) as client:  # fmt: skip
+            samples = sum(len(batch) for batch in client)
+        assert abs(samples - data.total) <= 100, f"{samples} samples came of a pass that bears with changes"
+        named = bench.screen[before:].count("file file-00001")
+        assert named >= 1, "a file that changed was not named"
+    return Report(2 * len(schedule.events))
 
 
 # -- F15 ---------------------------------------------------------------------------------------------------------------

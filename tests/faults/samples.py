@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from random import Random
 from typing import Any
@@ -118,12 +119,12 @@ def draw_wrong(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
 def play_wrong(bench: Bench, schedule: Schedule) -> Report:
     """The error names file, sample, slot and value and carries the traceback; skipped, the rest is exact."""
     counts, at_once = (200,) * 12, {"workers": schedule.setup["workers"], "batch_size": 64, "seed": schedule.seed}
-    for event in schedule.events:
+    for number, event in enumerate(schedule.events):
         file, y = int(event.which * len(counts)), int(event.at)
         data = nothing_but(counts, file, y, event.what)
-        address = data.write(bench.folder)
-        code = (bench.folder / "faulty.py").read_text()
-        (bench.folder / "faulty.py").write_text(code.replace("def hook", MORE + "def hook", 1))
+        address = data.write(bench.folder, f"faulty{number}")  # another module each time: replay imports it here
+        module = bench.folder / f"faulty{number}.py"
+        module.write_text(module.read_text().replace("def hook", MORE + "def hook", 1))
         kind, text = WRONG[event.what]
         with pydp2.load(data.files, address, args=data.args(), **at_once) as client:
             error = caught(partial(list, client))
@@ -131,16 +132,23 @@ def play_wrong(bench: Bench, schedule: Schedule) -> Report:
         assert isinstance(error, kind), f"{event.what} gave {error!r}"
         assert told.startswith(f"file file-{file:05d}, sample {y}"), f"{event.what}: {told[:200]}"
         assert text in told, f"{event.what}: {told}"
-        assert isinstance(error, BadSample) or "faulty.py" in told, f"{event.what} without a traceback: {told}"
+        assert isinstance(error, BadSample) or module.name in told, f"{event.what} without a traceback: {told}"
         judge = Judge(expected(counts, data.pool_size, 64, schedule.seed, ends=((file, y),)))
-        with pydp2.load(data.files, address, args=data.args(), on_error="skip", **at_once) as client:
-            for batch in client:
-                judge.take(batch)
-        judge.end()
+        losses = bench.folder / "losses.jsonl"
+        losses.unlink(missing_ok=True)
+        with pydp2.load(
+            data.files, address, args=data.args(), on_error="skip", quarantine=str(losses), **at_once
+        ) as client:
+            judge.all(client)
+        (line,) = [json.loads(text) for text in losses.read_text().splitlines()]
+        assert (line["file"], line["y"]) == (f"file-{file:05d}", y), f"{event.what} in quarantine: {line}"
+        if event.what != "raise KeyboardInterrupt":  # in this process it is the user's own
+            (verdict,) = pydp2.replay(losses, address, args=data.args()).verdicts
+            assert verdict.verdict == "still bad", f"{event.what} when it is run again: {verdict}"
     with pydp2.load(["f"], bench.write("nan", NAN), batch_size=1) as client:
         (batch,) = list(client)
     assert np.isnan(batch[0][0, 0]), "a NaN did not pass"
-    return Report(0, {"ways": len(schedule.events)}, ["no quarantine yet: skipped files are reported, not kept"])
+    return Report(0, {"ways": len(schedule.events)})
 
 
 FAULTS = (

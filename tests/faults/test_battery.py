@@ -67,6 +67,10 @@ def test_f15_only_the_file_that_kills_every_worker_is_condemned() -> None:
     hold("F15")
 
 
+def test_f16_a_disk_that_is_full_ends_no_pass() -> None:
+    hold("F16")
+
+
 def test_f18_whatever_signal_ends_a_program_nothing_of_it_is_left() -> None:
     hold("F18")
 

@@ -16,7 +16,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pydp2.errors import provider_error, to_wire
+from pydp2.errors import FileCondemned, provider_error, to_wire
 from pydp2.order import END, Failure, Run
 from pydp2.order.files import file_order
 from pydp2.order.merge import Merge
@@ -235,7 +235,7 @@ class Service(RuleBasedStateMachine):
             elif task.y == file.deadly:
                 dies = True
             elif size is None:
-                holes.append([task.y, "too short"])
+                holes.append([task.y, "name", "too short"])
                 task.spent += HOLE_COST
                 task.y += 1
             elif task.spent + size + SAMPLE_COST > task.limit:
@@ -342,14 +342,15 @@ class Service(RuleBasedStateMachine):
 
     # -- what must hold ------------------------------------------------------------------------------------------------
     def _expected(self) -> tuple[list[tuple[int, int]], bool]:
-        ends = {file: y for file, (y, _) in self.reading.facts.items()}
+        ends = {file: y for file, (y, _) in self.reading.losses.facts.items()}
         files = [file.as_oracle(ends.get(number)) for number, file in enumerate(self.files)]
         options = oracle.Options(
             seed=self.seed, shuffle=self.shuffle, interleave=self.lanes, skip=self.skip, batch_size=1
         )
         names: list[tuple[int, int]] = []
+        self.losses: list[tuple[int, int]] = []
         try:
-            names += ((file, y) for file, y, _ in oracle.merged(files, options, self.pass_id))
+            names += ((file, y) for file, y, _ in oracle.merged(files, options, self.pass_id, self.losses))
         except oracle.Refusal:
             return names, True
         return names, False
@@ -358,6 +359,16 @@ class Service(RuleBasedStateMachine):
         expected, failed = self._expected()
         assert self.taken == expected
         assert self.failed == failed
+        dropped = sum(y < self.files[file].count and self.files[file].item(y) is None for file, y in self.losses)
+        assert self.reading.losses.dropped == dropped - self._lost_in_holes()
+
+    def _lost_in_holes(self) -> int:
+        """Files that ended early where a hole would have been: losses, but not of a sample."""
+        ended = {(file, y) for file, (y, _) in self.reading.losses.facts.items()}
+        return sum(
+            y < self.files[file].count and self.files[file].item(y) is None and (file, y) in ended
+            for file, y in self.losses
+        )
 
     @invariant()
     def what_was_taken_is_the_beginning_of_what_the_oracle_says(self) -> None:
@@ -367,9 +378,10 @@ class Service(RuleBasedStateMachine):
     @invariant()
     def a_file_is_condemned_at_its_deadly_sample_and_nowhere_else(self) -> None:
         if hasattr(self, "reading"):
-            for file, (y, reason) in self.reading.facts.items():
-                if "three workers died" in reason:
-                    assert reason.startswith(f"file {file}, sample {y}: "), f"it ends at {y}: {reason}"
+            for file, entry in self.reading.entries.items():
+                error = entry.tail.error if isinstance(entry.tail, Failure) else entry.early
+                if isinstance(error, FileCondemned):
+                    assert str(error).startswith(f"file {file}, sample {entry.committed}: three workers died")
 
     @invariant()
     def credit_is_bounded_by_its_budget_and_one_sample(self) -> None:
