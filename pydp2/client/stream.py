@@ -28,6 +28,7 @@ from pydp2.errors import (
 from pydp2.inputs import Batch, Columns
 from pydp2.inputs.declaration import Declaration
 from pydp2.protocol import messages as m
+from pydp2.protocol.facts import split, to_frames
 from pydp2.transport import buffers
 
 
@@ -97,9 +98,10 @@ class Client:
         at = self._position
         one = Pass(self, self._run, at.pass_id)
         point, pool = ({}, b"") if at.point is None else (at.point.saved, at.point.pool)
-        facts = [list(fact) for fact in at.facts]
-        begin = m.BeginPass(self._run, at.pass_id, at.batch, self._prefetch, point, facts, at.buckets)
-        self._connection.send(begin, [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)])
+        facts = to_frames(at.facts)
+        begin = m.BeginPass(self._run, at.pass_id, at.batch, self._prefetch, point, len(facts), at.buckets)
+        frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
+        self._connection.send(begin, [*frames, *facts])
         self._left_at = None
         self._current = weakref.ref(one)
         return one
@@ -205,6 +207,7 @@ class Client:
 
     def _batch(self, head: m.BatchHead, body: list[memoryview]) -> Batch:
         pool = b""
+        body, facts = split("BatchHead", body, head.facts)
         if head.saved:
             if not body:
                 raise RemoteProtocolError("BatchHead: a point without its pool")
@@ -216,7 +219,7 @@ class Client:
             at.point = Point(head.saved, pool)
         if at.point is not None and at.point.saved.get("ended") and head.gone:
             at.point = Point({**at.point.saved, "index": head.index + 1, "offset": head.gone}, at.point.pool)
-        at.facts = at.facts + head.facts
+        at.facts = at.facts + facts
         at.batch = head.index + 1
         at.buckets = {key: value for key, value in head.bucket.items() if key != "longest"}
         self.samples += head.rows - head.padding

@@ -157,8 +157,8 @@ class BeginPass(Message):
     """Client: give me pass ``pass_id`` from batch ``batch`` on, leaving any other; ``credit`` batches may come.
 
     ``run`` numbers what a client asked for: everything about it carries this number. ``saved`` is the point from which
-    the pass is taken up ({}: its start), its pool the raw frames, each of at most 64 KiB; ``facts`` are
-    ``[file, ordinal, reason]``; ``buckets``: what the last batch said of them, "bounds" and, in its pass, "group".
+    the pass is taken up ({}: its start), its pool the raw frames, each of at most 64 KiB; ``facts`` more, behind them,
+    hold facts (:mod:`.facts`). ``buckets``: what the last batch said of them, "bounds" and, in its pass, "group".
     """
 
     has_body: ClassVar[bool] = True
@@ -167,7 +167,7 @@ class BeginPass(Message):
     batch: int
     credit: int
     saved: Plain
-    facts: list[Any]
+    facts: int
     buckets: Plain = field(default_factory=dict)
 
 
@@ -193,7 +193,8 @@ class BatchHead(Message):
     """Server: batch ``index``; its columns are the frames.
 
     ``saved`` is a new point from which the pass can be taken up ({}: none), its pool then the last frame. ``gone``: how
-    many samples of the tail are gone after this batch. ``facts``: those that are new. ``bucket``: "longest", the bound
+    many samples of the tail are gone after this batch. ``facts``: so many frames of new facts
+    stand behind all others. ``bucket``: "longest", the bound
     of its bucket (0: none), the "bounds" of all, and the "group" of batches that come from one; {} without buckets.
     """
 
@@ -206,7 +207,7 @@ class BatchHead(Message):
     padding: int
     gone: int
     saved: Plain
-    facts: list[Any]
+    facts: int
     bucket: Plain = field(default_factory=dict)
 
 

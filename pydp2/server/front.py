@@ -17,6 +17,7 @@ from pydp2.order import Run
 from pydp2.order.saved import Saved
 from pydp2.order.words import ORDER_VERSION
 from pydp2.protocol import messages as m
+from pydp2.protocol.facts import split, to_frames
 from pydp2.protocol.moves import Link, Role, State, client_link
 from pydp2.server.actions import Action, Log
 from pydp2.server.buckets import chosen, fits, tight
@@ -220,12 +221,15 @@ class Front:
         assert job is not None
         if begin.run <= job.run:
             raise RemoteProtocolError(f"run {begin.run} begins after run {job.run}")
-        if bool(body) != bool(begin.saved) or len(body) > _POOL_FRAMES:
-            raise RemoteProtocolError("BeginPass: a point and its pool come together, in a bounded number of frames")
+        if len(body) > _POOL_FRAMES:
+            raise RemoteProtocolError(f"BeginPass: {len(body)} frames, at most {_POOL_FRAMES} are allowed")
+        body, told = split("BeginPass", body, begin.facts)
+        if bool(body) != bool(begin.saved):
+            raise RemoteProtocolError("BeginPass: a point and its pool come together")
         self.outbox.extend(self._coordinator.read(None))
         try:
             saved = Saved.from_wire(begin.saved, b"".join(body), len(self._files)) if begin.saved else None
-            facts = {f[0]: (f[1], f[2]) for f in (_fact(fact, len(self._files)) for fact in begin.facts)}
+            facts = {f[0]: (f[1], f[2]) for f in (_fact(fact, len(self._files)) for fact in told)}
             reading = job.begin(
                 begin.run, begin.pass_id, begin.credit, batch=begin.batch, saved=saved, facts=facts,
                 buckets=begin.buckets,
@@ -267,15 +271,16 @@ class Front:
             match outcome:
                 case None:
                     return False
-                case Ready(cut, columns, point, facts):
+                case Ready(cut, columns, point, new_facts):
+                    facts = to_frames(new_facts)
                     head = m.BatchHead(
                         job.run, cut.index, columns.rows, cut.size, cut.pool_weight, cut.padding, cut.gone,
-                        {} if point is None else point.to_wire(), facts, job.bucket(cut),
+                        {} if point is None else point.to_wire(), len(facts), job.bucket(cut),
                     )  # fmt: skip
                     self._samples.add(now, columns.rows)
                     self._batches.add(now, 1)
                     pool = () if point is None else (point.pool,)
-                    if not self._send(self._trainer, head, [*columns.frames(), *pool]):
+                    if not self._send(self._trainer, head, [*columns.frames(), *pool, *facts]):
                         return False
                 case Over(batches, samples, dropped, uniform):
                     self._send(self._trainer, m.PassEnd(job.run, batches, samples, dropped, uniform))

@@ -58,7 +58,7 @@ def welcome() -> Frames:
 
 
 def head(index: int = 0, rows: int = 3, run: int = 1, saved: dict[str, Any] | None = None) -> m.BatchHead:
-    return m.BatchHead(run, index, rows, rows, rows, 0, 0, saved or {}, [])
+    return m.BatchHead(run, index, rows, rows, rows, 0, 0, saved or {}, 0)
 
 
 def batch(index: int = 0, rows: int = 3, run: int = 1) -> Frames:

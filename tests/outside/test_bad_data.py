@@ -143,6 +143,27 @@ def test_files_that_kill_or_hang_are_in_the_quarantine_too(provider_file: Callab
     assert "three workers died" in lines(path)[0]["reason"]
 
 
+def test_many_files_may_end_early_also_before_the_first_batch_and_in_a_state(
+    provider_file: Callable[..., str], tmp_path: Path
+) -> None:
+    """More than the header of a message could tell of."""
+    code = """
+    @provider(input_types=[integer_value(10)])
+    def process(settings, filename):
+        yield 1
+        raise LookupError("gone, for a reason that takes many words to tell " * 5)
+    """
+    address, files = provider_file(code), [f"{n:0100}" for n in range(1000)]
+    with pydp2.load(files, address, batch_size=64, on_error="skip", quarantine=tmp_path / "bad.jsonl") as data:
+        states: list[str] = []
+        whole = consume(data, lambda _: states.append(json.dumps(data.state_dict())))
+        assert (whole.error, len(whole.samples)) == (None, 1000)
+        assert len(json.loads(states[0])["facts"]) == 1000
+        data.load_state_dict(json.loads(states[3]))
+        assert consume(data).batches == whole.batches[4:]
+    assert len(lines(tmp_path / "bad.jsonl")) == 1000
+
+
 def test_names_that_are_no_plain_text_are_written_and_read_back(
     provider_file: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -85,7 +85,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Attach(1, "default", {"batch_size": 128, "seed": 0, "shuffle": None}, 4712),
     m.Welcome(DECLARATION, {"files": 12, "workers": 2, "shuffle": True}),
     m.Refused(ERROR),
-    m.BeginPass(4, 3, 17, 2, {"index": 12, "ended": False}, [[7, 100, "it raised"]], {"bounds": [8, 16], "group": 2}),
+    m.BeginPass(4, 3, 17, 2, {"index": 12, "ended": False}, 1, {"bounds": [8, 16], "group": 2}),
     m.LeavePass(4),
     m.Need(4, 1, 1000, 2000),
     m.BatchHead(
@@ -97,7 +97,7 @@ EXAMPLES: tuple[m.Message, ...] = (
         0,
         0,
         {"index": 0, "ended": True},
-        [[7, 100, "it raised"]],
+        1,
         {"longest": 16, "bounds": [8, 16], "group": 2},
     ),
     m.PassEnd(4, 12, 1500, 3, True),

@@ -134,7 +134,7 @@ class Trainer:
             case State.NEW:
                 return [m.Attach(1, "default", {}, 1), m.AskStats()]
             case State.IDLE | State.IN_PASS:
-                begin = m.BeginPass(self.passes, 0, 0, 2, {}, [])
+                begin = m.BeginPass(self.passes, 0, 0, 2, {}, 0)
                 going = [m.LeavePass(self.passes - 1), m.Need(self.passes - 1, 1, 0, 0)] if self.passes else []
                 return [begin, m.AskStats(), m.Detach(), *going]
         return []
@@ -157,7 +157,7 @@ class Served:
         out: list[m.Message] = list(self.answers)[:1]
         if self.running is not None:
             out += [
-                m.BatchHead(self.running, 0, 1, 1, 1, 0, 0, {}, []),
+                m.BatchHead(self.running, 0, 1, 1, 1, 0, 0, {}, 0),
                 m.PassEnd(self.running, 1, 1, 0, True),
                 m.Failed(self.running, {}),
             ]

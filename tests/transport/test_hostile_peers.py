@@ -229,7 +229,7 @@ def test_a_job_may_be_asked_for_with_any_options_and_the_service_lives(
             if isinstance(answer, m.Welcome):
                 begun += 1
                 pass_id, credit = choose.choice([0, 5, 2**62 - 1]), choose.choice([1, 2**62 - 1])
-                socket.send(m.encode(m.BeginPass(1, pass_id, choose.choice([0, 0, 1, 2**62 - 1]), credit, {}, [])))
+                socket.send(m.encode(m.BeginPass(1, pass_id, choose.choice([0, 0, 1, 2**62 - 1]), credit, {}, 0)))
                 first = heard(socket)
                 assert isinstance(first, m.BatchHead | m.PassEnd | m.Failed), first
                 socket.send(m.encode(m.Detach()))
