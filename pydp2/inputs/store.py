@@ -15,7 +15,7 @@ import numpy as np
 from pydp2.inputs.columns import Array, Columns, Ints, spans
 from pydp2.inputs.spec import Field, Slots
 
-_FIRST_ROWS = 256
+_FIRST_ROWS = 256  # or fewer, where they are large
 _SLACK = 1 << 20  # bytes of garbage or spare room per arena that are not worth a sweep
 _SWEEP = 1 << 16  # entries that a sweep moves at a time
 
@@ -197,7 +197,7 @@ class ColumnStore:
 
     def _add_rows(self, missing: int) -> None:
         old = len(self._live)
-        new = max(old + missing, old + old // 2, _FIRST_ROWS)
+        new = max(old + missing, old + old // 2, min(_FIRST_ROWS, _SLACK // max(1, self._fixed_bytes)))
         self._fixed = [_grown(a, new) for a in self._fixed]
         for arenas in self._arenas:
             for arena in arenas:

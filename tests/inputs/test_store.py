@@ -174,3 +174,13 @@ def test_a_cleared_store_holds_nothing_and_works_on(some):
     store.clear()
     assert (len(store), store.live_bytes, store.held_bytes) == (0, 0, 0)
     assert some.raw(store.take(store.append(columns))) == some.raw(columns)
+
+
+@pytest.mark.parametrize("dim", [1, 1000, 250_000, 1_000_000])
+def test_room_for_rows_is_set_aside_by_their_bytes(dim):
+    """The first row of a gigabyte must not ask for 256 of them."""
+    slots = Slots([dense_vector(dim)])
+    store = ColumnStore(slots)
+    for rows in range(1, 4):
+        store.append(Columns(slots, 1, [[np.full((1, dim), rows, np.float32)]]))
+        assert store.held_bytes <= max(store_module._SLACK, 1.5 * rows * 4 * dim)
