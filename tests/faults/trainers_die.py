@@ -45,8 +45,8 @@ def draw_kills(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
         "workers": [random.choice([1, 2, 3])],
     }
     steps = batches_in_a_pass(setup) * PASSES
-    kills = 4 if size == "quick" else 25
-    return setup, [Event("kill", random.randint(1, max(2, steps // 3)), random.random()) for _ in range(kills)]
+    kills, last = (4, max(2, steps // 3)) if size == "quick" else (25, 80)  # what is killed before it saves is lost
+    return setup, [Event("kill", random.randint(1, last), random.random()) for _ in range(kills)]
 
 
 def draw_counts(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
