@@ -47,6 +47,8 @@ from pydp2.values import (
     whole,
 )
 
+_NAME_LIMIT = 100
+
 
 def _option(check: Check, text: str, default: Any = MISSING) -> Any:
     return field(default=default, metadata={"check": check, "help": text})
@@ -111,6 +113,10 @@ class JobOptions(_Options):
     num_buckets: int | None = _option(
         or_none(whole(2, 1001)), "how many buckets at most, where bounds are drawn; default: 8", None
     )
+    share: str = _option(
+        Choice(("ranks", "dynamic")), "batches in turn to the ranks, or to whoever asks first", "ranks"
+    )
+    lease: float = _option(seconds, "seconds of silence after which a trainer's place and batches can be taken", 30.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -193,6 +199,24 @@ def job_options(**given: Any) -> JobOptions:
     if "batch_size" not in given:
         raise OptionTypeError("batch_size is needed, as in batch_size=128")
     return JobOptions(**_checked(JobOptions, given))
+
+
+def place_options(job: Any, rank: Any, world_size: Any) -> tuple[str, int, int]:
+    """Who a trainer is: its job's name, its rank, and how many ranks there are.
+
+    Raises:
+        OptionTypeError: a name that is no text, or numbers that are none.
+        OptionError: an empty or long name, or a rank that is not below ``world_size``.
+    """
+    if not isinstance(job, str):
+        raise OptionTypeError(f"job must be a text, got {shown(job)}")
+    if not 0 < len(job) <= _NAME_LIMIT or not job.isprintable():
+        raise OptionError(f"job must be a name of 1 to {_NAME_LIMIT} printable characters, got {shown(job)}")
+    world_size = whole(1, 1 << 20)("world_size", world_size)
+    rank = whole(0)("rank", rank)
+    if rank >= world_size:
+        raise OptionError(f"rank must be below world_size, got rank={rank}, world_size={world_size}")
+    return job, rank, world_size
 
 
 def _checked(options: type[_Options], given: Mapping[str, Any]) -> dict[str, Any]:

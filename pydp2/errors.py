@@ -19,7 +19,8 @@
     ├── ServiceError
     │   ├── ServiceUnreachable        (ConnectionError) nobody answers, or the address cannot be bound
     │   ├── ServiceLost               (ConnectionError) the service went away
-    │   └── JobTaken                  another trainer reads this job
+    │   ├── JobTaken                  another trainer has this place in the job
+    │   └── Rewound                   this rank is no longer where its job is
     └── ProtocolError
         ├── LocalProtocolError        we were about to break the protocol
         └── RemoteProtocolError       the other side did
@@ -126,6 +127,13 @@ class JobTaken(ServiceError):
     """Another trainer reads this job."""
 
 
+class Rewound(ServiceError):
+    """This rank's stream is no longer the one of its job: another rank loaded a state, or its place was taken.
+
+    Load the same state here too, or connect anew.
+    """
+
+
 class ProtocolError(Error):
     """A message that the protocol does not allow here, or that is malformed."""
 
@@ -144,7 +152,8 @@ _KINDS: dict[str, type[Error]] = {
         Error, LocalError, OptionError, OptionTypeError, ListError, AddressError, StateMismatch, GuardError,
         ClientUseError,
         RemoteError, ProviderError, BadSample, FileCondemned, NotRepeatable, BudgetExceeded, SampleTooLarge,
-        ServiceError, ServiceUnreachable, ServiceLost, JobTaken, ProtocolError, LocalProtocolError, RemoteProtocolError,
+        ServiceError, ServiceUnreachable, ServiceLost, JobTaken, Rewound, ProtocolError,
+        LocalProtocolError, RemoteProtocolError,
     )
 }  # fmt: skip
 # BaseExceptionGroup and the Unicode errors demand more than a message when they are made; what iterators end with

@@ -25,6 +25,7 @@ from pydp2.config import (
     JobOptions,
     check_options,
     job_options,
+    place_options,
     service_options,
 )
 from pydp2.errors import Error, GuardError, OptionError, ServiceLost, ServiceUnreachable, from_wire
@@ -56,19 +57,22 @@ class Service:
         self._end = weakref.finalize(self, _end, process, control, rundir, os.getpid())
 
     def connect(self, **options: Any) -> Client:
-        """A client of this service; ``options`` are the job's (see :func:`pydp2.connect`)."""
+        """A client of this service; ``options`` are those of :func:`pydp2.connect`."""
         _guard()
         timeout = options.pop("timeout", _PATIENCE)
-        client = self._client(job_options(**options), timeout, None)
+        place = _place(options)
+        client = self._client(job_options(**options), place, timeout, None)
         client.owner = self  # launch(...).connect(...) in one line must not lose the service
         return client
 
-    def _client(self, options: JobOptions, timeout: float, on_close: Callable[[], None] | None) -> Client:
+    def _client(
+        self, options: JobOptions, place: dict[str, Any], timeout: float, on_close: Callable[[], None] | None
+    ) -> Client:
         def gone() -> bool:
             return self.poll() is not None
 
         try:
-            return Client(self.address, asdict(options), timeout=timeout, on_close=on_close, gone=gone)
+            return Client(self.address, asdict(options), **place, timeout=timeout, on_close=on_close, gone=gone)
         except (ServiceLost, ServiceUnreachable):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
@@ -184,24 +188,37 @@ def launch(
                 os.close(lock)
 
 
-def connect(address: str, *, timeout: float = _PATIENCE, **options: Any) -> Client:
-    """Attach to the service at ``address`` as its trainer.
+def connect(
+    address: str,
+    *,
+    job: str = "default",
+    rank: int = 0,
+    world_size: int = 1,
+    timeout: float = _PATIENCE,
+    **options: Any,
+) -> Client:
+    """Attach to the service at ``address`` as a trainer.
 
     Args:
         address: what the service printed, ``ipc://…`` or ``tcp://127.0.0.1:…``.
+        job: name of the stream that this trainer shares with the others of the same name.
+        rank: which of its ``world_size`` trainers this is; batch n of a pass goes to rank n mod ``world_size``.
+        world_size: how many trainers share the job; all must say the same, with the same options.
         timeout: seconds to wait for an answer.
         options: ``batch_size`` (needed), ``seed=0, shuffle, order="strict", interleave=16, pool_bytes``,
-            ``last_batch="keep", prefetch=2``.
+            ``last_batch="keep", prefetch=2, share="ranks", lease=30.0``.
 
     Raises:
-        OptionError, OptionTypeError: an option that cannot be, or that belongs to the service.
-        ServiceUnreachable: nobody answers. JobTaken: another trainer reads this job.
+        OptionError, OptionTypeError: an option that cannot be, that belongs to the service, or that is another one in
+            the trainers that share the job.
+        ServiceUnreachable: nobody answers. JobTaken: another trainer has this place.
     """
     _guard()
+    place = _place({"job": job, "rank": rank, "world_size": world_size})
     chosen = job_options(**options)
     if not isinstance(address, str) or not address.startswith(("ipc://", "tcp://")):
         raise OptionError(f'address must be as the service prints it, "ipc://…" or "tcp://…", got {address!r:.80}')
-    return Client(address, asdict(chosen), timeout=timeout)
+    return Client(address, asdict(chosen), **place, timeout=timeout)
 
 
 def load(
@@ -218,18 +235,26 @@ def load(
     Takes what :func:`launch` and :func:`connect` take. The service ends with the client: at :meth:`Client.close`, when
     the client is not used any more, or with the program.
     """
+    place = _place(options)
     check_options(options, {*SERVICE_OPTIONS, *JOB_OPTIONS})
     chosen = job_options(**{name: value for name, value in options.items() if name in JOB_OPTIONS})
     rest = {name: value for name, value in options.items() if name not in JOB_OPTIONS}
     service = launch(files, provider, args=args, is_train=is_train, root=root, **rest)
     try:
-        return service._client(chosen, _PATIENCE, service.close)
+        return service._client(chosen, place, _PATIENCE, service.close)
     except BaseException:
         service.close()
         raise
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
+def _place(options: dict[str, Any]) -> dict[str, Any]:
+    """Take from ``options`` who the trainer is."""
+    given = {name: options.pop(name, default) for name, default in (("job", "default"), ("rank", 0), ("world_size", 1))}
+    job, rank, world_size = place_options(given["job"], given["rank"], given["world_size"])
+    return {"job": job, "rank": rank, "world_size": world_size}
+
+
 def _guard() -> None:
     if IN_WORKER in os.environ:
         raise GuardError(

@@ -29,6 +29,8 @@ class Connection:
             self._zmq.term()
             raise
         self._link = client_link(Role.CLIENT)
+        self.progress = (0, 0)
+        """The run that was asked for last, and how many batches of it are used once the connection ends in order."""
 
     def send(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
         """Send one message, with raw frames."""

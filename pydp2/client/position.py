@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
-from pydp2.errors import StateMismatch
+from pydp2.errors import RemoteProtocolError, StateMismatch
 from pydp2.inputs import names
+from pydp2.protocol import messages as m
 
 VERSION = 1
 CODE = ("provider_source", "args")
@@ -29,18 +31,55 @@ class Point:
 
 @dataclass(slots=True)
 class Position:
-    """Before batch ``batch`` of pass ``pass_id``. ``facts``: ``[file, ordinal, reason]`` of files that ended early.
-    ``buckets``: their "bounds", and in the middle of a pass the "group" of batches that come from one."""
+    """Before batch ``batch`` of pass ``pass_id``, those in ``beyond`` used as well.
+
+    ``facts``: ``[file, ordinal, reason]`` of files that ended early. ``buckets``: their "bounds", and in the middle of
+    a pass the "group" of batches that come from one.
+    """
 
     pass_id: int = 0
     batch: int = 0
     point: Point | None = None
     facts: list[list[Any]] = field(default_factory=list)
+    beyond: list[int] = field(default_factory=list)
     buckets: dict[str, Any] = field(default_factory=dict)
 
     def next_pass(self) -> Position:
         """Before the pass that follows. Bounds of buckets stay as they are."""
         return Position(self.pass_id + 1, buckets={k: v for k, v in self.buckets.items() if k == "bounds"})
+
+    @property
+    def name(self) -> str:
+        """The same for states of all ranks at the same place."""
+        place = repr((self.pass_id, self.batch, self.beyond))
+        return blake2b(place.encode(), digest_size=8).hexdigest()
+
+    def taken(self, head: m.BatchHead, pool: bytes, facts: list[list[Any]]) -> None:
+        """The batch of ``head`` is delivered; ``pool``: of the point that came with it; ``facts``: that are new."""
+        if head.saved:
+            self.point = Point(head.saved, pool)
+        if self.point is not None and self.point.saved.get("ended") and head.gone:
+            self.point = Point({**self.point.saved, "index": head.after, "offset": head.gone}, self.point.pool)
+        self.facts = self.facts + facts
+        self.buckets = {key: value for key, value in head.bucket.items() if key != "longest"}
+        if head.index < head.after:
+            self.batch = head.after
+            return
+        # shared with others in no fixed order: what the service knows to be used, and what was delivered here
+        self.batch = max(self.batch, head.after)
+        beyond = {index for index in (*self.beyond, *head.beyond, head.index) if index >= self.batch}
+        while self.batch in beyond:
+            beyond.remove(self.batch)
+            self.batch += 1
+        self.beyond = sorted(beyond)
+
+    @classmethod
+    def from_welcome(cls, place: Any) -> Position:
+        """Where the service says that this trainer stands. Raises RemoteProtocolError for what cannot be one."""
+        try:
+            return cls(_whole(place.get("pass", 0)), _whole(place.get("batch", 0)))
+        except (AttributeError, ValueError) as error:
+            raise RemoteProtocolError(f"Welcome: a position that cannot be: {error}") from None
 
     def to_state(self, fits: Mapping[str, Any]) -> dict[str, Any]:
         """As plain data for a trainer's checkpoint."""
@@ -49,7 +88,7 @@ class Position:
             point = {**self.point.saved, "pool": names.to_text(self.point.pool)}
         return {
             "version": VERSION, "fits": dict(fits), "pass": self.pass_id, "batch": self.batch,
-            "facts": [list(fact) for fact in self.facts], "point": point,
+            "beyond": list(self.beyond), "facts": [list(fact) for fact in self.facts], "point": point,
             **({"buckets": dict(self.buckets)} if self.buckets else {}),
         }  # fmt: skip
 
@@ -70,8 +109,9 @@ class Position:
                 saved = {key: value for key, value in point.items() if key != "pool"}
                 point = Point(saved, names.from_text(point["pool"]))
             facts = [[_whole(file), _whole(y), str(reason)] for file, y, reason in state["facts"]]
+            beyond = [_whole(index) for index in state["beyond"]]
             buckets = _buckets(state.get("buckets", {}))
-            position = cls(_whole(state["pass"]), _whole(state["batch"]), point, facts, buckets)
+            position = cls(_whole(state["pass"]), _whole(state["batch"]), point, facts, beyond, buckets)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateMismatch(f"the state cannot be read ({type(error).__name__}: {error}): it is damaged") from None
         if differs:

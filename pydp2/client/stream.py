@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from pydp2.client.connection import Connection, ask_stats, connect_once
-from pydp2.client.position import Point, Position
+from pydp2.client.position import Position
 from pydp2.errors import (
     ClientUseError,
     Error,
@@ -30,6 +32,8 @@ from pydp2.inputs.declaration import Declaration
 from pydp2.protocol import messages as m
 from pydp2.protocol.facts import split, to_frames
 from pydp2.transport import buffers
+
+_BEATS = 4  # signs of life per lease while a batch is waited for
 
 
 class Client:
@@ -45,6 +49,9 @@ class Client:
         address: str,
         options: Mapping[str, Any],
         *,
+        job: str = "default",
+        rank: int = 0,
+        world_size: int = 1,
         timeout: float = 10.0,
         on_close: Callable[[], None] | None = None,
         gone: Callable[[], bool] | None = None,
@@ -52,9 +59,12 @@ class Client:
         self.address = address
         self._pid = os.getpid()
         self._prefetch = int(options["prefetch"])
+        self._lease = float(options["lease"])
+        self._spoke = time.monotonic()
         self.owner: object = None
         """Kept as long as this client is."""
-        attach = m.Attach(m.WIRE_VERSION, "default", dict(options), self._pid)
+        session = secrets.token_hex(8)
+        attach = m.Attach(m.WIRE_VERSION, job, rank, world_size, session, dict(options), self._pid)
         connection, answer = connect_once(address, attach, time.monotonic() + timeout, gone)
         if isinstance(answer, m.Refused):
             connection.close()
@@ -62,13 +72,21 @@ class Client:
         if not isinstance(answer, m.Welcome):
             connection.close()
             raise RemoteProtocolError(f"expected Welcome, got {type(answer).__name__}")
+        try:
+            started = Position.from_welcome(answer.service.get("position", {}))
+        except RemoteProtocolError:
+            connection.close()
+            raise
         self._connection = connection
         # At the latest when the program ends: what is left to the interpreter's last moments can hang there.
         self._end = weakref.finalize(self, _part, connection, on_close, self._pid)
         self._declaration = Declaration.from_wire(answer.declaration)
         self._fits: dict[str, Any] = answer.service.get("fits", {})
         self._run = 0
-        self._position = Position()
+        self._position = started
+        self._loaded = ""
+        self._inbox: deque[tuple[m.Message, list[memoryview]]] = deque()  # came, and was not asked for yet
+        self._lost: Error | None = None
         self._between = True  # no pass is under way: the next iteration begins at the position
         self._length: int | None = None
         self._current: weakref.ref[Pass] | None = None
@@ -94,17 +112,25 @@ class Client:
         if not self._between:
             self._position = self._position.next_pass()  # the one before was left
         self._between = False
-        self._run += 1
-        at = self._position
-        one = Pass(self, self._run, at.pass_id)
-        point, pool = ({}, b"") if at.point is None else (at.point.saved, at.point.pool)
-        facts = to_frames(at.facts)
-        begin = m.BeginPass(self._run, at.pass_id, at.batch, self._prefetch, point, len(facts), at.buckets)
-        frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
-        self._connection.send(begin, [*frames, *facts])
+        self._begin()
+        one = Pass(self, self._position.pass_id)
         self._left_at = None
         self._current = weakref.ref(one)
         return one
+
+    def _begin(self) -> None:
+        """Ask for the pass from the position on."""
+        self._run += 1
+        at = self._position
+        point, pool = ({}, b"") if at.point is None else (at.point.saved, at.point.pool)
+        facts = to_frames(at.facts)
+        begin = m.BeginPass(
+            self._run, at.pass_id, at.batch, self._prefetch, point, len(facts), at.beyond, self._loaded, at.buckets
+        )
+        frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
+        self._say(begin, [*frames, *facts])
+        self._connection.progress = (self._run, 0)
+        self._loaded = ""
 
     def __len__(self) -> int:
         if self._length is None:
@@ -145,6 +171,7 @@ class Client:
         if current is not None:
             current.close()
         self._position = position
+        self._loaded = position.name
         self._between = True
 
     def stats(self) -> dict[str, Any]:
@@ -174,22 +201,24 @@ class Client:
         if not self._end.alive:
             raise ClientUseError("this client is closed; connect() again for more passes")
 
-    def _next_batch(self, run: int) -> Batch | None:
+    def _next_batch(self) -> Batch | None:
         began = time.perf_counter()
         if self._left_at is not None:
             self._worked += began - self._left_at
+        if time.monotonic() - self._spoke > self._lease:
+            self._begin()  # what waits here may have been given to others
+        run, done = self._connection.progress
+        waited, worked = self._waited - self._told[0], self._worked - self._told[1]
+        self._told = (self._waited, self._worked)
+        self._say(m.Need(run, 1, done, int(waited * 1e6), int(worked * 1e6)))
         while True:
-            received = self._connection.receive(None)
-            assert received is not None
-            message, body = received
+            message, body = self._receive(run)
             match message:
                 case m.BatchHead() if message.run == run:
                     batch = self._batch(message, body)
+                    self._connection.progress = (run, done + 1)
                     self._left_at = time.perf_counter()
                     self._waited += self._left_at - began
-                    waited, worked = self._waited - self._told[0], self._worked - self._told[1]
-                    self._told = (self._waited, self._worked)
-                    self._connection.send(m.Need(run, 1, int(waited * 1e6), int(worked * 1e6)))
                     return batch
                 case m.PassEnd() if message.run == run:
                     self._position = self._position.next_pass()
@@ -205,6 +234,39 @@ class Client:
                 case _:
                     raise RemoteProtocolError(f"{type(message).__name__} in the middle of a pass")
 
+    def _receive(self, run: int) -> tuple[m.Message, list[memoryview]]:
+        """The next message; before all others one that says that this run is not the job's any more."""
+        while True:
+            self._fetch(0.0)
+            for received in self._inbox:
+                message = received[0]
+                if isinstance(message, m.Failed) and message.run == run and message.error.get("kind") == "Rewound":
+                    self._inbox.clear()
+                    return received
+            if self._inbox:
+                return self._inbox.popleft()
+            if self._lost is not None:
+                raise self._lost
+            self._fetch(self._lease / _BEATS)
+            if time.monotonic() - self._spoke > self._lease / _BEATS:
+                self._say(m.Need(run, 0, self._connection.progress[1], 0, 0))  # it waits, but lives
+
+    def _fetch(self, patience: float) -> None:
+        """Take in what came; wait for something at most ``patience`` seconds."""
+        try:
+            while (
+                self._lost is None and (received := self._connection.receive(time.monotonic() + patience)) is not None
+            ):
+                self._inbox.append(received)
+                patience = 0.0
+        except Error as error:  # comes after what came before it
+            self._lost = error
+
+    def _say(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
+        if self._lost is None:  # else that is said in its turn
+            self._connection.send(message, frames)
+        self._spoke = time.monotonic()
+
     def _batch(self, head: m.BatchHead, body: list[memoryview]) -> Batch:
         pool = b""
         body, facts = split("BatchHead", body, head.facts)
@@ -213,19 +275,14 @@ class Client:
                 raise RemoteProtocolError("BatchHead: a point without its pool")
             *body, last = body
             pool = bytes(last)
+        if any(type(index) is not int for index in head.beyond):
+            raise RemoteProtocolError("BatchHead: numbers of batches are needed beyond it")
         columns = Columns.from_frames(self._declaration.slots, head.rows, buffers(body))
-        at = self._position
-        if head.saved:
-            at.point = Point(head.saved, pool)
-        if at.point is not None and at.point.saved.get("ended") and head.gone:
-            at.point = Point({**at.point.saved, "index": head.index + 1, "offset": head.gone}, at.point.pool)
-        at.facts = at.facts + facts
-        at.batch = head.index + 1
-        at.buckets = {key: value for key, value in head.bucket.items() if key != "longest"}
+        self._position.taken(head, pool, facts)
         self.samples += head.rows - head.padding
         return Batch(
             columns,
-            pass_id=at.pass_id,
+            pass_id=self._position.pass_id,
             index=head.index,
             size=head.size,
             pool_weight=head.pool_weight,
@@ -233,10 +290,10 @@ class Client:
             bucket=head.bucket.get("longest") or None,
         )
 
-    def _leave(self, run: int) -> None:
-        if self._end.alive and self._pid == os.getpid() and run == self._run:
+    def _leave(self) -> None:
+        if self._end.alive and self._pid == os.getpid():
             with contextlib.suppress(ProtocolError):  # the service ended first
-                self._connection.send(m.LeavePass(run))
+                self._connection.send(m.LeavePass(*self._connection.progress))
 
 
 def _part(connection: Connection, on_close: Callable[[], None] | None, owner: int) -> None:
@@ -245,7 +302,7 @@ def _part(connection: Connection, on_close: Callable[[], None] | None, owner: in
         return  # a fork: the connection is the parent's, touching its sockets here would break it there
     try:
         with contextlib.suppress(ProtocolError):  # the service ended first
-            connection.send(m.Detach())
+            connection.send(m.Detach(*connection.progress))
     finally:
         connection.close()
         if on_close is not None:
@@ -255,9 +312,8 @@ def _part(connection: Connection, on_close: Callable[[], None] | None, owner: in
 class Pass(Iterator[Batch]):
     """The iterator of one pass."""
 
-    def __init__(self, client: Client, run: int, pass_id: int) -> None:
+    def __init__(self, client: Client, pass_id: int) -> None:
         self._client = client
-        self._run = run
         self._thread = threading.get_ident()
         self.pass_id = pass_id
         self.over = False
@@ -272,7 +328,7 @@ class Pass(Iterator[Batch]):
                 "the loop in the thread that needs them"
             )
         try:
-            batch = self._client._next_batch(self._run)
+            batch = self._client._next_batch()
         except Error:
             self.over = True
             raise
@@ -285,7 +341,7 @@ class Pass(Iterator[Batch]):
         """Leave the pass: its rest is not wanted."""
         if not self.over:
             self.over = True
-            self._client._leave(self._run)
+            self._client._leave()
 
     def __del__(self) -> None:
         self.close()

@@ -129,17 +129,23 @@ class Chunk(Message):
 # -- client and server -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Attach(Message):
-    """Client: I am the trainer of ``job``; ``options`` are the job's."""
+    """Client: I am trainer ``rank`` of the ``world_size`` trainers of ``job``; ``options`` are the job's.
+
+    ``session`` is the client's own, so that it is known again when its connection breaks.
+    """
 
     version: int
     job: str
+    rank: int
+    world_size: int
+    session: str
     options: Plain
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """Server: what the batches hold."""
+    """Server: what the batches hold. ``service`` says what the stream depends on, and where this rank stands."""
 
     declaration: Plain
     service: Plain
@@ -158,7 +164,9 @@ class BeginPass(Message):
 
     ``run`` numbers what a client asked for: everything about it carries this number. ``saved`` is the point from which
     the pass is taken up ({}: its start), its pool the raw frames, each of at most 64 KiB; ``facts`` more, behind them,
-    hold facts (:mod:`.facts`). ``buckets``: what the last batch said of them, "bounds" and, in its pass, "group".
+    hold facts (:mod:`.facts`). ``beyond``: later batches that are not wanted either. ``loaded`` names the state that
+    this is (empty: none, the rank goes on in its job). ``buckets``: what the last batch said of them, "bounds" and, in
+    its pass, "group".
     """
 
     has_body: ClassVar[bool] = True
@@ -168,22 +176,29 @@ class BeginPass(Message):
     credit: int
     saved: Plain
     facts: int
+    beyond: list[Any]
+    loaded: str
     buckets: Plain = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class LeavePass(Message):
-    """Client: the rest of run ``run`` is not wanted."""
+    """Client: the rest of run ``run`` is not wanted; its first ``done`` batches are used."""
 
     run: int
+    done: int
 
 
 @dataclass(frozen=True, slots=True)
 class Need(Message):
-    """Client: ``count`` more batches may come. ``waited`` and ``worked`` say how the trainer spent its time, in us."""
+    """Client: ``count`` more batches of run ``run`` may come, its first ``done`` are used.
+
+    ``waited`` and ``worked`` say how the trainer spent its time, in us.
+    """
 
     run: int
     count: int
+    done: int
     waited: int
     worked: int
 
@@ -192,10 +207,12 @@ class Need(Message):
 class BatchHead(Message):
     """Server: batch ``index``; its columns are the frames.
 
-    ``saved`` is a new point from which the pass can be taken up ({}: none), its pool then the last frame. ``gone``: how
-    many samples of the tail are gone after this batch. ``facts``: so many frames of new facts
-    stand behind all others. ``bucket``: "longest", the bound
-    of its bucket (0: none), the "bounds" of all, and the "group" of batches that come from one; {} without buckets.
+    ``after``: the position of the trainer once it has this batch, before that batch of the pass; ``beyond``: batches
+    after it that are used already. ``saved`` is a new point from which the pass can be taken up ({}: none), its pool
+    then the last frame. ``gone``: how many samples of the tail are gone at ``after``. ``facts``: so many
+    frames of new facts stand behind all others.
+    ``bucket``: "longest", the bound of its bucket (0: none), the "bounds" of all, and the "group" of batches that come
+    from one; {} without buckets.
     """
 
     has_body: ClassVar[bool] = True
@@ -206,6 +223,8 @@ class BatchHead(Message):
     pool_weight: int
     padding: int
     gone: int
+    after: int
+    beyond: list[Any]
     saved: Plain
     facts: int
     bucket: Plain = field(default_factory=dict)
@@ -232,7 +251,10 @@ class Failed(Message):
 
 @dataclass(frozen=True, slots=True)
 class Detach(Message):
-    """Client: I leave; the job is free."""
+    """Client: I leave; of run ``run`` the first ``done`` batches are used."""
+
+    run: int
+    done: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydp2.cache import PassCache
@@ -35,10 +35,24 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A batch to send."""
+    """A batch that was cut."""
 
     cut: Cut
     columns: Columns
+    bucket: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Batches that go out together, one for each rank, at the end of a pass maybe fewer.
+
+    ``after``: the position of whoever has used its one of them. What the pass can be taken up from then: ``point``
+    (None: its start), ``facts`` as ``[file, ordinal, reason]``, ``gone`` samples of the tail.
+    """
+
+    batches: list[Ready]
+    after: int
+    gone: int
     point: Saved | None
     facts: list[list[Any]]
 
@@ -86,11 +100,12 @@ class Job:
         self._cache = cache
         self._error_budget = error_budget
         self.pass_id = -1
-        self.run = 0
         self._skip_to = 0
-        self._told_point: Saved | None = None
-        self._told_facts: set[int] = set()
-        self.credit = 0
+        self._beyond: frozenset[int] = frozenset()
+        self._world = 1
+        self._cut: list[Ready] = []  # of the next group
+        self._end: Over | None = None
+        self._facts: list[list[Any]] = []
         self.samples = 0  # delivered in this pass
         self.batches = 0
         self.total_samples = 0
@@ -100,31 +115,32 @@ class Job:
         self._store: ColumnStore | None = None
         self.reading: Reading | None = None
         self.padding = Padding()
+        self._bounds: dict[str, Any] = {}  # of buckets, once they are drawn: a rank without a batch does not know them
 
     def begin(
         self,
-        run: int,
         pass_id: int,
-        credit: int,
         *,
         batch: int = 0,
         saved: Saved | None = None,
         facts: Mapping[int, tuple[int, str]] | None = None,
+        beyond: Collection[int] = (),
         buckets: Mapping[str, Any] | None = None,
+        world: int = 1,
     ) -> Reading:
-        """Start pass ``pass_id`` before batch ``batch``, from the point ``saved``; what to read for it.
+        """Start pass ``pass_id`` before batch ``batch``, from the point ``saved``, for ``world`` ranks; what to read.
 
-        ``buckets``: what :meth:`bucket` said in an earlier pass, or in this one. Raises OptionError when ``saved`` is
-        no point of this pass.
+        ``beyond``: later batches that are not wanted; ``buckets``: what batches of an earlier pass, or of this one,
+        said of them. Raises OptionError when ``saved`` is no point of this pass.
         """
         self.leave()
         self.padding = Padding()
-        self.run = run
         self._skip_to = batch
-        self._told_point = saved
-        self._told_facts = set(facts or ())
+        self._beyond = frozenset(beyond)
+        self._world = world
+        self._cut, self._end, self._facts = [], None, []
         job, provider = self.plan, self.declaration
-        self.pass_id, self.credit = pass_id, credit
+        self.pass_id = pass_id
         self.samples = self.batches = 0
         cached = self._cache is not None
         plan = Plan(
@@ -141,7 +157,7 @@ class Job:
             everything=cached and job.shuffle and pass_id > 0,
             last_batch=job.last_batch,
             relaxed=job.order == "relaxed",
-            buckets=begun(job.buckets, buckets or {}, 1),
+            buckets=begun(job.buckets, self._bounds | dict(buckets or {}), world),
         )
         order = file_order(plan)
         if saved is not None:
@@ -184,13 +200,65 @@ class Job:
         if self._cache is not None:
             self._cache.abandon()
 
-    def pull(self) -> Ready | Over | Broke | None:
-        """The next batch if there is credit for it; None: nothing now. The order is decided here and nowhere else."""
-        if self._stream is None or self._store is None or self.reading is None or self.credit <= 0:
+    def next(self) -> Group | Over | Broke | None:
+        """The next batches that go out together; None: nothing now. The order is decided here and nowhere else.
+
+        With one rank a group is a batch. With ``last_batch`` "drop" or "pad" all ranks get equally many: what is left
+        at the end of the pass is dropped, or made up with batches that are padding alone.
+        """
+        if self._stream is None or self.reading is None:
             return None
+        if self._end is not None:
+            return replace(self._end, samples=self.samples)
+        while len(self._cut) < self._world:
+            outcome = self._pull()
+            if isinstance(outcome, Ready):
+                self._cut.append(outcome)
+                continue
+            if isinstance(outcome, Over):
+                self._end = self._even(outcome)
+            elif outcome is None or self.plan.last_batch != "keep":
+                return outcome
+            if not self._cut:
+                return outcome if self._end is None else replace(self._end, samples=self.samples)
+            break
+        batches, self._cut = self._cut, []
+        for ready in batches:
+            rows = len(ready.cut.rows) - ready.cut.padding
+            self.samples += rows
+            self.total_samples += rows
+        self.batches += len(batches)
+        self.total_batches += len(batches)
+        facts = self.reading.losses.facts
+        if len(self._facts) != len(facts):
+            self._facts = [[file, y, why] for file, (y, why) in facts.items()]
+        last = batches[-1].cut
+        return Group(batches, last.index + 1, last.gone, self._point(), self._facts)
+
+    def _even(self, over: Over) -> Over:
+        """The end of the pass, where the last batches are not one for each rank."""
+        missing = self._world - len(self._cut)
+        if not self._cut or self.plan.last_batch == "keep":
+            return over
+        if self.plan.last_batch == "drop":
+            missing = -len(self._cut)
+            self._cut = []
+        else:
+            first, last = self._cut[0], self._cut[-1].cut
+            rows = first.cut.rows
+            self._cut += [
+                Ready(Cut(last.index + 1 + i, rows, 0, 0, len(rows), last.gone), first.columns, first.bucket)
+                for i in range(missing)
+            ]
+        return replace(over, batches=over.batches + missing)
+
+    def _pull(self) -> Ready | Over | Broke | None:
+        assert self._stream is not None
+        assert self._store is not None
+        assert self.reading is not None
         outcome = self._stream.next()
-        while isinstance(outcome, Cut) and outcome.index < self._skip_to:  # delivered before the state was saved
-            self._store.release(outcome.rows[: len(outcome.rows) - outcome.padding])
+        while isinstance(outcome, Cut) and (outcome.index < self._skip_to or outcome.index in self._beyond):
+            self._store.release(outcome.rows[: len(outcome.rows) - outcome.padding])  # used before the state was saved
             outcome = self._stream.next()
         self.waiting_for = None
         match outcome:
@@ -200,16 +268,10 @@ class Job:
                 return None
             case Cut():
                 columns = self._store.take(outcome.rows)
+                self._store.release(outcome.rows[: len(outcome.rows) - outcome.padding])
                 if self.plan.buckets is not None:
                     self.padding.add(columns, self.plan.buckets.slot)
-                self._store.release(outcome.rows[: len(outcome.rows) - outcome.padding])
-                self.credit -= 1
-                rows = len(outcome.rows) - outcome.padding
-                self.samples += rows
-                self.batches += 1
-                self.total_samples += rows
-                self.total_batches += 1
-                return Ready(outcome, columns, self._new_point(), self._new_facts())
+                return Ready(outcome, columns, self._bucket(outcome))
             case Done(batches) if batches < self._skip_to:
                 return Broke(
                     NotRepeatable(
@@ -223,11 +285,12 @@ class Job:
             case Failed(error):
                 return Broke(error)
 
-    def bucket(self, cut: Cut) -> dict[str, Any]:
+    def _bucket(self, cut: Cut) -> dict[str, Any]:
         """Where ``cut`` came from, and what the buckets of this pass are; {} without buckets."""
         if self._stream is None or self._stream.plan.buckets is None:
             return {}
         bounds = list(self._stream.pool.bounds or ())
+        self._bounds = {"bounds": bounds}
         return {"longest": cut.longest, "bounds": bounds, "group": self._stream.plan.buckets.group}
 
     def padding_figures(self) -> dict[str, Any]:
@@ -241,21 +304,8 @@ class Job:
         told = self.padding.told(self.declaration.slots, self.plan.buckets.slot, self._stream.pool.bounds)
         return f"pass {self.pass_id}: {told}"
 
-    def _new_point(self) -> Saved | None:
-        """The point from which the pass can be taken up, when the trainer does not have it yet."""
-        point = self._stream.saved if self._stream is not None and self.plan.order == "strict" else None
-        if point is self._told_point:
-            return None
-        self._told_point = point
-        return point
-
-    def _new_facts(self) -> list[list[Any]]:
-        facts = {} if self.reading is None else self.reading.losses.facts
-        if len(facts) == len(self._told_facts):
-            return []
-        new = [[file, y, why] for file, (y, why) in facts.items() if file not in self._told_facts]
-        self._told_facts.update(facts)
-        return new
+    def _point(self) -> Saved | None:
+        return self._stream.saved if self._stream is not None and self.plan.order == "strict" else None
 
     def pool(self) -> dict[str, Any]:
         """The pool as plain numbers."""

@@ -58,7 +58,7 @@ def welcome() -> Frames:
 
 
 def head(index: int = 0, rows: int = 3, run: int = 1, saved: dict[str, Any] | None = None) -> m.BatchHead:
-    return m.BatchHead(run, index, rows, rows, rows, 0, 0, saved or {}, 0)
+    return m.BatchHead(run, index, rows, rows, rows, 0, 0, index + 1, [], saved or {}, 0)
 
 
 def batch(index: int = 0, rows: int = 3, run: int = 1) -> Frames:
@@ -151,7 +151,7 @@ def test_a_pass_as_it_should_be(served: Callable[[Answer], Scripted]) -> None:
     deadline = time.monotonic() + 5
     while not isinstance(server.heard[-1], m.Detach) and time.monotonic() < deadline:
         time.sleep(0.005)
-    assert [type(message) for message in server.heard] == [m.Attach, m.BeginPass, m.Need, m.Need, m.Detach]
+    assert [type(message) for message in server.heard] == [m.Attach, m.BeginPass, m.Need, m.Need, m.Need, m.Detach]
 
 
 BAD_BATCHES: dict[str, Frames] = {
@@ -160,7 +160,7 @@ BAD_BATCHES: dict[str, Frames] = {
     "a header that is too large": [bytes(m.HEADER_LIMIT + 1)],
     "an unknown message": [msgpack.packb(["Pickle", 1])],
     "a message of a worker": said(m.Hello(1, 1, 1)),
-    "a message of a client": said(m.Need(0, 1, 1, 1)),
+    "a message of a client": said(m.Need(0, 1, 1, 1, 1)),
     "a second welcome": welcome(),
     "figures that nobody asked for in this state": said(m.Stats({})),
     "a batch without columns": said(head()),
@@ -169,6 +169,9 @@ BAD_BATCHES: dict[str, Frames] = {
     "columns of another length": said(head(rows=4), columns(3).frames()),
     "more rows than there are bytes in the world": said(head(rows=2**62 - 1), columns(3).frames()),
     "columns in another order": said(head(), columns(3).frames()[::-1]),
+    "batches beyond it that are no numbers": said(
+        m.BatchHead(1, 0, 3, 3, 3, 0, 0, 0, [[]], {}, 0), columns(3).frames()
+    ),
     "a saved point without its pool": said(head(saved={"index": 0})),
     "frames where none belong": [m.encode(m.PassEnd(1, 1, 1, 0, True)), b"x"],
 }
@@ -194,6 +197,7 @@ def test_what_cannot_be_a_batch_is_an_error_of_the_other_side(served: Callable[[
         (said(m.Stats({})), RemoteProtocolError),
         (said(m.PassEnd(0, 1, 1, 0, True)), RemoteProtocolError),
         (said(m.Welcome({}, {})), RemoteProtocolError),
+        (said(m.Welcome(DECLARED.to_wire(), {"position": {"pass": "x"}})), RemoteProtocolError),
         (said(m.Welcome(DECLARED.to_wire() | {"slots": [[[2, 0, 0, ",1", None]], None]}, {})), RemoteProtocolError),
         ([b"nonsense"], RemoteProtocolError),
     ],

@@ -178,7 +178,7 @@ def test_broken_headers(seed: int) -> None:
                 deeply(Declaration.from_wire(declaration))
             case m.Broken(error) | m.Failed(_, error) | m.Refused(error):
                 assert str(from_wire(error)) is not None
-            case m.Attach(_, _, options):
+            case m.Attach(options=options):
                 job_options(**options)
 
     allowed = (RemoteProtocolError, OptionError, OptionTypeError)

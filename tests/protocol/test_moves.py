@@ -132,11 +132,11 @@ class Trainer:
     def options(self) -> list[m.Message]:
         match self.link.state:
             case State.NEW:
-                return [m.Attach(1, "default", {}, 1), m.AskStats()]
+                return [m.Attach(1, "default", 0, 1, "", {}, 1), m.AskStats()]
             case State.IDLE | State.IN_PASS:
-                begin = m.BeginPass(self.passes, 0, 0, 2, {}, 0)
-                going = [m.LeavePass(self.passes - 1), m.Need(self.passes - 1, 1, 0, 0)] if self.passes else []
-                return [begin, m.AskStats(), m.Detach(), *going]
+                begin = m.BeginPass(self.passes, 0, 0, 2, {}, 0, [], "")
+                going = [m.LeavePass(self.passes - 1, 0), m.Need(self.passes - 1, 1, 0, 0, 0)] if self.passes else []
+                return [begin, m.AskStats(), m.Detach(self.passes, 0), *going]
         return []
 
     def heard(self, message: m.Message) -> None:
@@ -157,7 +157,7 @@ class Served:
         out: list[m.Message] = list(self.answers)[:1]
         if self.running is not None:
             out += [
-                m.BatchHead(self.running, 0, 1, 1, 1, 0, 0, {}, 0),
+                m.BatchHead(self.running, 0, 1, 1, 1, 0, 0, 1, [], {}, 0),
                 m.PassEnd(self.running, 1, 1, 0, True),
                 m.Failed(self.running, {}),
             ]

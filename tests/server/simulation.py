@@ -30,7 +30,7 @@ from pydp2.protocol.seat import FILE, Seat
 from pydp2.server.actions import Fatal, Log, Loss, Send, Spawn, WorkerGone, WorkerReady
 from pydp2.server.chunks import ranges
 from pydp2.server.coordinator import Coordinator
-from pydp2.server.job import Broke, Job, Over, Ready
+from pydp2.server.job import Broke, Group, Job, Over, Ready
 from pydp2.server.reading import Reading
 from pydp2.worker import builder
 from pydp2.worker.runner import Runner
@@ -172,7 +172,7 @@ class World:
         self.kills = case.kills
         self.leaves = case.leaves
         self.rewinds = case.rewinds
-        self.runs = 0
+        self.credit = 0
         self.points: list[tuple[Saved | None, dict[int, tuple[int, str]], int, dict[str, Any]]] = []
         self.buckets: dict[str, Any] = {}  # what the trainer knows of them
         self.deaths: Counter[tuple[int, int]] = Counter()
@@ -251,12 +251,12 @@ class World:
         outcome = Outcome(pass_id, cached=frozenset(f for f in files if self.cache is not None and self.cache.has(f)))
         self.outcomes.append(outcome)
         self._do(self.coordinator.read(None))
-        self.runs += 1
         if self.case.plan.buckets is not None:
             self.buckets = {**self.buckets, "group": self.case.plan.buckets.group}
         self.points = [(None, {}, 0, dict(self.buckets))]
         outcome.bounds = tuple(self.buckets["bounds"]) if "bounds" in self.buckets else None
-        reading = self.job.begin(self.runs, pass_id, self.random.randint(1, 3), buckets=self.buckets)
+        self.credit = self.random.randint(1, 3)
+        reading = self.job.begin(pass_id, buckets=self.buckets)
         self._do(self.coordinator.read(reading))
         self.delivered = 0
         self._rounds(outcome)
@@ -289,14 +289,11 @@ class World:
         del self.points[batch + 1 :], outcome.batches[batch:], outcome.pool_weights[batch:]
         if point is not None:
             point = Saved.from_wire(point.to_wire(), point.pool, len(self.case.files))
-        self.runs += 1
         self.job.leave()
         self._do(self.coordinator.read(None))
         self.job = self._new_job()
-        reading = self.job.begin(
-            self.runs, outcome.pass_id, self.random.randint(1, 3), batch=batch, saved=point, facts=facts,
-            buckets=self.buckets,
-        )  # fmt: skip
+        self.credit = self.random.randint(1, 3)
+        reading = self.job.begin(outcome.pass_id, batch=batch, saved=point, facts=facts, buckets=self.buckets)
         self._do(self.coordinator.read(reading))
         self.delivered = 0
         return reading
@@ -333,7 +330,7 @@ class World:
     def _take(self, _: None) -> None:
         count = self.random.randint(1, self.delivered)
         self.delivered -= count
-        self.job.credit += count
+        self.credit += count
 
     def _started(self, _: None) -> None:
         number, seat = self.starting.pop(0)
@@ -368,18 +365,19 @@ class World:
 
     def _rounds(self, outcome: Outcome) -> None:
         self._do(self.coordinator.dispatch())
-        while not outcome.whole:
-            match self.job.pull():
+        while not outcome.whole and self.credit:
+            match self.job.next():
                 case None:
                     break
-                case Ready(cut, columns, point, facts):
+                case Group([Ready(cut, columns, bucket)], _, _, point, facts):
+                    self.credit -= 1
                     sample = columns.arrays
                     files, ys = sample[0][0].tolist(), sample[1][0].tolist()
                     outcome.batches.append(list(zip(files, ys, strict=True)))
                     outcome.pool_weights.append(cut.pool_weight)
                     outcome.padding += cut.padding
                     self.delivered += 1
-                    self.buckets = {k: v for k, v in self.job.bucket(cut).items() if k != "longest"}
+                    self.buckets = {k: v for k, v in bucket.items() if k != "longest"}
                     self._keep(cut, point, facts, outcome.padding)
                     self._check()
                 case Over(_, _, dropped, _):
@@ -394,11 +392,9 @@ class World:
 
     def _keep(self, cut: Cut, point: Saved | None, facts: list[list[Any]], padding: int) -> None:
         """What the trainer's state would be after this batch."""
-        last, known, *_ = self.points[-1]
-        point = last if point is None else point
         if point is not None and point.ended and cut.gone:
             point = replace(point, index=cut.index + 1, offset=cut.gone)
-        self.points.append((point, known | {file: (y, why) for file, y, why in facts}, padding, self.buckets))
+        self.points.append((point, {file: (y, why) for file, y, why in facts}, padding, self.buckets))
 
     def _do(self, actions: Any) -> None:
         for action in actions:

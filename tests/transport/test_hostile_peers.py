@@ -95,7 +95,9 @@ def an_attach(choose: random.Random) -> m.Message:
         "x",
     ]
     options = {name: choose.choice(ODD) for name in choose.sample(names, choose.randrange(len(names)))}
-    return m.Attach(choose.choice([1, 1, 1, 0, 2]), choose.choice(["default", "", "x" * 100]), options, 1)
+    version, job = choose.choice([1, 1, 1, 0, 2]), choose.choice(["default", "", "x" * 100])
+    rank, world_size = choose.choice([0, 0, 1, 2**61]), choose.choice([1, 1, 0, 2, 2**61])
+    return m.Attach(version, job, rank, world_size, choose.choice(["", "s"]), options, 1)
 
 
 def something(choose: random.Random) -> list[bytes]:
@@ -222,17 +224,19 @@ def test_a_job_may_be_asked_for_with_any_options_and_the_service_lives(
             if number % 3 == 0:
                 two = choose.sample(["seed", "interleave", "prefetch", "batch_size"], 2)
                 options = {"batch_size": 10} | {name: choose.choice(NUMBERS) for name in two}
-                attach = m.Attach(1, "default", options, 1)
+                attach = m.Attach(1, "default", 0, 1, "", options, 1)
             socket.send(m.encode(attach))
             answer = heard(socket)
             assert isinstance(answer, m.Welcome | m.Refused), answer
             if isinstance(answer, m.Welcome):
                 begun += 1
                 pass_id, credit = choose.choice([0, 5, 2**62 - 1]), choose.choice([1, 2**62 - 1])
-                socket.send(m.encode(m.BeginPass(1, pass_id, choose.choice([0, 0, 1, 2**62 - 1]), credit, {}, 0)))
+                socket.send(
+                    m.encode(m.BeginPass(1, pass_id, choose.choice([0, 0, 1, 2**62 - 1]), credit, {}, 0, [], ""))
+                )
                 first = heard(socket)
                 assert isinstance(first, m.BatchHead | m.PassEnd | m.Failed), first
-                socket.send(m.encode(m.Detach()))
+                socket.send(m.encode(m.Detach(1, 0)))
             socket.close()
         assert begun > 10
         with service.connect(batch_size=BATCH) as client:

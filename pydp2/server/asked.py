@@ -1,0 +1,99 @@
+"""What a trainer asks of a service, checked: the plan of its job, and what its stream depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from hashlib import blake2b
+from typing import Any
+
+from pydp2.config import JobOptions, job_options
+from pydp2.errors import OptionError, StateMismatch
+from pydp2.files import FileList
+from pydp2.inputs.declaration import Declaration
+from pydp2.order.words import ORDER_VERSION
+from pydp2.protocol import messages as m
+from pydp2.server.buckets import chosen
+from pydp2.server.buckets import fits as fits_buckets
+from pydp2.server.job import JobPlan
+from pydp2.server.spec import ServiceSpec
+
+_PLAN = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
+_OWN = ("prefetch", "lease")  # what each trainer of a job may say for itself
+_RANKS = 1 << 20
+
+
+def asked(attach: m.Attach, spec: ServiceSpec) -> JobOptions:
+    """The options of ``attach``. Raises OptionError or OptionTypeError for what cannot be."""
+    if attach.version != m.WIRE_VERSION:
+        raise OptionError(
+            f"the service speaks wire version {m.WIRE_VERSION}, the client {attach.version}; "
+            "use the same release of pydp2 on both sides"
+        )
+    if not attach.rank < attach.world_size < _RANKS:
+        raise OptionError(f"rank must be below world_size, got rank={attach.rank}, world_size={attach.world_size}")
+    given = job_options(**attach.options)
+    if given.share == "dynamic" and attach.world_size != 1:
+        raise OptionError(
+            'share="dynamic" gives batches to whoever asks first and knows no ranks: leave world_size out'
+        )
+    if given.pool_bytes + spec.memory_limit > spec.memory:
+        raise OptionError(
+            f"pool_bytes={given.pool_bytes} and memory_limit={spec.memory_limit} together exceed the "
+            f"{spec.memory} bytes of this machine; lower one of them (pool_bytes is part of the order)"
+        )
+    return given
+
+
+def same(job: str, first: JobOptions, given: JobOptions) -> None:
+    """Raise OptionError unless trainers with these options can share ``job``."""
+    one, other = asdict(first), asdict(given)
+    wrong = [
+        f"{name} is {one[name]!r} there, {other[name]!r} here"
+        for name in one
+        if one[name] != other[name] and name not in _OWN
+    ]
+    if wrong:
+        raise OptionError(
+            f"job {job!r} is under way with other options: {'; '.join(wrong)}; all ranks must say the same"
+        )
+
+
+def plan_of(given: JobOptions, declaration: Declaration) -> JobPlan:
+    """The plan of a job with the options ``given``."""
+    shuffle = declaration.shuffle if given.shuffle is None else given.shuffle
+    buckets = chosen(given, declaration.slots)
+    return JobPlan(shuffle=shuffle, buckets=buckets, **{name: getattr(given, name) for name in _PLAN})
+
+
+def fits(plan: JobPlan, declaration: Declaration, spec: ServiceSpec, files: FileList, source: str) -> dict[str, Any]:
+    """What the stream of a job depends on: a state is only good where all of it is the same."""
+    declared = declaration.to_wire()
+    return {
+        "order_version": ORDER_VERSION,
+        "list": files.fingerprint(),
+        "provider_source": source,
+        "args": blake2b(spec.args, digest_size=8).hexdigest(),
+        "is_train": spec.is_train,
+        "on_error": "skip" if spec.skip_errors else "raise",
+        **{name: getattr(plan, name) for name in ("shuffle", *_PLAN)},
+        **{name: declared[name] for name in declared if name not in ("shuffle", "slots")},
+        "slots": blake2b(repr(declared["slots"]).encode(), digest_size=8).hexdigest(),
+        **fits_buckets(plan.buckets, declaration.slots),
+    }
+
+
+def facts_of(told: Iterable[list[Any]], files: int) -> Mapping[int, tuple[int, str]]:
+    """The facts that a state holds, by file. Raises StateMismatch for one of a file that the list does not have."""
+    found = {}
+    for file, y, reason in told:
+        if file >= files:
+            raise StateMismatch(f"the state has a fact of file {file}, the list has {files}: it is damaged")
+        found[file] = (y, reason)
+    return found
+
+
+def numbers_of(begin: m.BeginPass) -> None:
+    """Raise StateMismatch unless the batches that a state has beyond its position are numbers."""
+    if any(type(index) is not int or not 0 <= index < m.INT_LIMIT for index in begin.beyond):
+        raise StateMismatch("the state has a batch that is no number: it is damaged")

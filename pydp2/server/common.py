@@ -1,0 +1,87 @@
+"""Batches for whoever asks first: what is not handed out, and where a job stands when some are used out of turn."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+
+from pydp2.order.saved import Saved
+from pydp2.protocol import messages as m
+from pydp2.server.job import Group
+from pydp2.server.member import Edge, Held, Member
+
+
+class Common:
+    """The batches of a pass that ``members`` share. A position is the first batch that is not used, and those used
+    beyond it (docs/order.md, "Ranks")."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members = members
+        self._waiting: deque[Held] = deque()
+        self._next = 0  # the batch that is cut next
+        self._used: set[int] = set()
+        self._points: list[Saved] = []
+
+    def begin(self, batch: int, beyond: Collection[int], saved: Saved | None) -> None:
+        """A pass begins before ``batch``; those in ``beyond`` are used."""
+        self._waiting.clear()
+        self._next = batch
+        self._used = set(beyond)
+        self._points = [] if saved is None else [saved]
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, group: Group) -> None:
+        """Batches were cut."""
+        self._waiting.extend(Held(ready, group) for ready in group.batches)
+        self._next = group.after
+        if group.point is not None and (not self._points or self._points[-1] is not group.point):
+            self._points.append(group.point)
+
+    def take(self) -> Held:
+        """The next one for whoever asks."""
+        return self._waiting.popleft()
+
+    def give_back(self, member: Member) -> None:
+        """What ``member`` had and has not used goes to the others."""
+        self._waiting = deque(sorted((*self._waiting, *member.held), key=lambda held: held.index))
+        member.held.clear()
+        member.sent = 0
+
+    def join(self, begin: m.BeginPass) -> None:
+        """Somebody goes on who has had what was meanwhile given back."""
+        mine = [held.index for held in self._waiting if held.index < begin.batch or held.index in begin.beyond]
+        self._used.update(mine)
+        self._waiting = deque(held for held in self._waiting if held.index not in mine)
+
+    def use(self, numbers: Iterable[int]) -> None:
+        """These batches are used."""
+        self._used.update(numbers)
+
+    @property
+    def low(self) -> int:
+        """All batches before this one are used."""
+        first = self._first()
+        return self._next if first is None else first.index
+
+    @property
+    def ahead(self) -> int:
+        """How many batches were cut since the first that is not used."""
+        return self._next - self.low
+
+    def _first(self) -> Held | None:
+        held = [*self._waiting, *(one for member in self._members for one in member.held)]
+        return min(held, key=lambda one: one.index, default=None)
+
+    def edge(self) -> Edge:
+        """Where the job stands, while some batch is not used."""
+        first = self._first()
+        assert first is not None
+        cut, low = first.ready.cut, first.index
+        while len(self._points) > 1 and self._points[1].index <= low:
+            del self._points[0]
+        point = self._points[0] if self._points and self._points[0].index <= low else None
+        self._used = {index for index in self._used if index > low}
+        gone = max(0, cut.gone - len(cut.rows) + cut.padding)
+        return Edge(low, gone, point, sorted(self._used))

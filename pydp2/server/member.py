@@ -1,0 +1,117 @@
+"""One trainer of a job: what it has been sent, what of that it has used, and where it stands in the pass."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from pydp2.order.saved import Saved
+from pydp2.protocol import messages as m
+from pydp2.protocol.facts import to_frames
+from pydp2.server.job import Group, Ready
+
+
+class Stands(Enum):
+    """Where a trainer stands in the pass of its job."""
+
+    BEFORE = "before"  # it has not begun it
+    IN = "in"
+    ENDED = "ended"  # it has used all of its batches
+    LEFT = "left"  # it does not want its rest
+
+
+@dataclass(slots=True)
+class Held:
+    """A batch that is kept until it is used."""
+
+    ready: Ready
+    group: Group
+
+    @property
+    def index(self) -> int:
+        return self.ready.cut.index
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A place in the pass: before batch ``after``, those in ``beyond`` used as well. It can be taken up from ``point``
+    (None: the start of the pass), or where that is in the tail, after ``gone`` samples of it."""
+
+    after: int
+    gone: int
+    point: Saved | None
+    beyond: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Member:
+    """A trainer. ``peer`` is empty while nobody is connected in its place; ``heard``: when it last said something."""
+
+    rank: int
+    peer: bytes = b""
+    session: str = ""
+    pid: int = 0
+    heard: float = 0.0
+    joined: bool = True  # it knows the present generation
+    stands: Stands = Stands.BEFORE
+    run: int = 0
+    credit: int = 0
+    held: deque[Held] = field(default_factory=deque)
+    sent: int = 0  # of them, in the present run
+    done: int = 0  # batches of the present run that are used
+    point: Saved | None = None  # the last one told
+    facts: int = 0  # told
+    prefetch: int = 0
+    pending: m.BeginPass | None = None  # of a pass that cannot begin yet
+
+    @property
+    def unsent(self) -> int:
+        """Batches for it that it has not been sent."""
+        return len(self.held) - self.sent
+
+    def use(self, done: int) -> list[int]:
+        """The first ``done`` batches that were sent in this run are used: they are kept no longer. Which these are."""
+        numbers = []
+        while self.done < done and self.sent:
+            numbers.append(self.held.popleft().index)
+            self.sent -= 1
+            self.done += 1
+        return numbers
+
+    def join(self, begin: m.BeginPass, facts: int) -> list[int]:
+        """The trainer, who knows so many facts, goes on with the run that ``begin`` asks for; which batches it has used."""
+        used = [held.index for held in self.held if held.index < begin.batch or held.index in begin.beyond]
+        self.held = deque(held for held in self.held if held.index not in used)
+        self.stands = Stands.IN
+        self.sent = self.done = 0
+        self.credit = self.prefetch = begin.credit
+        self.facts = facts
+        return used
+
+    def forget(self) -> None:
+        """Nobody is connected any more: what was sent and not used is sent again to whoever comes."""
+        self.peer = b""
+        self.sent = self.done = self.credit = 0
+        self.point, self.facts = None, 0
+        self.pending = None
+
+    def restart(self) -> None:
+        """Before a pass."""
+        self.stands = Stands.BEFORE
+        self.held.clear()
+        self.sent = self.done = self.credit = 0
+        self.point, self.facts = None, 0
+
+    def head(self, held: Held, at: Edge) -> tuple[m.BatchHead, list[Any]]:
+        """What announces ``held``, and its frames; ``at``: where the trainer is once it has it."""
+        cut, columns = held.ready.cut, held.ready.columns
+        point = None if at.point is self.point else at.point
+        facts = to_frames(held.group.facts[self.facts :])
+        self.point, self.facts = at.point, len(held.group.facts)
+        head = m.BatchHead(
+            self.run, cut.index, columns.rows, cut.size, cut.pool_weight, cut.padding, at.gone, at.after, at.beyond,
+            {} if point is None else point.to_wire(), len(facts), held.ready.bucket,
+        )  # fmt: skip
+        return head, [*columns.frames(), *(() if point is None else (point.pool,)), *facts]

@@ -1,0 +1,270 @@
+"""Several trainers share a job: who gets what, and what happens when one of them dies, hangs or goes back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import islice
+from typing import Any
+
+import pytest
+
+import pydp2
+from pydp2.errors import JobTaken, OptionError, Rewound
+
+FILES = [str(n) for n in range(12)]
+OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
+PROVIDER = """
+@provider(input_types=[integer_value(100000)], pool_size=200)
+def process(settings, filename):
+    for i in range(int(filename) * 29 % 97 + 20):
+        yield int(filename) * 1000 + i
+"""
+Numbered = tuple[int, list[int]]
+
+
+@pytest.fixture
+def service(provider_file: Callable[[str], str]) -> Iterator[pydp2.Service]:
+    with pydp2.launch(FILES, provider_file(PROVIDER), workers=2) as service:
+        yield service
+
+
+def numbered(batch: pydp2.Batch) -> Numbered:
+    """Its number, and its samples without what only pads."""
+    return batch.index, batch[0].tolist()[: len(batch) - batch.padding]
+
+
+@pytest.fixture
+def alone(provider_file: Callable[[str], str]) -> list[Numbered]:
+    """The pass as one trainer sees it."""
+    with pydp2.load(FILES, provider_file(PROVIDER), workers=2, **OPTIONS) as data:
+        return [numbered(batch) for batch in data]
+
+
+def together(clients: list[pydp2.Client]) -> list[list[Numbered]]:
+    """What each sees of the rest of a pass, in steps."""
+    streams = [iter(client) for client in clients]
+    seen: list[list[Numbered]] = [[] for _ in clients]
+    going = [*range(len(clients))]
+    while going:
+        for rank in [*going]:
+            batch = next(streams[rank], None)
+            if batch is None:
+                going.remove(rank)
+            else:
+                seen[rank].append(numbered(batch))
+    return seen
+
+
+def ranks(service: pydp2.Service, stack: ExitStack, world: int, **options: Any) -> list[pydp2.Client]:
+    return [
+        stack.enter_context(service.connect(rank=rank, world_size=world, **OPTIONS | options)) for rank in range(world)
+    ]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_ranks_share_the_batches_that_one_trainer_sees(
+    service: pydp2.Service, alone: list[Numbered], world: int
+) -> None:
+    with ExitStack() as stack:
+        clients = ranks(service, stack, world)
+        for rank, seen in enumerate(together(clients)):
+            assert seen == alone[rank::world]
+            assert len(clients[rank]) == len(seen)
+        second = together(clients)
+        assert sorted(n for seen in second for _, batch in seen for n in batch) == sorted(
+            n for _, batch in alone for n in batch
+        )
+
+
+@pytest.mark.parametrize("last_batch", ["drop", "pad"])
+def test_with_drop_and_pad_all_ranks_get_equally_many(
+    service: pydp2.Service, alone: list[Numbered], last_batch: str
+) -> None:
+    with ExitStack() as stack:
+        seen = together(ranks(service, stack, 3, last_batch=last_batch))
+        assert len({len(each) for each in seen}) == 1
+        merged = sorted((one for each in seen for one in each), key=lambda one: one[0])
+        whole = [one for one in alone if len(one[1]) == 16]
+        if last_batch == "drop":
+            assert merged == whole[: len(whole) // 3 * 3]
+        else:
+            assert merged[: len(alone)] == alone
+            assert all(batch == [] for _, batch in merged[len(alone) :]), "padding alone"
+
+
+@pytest.mark.parametrize(("world", "after"), [(1, 3), (2, 1), (2, 4), (3, 2), (4, 4)])
+def test_another_number_of_ranks_goes_on_with_the_same_sequence(
+    service: pydp2.Service, provider_file: Callable[[str], str], alone: list[Numbered], world: int, after: int
+) -> None:
+    with ExitStack() as stack:
+        clients = ranks(service, stack, world)
+        streams = [iter(client) for client in clients]
+        for _ in range(after):
+            for stream in streams:
+                next(stream)
+        states = [json.dumps(client.state_dict()) for client in clients]
+    assert len(set(states)) == 1, "the state is the same in all ranks"
+    for other in (1, 2, 3):
+        with ExitStack() as stack:
+            there = stack.enter_context(pydp2.launch(FILES, provider_file(PROVIDER), workers=3))
+            clients = ranks(there, stack, other)
+            for client in clients:
+                client.load_state_dict(json.loads(states[0]))
+            for rank, seen in enumerate(together(clients)):
+                assert seen == alone[after * world :][rank::other]
+
+
+TRAINER = """
+import sys, pydp2
+with pydp2.connect(sys.argv[1], rank=1, world_size=2, batch_size=16, seed=5) as data:
+    for batch in data:
+        print(batch.index, flush=True)
+        if batch.index == 7:
+            sys.stdin.read()
+"""
+
+
+def test_what_a_killed_rank_had_not_used_goes_to_the_one_that_takes_its_place(
+    service: pydp2.Service, alone: list[Numbered]
+) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", TRAINER, service.address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with ExitStack() as stack:
+        stack.callback(child.communicate)
+        stack.callback(child.kill)
+        first = stack.enter_context(service.connect(rank=0, world_size=2, **OPTIONS))
+        assert child.stdout is not None
+        stream = iter(first)
+        mine = [numbered(next(stream)) for _ in range(3)]
+        assert [int(child.stdout.readline()) for _ in range(4)] == [1, 3, 5, 7]
+        child.kill()
+        with service.connect(rank=1, world_size=2, **OPTIONS) as other:
+            rest = iter(other)
+            batch = next(rest)
+            assert numbered(batch) == alone[7], "in its hand when it was killed"
+            theirs = [alone[7]]
+            while len(mine) + len(theirs) + 3 < len(alone):
+                mine += [numbered(batch) for batch in [next(stream, None)] if batch is not None]
+                theirs += [numbered(batch) for batch in [next(rest, None)] if batch is not None]
+            mine += [numbered(batch) for batch in stream]
+            theirs += [numbered(batch) for batch in rest]
+    assert sorted([*mine, *theirs]) == sorted([*alone[0::2], *alone[7::2]])
+
+
+def test_a_second_connection_for_a_rank_is_refused_until_its_lease_is_over(service: pydp2.Service) -> None:
+    with service.connect(rank=0, world_size=2, lease=3.0, **OPTIONS) as other:
+        stream = iter(other)
+        next(stream)
+        with pytest.raises(JobTaken, match=r"rank 0 is taken \(process \d+, last heard of \d s ago\); wait until"):
+            service.connect(rank=0, world_size=2, lease=3.0, **OPTIONS)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            try:
+                taker = service.connect(rank=0, world_size=2, lease=3.0, **OPTIONS)
+            except JobTaken:
+                continue
+            break
+        with taker:
+            assert next(iter(taker)).index == 0
+            with pytest.raises(Rewound, match="another process has"):
+                next(stream)
+
+
+def test_who_loads_a_state_takes_all_ranks_back(service: pydp2.Service, alone: list[Numbered]) -> None:
+    with ExitStack() as stack:
+        one, other = ranks(service, stack, 2)
+        streams = iter(one), iter(other)
+        for _ in range(3):
+            next(streams[0])
+            next(streams[1])
+        state = one.state_dict()
+        next(streams[0])
+        next(streams[1])
+        one.load_state_dict(state)
+        again = iter(one)
+        assert numbered(next(again)) == alone[6]
+        with pytest.raises(Rewound, match="load the same state here, too"):
+            list(islice(streams[1], 5))  # the news may still be under way when it asks first
+        with pytest.raises(Rewound):
+            next(iter(other))
+        other.load_state_dict(state)
+        mine, theirs = [alone[6]], []
+        with_them = iter(other)
+        for _ in range(len(alone)):
+            theirs += [numbered(batch) for batch in [next(with_them, None)] if batch is not None]
+            mine += [numbered(batch) for batch in [next(again, None)] if batch is not None]
+        assert (mine, theirs) == (alone[6::2], alone[7::2])
+
+
+def test_dynamic_sharing_gives_each_batch_to_one_of_those_who_ask(
+    service: pydp2.Service, alone: list[Numbered]
+) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(service.connect(share="dynamic", **OPTIONS)) for _ in range(3)]
+        pool = stack.enter_context(ThreadPoolExecutor(3))  # the last ones wait for what others have in their hands
+        seen = [*pool.map(lambda client: [numbered(batch) for batch in client], clients)]
+    assert sorted(one for each in seen for one in each) == alone
+
+
+def test_dynamic_a_state_holds_what_was_used_out_of_turn(
+    service: pydp2.Service, provider_file: Callable[[str], str], alone: list[Numbered]
+) -> None:
+    with ExitStack() as stack:
+        slow, fast = (stack.enter_context(service.connect(share="dynamic", prefetch=1, **OPTIONS)) for _ in range(2))
+        streams = iter(slow), iter(fast)
+        held = next(streams[0]).index
+        had = [next(streams[1]).index for _ in range(9)]
+        state = json.loads(json.dumps(fast.state_dict()))
+    assert state["batch"] == held
+    assert set(had[:-1]) <= {*state["beyond"]}
+    with pydp2.load(FILES, provider_file(PROVIDER), workers=1, share="dynamic", **OPTIONS) as data:
+        data.load_state_dict(state)
+        rest = [numbered(batch) for batch in data]
+    assert rest == [one for one in alone if one[0] >= held and one[0] not in state["beyond"]]
+
+
+def test_ranks_of_a_job_must_agree_in_what_makes_its_stream(service: pydp2.Service) -> None:
+    with service.connect(rank=0, world_size=2, **OPTIONS):
+        with pytest.raises(OptionError, match=r"is under way with other options: seed is 5 there, 6 here"):
+            service.connect(rank=1, world_size=2, batch_size=16, seed=6)
+        with pytest.raises(OptionError, match=r"has world_size=2, this trainer says 3"):
+            service.connect(rank=1, world_size=3, **OPTIONS)
+        with pytest.raises(OptionError, match=r"rank must be below world_size, got rank=2, world_size=2"):
+            service.connect(rank=2, world_size=2, **OPTIONS)
+        with service.connect(rank=1, world_size=2, prefetch=5, **OPTIONS):
+            pass
+
+
+WAITS = """
+import sys, pydp2
+with pydp2.connect(sys.argv[1], rank=0, world_size=2, batch_size=16, seed=5) as data:
+    print([batch.index for batch in data], flush=True)
+"""
+
+
+def test_it_is_said_which_rank_the_others_wait_for(
+    provider_file: Callable[[str], str], alone: list[Numbered], capfd: pytest.CaptureFixture[str]
+) -> None:
+    service = pydp2.launch(FILES, provider_file(PROVIDER), workers=2)
+    child = subprocess.Popen([sys.executable, "-c", WAITS, service.address], stdout=subprocess.PIPE, text=True)
+    try:
+        screen, deadline = "", time.monotonic() + 30
+        while "waits for" not in screen and time.monotonic() < deadline:
+            screen += capfd.readouterr().err
+            time.sleep(0.05)
+        assert screen == "pydp2: job 'default' waits for rank 1, which never came; connect with rank=1, world_size=2\n"
+        with service.connect(rank=1, world_size=2, **OPTIONS) as other:
+            assert [numbered(batch) for batch in other] == alone[1::2]
+            out, _ = child.communicate(timeout=30)
+    finally:
+        child.kill()
+        child.communicate()
+        service.close()
+    assert json.loads(out) == [*range(0, len(alone), 2)]
