@@ -81,7 +81,7 @@ class Member:
         return numbers
 
     def join(self, begin: m.BeginPass, facts: int) -> list[int]:
-        """The trainer, who knows so many facts, goes on with the run that ``begin`` asks for; which batches it has used."""
+        """The trainer, who knows so many facts, goes on with the run of ``begin``; which batches it has used."""
         used = [held.index for held in self.held if held.index < begin.batch or held.index in begin.beyond]
         self.held = deque(held for held in self.held if held.index not in used)
         self.stands = Stands.IN
