@@ -6,6 +6,7 @@ import json
 import os
 import resource
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -123,36 +124,34 @@ def test_no_permission_is_an_error_at_once(quarantine: Make, tmp_path: Path) -> 
         quarantine()
 
 
-@pytest.fixture
-def room() -> Iterator[Callable[[int], None]]:
-    """``room(n)``: files may have n bytes, as on a disk that is nearly full."""
+@contextmanager
+def room(size: int) -> Iterator[None]:
+    """Files may have so many bytes, as on a disk that is nearly full. What pytest itself writes must not be within."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_disk_that_is_full_at_the_start_is_an_error(
-    quarantine: Make, tmp_path: Path, room: Callable[[int], None]
-) -> None:
+def test_a_disk_that_is_full_at_the_start_is_an_error(quarantine: Make, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_bytes(b"x" * 10)
-    room(10)
-    with pytest.raises(OptionError, match="must be a file that can be written: File too large"):
+    with room(10), pytest.raises(OptionError, match="must be a file that can be written: File too large"):
         quarantine()
 
 
 def test_a_disk_that_fills_up_later_is_told_once_and_what_has_room_again_is_written(
-    quarantine: Make, tmp_path: Path, logs: list[str], room: Callable[[int], None]
+    quarantine: Make, tmp_path: Path, logs: list[str]
 ) -> None:
     path = tmp_path / "bad.jsonl"
     made = quarantine()
     made.add(LOSS)
-    size = path.stat().st_size
-    room(size + 10)
-    for y in range(10, 14):
-        made.add(Loss(0, "a.txt", y, "", "", "dropped"))
+    with room(path.stat().st_size + 10):
+        for y in range(10, 14):
+            made.add(Loss(0, "a.txt", y, "", "", "dropped"))
     assert len(logs) == 1
     assert logs[0].startswith(f"the quarantine {path} cannot be written any more: ")
-    room(1 << 20)
     made.add(Loss(0, "a.txt", 12, "", "", "dropped"))
     text = path.read_bytes().splitlines()
     assert [json.loads(line)["y"] for line in (text[0], text[-1])] == [3, 12]
