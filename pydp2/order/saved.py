@@ -29,6 +29,11 @@ class Recall:
     crcs: list[int] = field(default_factory=list)
 
     @property
+    def length(self) -> int:
+        """How many samples of the file were merged before, as far as they have to be run again."""
+        return self.start if self.start < NEVER else self.until
+
+    @property
     def until(self) -> int:
         """Nothing from this ordinal on is needed."""
         if self.start < NEVER:

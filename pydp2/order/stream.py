@@ -74,6 +74,8 @@ class Stream:
         self.merge = (Relaxed if plan.relaxed else Merge)(plan, source, order, saved, recalls)
         self.pool = self._new_pool(store)
         self.index = 0 if saved is None else saved.index
+        self.again = (len(recalls), sum(recall.length for recall in recalls.values()))
+        """What is run again to take the pass up: files, and how many of their samples were run before."""
         self.saved = saved
         """The latest point of the pass from which it could be taken up again; None: its start."""
         self._refill = Refill(source, plan.lanes, recalls, {lane.file for lane in saved.lanes}) if saved else None

@@ -384,6 +384,7 @@ class Front:
                 "budget": self._budget,
                 "used": 0 if job is None or job.reading is None else job.reading.credit.used,
             },
+            "run_again": dict(zip(("files", "samples"), (0, 0) if job is None else job.again, strict=True)),
             "padding": {} if job is None else job.padding_figures(),
             "cache": {} if self._cache is None else {"files": len(self._cache), "bytes": self._cache.bytes},
             "trainer": {"waited_seconds": self._waited, "worked_seconds": self._worked},

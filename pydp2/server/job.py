@@ -182,6 +182,11 @@ class Job:
         return self.reading
 
     @property
+    def again(self) -> tuple[int, int]:
+        """Files, and samples of them, that are run again because the pass was taken up in its middle."""
+        return (0, 0) if self._stream is None else self._stream.again
+
+    @property
     def running(self) -> bool:
         """A pass is under way."""
         return self._stream is not None

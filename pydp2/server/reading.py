@@ -76,8 +76,6 @@ class Reading:
         self._ramping: dict[int, set[int]] = {}
         self._out: list[Action] = []
         self.losses = Losses(pass_id, label, error_budget, facts or {}, saved, order)
-        self.recalled_files = 0
-        """Files run again to bring back a saved pool."""
         self.samples_committed = 0
         self._over = False
         self._urgent: int | None = None  # a file that the merge waits for and no worker has
@@ -128,7 +126,6 @@ class Reading:
     def _recall(self, file: int, recall: Recall) -> None:
         assert self._places is not None
         entry = self._enter(file, int(self._places[file]), recall)
-        self.recalled_files += 1
         entry.bound = True
         self.credit.bind(file)
         if not entry.ended:

@@ -212,8 +212,12 @@ class Team:
         self.in_pass, self._end, self._position, self._start = True, None, begin.batch, saved
         self._common.begin(begin.batch, begin.beyond, saved)
         if begin.batch:
-            at = 0 if saved is None else saved.index
-            self._log(f"pass {begin.pass_id} is taken up at batch {begin.batch}, from its point before batch {at}", "")
+            files, samples = self.job.again
+            self._log(
+                f"pass {begin.pass_id} is taken up at batch {begin.batch}: {files} files are run again, "
+                f"{samples} samples of them a second time",
+                "",
+            )
         self._join(member, begin, len(facts))
 
     def _join(self, member: Member, begin: m.BeginPass, facts: int) -> None:

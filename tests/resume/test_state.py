@@ -213,6 +213,24 @@ def test_a_damaged_or_newer_state_is_refused_and_the_stream_stays_where_it_was(
         assert [sign(batch) for batch in client] == seen[-2:]
 
 
+def test_only_what_a_state_still_needs_is_run_again_and_it_is_told_how_much(
+    provider_file: Callable[..., str], text_files: Callable[..., list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    address, files = provider_file(PROVIDERS["bounded pool"].replace("200", "50") + READ), text_files(FILES)
+    options = OPTIONS | {"interleave": 2}
+    with pydp2.load(files, address, **options) as data:
+        states = [data.state_dict() for _ in data]
+    with pydp2.load(files, address, **options) as data:
+        data.load_state_dict(states[-30])
+        stream = iter(data)
+        next(stream)
+        again = data.stats()["run_again"]
+    assert 0 < again["files"] < len(FILES) / 2
+    assert 0 < again["samples"] < sum(map(len, FILES)) / 2
+    told = f"{again['files']} files are run again, {again['samples']} samples of them a second time"
+    assert told in capfd.readouterr().err
+
+
 def test_relaxed_order_has_a_state_between_passes_only(
     provider_file: Callable[..., str], text_files: Callable[..., list[str]]
 ) -> None:

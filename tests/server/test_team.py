@@ -43,6 +43,7 @@ class Numbers:
         self.pass_id = -1
         self.running = False
         self.begun: list[tuple[int, int]] = []
+        self.again = (0, 0)
 
     def begin(
         self, pass_id: int, *, batch: int, saved: Saved | None, facts: Mapping[int, Any], beyond: Collection[int],
