@@ -29,8 +29,13 @@ Numbered = tuple[int, list[int]]
 
 
 @pytest.fixture
-def service(provider_file: Callable[[str], str]) -> Iterator[pydp2.Service]:
-    with pydp2.launch(FILES, provider_file(PROVIDER), workers=2) as service:
+def address(provider_file: Callable[[str], str]) -> str:
+    return provider_file(PROVIDER)
+
+
+@pytest.fixture
+def service(address: str) -> Iterator[pydp2.Service]:
+    with pydp2.launch(FILES, address, workers=2) as service:
         yield service
 
 
@@ -40,9 +45,9 @@ def numbered(batch: pydp2.Batch) -> Numbered:
 
 
 @pytest.fixture
-def alone(provider_file: Callable[[str], str]) -> list[Numbered]:
+def alone(address: str) -> list[Numbered]:
     """The pass as one trainer sees it."""
-    with pydp2.load(FILES, provider_file(PROVIDER), workers=2, **OPTIONS) as data:
+    with pydp2.load(FILES, address, workers=2, **OPTIONS) as data:
         return [numbered(batch) for batch in data]
 
 
@@ -100,7 +105,7 @@ def test_with_drop_and_pad_all_ranks_get_equally_many(
 
 @pytest.mark.parametrize(("world", "after"), [(1, 3), (2, 1), (2, 4), (3, 2), (4, 4)])
 def test_another_number_of_ranks_goes_on_with_the_same_sequence(
-    service: pydp2.Service, provider_file: Callable[[str], str], alone: list[Numbered], world: int, after: int
+    service: pydp2.Service, address: str, alone: list[Numbered], world: int, after: int
 ) -> None:
     with ExitStack() as stack:
         clients = ranks(service, stack, world)
@@ -112,7 +117,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_sequence(
     assert len(set(states)) == 1, "the state is the same in all ranks"
     for other in (1, 2, 3):
         with ExitStack() as stack:
-            there = stack.enter_context(pydp2.launch(FILES, provider_file(PROVIDER), workers=3))
+            there = stack.enter_context(pydp2.launch(FILES, address, workers=3))
             clients = ranks(there, stack, other)
             for client in clients:
                 client.load_state_dict(json.loads(states[0]))
@@ -214,7 +219,7 @@ def test_dynamic_sharing_gives_each_batch_to_one_of_those_who_ask(
 
 
 def test_dynamic_a_state_holds_what_was_used_out_of_turn(
-    service: pydp2.Service, provider_file: Callable[[str], str], alone: list[Numbered]
+    service: pydp2.Service, address: str, alone: list[Numbered]
 ) -> None:
     with ExitStack() as stack:
         slow, fast = (stack.enter_context(service.connect(share="dynamic", prefetch=1, **OPTIONS)) for _ in range(2))
@@ -224,7 +229,7 @@ def test_dynamic_a_state_holds_what_was_used_out_of_turn(
         state = json.loads(json.dumps(fast.state_dict()))
     assert state["batch"] == held
     assert set(had[:-1]) <= {*state["beyond"]}
-    with pydp2.load(FILES, provider_file(PROVIDER), workers=1, share="dynamic", **OPTIONS) as data:
+    with pydp2.load(FILES, address, workers=1, share="dynamic", **OPTIONS) as data:
         data.load_state_dict(state)
         rest = [numbered(batch) for batch in data]
     assert rest == [one for one in alone if one[0] >= held and one[0] not in state["beyond"]]
@@ -250,9 +255,9 @@ with pydp2.connect(sys.argv[1], rank=0, world_size=2, batch_size=16, seed=5) as 
 
 
 def test_it_is_said_which_rank_the_others_wait_for(
-    provider_file: Callable[[str], str], alone: list[Numbered], capfd: pytest.CaptureFixture[str]
+    address: str, alone: list[Numbered], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    service = pydp2.launch(FILES, provider_file(PROVIDER), workers=2)
+    service = pydp2.launch(FILES, address, workers=2)
     child = subprocess.Popen([sys.executable, "-c", WAITS, service.address], stdout=subprocess.PIPE, text=True)
     try:
         screen, deadline = "", time.monotonic() + 30
