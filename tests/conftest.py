@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import textwrap
 import threading
@@ -17,6 +18,9 @@ from hypothesis import settings
 
 settings.register_profile("pydp2", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("pydp2")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: programs of tests would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _MARK = "PYDP2_TEST_RUN"
 _RUN = uuid.uuid4().hex

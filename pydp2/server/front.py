@@ -156,7 +156,7 @@ class Front:
         try:
             given = asked(attach, self._spec)
             self._probe()  # whose place is taken by somebody who vanished has it
-            if self._team is not None and self._team.empty and not self._team.knows(attach.session):
+            if self._team is not None and self._team.ends_with(attach.session, now):
                 self._drop()
             if self._team is None:
                 self._make_team(attach, given)
@@ -228,7 +228,7 @@ class Front:
     def _drop(self) -> None:
         """The job is over."""
         if self._team is not None:
-            self._team.close()
+            self._team.stop()
         self._team = self._options = None
 
     # -- passes ----------------------------------------------------------------------------------------------------
@@ -296,8 +296,9 @@ class Front:
             if gone.when and now - gone.when > _LAST_WORDS:
                 gone.when = 0.0
                 if gone.team is not None and gone.member is not None:
-                    alone = gone.team.world == 1 and not gone.team.dynamic
-                    who = "the trainer is gone; its job is free" if alone else f"rank {gone.member.rank} is gone"
+                    who = f"rank {gone.member.rank} is gone"
+                    if gone.team.alone:
+                        who = "the trainer is gone; its job is free"
                     self._log(who, "trainer")
         if now - self._retried > _RETRY:
             self._retried = now
@@ -308,7 +309,7 @@ class Front:
         if self._team is not None:
             self._team.watch(now)
             self._deliver(now)
-            if self._team is not None and self._team.empty and now - self._team.heard > self._team.lease:
+            if self._team is not None and self._team.ends_with(None, now):
                 self._drop()
 
     def _probe(self) -> None:

@@ -67,15 +67,22 @@ class Team:
         return not any(member.peer for member in self.members)
 
     @property
-    def heard(self) -> float:
-        """When any of them last said something."""
-        return max((member.heard for member in self.members), default=0.0)
+    def alone(self) -> bool:
+        """There is one rank."""
+        return self.world == 1 and not self.dynamic
+
+    def ends_with(self, session: str | None, now: float) -> bool:
+        """Whether the job is over: all are gone, for long, or it was one only and ``session`` is another."""
+        if not self.empty or self.knows(session):
+            return False
+        heard = max((member.heard for member in self.members), default=0.0)
+        return (self.alone and session is not None) or now - heard > self.lease
 
     def of(self, peer: bytes) -> Member | None:
         """Who is connected as ``peer``."""
         return next((member for member in self.members if member.peer == peer), None)
 
-    def knows(self, session: str) -> bool:
+    def knows(self, session: str | None) -> bool:
         """Whether a trainer that calls itself ``session`` has a place here."""
         return any(member.session == session for member in self.members)
 
@@ -88,8 +95,7 @@ class Team:
         member.peer, member.pid, member.heard, member.joined = peer, attach.pid, now, True
         if member.session != attach.session:
             member.session, member.run = attach.session, 0
-            if member.stands is Stands.IN:
-                member.stands = Stands.BEFORE
+            member.stands = Stands.BEFORE if member.stands is Stands.IN else member.stands
         self._missing.came(member)
         if not self.in_pass or member.stands in (Stands.ENDED, Stands.LEFT):
             return {"pass": self.job.pass_id + 1, "batch": 0}
@@ -117,7 +123,7 @@ class Team:
             who = "another trainer reads this job" if self.world == 1 else f"rank {attach.rank} is taken"
             raise JobTaken(
                 f"{who} (process {member.pid}, last heard of {silent:.0f} s ago); wait until it has closed its client "
-                f"or been silent for lease={self.lease:g} s, or give job= another name"
+                f"or been silent for lease={self.lease:g} s, or start a second service"
             )
         return member
 
@@ -178,7 +184,7 @@ class Team:
 
     def _rewind(self, member: Member, loaded: str) -> None:
         """A new generation begins with the state ``loaded``."""
-        self._stop()
+        self.stop()
         self._loaded = loaded
         self._joined = set()
         for other in self.members:
@@ -274,7 +280,7 @@ class Team:
         if not self.in_pass or any(each.stands in stays for each in self.members):
             return
         said = self.job.said_of_padding()
-        self._stop()
+        self.stop()
         if isinstance(self._end, Over):
             if said:
                 self._log(said, "")
@@ -289,15 +295,12 @@ class Team:
                 else:
                     self._start_pass(each, begin, None, {})
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """End the pass for all."""
         if self.in_pass:
             self.in_pass = False
             self.job.leave()
             self._read(None)
-
-    def close(self) -> None:
-        """The job is over."""
-        self._stop()
 
     # -- batches ---------------------------------------------------------------------------------------------------
     def serve(self, most: int) -> bool:
@@ -377,9 +380,8 @@ class Team:
         if self.dynamic:
             for member in [each for each in self.members if now - each.heard > self.lease]:
                 if member.held:
-                    self._log(
-                        f"job {self.name!r}: {len(member.held)} batches of a silent trainer go to others", "lease"
-                    )
+                    text = f"job {self.name!r}: {len(member.held)} batches of a silent trainer go to others"
+                    self._log(text, "lease")
                     self._common.give_back(member)
                 member.credit = 0  # when it wakes it asks anew
                 if not member.peer:

@@ -39,6 +39,10 @@ def test_f7_two_resumes_in_a_row_at_the_edges_of_a_pass_skip_nothing() -> None:
     hold("F7")
 
 
+def test_f8_what_a_rank_that_died_or_hung_had_not_used_is_used_once() -> None:
+    hold("F8")
+
+
 def test_f9_memory_is_flat_under_a_trainer_that_is_far_too_slow() -> None:
     hold("F9")
 
