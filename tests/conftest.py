@@ -19,8 +19,10 @@ from hypothesis import settings
 settings.register_profile("pydp2", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("pydp2")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: programs of tests would inherit it
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Started in the background these are ignored, and programs of tests would inherit that.
+for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, _usual)
 
 _MARK = "PYDP2_TEST_RUN"
 _RUN = uuid.uuid4().hex

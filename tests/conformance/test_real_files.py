@@ -59,7 +59,7 @@ def test_sentiment_lines_with_blanks_for_the_tab_and_one_that_is_none(
     sentences = [line.split()[1:] for line in path.read_text().splitlines()[:2]]
     assert data.sequence_start_positions.tolist() == [0, *itertools.accumulate(map(len, sentences))]
     assert [words[i] for i in data.values] == [word for sentence in sentences for word in sentence]
-    assert "sample 2, label: expected an int in [0, 2), got None" in capfd.readouterr().err
+    assert "sample 2, slot label: expected an int in [0, 2), got None" in capfd.readouterr().err
 
 
 def test_reviews_grouped_by_empty_lines_are_nested_sequences(deliver: Any, shared_data: Path) -> None:

@@ -109,6 +109,9 @@ class _Rank:
             process.kill()
             process.wait()
             raise
+        finally:
+            assert process.stdout is not None
+            process.stdout.close()
 
     def used(self) -> list[str]:
         """The batches that it has used, as lines."""
