@@ -273,3 +273,27 @@ def test_it_is_said_which_rank_the_others_wait_for(
         child.communicate()
         service.close()
     assert json.loads(out) == [*range(0, len(alone), 2)]
+
+
+BUCKETS = """
+@provider(input_types=[integer_value_sequence(100000)], pool_size=400)
+def process(settings, filename):
+    for i in range(90):
+        yield [int(filename) * 1000 + i] * (1 + (i * 7 + int(filename)) % 40)
+"""
+
+
+def test_all_ranks_get_batches_of_the_same_bucket_in_the_same_step(provider_file: Callable[[str], str]) -> None:
+    with ExitStack() as stack:
+        service = stack.enter_context(pydp2.launch(FILES, provider_file(BUCKETS), workers=2))
+        clients = ranks(service, stack, 3, bucket_by=0, bucket_bounds=[8, 16, 32])
+        streams = [iter(client) for client in clients]
+        steps = []
+        while len(step := [batch for stream in streams if (batch := next(stream, None)) is not None]) == 3:
+            steps.append(step)
+        full = [step for step in steps if all(len(batch) == 16 for batch in step)]
+        assert len(full) > len(steps) / 2
+        alike = [step for step in full if len({batch.bucket for batch in step}) == 1]
+        assert {batch.bucket for step in alike for batch in step} == {8, 16, 32, None}
+        assert len(alike) >= len(full) - 4, "but for the last of each bucket"
+        assert all(batch[0].pad()[1].max() <= (batch.bucket or 40) for step in full for batch in step)
