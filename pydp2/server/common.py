@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pydp2.order.saved import Saved
 from pydp2.protocol import messages as m
 from pydp2.server.job import Group
-from pydp2.server.member import Edge, Held, Member
+from pydp2.server.member import Edge, Held, Member, had
 
 
 class Common:
@@ -51,7 +51,7 @@ class Common:
 
     def join(self, begin: m.BeginPass) -> None:
         """Somebody goes on who has had what was meanwhile given back."""
-        mine = [held.index for held in self._waiting if held.index < begin.batch or held.index in begin.beyond]
+        mine = had(begin, self._waiting)
         self._used.update(mine)
         self._waiting = deque(held for held in self._waiting if held.index not in mine)
 

@@ -137,7 +137,8 @@ class Front:
                 self._detached(peer, run, done)
             case m.BeginPass(run):
                 if team is None or team.of(peer) is None:
-                    self._send(peer, m.Failed(run, to_wire(Rewound("another process has the place of this trainer"))))
+                    gone = Rewound("another process has the place of this trainer; connect again, or end this one")
+                    self._send(peer, m.Failed(run, to_wire(gone)))
                 else:
                     self._begin(team, peer, message, body, now)
             case _ if team is None or team.of(peer) is None:

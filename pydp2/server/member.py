@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -32,6 +33,11 @@ class Held:
     @property
     def index(self) -> int:
         return self.ready.cut.index
+
+
+def had(begin: m.BeginPass, batches: Iterable[Held]) -> list[int]:
+    """Which of ``batches`` the trainer that says ``begin`` has had."""
+    return [held.index for held in batches if held.index < begin.batch or held.index in begin.beyond]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ class Member:
 
     def join(self, begin: m.BeginPass, facts: int) -> list[int]:
         """The trainer, who knows so many facts, goes on with the run of ``begin``; which batches it has used."""
-        used = [held.index for held in self.held if held.index < begin.batch or held.index in begin.beyond]
+        used = had(begin, self.held)
         self.held = deque(held for held in self.held if held.index not in used)
         self.stands = Stands.IN
         self.sent = self.done = 0

@@ -73,7 +73,7 @@ class Team:
 
     def ends_with(self, session: str | None, now: float) -> bool:
         """Whether the job is over: all are gone, for long, or it was one only and ``session`` is another."""
-        if not self.empty or self.knows(session):
+        if not self.empty or self._called(session) is not None:
             return False
         heard = max((member.heard for member in self.members), default=0.0)
         return (self.alone and session is not None) or now - heard > self.lease
@@ -82,9 +82,9 @@ class Team:
         """Who is connected as ``peer``."""
         return next((member for member in self.members if member.peer == peer), None)
 
-    def knows(self, session: str | None) -> bool:
-        """Whether a trainer that calls itself ``session`` has a place here."""
-        return any(member.session == session for member in self.members)
+    def _called(self, session: str | None) -> Member | None:
+        """Who calls itself ``session``."""
+        return next((member for member in self.members if member.session == session), None)
 
     def attach(self, peer: bytes, attach: m.Attach, now: float) -> dict[str, Any]:
         """``peer`` takes a place; where that stands. Raises OptionError, JobTaken."""
@@ -99,13 +99,11 @@ class Team:
         self._missing.came(member)
         if not self.in_pass or member.stands in (Stands.ENDED, Stands.LEFT):
             return {"pass": self.job.pass_id + 1, "batch": 0}
-        if self.dynamic:
-            return {"pass": self.job.pass_id, "batch": self._common.low}
-        first = member.held[0].group.batches[0].cut.index if member.held else self._position
-        return {"pass": self.job.pass_id, "batch": first}
+        batch = member.held[0].group.batches[0].cut.index if member.held else self._position
+        return {"pass": self.job.pass_id, "batch": self._common.low if self.dynamic else batch}
 
     def _member(self, session: str) -> Member:
-        known = next((member for member in self.members if member.session == session), None)
+        known = self._called(session)
         if known is None:
             known = Member(max((member.rank for member in self.members), default=-1) + 1)
             self.members.append(known)
@@ -205,8 +203,7 @@ class Team:
         try:
             reading = self.job.begin(
                 begin.pass_id, batch=begin.batch, saved=saved, facts=facts, beyond=begin.beyond,
-                buckets=begin.buckets,
-                world=1 if self.dynamic else self.world,
+                buckets=begin.buckets, world=1 if self.dynamic else self.world,
             )  # fmt: skip
         except Error as error:
             self._fail(member, error)
@@ -279,11 +276,10 @@ class Team:
         stays = (Stands.IN,) if self.dynamic else (Stands.BEFORE, Stands.IN)
         if not self.in_pass or any(each.stands in stays for each in self.members):
             return
-        said = self.job.said_of_padding()
+        if isinstance(self._end, Over) and (said := self.job.said_of_padding()):
+            self._log(said, "")
         self.stop()
         if isinstance(self._end, Over):
-            if said:
-                self._log(said, "")
             self._over(self._end)
         for each in self.members:
             each.restart()
@@ -325,11 +321,15 @@ class Team:
 
     def _wanted(self) -> bool:
         """Whether anybody can take a batch that there is not yet, and those who are behind are not too far behind."""
-        if not any(each.stands is Stands.IN and each.credit > each.unsent for each in self.members):
+        if not self._asked():
             return False
         if self.dynamic and self._common.ahead >= _AHEAD:
             return False  # who holds the first one uses it, or its lease ends
         return not any(self._full(each) for each in self.members)
+
+    def _asked(self) -> bool:
+        """Whether anybody asks for more than there is for it."""
+        return any(each.stands is Stands.IN and each.credit > each.unsent for each in self.members)
 
     def _full(self, member: Member) -> bool:
         window = _WINDOW + 2 * max(each.prefetch for each in self.members)
@@ -380,8 +380,8 @@ class Team:
         if self.dynamic:
             for member in [each for each in self.members if now - each.heard > self.lease]:
                 if member.held:
-                    text = f"job {self.name!r}: {len(member.held)} batches of a silent trainer go to others"
-                    self._log(text, "lease")
+                    count = len(member.held)
+                    self._log(f"job {self.name!r}: {count} batches of a silent trainer go to others", "lease")
                     self._common.give_back(member)
                 member.credit = 0  # when it wakes it asks anew
                 if not member.peer:
@@ -395,6 +395,5 @@ class Team:
         """Ranks that others wait for."""
         if any(each.pending is not None for each in self.members):
             return [each for each in self.members if each.pending is None and each.stands in (Stands.BEFORE, Stands.IN)]
-        if not self.in_pass or not any(each.stands is Stands.IN and each.credit > each.unsent for each in self.members):
-            return []
-        return [each for each in self.members if self._full(each)]
+        waited_for = self.in_pass and self._asked()
+        return [each for each in self.members if waited_for and self._full(each)]

@@ -17,9 +17,8 @@ import pydp2
 
 from .bench import Bench
 from .case import Event, Fault, Report, Schedule
-from .data import Dataset, expected, sign_expected
 from .rank import TAKEN
-from .trainers_die import BATCH, PASSES, ROOT, some_files
+from .trainers_die import BATCH, PASSES, ROOT, some_files, wanted_lines
 
 WORLD = 4
 
@@ -37,13 +36,7 @@ def draw(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
 def play(bench: Bench, schedule: Schedule) -> Report:
     """Run all ranks, each replaced as often as it has events; judge what all of them used together."""
     setup = schedule.setup
-    data = Dataset(tuple(setup["counts"]), pool_size=setup["pool_size"])
-    wanted = [expected(data.counts, data.pool_size, BATCH, schedule.seed, pass_id) for pass_id in range(PASSES)]
-    lines = [
-        f"{pass_id} {index} {sign_expected(one.batch(index))} {one.pool_weights[index]}"
-        for pass_id, one in enumerate(wanted)
-        for index in range(one.batches)
-    ]
+    data, lines, _ = wanted_lines(schedule)
     address = data.write(bench.folder)
     job = {"batch_size": BATCH, "seed": schedule.seed, "world_size": WORLD, "lease": setup["lease"]}
     with pydp2.launch(data.files, address, args=data.args(), workers=setup["workers"]) as service:

@@ -70,8 +70,8 @@ def draw_edges(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
     return setup, [Event("kill", at, which) for at, which in legs]
 
 
-def play(bench: Bench, schedule: Schedule) -> Report:
-    """Run the trainer, killed as often as there are events, then once to its end; judge every batch of every leg."""
+def wanted_lines(schedule: Schedule) -> tuple[Dataset, list[str], int]:
+    """The dataset of a round, all its batches as trainers write them down, and how many of them are in pass 0."""
     setup = schedule.setup
     data = Dataset(tuple(setup["counts"]), pool_size=setup["pool_size"])
     wanted = [expected(data.counts, data.pool_size, BATCH, schedule.seed, pass_id) for pass_id in range(PASSES)]
@@ -80,7 +80,14 @@ def play(bench: Bench, schedule: Schedule) -> Report:
         for pass_id, one in enumerate(wanted)
         for index in range(one.batches)
     ]
-    edges = [0, wanted[0].batches]
+    return data, lines, wanted[0].batches
+
+
+def play(bench: Bench, schedule: Schedule) -> Report:
+    """Run the trainer, killed as often as there are events, then once to its end; judge every batch of every leg."""
+    setup = schedule.setup
+    data, lines, first = wanted_lines(schedule)
+    edges = [0, first]
     address = data.write(bench.folder)
     job = {"batch_size": BATCH, "seed": schedule.seed}
     checkpoint = bench.folder / "checkpoint.json"

@@ -28,6 +28,13 @@ def _clocks_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_SLOW", 1e9)
 
 
+def points_often(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Passes have points from which they can be taken up after few batches, and chunks of any size."""
+    monkeypatch.setattr(pool, "SNAPSHOT_MIN", 16)
+    monkeypatch.setattr(oracle, "SNAPSHOT", 16)
+    monkeypatch.setattr(builder, "MAX_ROWS", Random(seed).choice([1, 7, 50, 4096]))
+
+
 def oracle_files(case: Case) -> list[File]:
     """The scripts, as they end in the end: at an exception, or condemned at the sample that kills."""
     return [
@@ -104,9 +111,7 @@ def test_pd_32_any_schedule_gives_the_order_of_the_oracle(seed: int, monkeypatch
 def test_a_pass_that_goes_back_to_saved_states_is_one_that_never_did(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "SNAPSHOT_MIN", 16)
-    monkeypatch.setattr(oracle, "SNAPSHOT", 16)
-    monkeypatch.setattr(builder, "MAX_ROWS", Random(seed).choice([1, 7, 50, 4096]))
+    points_often(monkeypatch, seed)
     this = case(seed, leaves=0, rewinds=6, cache_limit=None)
     if this.plan.order == "relaxed":
         this = replace(this, plan=replace(this.plan, order="strict"))
@@ -118,9 +123,7 @@ def test_a_pass_that_goes_back_to_saved_states_is_one_that_never_did(
 def test_any_schedule_gives_the_buckets_of_the_oracle_through_passes_deaths_and_saved_states(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "SNAPSHOT_MIN", 16)
-    monkeypatch.setattr(oracle, "SNAPSHOT", 16)
-    monkeypatch.setattr(builder, "MAX_ROWS", Random(seed).choice([1, 7, 50, 4096]))
+    points_often(monkeypatch, seed)
     this = case(seed, passes=Random(seed).choice([1, 2, 3]))
     this = replace(this, plan=replace(this.plan, buckets=buckets(seed)))
     if this.cache_limit is None and this.plan.order == "strict":
