@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pydp2.errors import Error, JobTaken, OptionError, RemoteProtocolError, Rewound, to_wire
+from pydp2.errors import Error, RemoteProtocolError, Rewound, to_wire
 from pydp2.order.saved import Saved
 from pydp2.protocol import messages as m
 from pydp2.server.common import Common
 from pydp2.server.job import Broke, Group, Job, Over
 from pydp2.server.member import Edge, Held, Member, Stands
 from pydp2.server.missing import Missing
+from pydp2.server.places import Places
 from pydp2.server.reading import Reading
 
 _WINDOW = 4  # groups, and twice the prefetch, that may wait for a rank
@@ -25,7 +26,7 @@ _AHEAD = 1000  # batches that may be used beyond one that is not, dynamic
 Facts = Mapping[int, tuple[int, str]]
 
 
-class Team:
+class Team(Places):
     """The trainers of ``job``: ``world`` ranks, or with ``dynamic`` as many as come."""
 
     def __init__(
@@ -40,15 +41,11 @@ class Team:
         over: Callable[[Over], None],
         log: Callable[[str, str], None],
     ) -> None:
+        super().__init__(name, world, dynamic, lease)
         self.job = job
-        self.name = name
-        self.world = world
-        self.dynamic = dynamic
-        self.lease = lease
         self._read = read
         self._over = over
         self._log = log
-        self.members: list[Member] = [] if dynamic else [Member(rank) for rank in range(world)]
         self.out: deque[tuple[bytes, m.Message, Sequence[Any]]] = deque()
         """Messages to be sent, and to whom."""
         self.in_pass = False
@@ -61,36 +58,11 @@ class Team:
         self._missing = Missing(name, world)
 
     # -- coming and going ------------------------------------------------------------------------------------------
-    @property
-    def empty(self) -> bool:
-        """Nobody is connected."""
-        return not any(member.peer for member in self.members)
-
-    @property
-    def alone(self) -> bool:
-        """There is one rank."""
-        return self.world == 1 and not self.dynamic
-
-    def ends_with(self, session: str | None, now: float) -> bool:
-        """Whether the job is over: all are gone, for long, or it was one only and ``session`` is another."""
-        if not self.empty or self._called(session) is not None:
-            return False
-        heard = max((member.heard for member in self.members), default=0.0)
-        return (self.alone and session is not None) or now - heard > self.lease
-
-    def of(self, peer: bytes) -> Member | None:
-        """Who is connected as ``peer``."""
-        return next((member for member in self.members if member.peer == peer), None)
-
-    def _called(self, session: str | None) -> Member | None:
-        """Who calls itself ``session``."""
-        return next((member for member in self.members if member.session == session), None)
-
     def attach(self, peer: bytes, attach: m.Attach, now: float) -> dict[str, Any]:
         """``peer`` takes a place; where that stands. Raises OptionError, JobTaken."""
-        member = self._member(attach.session) if self.dynamic else self._rank(attach, now)
+        member = self.place_for(attach, now)
         if member.peer:
-            self._fail(member, self._replaced(member, now))
+            self._fail(member, self.replaced(member, now))
         member.forget()
         member.peer, member.pid, member.heard, member.joined = peer, attach.pid, now, True
         if member.session != attach.session:
@@ -101,35 +73,6 @@ class Team:
             return {"pass": self.job.pass_id + 1, "batch": 0}
         batch = member.held[0].group.batches[0].cut.index if member.held else self._position
         return {"pass": self.job.pass_id, "batch": self._common.low if self.dynamic else batch}
-
-    def _member(self, session: str) -> Member:
-        known = self._called(session)
-        if known is None:
-            known = Member(max((member.rank for member in self.members), default=-1) + 1)
-            self.members.append(known)
-        return known
-
-    def _rank(self, attach: m.Attach, now: float) -> Member:
-        if attach.world_size != self.world:
-            raise OptionError(
-                f"job {self.name!r} has world_size={self.world}, this trainer says {attach.world_size}; all ranks of a "
-                "job must say the same"
-            )
-        member = self.members[attach.rank]
-        silent = now - member.heard
-        if member.peer and member.session != attach.session and silent < self.lease:
-            who = "another trainer reads this job" if self.world == 1 else f"rank {attach.rank} is taken"
-            raise JobTaken(
-                f"{who} (process {member.pid}, last heard of {silent:.0f} s ago); wait until it has closed its client "
-                f"or been silent for lease={self.lease:g} s, or start a second service"
-            )
-        return member
-
-    def _replaced(self, member: Member, now: float) -> Rewound:
-        return Rewound(
-            f"rank {member.rank} of job {self.name!r} was silent for {now - member.heard:.0f} s (lease={self.lease:g}) "
-            "and another process has its place now; raise lease where a step may take that long"
-        )
 
     def detach(self, member: Member, run: int, done: int) -> None:
         """``member`` left in order."""
