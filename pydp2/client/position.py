@@ -15,10 +15,9 @@ from typing import Any
 from pydp2.errors import RemoteProtocolError, StateMismatch
 from pydp2.inputs import names
 from pydp2.protocol import messages as m
+from pydp2.protocol.fits import CODE, differences
 
 VERSION = 1
-CODE = ("provider_source", "args")
-"""What may differ on request: changed code that still yields the same samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class Position:
                 "newer release; use that one"
             )
         try:
-            differs = _differences(state["fits"], fits, allow)
+            differs = differences(state["fits"], fits, allow)
             point = state["point"]
             if point is not None:
                 saved = {key: value for key, value in point.items() if key != "pool"}
@@ -122,23 +121,6 @@ class Position:
                 + ("" if set(allow) >= set(CODE) else ', or pass allow=("provider_source", "args") for changed code')
             )
         return position
-
-
-def _differences(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collection[str]) -> list[str]:
-    wrong = set(allow) - set(CODE)
-    if wrong:
-        raise ValueError(f"allow may name {', '.join(CODE)}, got {', '.join(sorted(wrong))}")
-    names_ = [*now, *(name for name in then if name not in now)]
-    return [
-        f"{name} was {_short(then.get(name))}, is {_short(now.get(name))}"
-        for name in names_
-        if then.get(name) != now.get(name) and name not in allow
-    ]
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
 
 
 def _buckets(value: Mapping[str, Any]) -> dict[str, Any]:

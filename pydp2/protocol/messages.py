@@ -165,8 +165,8 @@ class BeginPass(Message):
     ``run`` numbers what a client asked for: everything about it carries this number. ``saved`` is the point from which
     the pass is taken up ({}: its start), its pool the raw frames, each of at most 64 KiB; ``facts`` more, behind them,
     hold facts (:mod:`.facts`). ``beyond``: later batches that are not wanted either. ``loaded`` names the state that
-    this is (empty: none, the rank goes on in its job). ``buckets``: what the last batch said of them, "bounds" and, in
-    its pass, "group".
+    this is (empty: none, the rank goes on in its job); ``again``: it was named before, without an answer. ``buckets``:
+    what the last batch said of them, "bounds" and, in its pass, "group".
     """
 
     has_body: ClassVar[bool] = True
@@ -179,6 +179,7 @@ class BeginPass(Message):
     beyond: list[Any]
     loaded: str
     buckets: Plain = field(default_factory=dict)
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,10 +277,12 @@ class Probe(Message):
 
 @dataclass(frozen=True, slots=True)
 class Closing(Message):
-    """Server: the service ends, and why. ``error``: the one that it could not survive ({}: none)."""
+    """Server: the service ends, and why. ``error``: the one that it could not survive ({}: none). ``back``: it goes on
+    where it was when it is started again."""
 
     reason: str
     error: Plain
+    back: bool = False
 
 
 MESSAGES: dict[str, type[Message]] = {

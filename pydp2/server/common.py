@@ -21,11 +21,13 @@ class Common:
         self._next = 0  # the batch that is cut next
         self._used: set[int] = set()
         self._points: list[Saved] = []
+        self._gone = 0  # of the tail, before the batch that is cut next
 
     def begin(self, batch: int, beyond: Collection[int], saved: Saved | None) -> None:
         """A pass begins before ``batch``; those in ``beyond`` are used."""
         self._waiting.clear()
         self._next = batch
+        self._gone = 0
         self._used = set(beyond)
         self._points = [] if saved is None else [saved]
 
@@ -35,7 +37,7 @@ class Common:
     def add(self, group: Group) -> None:
         """Batches were cut."""
         self._waiting.extend(Held(ready, group) for ready in group.batches)
-        self._next = group.after
+        self._next, self._gone = group.after, group.gone
         if group.point is not None and (not self._points or self._points[-1] is not group.point):
             self._points.append(group.point)
 
@@ -75,13 +77,14 @@ class Common:
         return min(held, key=lambda one: one.index, default=None)
 
     def edge(self) -> Edge:
-        """Where the job stands, while some batch is not used."""
+        """Where the job stands."""
         first = self._first()
-        assert first is not None
-        cut, low = first.ready.cut, first.index
+        low, gone = self._next, self._gone
+        if first is not None:
+            cut, low = first.ready.cut, first.index
+            gone = max(0, cut.gone - len(cut.rows) + cut.padding)
         while len(self._points) > 1 and self._points[1].index <= low:
             del self._points[0]
         point = self._points[0] if self._points and self._points[0].index <= low else None
         self._used = {index for index in self._used if index > low}
-        gone = max(0, cut.gone - len(cut.rows) + cut.padding)
         return Edge(low, gone, point, sorted(self._used))

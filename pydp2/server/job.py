@@ -182,6 +182,18 @@ class Job:
         return self.reading
 
     @property
+    def buckets(self) -> dict[str, Any]:
+        """What the buckets of this pass are; {} without, and before they are known."""
+        if self._stream is None or self._stream.plan.buckets is None or not self._bounds:
+            return {}
+        return {**self._bounds, "group": self._stream.plan.buckets.group}
+
+    def knows(self, facts: Mapping[int, tuple[int, str]]) -> bool:
+        """Whether this pass has all of ``facts``."""
+        known = {} if self.reading is None else self.reading.losses.facts
+        return all(file in known and known[file][0] == y for file, (y, _) in facts.items())
+
+    @property
     def again(self) -> tuple[int, int]:
         """Files, and samples of them, that are run again because the pass was taken up in its middle."""
         return (0, 0) if self._stream is None else self._stream.again

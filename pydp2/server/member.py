@@ -67,6 +67,7 @@ class Member:
     held: deque[Held] = field(default_factory=deque)
     sent: int = 0  # of them, in the present run
     done: int = 0  # batches of the present run that are used
+    below: int = 0  # before this batch it has had all of its own
     point: Saved | None = None  # the last one told
     facts: int = 0  # told
     prefetch: int = 0
@@ -91,6 +92,7 @@ class Member:
         used = had(begin, self.held)
         self.held = deque(held for held in self.held if held.index not in used)
         self.stands = Stands.IN
+        self.below = begin.batch
         self.sent = self.done = 0
         self.credit = self.prefetch = begin.credit
         self.facts = facts
@@ -107,7 +109,7 @@ class Member:
         """Before a pass."""
         self.stands = Stands.BEFORE
         self.held.clear()
-        self.sent = self.done = self.credit = 0
+        self.sent = self.done = self.credit = self.below = 0
         self.point, self.facts = None, 0
 
     def head(self, held: Held, at: Edge) -> tuple[m.BatchHead, list[Any]]:

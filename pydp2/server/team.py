@@ -7,26 +7,23 @@ to be sent collects in ``out``, what is to be read is asked for through ``read``
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from pydp2.errors import Error, RemoteProtocolError, Rewound, to_wire
+from pydp2.config import JobOptions
+from pydp2.errors import Error, RemoteProtocolError, Rewound
 from pydp2.order.saved import Saved
 from pydp2.protocol import messages as m
-from pydp2.server.common import Common
-from pydp2.server.job import Broke, Group, Job, Over
-from pydp2.server.member import Edge, Held, Member, Stands
+from pydp2.server.dealer import Dealer
+from pydp2.server.gathering import Asked, Facts, Gathering
+from pydp2.server.job import Group, Job, Over
+from pydp2.server.kept import Kept, Place, Running
+from pydp2.server.member import Edge, Member, Stands
 from pydp2.server.missing import Missing
-from pydp2.server.places import Places
 from pydp2.server.reading import Reading
 
-_WINDOW = 4  # groups, and twice the prefetch, that may wait for a rank
-_AHEAD = 1000  # batches that may be used beyond one that is not, dynamic
 
-Facts = Mapping[int, tuple[int, str]]
-
-
-class Team(Places):
+class Team(Dealer):
     """The trainers of ``job``: ``world`` ranks, or with ``dynamic`` as many as come."""
 
     def __init__(
@@ -41,20 +38,15 @@ class Team(Places):
         over: Callable[[Over], None],
         log: Callable[[str, str], None],
     ) -> None:
-        super().__init__(name, world, dynamic, lease)
-        self.job = job
+        super().__init__(job, name, world, dynamic, lease)
         self._read = read
         self._over = over
         self._log = log
-        self.out: deque[tuple[bytes, m.Message, Sequence[Any]]] = deque()
-        """Messages to be sent, and to whom."""
-        self.in_pass = False
-        self._position = 0  # before this batch all were cut
-        self._end: Over | Broke | None = None
         self._loaded = ""  # the state that the present generation began with
         self._joined: set[int] = set()  # who began from it
         self._start: Saved | None = None
-        self._common = Common(self.members)  # dynamic
+        self._opened = 0  # where the pass began, or was taken up
+        self._gathering: Gathering | None = None
         self._missing = Missing(name, world)
 
     # -- coming and going ------------------------------------------------------------------------------------------
@@ -64,19 +56,21 @@ class Team(Places):
         if member.peer:
             self._fail(member, self.replaced(member, now))
         member.forget()
-        member.peer, member.pid, member.heard, member.joined = peer, attach.pid, now, True
+        member.peer, member.pid, member.heard = peer, attach.pid, now
         if member.session != attach.session:
-            member.session, member.run = attach.session, 0
+            member.session, member.run, member.joined = attach.session, 0, True
+            self.to_keep = self.to_keep or self.dynamic
             member.stands = Stands.BEFORE if member.stands is Stands.IN else member.stands
         self._missing.came(member)
         if not self.in_pass or member.stands in (Stands.ENDED, Stands.LEFT):
             return {"pass": self.job.pass_id + 1, "batch": 0}
-        batch = member.held[0].group.batches[0].cut.index if member.held else self._position
-        return {"pass": self.job.pass_id, "batch": self._common.low if self.dynamic else batch}
+        return {"pass": self.job.pass_id, "batch": self._common.low if self.dynamic else self._first_for(member)}
 
     def detach(self, member: Member, run: int, done: int) -> None:
         """``member`` left in order."""
         self._leave(member, done if run == member.run else 0)
+        if self._gathering is not None:
+            self._gathering.gone(member)
         member.forget()
         member.session = ""
         if self.dynamic:
@@ -95,7 +89,7 @@ class Team(Places):
         if begin.run <= member.run:
             raise RemoteProtocolError(f"run {begin.run} begins after run {member.run}")
         member.run = begin.run
-        if begin.loaded and (begin.loaded != self._loaded or member.rank in self._joined):
+        if begin.loaded and (begin.loaded != self._loaded or (member.rank in self._joined and not begin.again)):
             self._rewind(member, begin.loaded)
         elif not begin.loaded and not member.joined:
             self._fail(member, self._rewound())
@@ -103,15 +97,43 @@ class Team(Places):
         if begin.loaded:
             self._joined.add(member.rank)
             member.joined = True
+        if self._gathering is None and self._lost_track(begin):
+            self.stop()
+            waits = {each.rank for each in self.members if each.session}
+            self._gathering = Gathering(waits, now + self.lease, dynamic=self.dynamic)
+        if self._gathering is not None:
+            self._gathering.add(Asked(member, begin, saved, facts))
+            self._gather(now)
+            return
         if self.in_pass and begin.pass_id != self.job.pass_id and member.stands is Stands.IN:
             self._leave(member, 0)
             self._settle()
+        self._enter(member, begin, saved, facts)
+
+    def _lost_track(self, begin: m.BeginPass) -> bool:
+        """Whether ``begin`` comes from the middle of a pass that is not known here: of a service that was killed."""
+        return not self.alone and not begin.loaded and begin.batch > 0 and begin.pass_id > self.job.pass_id
+
+    def _gather(self, now: float) -> None:
+        """Go on when all are there who were in the pass, or have been waited for."""
+        gathering = self._gathering
+        if gathering is None or not gathering.over(now):
+            return
+        self._gathering = None
+        first = gathering.outcome()
+        self._start_pass(first.member, first.begin, first.saved, first.facts)
+        for one in gathering.asked.values():
+            if self.in_pass and one.member.peer and one.member.run == one.begin.run:
+                self._enter(one.member, one.begin, one.saved, one.facts)
+
+    def _enter(self, member: Member, begin: m.BeginPass, saved: Saved | None, facts: Facts) -> None:
+        """What ``begin`` asks for, by where the job stands."""
         if begin.pass_id < self.job.pass_id + (not self.in_pass) and not begin.loaded:
             self._tell(member, m.PassEnd(member.run, 0, 0, 0, False))  # it was over before this trainer began
         elif not self.in_pass:
             self._start_pass(member, begin, saved, facts)
         elif begin.pass_id == self.job.pass_id and member.stands in (Stands.BEFORE, Stands.IN):
-            self._join(member, begin, len(facts))
+            self._join(member, begin, facts)
         elif begin.pass_id == self.job.pass_id + 1 and begin.batch == 0:
             member.pending = begin
         else:
@@ -126,12 +148,14 @@ class Team(Places):
     def _rewind(self, member: Member, loaded: str) -> None:
         """A new generation begins with the state ``loaded``."""
         self.stop()
+        waiting = set() if self._gathering is None else {*self._gathering.asked}
+        self._gathering = None
         self._loaded = loaded
         self._joined = set()
         for other in self.members:
             if other is not member and other.peer:
                 other.joined = False
-                if other.pending is not None or other.stands is Stands.IN:
+                if other.pending is not None or other.stands is Stands.IN or other.rank in waiting:
                     self._fail(other, self._rewound())
             other.restart()
             other.pending = None
@@ -144,18 +168,27 @@ class Team(Places):
 
     def _start_pass(self, member: Member, begin: m.BeginPass, saved: Saved | None, facts: Facts) -> None:
         try:
-            reading = self.job.begin(
-                begin.pass_id, batch=begin.batch, saved=saved, facts=facts, beyond=begin.beyond,
-                buckets=begin.buckets, world=1 if self.dynamic else self.world,
-            )  # fmt: skip
+            self._open(begin, saved, facts)
         except Error as error:
             self._fail(member, error)
-            return
+        else:
+            self._join(member, begin, facts)
+
+    def _open(self, begin: m.BeginPass, saved: Saved | None, facts: Facts) -> None:
+        """A pass is under way, from ``begin`` on. Raises Error where that cannot be."""
+        reading = self.job.begin(
+            begin.pass_id, batch=begin.batch, saved=saved, facts=facts, beyond=begin.beyond,
+            buckets=begin.buckets, world=1 if self.dynamic else self.world,
+        )  # fmt: skip
         self._read(None)
         self._read(reading)
         for each in self.members:
             each.restart()
-        self.in_pass, self._end, self._position, self._start = True, None, begin.batch, saved
+        self.in_pass, self._end, self._start = True, None, saved
+        self._opened = self._position = begin.batch
+        self._edges = deque([Edge(begin.batch, 0, saved)])
+        self._facts = [[file, y, why] for file, (y, why) in facts.items()]
+        self.to_keep = not self.alone
         self._common.begin(begin.batch, begin.beyond, saved)
         if begin.batch:
             files, samples = self.job.again
@@ -164,13 +197,21 @@ class Team(Places):
                 f"{samples} samples of them a second time",
                 "",
             )
-        self._join(member, begin, len(facts))
 
-    def _join(self, member: Member, begin: m.BeginPass, facts: int) -> None:
-        self._use(member.join(begin, facts))
+    def _join(self, member: Member, begin: m.BeginPass, facts: Facts) -> None:
+        if (not self.dynamic and begin.batch < self._opened) or not self.job.knows(facts):
+            self._fail(member, self._too_late(member))
+            return
+        self._use(member.join(begin, len(facts)))
         if self.dynamic:
             self._common.join(begin)
         member.point = self._start if begin.saved else None
+
+    def _too_late(self, member: Member) -> Rewound:
+        return Rewound(
+            f"the service was started again and does not know any more what rank {member.rank} of job {self.name!r} "
+            "needs to go on; load the same state in all ranks"
+        )
 
     def leave(self, peer: bytes, run: int, done: int, now: float) -> None:
         """A trainer does not want the rest of its pass."""
@@ -186,6 +227,7 @@ class Team(Places):
             self._common.give_back(member)
         if self.in_pass and member.stands is not Stands.ENDED:
             member.stands = Stands.LEFT
+            self.to_keep = not self.alone
         member.held.clear()
         member.sent = 0
 
@@ -196,23 +238,12 @@ class Team(Places):
             member.credit += need.count
             self._use(member.use(need.done))
 
-    def _use(self, numbers: list[int]) -> None:
-        if self.dynamic:
-            self._common.use(numbers)
-
     def _heard(self, peer: bytes, now: float) -> Member:
         member = self.of(peer)
         if member is None:
             raise RemoteProtocolError("a message from a trainer that has lost its place")
         member.heard = now
         return member
-
-    def _fail(self, member: Member, error: Error) -> None:
-        self._tell(member, m.Failed(member.run, to_wire(error)))
-
-    def _tell(self, member: Member, message: m.Message) -> None:
-        if member.peer:
-            self.out.append((member.peer, message, ()))
 
     def _settle(self) -> None:
         """End the pass when it is over for all, and begin the next one."""
@@ -230,7 +261,7 @@ class Team(Places):
             if each.pending is not None:
                 begin, each.pending = each.pending, None
                 if self.in_pass:
-                    self._join(each, begin, 0)
+                    self._join(each, begin, {})
                 else:
                     self._start_pass(each, begin, None, {})
 
@@ -240,6 +271,47 @@ class Team(Places):
             self.in_pass = False
             self.job.leave()
             self._read(None)
+
+    # -- what is kept of it ----------------------------------------------------------------------------------------
+    def kept(self, options: JobOptions, fits: dict[str, Any]) -> Kept:
+        """What is written down of this job, so that it can go on. (A job of one rank: whose it is. Its trainer knows
+        the rest.)"""
+        self.to_keep = False
+        places = [Place(each.rank, each.session, each.stands, each.joined) for each in self.members if each.session]
+        running = None
+        if self._gathering is not None:
+            running = self._gathering.kept
+        elif self.in_pass and not self.alone and self.job.plan.order == "strict":
+            running = Running.at(self._edge(), self._facts, self.job.buckets)
+        pass_id = -1 if self.alone else self.job.pass_id + (self._gathering is not None)
+        return Kept(
+            self.name, self.world, options, fits, places, pass_id, self._loaded, sorted(self._joined), running
+        )  # fmt: skip
+
+    def restore(self, kept: Kept, now: float) -> None:
+        """Be the job that was written down. Raises Error where it cannot be."""
+        self._loaded, self._joined = kept.loaded, set(kept.began)
+        if self.dynamic:
+            self.members += [Member(place.rank) for place in kept.places]
+        known = {each.rank: each for each in self.members}
+        for place in kept.places:
+            member = known[place.rank]
+            member.session, member.joined, member.heard = place.session, place.joined, now
+        running = kept.running
+        self.job.pass_id = kept.pass_id
+        if running is None or self.alone:
+            return
+        if self.dynamic:
+            self.job.pass_id -= 1
+            waits = {place.rank for place in kept.places if place.stands in (Stands.BEFORE, Stands.IN)}
+            self._gathering = Gathering(
+                waits, now + self.lease, dynamic=True, pass_id=kept.pass_id, kept=running
+            )  # fmt: skip
+            return
+        begin = m.BeginPass(0, kept.pass_id, running.batch, 0, {}, 0, running.beyond, "", running.buckets)
+        self._open(begin, running.point, {file: (y, why) for file, y, why in running.facts})
+        for place in kept.places:  # who had not begun may have, since
+            known[place.rank].stands = Stands.IN if place.stands is Stands.BEFORE else place.stands
 
     # -- batches ---------------------------------------------------------------------------------------------------
     def serve(self, most: int) -> bool:
@@ -260,66 +332,13 @@ class Team(Places):
         else:
             return True
         self._finish()
-        return False
-
-    def _wanted(self) -> bool:
-        """Whether anybody can take a batch that there is not yet, and those who are behind are not too far behind."""
-        if not self._asked():
-            return False
-        if self.dynamic and self._common.ahead >= _AHEAD:
-            return False  # who holds the first one uses it, or its lease ends
-        return not any(self._full(each) for each in self.members)
-
-    def _asked(self) -> bool:
-        """Whether anybody asks for more than there is for it."""
-        return any(each.stands is Stands.IN and each.credit > each.unsent for each in self.members)
-
-    def _full(self, member: Member) -> bool:
-        window = _WINDOW + 2 * max(each.prefetch for each in self.members)
-        return not self.dynamic and member.stands is not Stands.LEFT and len(member.held) >= window
-
-    def _take(self, group: Group) -> None:
-        self._position = group.after
-        if self.dynamic:
-            self._common.add(group)
-            return
-        for member, ready in zip(self.members, group.batches, strict=False):
-            if member.stands is not Stands.LEFT:
-                member.held.append(Held(ready, group))
-
-    def _hand_out(self) -> None:
-        for member in self.members:
-            while member.stands is Stands.IN and member.credit > 0:
-                if not member.unsent and self._common:
-                    member.held.append(self._common.take())
-                if not member.unsent:
-                    break
-                held = member.held[member.sent]
-                member.sent += 1
-                member.credit -= 1
-                group = held.group
-                edge = self._common.edge() if self.dynamic else Edge(group.after, group.gone, group.point)
-                self.out.append((member.peer, *member.head(held, edge)))
-
-    def _finish(self) -> None:
-        """Tell those who have used all of theirs that there is no more."""
-        if self._end is None or (self.dynamic and (self._common or any(each.held for each in self.members))):
-            return
-        for member in self.members:
-            if member.stands is Stands.IN and not member.held:
-                if isinstance(self._end, Broke):
-                    member.stands = Stands.LEFT
-                    self._fail(member, self._end.error)
-                else:
-                    member.stands = Stands.ENDED
-                    end = self._end
-                    count = end.batches if self.dynamic else max(0, -(-(end.batches - member.rank) // self.world))
-                    self._tell(member, m.PassEnd(member.run, count, end.samples, end.dropped, end.uniform))
         self._settle()
+        return False
 
     # -- time ------------------------------------------------------------------------------------------------------
     def watch(self, now: float) -> None:
         """Look for leases that ran out, and for ranks that keep the others waiting."""
+        self._gather(now)
         if self.dynamic:
             for member in [each for each in self.members if now - each.heard > self.lease]:
                 if member.held:
@@ -333,10 +352,3 @@ class Team(Places):
             return
         for text in self._missing.look(self._late(), now):
             self._log(text, "")
-
-    def _late(self) -> list[Member]:
-        """Ranks that others wait for."""
-        if any(each.pending is not None for each in self.members):
-            return [each for each in self.members if each.pending is None and each.stands in (Stands.BEFORE, Stands.IN)]
-        waited_for = self.in_pass and self._asked()
-        return [each for each in self.members if waited_for and self._full(each)]

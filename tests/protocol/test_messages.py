@@ -133,7 +133,7 @@ def test_a_field_too_many_or_too_few_is_refused(message: m.Message) -> None:
         (packed("Message"), "unknown message"),
         (packed("__class__"), "unknown message"),
         (packed("x" * 60_000), "unknown message 'x{40}'$"),
-        (packed("Closing", b"\xff", {}), "expected str, got bytes"),
+        (packed("Closing", b"\xff", {}, False), "expected str, got bytes"),
         (b"\x92\xa7Closing\xa2\xff\xfe", "not msgpack: UnicodeDecodeError"),
         (packed("Stats", {1: 2}), "not msgpack"),
         (packed("Stats", {b"a": 2}), "Stats.data: a key that is no text"),

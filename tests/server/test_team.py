@@ -57,6 +57,9 @@ class Numbers:
         self.begun.append((pass_id, batch))
         return "a reading"
 
+    def knows(self, facts: Mapping[int, Any]) -> bool:
+        return True
+
     def leave(self) -> None:
         self.running = False
 
