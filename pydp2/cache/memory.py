@@ -81,8 +81,3 @@ class PassCache(Generic[S]):
     def drop(self, file: int) -> None:
         """``file`` will not be complete: forget its samples."""
         self.bytes -= self._partial.pop(file, (0, [], []))[0]
-
-    def abandon(self) -> None:
-        """The pass was left: what is not complete is forgotten."""
-        for file in list(self._partial):
-            self.drop(file)

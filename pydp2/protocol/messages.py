@@ -66,42 +66,44 @@ class Broken(Message):
 
 @dataclass(frozen=True, slots=True)
 class BeginReading(Message):
-    """Server: files of pass ``pass_id`` follow; ``seed`` is for ``settings.rng``."""
+    """Server: there is a reading number ``reading``, of pass ``pass_id``; ``seed`` is for ``settings.rng``.
 
+    There may be several at a time, one for each job that is in a pass.
+    """
+
+    reading: int
     pass_id: int
     seed: Word
 
 
 @dataclass(frozen=True, slots=True)
 class Assign(Message):
-    """Server: run these files. Items are :class:`Assignment` as lists; frames are ordinals, int64."""
+    """Server: run these files for ``reading``. Items are :class:`Assignment` as lists; frames are ordinals, int64."""
 
     has_body: ClassVar[bool] = True
-    pass_id: int
+    reading: int
     items: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Grant(Message):
-    """Server: new limits. Items are ``[file, attempt, limit, pause, bound]``."""
+    """Server: new limits. Items are ``[attempt, limit, pause, bound]``; attempts are numbered through all readings."""
 
-    pass_id: int
     items: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Want(Message):
-    """Server: the merge waits for ``file``: send what you have of it."""
+    """Server: a merge waits for the file of ``attempt``: send what you have of it."""
 
-    pass_id: int
-    file: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndReading(Message):
-    """Server: the pass is over or was left: drop its generators."""
+    """Server: the pass of ``reading`` is over or was left: drop its generators."""
 
-    pass_id: int
+    reading: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +117,10 @@ class Chunk(Message):
 
     ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample in hand that costs ``need`` (0:
     it reached its pause). ``busy``: time spent on samples so far, ``idle``: time without anything to do, in us.
+    Parts may belong to several readings: their attempts tell to which.
     """
 
     has_body: ClassVar[bool] = True
-    pass_id: int
     rows: int
     parts: list[Any]
     blocked: list[Any]

@@ -7,7 +7,7 @@ blame falls on one file and on no other (docs/architecture.md, "Deaths"). A row 
 from __future__ import annotations
 
 FIELDS = 8
-FILE, ATTEMPT, ORDINAL, RUNNING, SINCE, PASS, WORKER = range(7)
+FILE, ATTEMPT, ORDINAL, RUNNING, SINCE, WORKER = range(6)
 NO_FILE = -1
 
 
@@ -20,10 +20,13 @@ class Seat:
         self.row = row
 
     @property
-    def running(self) -> tuple[int, int, int, int] | None:
-        """(pass, file, attempt, ordinal) of the sample that the worker is asking for, or None between samples."""
+    def running(self) -> tuple[int, int, int] | None:
+        """(file, attempt, ordinal) of the sample that the worker is asking for, or None between samples.
+
+        Attempts are numbered through all readings, so one says also whose pass it is.
+        """
         row = self.row
-        return (row[PASS], row[FILE], row[ATTEMPT], row[ORDINAL]) if row[RUNNING] else None
+        return (row[FILE], row[ATTEMPT], row[ORDINAL]) if row[RUNNING] else None
 
     def file_of(self, worker: int) -> int:
         """The file that ``worker`` turned to last; NO_FILE before its first, and when another sits here by now."""

@@ -86,13 +86,13 @@ class WorkerBroken:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """A worker's process ended, ``how`` in words, while asking for ``running``: (pass, file, attempt, ordinal).
+    """A worker's process ended, ``how`` in words, while asking for ``running``: (file, attempt, ordinal).
 
     ``of_itself``: not by SIGKILL, which comes from outside.
     """
 
     worker: int
-    running: tuple[int, int, int, int] | None
+    running: tuple[int, int, int] | None
     how: str
     of_itself: bool = True
 

@@ -21,6 +21,7 @@ from pydp2.server.spec import ServiceSpec
 _PLAN = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
 _OWN = ("prefetch", "lease")  # what each trainer of a job may say for itself
 _RANKS = 1 << 20
+_JOBS = 16  # at a time: what is told of all of them fits into one message
 
 
 def asked(attach: m.Attach, spec: ServiceSpec) -> JobOptions:
@@ -37,12 +38,29 @@ def asked(attach: m.Attach, spec: ServiceSpec) -> JobOptions:
         raise OptionError(
             'share="dynamic" gives batches to whoever asks first and knows no ranks: leave world_size out'
         )
+    return given
+
+
+def has_room(job: str, given: JobOptions, others: Mapping[str, JobOptions], spec: ServiceSpec) -> None:
+    """Raise OptionError unless ``job`` fits into this machine beside the ``others``: each has a pool of its own."""
+    if len(others) >= _JOBS:
+        raise OptionError(
+            f"the service has {len(others)} jobs, and {_JOBS} are the most; wait until one of them is over, or start a "
+            f"second service for {job!r}"
+        )
     if given.pool_bytes + spec.memory_limit > spec.memory:
         raise OptionError(
             f"pool_bytes={given.pool_bytes} and memory_limit={spec.memory_limit} together exceed the "
             f"{spec.memory} bytes of this machine; lower one of them (pool_bytes is part of the order)"
         )
-    return given
+    need = spec.memory_limit + given.pool_bytes + sum(other.pool_bytes for other in others.values())
+    if need > spec.memory:
+        pools = ", ".join(f"{other.pool_bytes} of job {name!r}" for name, other in others.items())
+        raise OptionError(
+            f"pool_bytes={given.pool_bytes} of job {job!r}, pool_bytes={pools} and memory_limit={spec.memory_limit} "
+            f"are {need} bytes together, this machine has {spec.memory}; lower one of them (pool_bytes is part of the "
+            "order), or wait until a job is over"
+        )
 
 
 def same(job: str, first: JobOptions, given: JobOptions) -> None:

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydp2.errors import ProviderError, ServiceLost, provider_error
+from pydp2.order import Run
+from pydp2.order.saved import Recall
+from pydp2.protocol.ranges import Part
 from pydp2.server.actions import Action, Event, Fatal, Log, Spawn, WorkerBroken, WorkerGone, WorkerReady
+from pydp2.server.attempts import Attempts
 from pydp2.server.reading import Reading
 
 _START_DEATHS = 5
@@ -43,14 +47,17 @@ class Coordinator:
         self.target = workers
         self.seats = seats(workers)
         self.declaration: dict[str, Any] | None = None
-        self.reading: Reading | None = None
+        self.readings: dict[int, Reading] = {}
+        """What is read now, by number: one for each job that is in a pass."""
+        self._jobs: dict[int, str] = {}  # whose each is
         self.lost = 0
         self._workers: dict[int, _Worker] = {}
         self._free = list(range(self.seats))
         self._next = 0
         self._start_deaths = 0
         self._vain = self._seen_committed = 0
-        self._attempts = 0
+        self._begun = self._committed = 0  # readings, and samples of those that are over
+        self._attempts: Attempts[Reading] = Attempts()
         self._closing = False
 
     # -- events ----------------------------------------------------------------------------------------------------
@@ -101,21 +108,23 @@ class Coordinator:
             self.lost += 1
             where = self._where(event)
             out.append(Log(f"worker {worker.number} {event.how}{where}; its files go to another", kind="worker lost"))
-            if self.reading is not None:
-                if event.of_itself and self._in_vain(bool(where)):
-                    return [Fatal(ServiceLost(_VAIN.format(_VAIN_DEATHS, event.how)))]
-                self.reading.lose(worker.number, event.running, event.how)
+            if self.readings and event.of_itself and self._in_vain(bool(where)):
+                return [Fatal(ServiceLost(_VAIN.format(_VAIN_DEATHS, event.how)))]
+            for reading in self.readings.values():
+                reading.lose(worker.number, event.running, event.how)
         return out + self._promote() + self._replenish()
 
     def _where(self, event: WorkerGone) -> str:
-        """The sample that a lost worker was asking for, in words, if it was in this pass."""
-        if self.reading is None or event.running is None or event.running[0] != self.reading.pass_id:
+        """The sample that a lost worker was asking for, in words, if anybody still wants it."""
+        if event.running is None:
             return ""
-        return f" in file {self.reading.label(event.running[1])}, sample {event.running[3]}"
+        file, attempt, ordinal = event.running
+        reading = self._attempts.of(attempt)
+        return "" if reading is None else f" in file {reading.label(file)}, sample {ordinal}"
 
     def _in_vain(self, blamed: bool) -> bool:
         """Whether too many were lost in a row, none of them in a file that can be blamed, without a sample between."""
-        committed = 0 if self.reading is None else self.reading.samples_committed
+        committed = self._committed + sum(reading.samples_committed for reading in self.readings.values())
         if blamed or committed != self._seen_committed:
             self._seen_committed, self._vain = committed, 0
         self._vain += not blamed
@@ -138,22 +147,65 @@ class Coordinator:
         known = self._workers.get(worker)
         return None if known is None else known.seat
 
-    def read(self, reading: Reading | None) -> list[Action]:
-        """From now on workers read for ``reading``; what they had of another pass is dropped."""
-        out: list[Action] = []
-        if self.reading is not None:
-            out += self.reading.end()
-            self._attempts = self.reading.attempts
-        self.reading = reading
-        if reading is not None:
-            reading.attempts = self._attempts
-            for worker in self.active:
-                reading.join(worker)
+    def files_of(self, worker: int) -> int:
+        """How many files ``worker`` was given that have not ended."""
+        return sum(reading.load(worker) for reading in self.readings.values())
+
+    # -- readings --------------------------------------------------------------------------------------------------
+    def begin(self, reading: Reading, job: str = "") -> None:
+        """From now on workers read for ``reading`` of ``job`` too."""
+        self._begun += 1
+        self._jobs[self._begun] = job
+        reading.number, reading.attempts = self._begun, self._attempts
+        self.readings[reading.number] = reading
+        self._divide()
+        for worker in self.active:
+            reading.join(worker)
+
+    def end(self, reading: Reading) -> list[Action]:
+        """Nothing more of ``reading`` is wanted: what workers have of it is dropped."""
+        if reading.number not in self.readings:
+            return []
+        out = self._named(reading, reading.end())
+        del self.readings[reading.number], self._jobs[reading.number]
+        self._committed += reading.samples_committed
+        self._divide()
         return out
+
+    def _named(self, reading: Reading, actions: list[Action]) -> list[Action]:
+        """``actions`` of one reading: where there are several, what is told names the job."""
+        if len(self.readings) < 2:
+            return actions
+        job = self._jobs[reading.number]
+        return [Log(f"job {job!r}: {act.text}", act.kind) if isinstance(act, Log) else act for act in actions]
+
+    def _divide(self) -> None:
+        """Share the read-ahead budget out."""
+        for reading in self.readings.values():
+            reading.share(len(self.readings))
 
     def dispatch(self) -> list[Action]:
         """Files and credit that can be given out now."""
-        return [] if self.reading is None else self.reading.dispatch(self.expecting)
+        expecting = self.expecting
+        return [act for each in self.readings.values() for act in self._named(each, each.dispatch(expecting))]
+
+    # -- what workers send -----------------------------------------------------------------------------------------
+    def recalled(self, part: Part) -> Recall | None:
+        """What was asked for of the file of ``part``, when that is read again in part by the attempt that sends it."""
+        reading = self._attempts.of(part.attempt)
+        return None if reading is None else reading.recalled(part)
+
+    def commit(self, worker: int, part: Part, run: Run | None) -> None:
+        """A range that came from ``worker``. Late output of what is over is dropped without a word."""
+        reading = self._attempts.of(part.attempt)
+        if reading is not None:
+            reading.commit(worker, part, run)
+
+    def blocked(self, worker: int, file: int, attempt: int, ordinal: int, need: int) -> None:
+        """``worker`` waits in ``file``: for credit of ``need``, or (0) at a stop."""
+        reading = self._attempts.of(attempt)
+        if reading is not None:
+            reading.blocked(worker, file, attempt, ordinal, need)
 
     def close(self) -> None:
         """Workers that go are not replaced any more."""
@@ -166,8 +218,8 @@ class Coordinator:
                 break
             if worker.ready and not worker.active:
                 worker.active = True
-                if self.reading is not None:
-                    self.reading.join(worker.number)
+                for reading in self.readings.values():
+                    reading.join(worker.number)
         return []
 
     def _replenish(self) -> list[Action]:

@@ -7,18 +7,26 @@ takes only what is left of the rest. One sample may exceed this, alone, when the
 
 from __future__ import annotations
 
+from pydp2.server.ledger import Entry
+
 
 class Credit:
     """Who uses how much of a read-ahead budget of ``budget`` bytes."""
 
     def __init__(self, budget: int, lanes: int, workers: int) -> None:
-        self.share = max(1, budget // (2 * lanes))
-        self.rest = budget - self.share * lanes
-        # Several workers read ahead side by side, so no single file may take all of the rest.
-        self.ahead = max(1, min(self.share, self.rest // max(1, workers)))
+        self._lanes, self._workers = lanes, workers
+        self.resize(budget)
         self._use: dict[int, int] = {}
         self._bound: set[int] = set()
         self._ahead_use = 0
+
+    def resize(self, budget: int) -> None:
+        """The budget is ``budget`` from now on. Who uses more than the new share gets nothing until it uses less."""
+        self.budget = budget
+        self.share = max(1, budget // (2 * self._lanes))
+        self.rest = budget - self.share * self._lanes
+        # Several workers read ahead side by side, so no single file may take all of the rest.
+        self.ahead = max(1, min(self.share, self.rest // max(1, self._workers)))
 
     @property
     def used(self) -> int:
@@ -53,3 +61,20 @@ class Credit:
         if file in self._bound:
             return max(0, self.share - use)
         return max(0, min(self.ahead - use, self.rest - self._ahead_use))
+
+    def due(self, entry: Entry, *, pressing: bool) -> int:
+        """How many bytes more the file of ``entry`` is granted now: what there is room for, when that is worth a
+        message, or when the merge is waiting (``pressing``)."""
+        room = self.room(entry.file)
+        unspent = entry.unspent
+        step = self.step(entry)
+        more = 0
+        if room and (pressing or (room >= step and unspent < 2 * step) or entry.need > unspent):
+            more = room
+        if pressing and entry.need > unspent + more and not entry.runs:
+            more = entry.need - unspent  # one sample larger than the share, alone, because nothing else can go on
+        return more
+
+    def step(self, entry: Entry) -> int:
+        """The least that is worth a message."""
+        return (self.share if entry.bound else self.ahead) // 4

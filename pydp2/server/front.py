@@ -11,21 +11,17 @@ from pydp2.config import JobOptions
 from pydp2.errors import Error, JobTaken, ProtocolError, RemoteProtocolError, Rewound, to_wire
 from pydp2.files import FileList
 from pydp2.inputs.declaration import Declaration
-from pydp2.metrics import Rates, bottleneck
-from pydp2.order import Run
 from pydp2.order.saved import Saved
 from pydp2.protocol import messages as m
 from pydp2.protocol.facts import split
 from pydp2.protocol.moves import Link, Role, State, client_link
 from pydp2.server.actions import Action, Log
-from pydp2.server.asked import asked, facts_of, fits, numbers_of, plan_of, same
-from pydp2.server.buckets import tight
+from pydp2.server.asked import asked, facts_of, fits, has_room, numbers_of, same
+from pydp2.server.claims import Claims
 from pydp2.server.coordinator import Coordinator
-from pydp2.server.job import Job, Over
+from pydp2.server.desk import Desk, together
 from pydp2.server.member import Member
-from pydp2.server.reading import Reading
 from pydp2.server.spec import ServiceSpec
-from pydp2.server.team import Team
 from pydp2.transport import Gone, Hub
 
 _PROBE = 2.0  # seconds between looks whether trainers still live
@@ -42,12 +38,12 @@ _MESSAGES = 256  # taken in one round, so that a flood of them does not keep bat
 class _Vanished:
     """Somebody who is gone, since ``when``; 0 once it was told."""
 
-    def __init__(self, team: Team | None, member: Member | None, when: float) -> None:
-        self.team, self.member, self.when = team, member, when
+    def __init__(self, desk: Desk | None, member: Member | None, when: float) -> None:
+        self.desk, self.member, self.when = desk, member, when
 
 
 class Front:
-    """The trainers of a service, and anybody who asks for figures."""
+    """The jobs of a service, the trainers of each, and anybody who asks for figures."""
 
     def __init__(
         self,
@@ -67,16 +63,12 @@ class Front:
         self._waiting: list[tuple[bytes, m.Attach, float]] = []  # since when, for a place that somebody has
         self._declaration: Declaration | None = None
         self._source = ""
-        self._cache: PassCache[Run] | None = None
+        self._cache: Claims | None = None
         self._budget = min(_READ_AHEAD, spec.memory_limit // 2)
-        self._team: Team | None = None
-        self._options: JobOptions | None = None
+        self._desks: dict[str, Desk] = {}  # by name of the job
+        self._at: dict[bytes, Desk] = {}  # who is attached to which
         self._vanished: dict[bytes, _Vanished] = {}
         self._probed = self._retried = 0.0
-        self._samples = Rates()
-        self._batches = Rates()
-        self._waited = self._worked = 0.0
-        self._warned_bytes = False
         self.outbox: list[Action] = []
         """Actions for workers that followed from what clients said; the loop carries them out."""
         self.server_stats: Callable[[], dict[str, Any]] = dict
@@ -86,7 +78,7 @@ class Front:
         self._declaration = declaration
         self._source = source
         if declaration.cache:
-            self._cache = PassCache(self._spec.memory_limit - self._budget)
+            self._cache = Claims(PassCache(self._spec.memory_limit - self._budget))
         pending, self._pending = self._pending, []
         for peer, attach in pending:
             if peer in self._links:  # it may have left meanwhile
@@ -105,7 +97,7 @@ class Front:
             except ProtocolError as error:
                 self._log(f"a client broke the protocol: {error}", "protocol")
                 self._detached(peer, 0, 0)
-                self._links.pop(peer, None)
+                self._forget(peer)
             self._deliver(now)
         return True
 
@@ -122,7 +114,7 @@ class Front:
                 raise RemoteProtocolError(f"{type(message).__name__} from somebody who is not attached")
             self._links[peer] = link
         link.received(message)
-        team = self._team
+        desk = self._at.get(peer)
         match message:
             case m.Attach():
                 if self._declaration is None:
@@ -136,19 +128,18 @@ class Front:
             case m.Detach(run, done):
                 self._detached(peer, run, done)
             case m.BeginPass(run):
-                if team is None or team.of(peer) is None:
+                if desk is None or desk.team.of(peer) is None:
                     gone = Rewound("another process has the place of this trainer; connect again, or end this one")
                     self._send(peer, m.Failed(run, to_wire(gone)))
                 else:
-                    self._begin(team, peer, message, body, now)
-            case _ if team is None or team.of(peer) is None:
+                    self._begin(desk, peer, message, body, now)
+            case _ if desk is None or desk.team.of(peer) is None:
                 pass  # of one whose place was taken: it has been told
             case m.LeavePass(run, done):
-                team.leave(peer, run, done, now)
+                desk.team.leave(peer, run, done, now)
             case m.Need(_, _, _, waited, worked):
-                self._waited += waited / 1e6
-                self._worked += worked / 1e6
-                team.need(peer, message, now)
+                desk.spent(waited, worked)
+                desk.team.need(peer, message, now)
         self._forget_if_new(peer, link)
 
     def _attach(self, peer: bytes, attach: m.Attach, now: float, since: float | None = None) -> None:
@@ -157,19 +148,14 @@ class Front:
         try:
             given = asked(attach, self._spec)
             self._probe()  # whose place is taken by somebody who vanished has it
-            if self._team is not None and self._team.ends_with(attach.session, now):
-                self._drop()
-            if self._team is None:
-                self._make_team(attach, given)
-            assert self._team is not None
-            assert self._options is not None
-            if attach.job != self._team.name:
-                raise JobTaken(
-                    f"the service reads job {self._team.name!r} and no second one; start a service of its own for "
-                    f"{attach.job!r}"
-                )
-            same(attach.job, self._options, given)
-            position = self._team.attach(peer, attach, now)
+            desk = self._desks.get(attach.job)
+            if desk is not None and desk.team.ends_with(attach.session, now):
+                self._drop(desk)
+                desk = None
+            if desk is None:
+                desk = self._open(attach, given)
+            same(attach.job, desk.options, given)
+            position = desk.team.attach(peer, attach, now)
         except JobTaken as taken:
             since = now if since is None else since
             if now - since > _PATIENCE or len(self._waiting) >= _QUEUE:
@@ -180,63 +166,39 @@ class Front:
         except Error as error:
             self._send(peer, m.Refused(to_wire(error)))
             return
-        plan = self._team.job.plan
+        self._at[peer] = desk
+        plan = desk.job.plan
         service = {
             "files": len(self._files), "workers": self._spec.workers, "shuffle": plan.shuffle, "position": position,
             "fits": fits(plan, self._declaration, self._spec, self._files, self._source),
         }  # fmt: skip
         self._send(peer, m.Welcome(self._declaration.to_wire(), service))
 
-    def _make_team(self, attach: m.Attach, given: JobOptions) -> None:
+    def _open(self, attach: m.Attach, given: JobOptions) -> Desk:
+        """The desk of a job that begins. Raises OptionError when the machine cannot hold one more."""
         assert self._declaration is not None
-        self._waited = self._worked = 0.0
-        self._warned_bytes = False
-        plan = plan_of(given, self._declaration)
-        job = Job(
-            plan,
-            self._declaration,
-            files=len(self._files),
-            label=self._label,
-            budget=self._budget,
-            workers=self._spec.workers,
-            skip_errors=self._spec.skip_errors,
-            cache=self._cache,
-            error_budget=self._spec.error_budget,
-        )
-        self._options = given
-        self._team = Team(
-            job,
-            name=attach.job,
-            world=attach.world_size,
-            dynamic=given.share == "dynamic",
-            lease=given.lease,
-            read=self._read,
-            over=self._over,
-            log=lambda text, kind: self.outbox.append(Log(text, kind)),
-        )
-        if -1 != self._declaration.pool_size < plan.batch_size:
-            self._log(
-                f"pool_size={self._declaration.pool_size} is smaller than batch_size={plan.batch_size}; the pool "
-                f"holds {plan.batch_size} instead",
-                "pool",
-            )
-        if warning := tight(plan.buckets, self._declaration.pool_size, plan.batch_size):
-            self._log(warning, "pool")
+        name = attach.job
+        has_room(name, given, {each.name: each.options for each in self._desks.values()}, self._spec)
+        desk = self._desks[name] = Desk(
+            attach, given, self._declaration, self._spec, self._files, budget=self._budget, cache=self._cache,
+            coordinator=self._coordinator, act=lambda actions: self.outbox.extend(actions),
+            log=lambda text, kind: self._say(name, text, kind),
+        )  # fmt: skip
+        return desk
 
-    def _label(self, file: int) -> str:
-        return self._files[file]
+    def _say(self, job: str, text: str, kind: str) -> None:
+        """Tell the user something of ``job``, by name where there are several."""
+        named = text.startswith(f"job {job!r}") or len(self._desks) < 2
+        self.outbox.append(Log(text if named else f"job {job!r}: {text}", kind))
 
-    def _drop(self) -> None:
+    def _drop(self, desk: Desk) -> None:
         """The job is over."""
-        if self._team is not None:
-            self._team.stop()
-        self._team = self._options = None
+        desk.team.stop()
+        del self._desks[desk.name]
+        self._at = {peer: at for peer, at in self._at.items() if at is not desk}
 
     # -- passes ----------------------------------------------------------------------------------------------------
-    def _read(self, reading: Reading | None) -> None:
-        self.outbox.extend(self._coordinator.read(reading))
-
-    def _begin(self, team: Team, peer: bytes, begin: m.BeginPass, body: Sequence[memoryview], now: float) -> None:
+    def _begin(self, desk: Desk, peer: bytes, begin: m.BeginPass, body: Sequence[memoryview], now: float) -> None:
         if len(body) > _POOL_FRAMES:
             raise RemoteProtocolError(f"BeginPass: {len(body)} frames, at most {_POOL_FRAMES} are allowed")
         body, told = split("BeginPass", body, begin.facts)
@@ -249,43 +211,23 @@ class Front:
         except Error as error:
             self._send(peer, m.Failed(begin.run, to_wire(error)))
             return
-        team.begin(peer, begin, saved, facts, now)
-
-    def _over(self, end: Over) -> None:
-        assert self._team is not None
-        if end.dropped:
-            what = "bad sample was" if end.dropped == 1 else "bad samples were"
-            self.outbox.append(Log(f"pass {self._team.job.pass_id}: {end.dropped} {what} dropped"))
-        if self._cache is not None and self._cache.full:
-            self._log(
-                f"the cache is full at {self._cache.limit} bytes: the files that did not fit are read "
-                "again in every pass; raise memory_limit to keep all",
-                "cache",
-            )
+        desk.team.begin(peer, begin, saved, facts, now)
 
     def serve(self, most: int, now: float) -> bool:
         """Send what trainers have credit for, about ``most`` batches; True when there may be more."""
-        team = self._team
-        if team is None:
-            return False
-        more = team.serve(most)
-        if team.job.byte_limited and not self._warned_bytes:
-            self._warned_bytes = True
-            self._log(
-                f"pool_bytes={team.job.plan.pool_bytes} is reached before the pool has the size that was asked for; "
-                "batches are drawn from what fits",
-                "pool",
-            )
-        self._deliver(now)
+        more = False
+        for desk in list(self._desks.values()):
+            more = desk.serve(max(1, most // len(self._desks))) or more
+            self._deliver(now)
         return more
 
     def _deliver(self, now: float) -> None:
-        """Send what the job has to say."""
-        while self._team is not None and self._team.out:
-            peer, message, frames = self._team.out.popleft()
-            if self._send(peer, message, frames) and isinstance(message, m.BatchHead):
-                self._samples.add(now, message.rows)
-                self._batches.add(now, 1)
+        """Send what the jobs have to say."""
+        for desk in self._desks.values():
+            while desk.team.out:
+                peer, message, frames = desk.team.out.popleft()
+                if self._send(peer, message, frames) and isinstance(message, m.BatchHead):
+                    desk.sent(message, now)
 
     # -- whether they live -----------------------------------------------------------------------------------------
     def watch(self, now: float) -> None:
@@ -296,51 +238,54 @@ class Front:
         for gone in self._vanished.values():
             if gone.when and now - gone.when > _LAST_WORDS:
                 gone.when = 0.0
-                if gone.team is not None and gone.member is not None:
+                if gone.desk is not None and gone.member is not None:
                     who = f"rank {gone.member.rank} is gone"
-                    if gone.team.alone:
+                    if gone.desk.team.alone:
                         who = "the trainer is gone; its job is free"
-                    self._log(who, "trainer")
+                    self._say(gone.desk.name, who, "trainer")
         if now - self._retried > _RETRY:
             self._retried = now
             waiting, self._waiting = self._waiting, []
             for peer, attach, since in waiting:
                 if peer in self._links:
                     self._attach(peer, attach, now, since)
-        if self._team is not None:
-            self._team.watch(now)
+        for desk in list(self._desks.values()):
+            desk.team.watch(now)
             self._deliver(now)
-            if self._team is not None and self._team.ends_with(None, now):
-                self._drop()
+            if desk.team.ends_with(None, now):
+                self._drop(desk)
 
     def _probe(self) -> None:
-        for member in list(self._team.members) if self._team is not None else ():
+        for member in [member for desk in self._desks.values() for member in desk.team.members]:
             if member.peer:
                 self._send(member.peer, m.Probe())
 
     def _detached(self, peer: bytes, run: int, done: int) -> None:
-        member = None if self._team is None else self._team.of(peer)
-        if self._team is not None and member is not None:
-            self._left(_Vanished(self._team, member, 0.0), m.Detach(run, done))
+        desk = self._at.pop(peer, None)
+        member = None if desk is None else desk.team.of(peer)
+        if member is not None:
+            self._left(_Vanished(desk, member, 0.0), m.Detach(run, done))
 
     def _left(self, gone: _Vanished, detach: m.Detach) -> None:
         """``gone`` left in order; it may have vanished before its last words were read."""
         gone.when = 0.0
-        if gone.team is None or gone.member is None or gone.team is not self._team:
+        desk, member = gone.desk, gone.member
+        if desk is None or member is None or self._desks.get(desk.name) is not desk:
             return
-        if gone.member in gone.team.members:
-            gone.team.detach(gone.member, detach.run, detach.done)
-        if gone.team.empty:
-            self._drop()
+        if member in desk.team.members:
+            desk.team.detach(member, detach.run, detach.done)
+        if desk.team.empty:
+            self._drop(desk)
 
     def _vanish(self, peer: bytes) -> None:
         """Nothing can be sent to ``peer`` any more. What it said last may still be under way, Detach for one."""
         now = time.monotonic()
-        self._links.pop(peer, None)
-        member = None if self._team is None else self._team.of(peer)
-        self._vanished[peer] = _Vanished(self._team, member, now if member is not None else 0.0)
-        if self._team is not None and member is not None:
-            self._team.vanish(member, now)
+        desk = self._at.get(peer)
+        self._forget(peer)
+        member = None if desk is None else desk.team.of(peer)
+        self._vanished[peer] = _Vanished(desk, member, now if member is not None else 0.0)
+        if desk is not None and member is not None:
+            desk.team.vanish(member, now)
         if len(self._vanished) > _REMEMBERED:
             del self._vanished[next(iter(self._vanished))]
 
@@ -360,7 +305,11 @@ class Front:
     def _forget_if_new(self, peer: bytes, link: Link) -> None:
         """Who only asked, was refused, or left is as good as never seen: nothing is kept of it."""
         if link.state is State.NEW:
-            self._links.pop(peer, None)
+            self._forget(peer)
+
+    def _forget(self, peer: bytes) -> None:
+        self._links.pop(peer, None)
+        self._at.pop(peer, None)
 
     def close(self, reason: str, error: Error | None) -> None:
         """Tell everybody that the service ends: ``error`` is what it could not survive."""
@@ -370,26 +319,7 @@ class Front:
     def stats(self) -> dict[str, Any]:
         """How it is going, as plain data."""
         now = time.monotonic()
-        job = None if self._team is None else self._team.job
-        data = {
-            "pass": -1 if job is None else job.pass_id,
-            "attached": self._team is not None and not self._team.empty,
-            "samples": 0 if job is None else job.total_samples,
-            "batches": 0 if job is None else job.total_batches,
-            "samples_in_pass": 0 if job is None else job.samples,
-            "batches_in_pass": 0 if job is None else job.batches,
-            "samples_per_second": self._samples.per_second(now),
-            "batches_per_second": self._batches.per_second(now),
-            "dropped": 0 if job is None or job.reading is None else job.reading.losses.dropped,
-            "pool": {} if job is None else job.pool(),
-            "read_ahead": {
-                "budget": self._budget,
-                "used": 0 if job is None or job.reading is None else job.reading.credit.used,
-            },
-            "run_again": dict(zip(("files", "samples"), (0, 0) if job is None else job.again, strict=True)),
-            "padding": {} if job is None else job.padding_figures(),
-            "cache": {} if self._cache is None else {"files": len(self._cache), "bytes": self._cache.bytes},
-            "trainer": {"waited_seconds": self._waited, "worked_seconds": self._worked},
-            "bottleneck": bottleneck(self._waited, self._worked),
-        }
-        return data | self.server_stats()
+        jobs = {name: desk.figures(now) for name, desk in self._desks.items()}
+        cache = None if self._cache is None else self._cache.cache
+        kept = {} if cache is None else {"files": len(cache), "bytes": cache.bytes}
+        return together([*jobs.values()], self._budget) | {"jobs": jobs, "cache": kept} | self.server_stats()

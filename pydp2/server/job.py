@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydp2.cache import PassCache
 from pydp2.errors import Error, NotRepeatable
 from pydp2.inputs import Columns
 from pydp2.inputs.declaration import Declaration
 from pydp2.inputs.store import ColumnStore
-from pydp2.order import Blocked, Buckets, Cut, Done, Failed, Plan, Run, Stream, file_order, stream_of
+from pydp2.order import Blocked, Buckets, Cut, Done, Failed, Plan, Stream, file_order, stream_of
 from pydp2.order.files import turn_length
 from pydp2.order.plan import UNBOUNDED
 from pydp2.order.saved import Saved
 from pydp2.server.buckets import Padding, begun
+from pydp2.server.claims import Claims
 from pydp2.server.reading import Reading
 
 
@@ -87,7 +87,7 @@ class Job:
         budget: int,
         workers: int,
         skip_errors: bool,
-        cache: PassCache[Run] | None,
+        cache: Claims | None,
         error_budget: float | None = None,
     ) -> None:
         self.plan = plan
@@ -214,8 +214,6 @@ class Job:
         self._store = None
         self.reading = None
         self.waiting_for = None
-        if self._cache is not None:
-            self._cache.abandon()
 
     def next(self) -> Group | Over | Broke | None:
         """The next batches that go out together; None: nothing now. The order is decided here and nowhere else.

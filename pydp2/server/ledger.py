@@ -52,6 +52,7 @@ class Entry:
     y: int = 0  # the ordinal that the merge takes next
     ends: deque[tuple[int, list[int]]] = field(default_factory=deque)  # of each run: its end, the checksum there
     cached: bool = False  # its samples came from the cache and use no credit
+    claimed: bool = False  # what is committed of it goes to the cache
 
     @property
     def ended(self) -> bool:
@@ -62,6 +63,11 @@ class Entry:
     def use(self) -> int:
         """Bytes of credit: granted and unspent, in flight, committed and not merged."""
         return 0 if self.cached else max(self.limit, self.spent) - self.merged  # a hole may exceed the limit
+
+    @property
+    def unspent(self) -> int:
+        """Of what was granted, so much is not spent."""
+        return max(0, self.limit - self.spent)
 
     @property
     def pause(self) -> int:

@@ -231,16 +231,16 @@ class Server:
 
     def _chunk(self, worker: int, wire: _Wire, chunk: m.Chunk, body: Sequence[memoryview], now: float) -> None:
         wire.busy, wire.idle = chunk.busy, chunk.idle
-        reading = self._coordinator.reading
-        if reading is None or reading.pass_id != chunk.pass_id or self._declaration is None:
+        if self._declaration is None:
             return
-        for part, run in ranges(chunk, body, self._declaration, reading.recalled):
-            reading.commit(worker, part, run)
+        coordinator = self._coordinator
+        for part, run in ranges(chunk, body, self._declaration, coordinator.recalled):
+            coordinator.commit(worker, part, run)
         wire.rates.add(now, chunk.rows)
         for item in chunk.blocked:
             if not (isinstance(item, list) and len(item) == 4 and all(type(v) is int and v >= 0 for v in item)):
                 raise RemoteProtocolError("Chunk: malformed blocked entry")
-            reading.blocked(worker, *item)
+            coordinator.blocked(worker, *item)
 
     def _watch_samples(self, now: float) -> None:
         """Kill what takes longer than ``sample_timeout``: first its stack, then the process."""
@@ -261,8 +261,8 @@ class Server:
             if running is not None and time.monotonic_ns() - seat.since > limit * 1e9 and seat.running == running:
                 wire.doomed = f"was killed because {TOO_SLOW}={limit:g} s"
                 wire.kill_at = now + _DUMP_GRACE
-                file = self._files[running[1]]
-                self.log(f"file {file}, sample {running[3]} takes longer than {limit:g} s; the stack:", "timeout")
+                file = self._files[running[0]]
+                self.log(f"file {file}, sample {running[2]} takes longer than {limit:g} s; the stack:", "timeout")
                 self._engine.dump(worker)
         if now - self._looked >= limit / 4:
             self._looked = now
@@ -332,12 +332,11 @@ class Server:
     def stats(self) -> dict[str, Any]:
         """The workers as plain data."""
         now = time.monotonic()
-        reading = self._coordinator.reading
         return {
             "workers": [
                 {
                     "worker": number, "pid": wire.pid, "active": number in self._coordinator.active,
-                    "files": 0 if reading is None else len(reading.files_of(number)),
+                    "files": self._coordinator.files_of(number),
                     "samples_per_second": wire.rates.per_second(now),
                     "busy_seconds": wire.busy / 1e6, "idle_seconds": wire.idle / 1e6, "memory": resident(wire.pid),
                 }

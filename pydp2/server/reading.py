@@ -13,19 +13,20 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.cache import PassCache
 from pydp2.errors import Error, RemoteProtocolError, from_wire
 from pydp2.order.saved import NEVER, Recall, Saved, SavedLane
 from pydp2.order.source import END, WAIT, Failure, Gap, Run
 from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
 from pydp2.protocol.ranges import RAISED, Assignment, Part
 from pydp2.server.actions import Action, Send
+from pydp2.server.attempts import Attempts
+from pydp2.server.claims import Claims
 from pydp2.server.credit import Credit
+from pydp2.server.crew import MANY, Crew
 from pydp2.server.ledger import Entry
 from pydp2.server.losses import Losses, condemned_at
 from pydp2.server.recall import attach, fresh, from_cache, terms
 
-_MANY = 64  # assignments in one message, and unstarted files waiting at one worker
 _FIRST = 8  # a file not yet bound starts with this part of what it may come to
 _KNOWN = 4096  # files not yet bound that are known at a time: tiny ones use next to no credit, but each has an entry
 
@@ -45,7 +46,7 @@ class Reading:
         label: Callable[[int], str],
         ramp: Mapping[int, int] | None = None,
         skip_errors: bool = False,
-        cache: PassCache[Run] | None = None,
+        cache: Claims | None = None,
         saved: Saved | None = None,
         facts: Mapping[int, tuple[int, str]] | None = None,
         error_budget: float | None = None,
@@ -70,18 +71,17 @@ class Reading:
             self._places = np.empty(len(order), np.int64)
             self._places[order] = np.arange(len(order))
         self._orphans: list[tuple[int, int]] = []  # heap of (position, file) that wait for a worker
-        self._load: dict[int, dict[int, Entry]] = {}  # files not ended, by worker
-        self._pace: dict[int, int] = {}  # how many unstarted files a worker may have waiting
+        self._crew = Crew()
         self._thirsty: dict[int, Entry] = {}
-        self._ramping: dict[int, set[int]] = {}
         self._out: list[Action] = []
         self.losses = Losses(pass_id, label, error_budget, facts or {}, saved, order)
         self.samples_committed = 0
         self._over = False
         self._urgent: int | None = None  # a file that the merge waits for and no worker has
-        self.attempts = 0
-        """The last attempt that was numbered. Readings that follow each other go on counting, so that late output of
-        one never passes for that of another."""
+        self._budget = budget
+        self.number = 0
+        self.attempts: Attempts[Reading] = Attempts()
+        """The coordinator gives it these when it begins."""
 
     # -- the merge's side ------------------------------------------------------------------------------------------
     def label(self, file: int) -> str:
@@ -163,6 +163,7 @@ class Reading:
     def finish(self, file: int) -> None:
         """The merge met the end of ``file``, or needs nothing more of it."""
         entry = self.entries.pop(file)
+        self._unclaim(entry)
         if entry.worker is not None and not entry.ended:
             self._leave(entry.worker, entry)
         self._thirsty.pop(file, None)
@@ -179,7 +180,7 @@ class Reading:
         self._grant(entry, pressing=True)
         if not entry.wanted:
             entry.wanted = True
-            self._out.append(Send(entry.worker, Want(self.pass_id, file)))
+            self._out.append(Send(entry.worker, Want(entry.attempt)))
 
     def _used(self, entry: Entry) -> None:
         self.credit.set_use(entry.file, entry.use)
@@ -187,20 +188,22 @@ class Reading:
             self._thirsty[entry.file] = entry
 
     # -- the workers' side -----------------------------------------------------------------------------------------
+    def share(self, parts: int) -> None:
+        """The budget is divided among so many readings."""
+        self.credit.resize(self._budget // parts)
+
     def join(self, worker: int) -> None:
         """``worker`` can be given files."""
-        self._load[worker] = {}
-        self._pace[worker] = 2
-        self._out.append(Send(worker, BeginReading(self.pass_id, self.seed)))
+        self._crew.join(worker)
+        self._out.append(Send(worker, BeginReading(self.number, self.pass_id, self.seed)))
 
-    def lose(self, worker: int, running: tuple[int, int, int, int] | None, how: str) -> None:
+    def lose(self, worker: int, running: tuple[int, int, int] | None, how: str) -> None:
         """``worker`` is gone: its files become new attempts, and the one that it was running is to blame."""
-        self._pace.pop(worker, None)
-        self._ramping.pop(worker, None)
-        for file, entry in self._load.pop(worker, {}).items():
-            ordinal = None
-            if running is not None and running[:3] == (self.pass_id, file, entry.attempt):
-                ordinal = running[3]
+        for entry in self._crew.lose(worker):
+            file, ordinal = entry.file, None
+            if running is not None and running[:2] == (file, entry.attempt):
+                ordinal = running[2]
+            self.attempts.over(entry.attempt)
             condemned = entry.lose(ordinal)
             self.credit.set_use(file, entry.use)
             self._thirsty.pop(file, None)
@@ -216,13 +219,14 @@ class Reading:
             return
         entry.commit(part, run)
         self.samples_committed += part.rows
-        if self._cache is not None and entry.recall is None:
+        if self._cache is not None and entry.claimed:
             self._cache.offer(part.file, None if run is None else fresh(run), part.holes)
         self._out += self.losses.changed(part.file) if part.changed else ()
         if part.state == RAISED:
             self._end_early(entry, from_wire(part.error))
         elif entry.ended:
-            if self._cache is not None and entry.recall is None and entry.until == NEVER:
+            if self._cache is not None and entry.claimed:
+                entry.claimed = False
                 self._cache.complete(part.file)
             self._leave(worker, entry)
         self._used(entry)
@@ -241,21 +245,14 @@ class Reading:
             self._thirsty[file] = entry
         elif entry.pause <= ordinal:  # else the stop is lifted, and the worker does not know it yet
             entry.held = True
-            if file not in self._ramping.get(worker, ()):
+            if not self._crew.ramps(worker, file):
                 self._lift(entry)
         self._ramped(worker, file)
 
     def _ramped(self, worker: int, file: int) -> None:
         """``file`` has its first samples; when all of this worker's have, they go on."""
-        ramping = self._ramping.get(worker)
-        if ramping is None:
-            return
-        ramping.discard(file)
-        if not ramping:
-            del self._ramping[worker]
-            for entry in self._load[worker].values():
-                if entry.held or entry.ramp in entry.stops:
-                    self._lift(entry)
+        for entry in self._crew.ramped(worker, file):
+            self._lift(entry)
 
     def _lift(self, entry: Entry) -> None:
         """The stop at which ``entry`` waits, or will, is gone."""
@@ -267,33 +264,38 @@ class Reading:
         self._grant(entry, tell=True)
 
     def _leave(self, worker: int, entry: Entry) -> None:
-        self._load[worker].pop(entry.file, None)
+        self._crew.take(worker, entry)
         self._thirsty.pop(entry.file, None)
-        self._pace[worker] = min(_MANY, self._pace[worker] + 1)
         self._ramped(worker, entry.file)
+        self.attempts.over(entry.attempt)
         entry.worker = None
 
     def _end_early(self, entry: Entry, error: Error) -> None:
         worker = entry.worker
         entry.give_up(error, skip=self._skip)
         self.credit.set_use(entry.file, entry.use)
-        if self._cache is not None:
-            self._cache.drop(entry.file)
+        self._unclaim(entry)
         if worker is not None:
             self._leave(worker, entry)
+
+    def _unclaim(self, entry: Entry) -> None:
+        """What was committed of ``entry`` will not be all of its file."""
+        if self._cache is not None and entry.claimed:
+            entry.claimed = False
+            self._cache.drop(entry.file)
 
     # -- handing out -----------------------------------------------------------------------------------------------
     def dispatch(self, expecting: int = 0) -> list[Action]:
         """Assign files and grant credit; all actions since the last call. ``expecting``: workers that are starting."""
-        if self._load and not self._over:
+        if self._crew and not self._over:
             items: dict[int, list[Assignment]] = {}
             self._assign_orphans(items, expecting)
             self._assign_ahead(items)
             for worker, assignments in items.items():
-                for i in range(0, len(assignments), _MANY):
-                    these = assignments[i : i + _MANY]
+                for i in range(0, len(assignments), MANY):
+                    these = assignments[i : i + MANY]
                     frames = attach(these, self.entries)
-                    self._out.append(Send(worker, Assign(self.pass_id, [a.to_wire() for a in these]), frames))
+                    self._out.append(Send(worker, Assign(self.number, [a.to_wire() for a in these]), frames))
             for entry in sorted(self._thirsty.values(), key=lambda e: e.position):
                 self._grant(entry)
         out, self._out = self._out, []
@@ -303,15 +305,19 @@ class Reading:
         """The pass is over or was left: workers drop what they have of it."""
         self._over = True
         out, self._out = self._out, []  # what the merge met last is still to be told
-        out += [Send(worker, EndReading(self.pass_id)) for worker in self._load]
-        self._load.clear()
+        out += [Send(worker, EndReading(self.number)) for worker in self._crew]
+        for entry in self.entries.values():
+            self._unclaim(entry)
+            if entry.worker is not None:
+                self.attempts.over(entry.attempt)
+        self._crew.disband()
         return out
 
     def _assign_orphans(self, items: dict[int, list[Assignment]], expecting: int) -> None:
         share = -(-self._lanes // self._workers)
         while self._orphans:
-            worker = min(self._load, key=lambda w: len(self._load[w]))
-            held_back = expecting and len(self._load[worker]) >= share
+            worker = self._crew.idlest()
+            held_back = expecting and self._crew.load(worker) >= share
             if not held_back:
                 _, file = heappop(self._orphans)
             elif self._urgent is not None:
@@ -332,9 +338,8 @@ class Reading:
             if self._cache is not None and self._cache.has(file):
                 self._next += 1  # the merge finds it there when it binds it
                 continue
-            worker = min(self._load, key=lambda w: len(self._load[w]))
-            ahead = sum(1 for entry in self._load[worker].values() if not entry.bound)
-            if ahead >= self._pace[worker]:
+            worker = self._crew.idlest()
+            if self._crew.waits(worker):
                 return
             if self.credit.room(file) < self.credit.ahead // _FIRST:
                 return
@@ -351,19 +356,19 @@ class Reading:
         if entry.until == 0:
             entry.tail = END
             return entry
-        if self._cache is not None and self._cache.has(file):
-            from_cache(entry, self._cache)
+        if self._cache is not None and file not in self.losses.facts:
+            if self._cache.has(file):
+                from_cache(entry, self._cache.cache)
+            elif recall is None:
+                entry.claimed = self._cache.take(file)
         return entry
 
     def _assign(self, worker: int, entry: Entry) -> Assignment:
-        self.attempts += 1
-        entry.worker, entry.attempt = worker, self.attempts
-        self._load[worker][entry.file] = entry
+        entry.worker, entry.attempt = worker, self.attempts.new(self)
         room = self.credit.room(entry.file)
         entry.limit += room if entry.bound else min(room, max(1, self.credit.ahead // _FIRST))
         self.credit.set_use(entry.file, entry.use)
-        if entry.ramp in entry.stops:
-            self._ramping.setdefault(worker, set()).add(entry.file)
+        self._crew.give(worker, entry)
         return Assignment(
             entry.file, entry.attempt, entry.position, entry.committed, entry.spent, entry.limit, entry.pause,
             entry.bound, entry.crcs, until=entry.until, **terms(entry.recall),
@@ -372,16 +377,9 @@ class Reading:
     def _grant(self, entry: Entry, *, pressing: bool = False, tell: bool = False) -> None:
         """Raise the limit of ``entry`` if there is room worth a message, or if the merge is waiting (``pressing``)."""
         assert entry.worker is not None
-        room = self.credit.room(entry.file)
-        unspent = max(0, entry.limit - entry.spent)
-        step = (self.credit.share if entry.bound else self.credit.ahead) // 4
-        more = 0
-        if room and (pressing or (room >= step and unspent < 2 * step) or entry.need > unspent):
-            more = room
-        if pressing and entry.need > unspent + more and not entry.runs:
-            more = entry.need - unspent  # one sample larger than the share, alone, because nothing else can go on
+        more = self.credit.due(entry, pressing=pressing)
         if not more and not tell:
-            if unspent >= 2 * step:
+            if entry.unspent >= 2 * self.credit.step(entry):
                 self._thirsty.pop(entry.file, None)
             return
         if more:
@@ -389,9 +387,9 @@ class Reading:
             entry.need = 0
         self.credit.set_use(entry.file, entry.use)
         self._thirsty.pop(entry.file, None)
-        item = [entry.file, entry.attempt, entry.limit, entry.pause, int(entry.bound)]
-        self._out.append(Send(entry.worker, Grant(self.pass_id, [item])))
+        item = [entry.attempt, entry.limit, entry.pause, int(entry.bound)]
+        self._out.append(Send(entry.worker, Grant([item])))
 
-    def files_of(self, worker: int) -> list[int]:
-        """Files that ``worker`` was given and that have not ended."""
-        return list(self._load.get(worker, ()))
+    def load(self, worker: int) -> int:
+        """How many files ``worker`` was given that have not ended."""
+        return self._crew.load(worker)

@@ -180,7 +180,6 @@ class Team(Dealer):
             begin.pass_id, batch=begin.batch, saved=saved, facts=facts, beyond=begin.beyond,
             buckets=begin.buckets, world=1 if self.dynamic else self.world,
         )  # fmt: skip
-        self._read(None)
         self._read(reading)
         for each in self.members:
             each.restart()

@@ -1,9 +1,11 @@
 """Which generator runs, and what is sent when (docs/order.md, "Credit", rule 3).
 
-One generator runs until its credit is used, it reaches a stop, or it ends; then the one that the merge wants earliest.
-Sending never blocks: a sample without credit is kept in hand. Between samples, about every millisecond, messages are
-looked for. Samples are sent when a chunk is full, when the merge waits for them, and after about 20 ms: also while the
-generator computes or waits for something, because then another thread has the lock of the runner (:mod:`.late`).
+One generator runs until its credit is used, it reaches a stop, or it ends; then another one (:mod:`.choice`). Where
+several jobs read, its stint ends also when the merge of another job waits for something here: at once if its own merge
+does not wait for it, else after about 20 ms. Sending never blocks: a sample without credit is kept in hand. Between
+samples, about every millisecond, messages are looked for. Samples are sent when a chunk is full, when the merge waits
+for them, and after about 20 ms: also while the generator computes or waits for something, because then another thread
+has the lock of the runner (:mod:`.late`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,17 +24,18 @@ from pydp2.inputs.columns import frame_count
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Link
 from pydp2.protocol.ranges import Assignment, ints
-from pydp2.protocol.seat import ATTEMPT, ORDINAL, PASS, RUNNING, SINCE, Seat
+from pydp2.protocol.seat import ATTEMPT, FILE, ORDINAL, RUNNING, SINCE, Seat
 from pydp2.providers.running import Running
 from pydp2.providers.where import place, raised
 from pydp2.transport import Line, buffers
 from pydp2.worker.builder import MAX_BLOCKED, Builder, Packed
+from pydp2.worker.choice import Tasks
 from pydp2.worker.surroundings import Surroundings
 from pydp2.worker.task import Task
 
 _POLL = 0.001
 FLUSH = 0.020
-"""Seconds that a sample waits at most for others to be sent with."""
+"""Seconds that a sample waits at most for others to be sent with, and a job for another."""
 _SLOW = 0.005  # a sample that took this long is not kept waiting for the next
 
 
@@ -46,7 +49,7 @@ def _released(lock: threading.Lock) -> Iterator[None]:
 
 
 class Runner:
-    """The loop of a worker that is ready. ``ahead``: how many files not yet bound may be open at the same time."""
+    """The loop of a worker that is ready. ``ahead``: how many files not yet bound a reading may have open here."""
 
     def __init__(
         self,
@@ -67,16 +70,13 @@ class Runner:
         self._files = files
         self._seat = seat
         self._surroundings = surroundings
-        self._ahead = ahead
         self._timed = timed
         self._lock = threading.Lock()  # held but for the user's code: everything here is its
         self._checksums = frame_count(running.declaration.slots) + 1
         self._builder = Builder(
             running.declaration, lambda error, task, y: place(error, files[task.file], y), lenient=lenient
         )
-        self._pass = -1
-        self._seed = 0
-        self._tasks: dict[int, Task] = {}
+        self._tasks = Tasks(ahead)
         self._blocked: list[list[int]] = []
         self._busy = 0.0
         self._idle = 0.0
@@ -104,7 +104,7 @@ class Runner:
             self._receive(0)
             if self._quit:
                 return
-            task = self._choose()
+            task = self._tasks.choose(self._report)
             if task is None:
                 self._flush()
                 began = time.perf_counter()
@@ -130,57 +130,42 @@ class Runner:
 
     def _obey(self, message: m.Message, body: Sequence[memoryview]) -> None:
         match message:
-            case m.BeginReading(pass_id, seed):
-                self._forget()
-                self._pass, self._seed = pass_id, seed
-            case m.Assign(pass_id, items) if pass_id == self._pass:
+            case m.BeginReading(reading, pass_id, seed):
+                self._tasks.begin(reading, pass_id, seed)
+            case m.Assign(reading, items):
                 recalled = [np.frombuffer(frame, np.int64) for frame in buffers(body)]
                 for item in items:
                     given = Assignment.from_wire(item)
                     ordinals = recalled[given.frame - 1] if given.frame else None
-                    self._tasks[given.file] = Task.of(given, self._checksums, ordinals)
-            case m.Grant(pass_id, items) if pass_id == self._pass:
+                    self._tasks.add(reading, Task.of(given, self._checksums, ordinals))
+            case m.Grant(items):
                 for item in items:
-                    file, attempt, limit, pause, bound = ints("Grant", item, 5)
-                    task = self._tasks.get(file)
-                    if task is not None and task.attempt == attempt:
+                    attempt, limit, pause, bound = ints("Grant", item, 4)
+                    task = self._tasks.get(attempt)
+                    if task is not None:
                         task.limit, task.pause, task.bound = limit, pause, bool(bound)
                         task.reported = False
-            case m.Want(pass_id, file) if pass_id == self._pass:
-                wanted = self._tasks.get(file)
+            case m.Want(attempt):
+                wanted = self._tasks.get(attempt)
                 if wanted is not None:
                     wanted.wanted = True
                 if wanted is None or self._builder.holds(wanted):
                     self._flush()  # of a file that has ended, the last samples may still be here
-            case m.EndReading(pass_id) if pass_id == self._pass:
-                self._forget()
+            case m.EndReading(reading):
+                self._flush()  # others may have something there
+                self._forget(self._tasks.end(reading))
             case m.Quit():
-                self._forget()
+                self._builder.cut()
+                self._blocked.clear()
+                self._forget(self._tasks.end_all())
                 self._quit = True
 
-    def _forget(self) -> None:
-        """Drop every file of the pass."""
-        self._builder.cut()
-        self._blocked.clear()
-        for task in self._tasks.values():
+    def _forget(self, tasks: Iterable[Task]) -> None:
+        """Nobody wants them any more."""
+        for task in tasks:
             self._close(task)
-        self._tasks.clear()
 
     # -- one file --------------------------------------------------------------------------------------------------
-    def _choose(self) -> Task | None:
-        """The task that the merge wants earliest among those that can go on."""
-        best: Task | None = None
-        ahead = sum(1 for task in self._tasks.values() if task.started and not task.bound)
-        for task in self._tasks.values():
-            if best is not None and task.position > best.position:
-                continue
-            if task.waits is not None:
-                self._report(task)
-                continue
-            if task.started or task.bound or ahead < self._ahead:
-                best = task
-        return best
-
     def _report(self, task: Task) -> None:
         """Tell the server, with the next chunk, that ``task`` waits and for what."""
         need = task.waits
@@ -192,14 +177,20 @@ class Runner:
     def _open(self, task: Task) -> None:
         filename = self._files[task.file]
         with _released(self._lock):
-            opened = self._running.open(filename, file_index=task.file, seed=self._seed, pass_id=self._pass)
+            opened = self._running.open(filename, file_index=task.file, seed=task.seed, pass_id=task.pass_id)
         task.iterator, task.context, task.close = opened.iterator, opened.context, opened.close
+
+    def _turn_to(self, task: Task) -> None:
+        """From here on it is ``task`` whose code runs. Two of them may read the same file, for two jobs."""
+        row = self._seat.row
+        if row[ATTEMPT] != task.attempt or row[FILE] != task.file:
+            self._surroundings.turn_to(task.file)
+            row[ATTEMPT] = task.attempt
 
     def _work(self, task: Task) -> None:
         """Draw samples from ``task`` until it waits, ends, or something else is due."""
         row = self._seat.row
-        self._surroundings.turn_to(task.file)
-        row[ATTEMPT], row[PASS] = task.attempt, self._pass
+        self._turn_to(task)
         if not task.started:
             self._open(task)
         self._running.activate(task.context)
@@ -207,7 +198,7 @@ class Runner:
         iterator, timed, edge = task.iterator, self._timed, task.edge
         release, acquire = self._lock.release, self._lock.acquire
         assert iterator is not None
-        polled = clock()
+        polled = began = clock()
         while not task.done:
             row[ORDINAL] = task.y
             if timed:
@@ -258,16 +249,18 @@ class Runner:
             if now - polled > _POLL:
                 polled = now
                 self._receive(0)
-                if self._quit or self._tasks.get(task.file) is not task:
+                if self._quit or self._tasks.get(task.attempt) is not task:
                     return
                 edge = task.edge
+                if (not task.wanted or now - began > FLUSH) and self._tasks.waiting_beside(task):
+                    break
         row[RUNNING] = 0
         self._report(task)
         if task.done:
             self._finish(task)
 
     def _finish(self, task: Task) -> None:
-        self._tasks.pop(task.file, None)
+        self._tasks.remove(task)
         self._surroundings.let_out()  # before the end of the file is told: the trainer may close the service on it
         if self._builder.full or not self._tasks or task.wanted:
             self._flush()
@@ -276,7 +269,7 @@ class Runner:
     def _close(self, task: Task) -> None:
         if task.close is None:
             return
-        self._surroundings.turn_to(task.file)
+        self._turn_to(task)
         try:
             with _released(self._lock):
                 task.close()
@@ -316,9 +309,9 @@ class Runner:
             if packed.weights is not None:
                 frames.append(np.array(packed.weights, np.int64))
         busy, idle = int(self._busy * 1e6), int(self._idle * 1e6)
-        self.send(m.Chunk(self._pass, rows, parts, blocked, busy, idle), frames)
+        self.send(m.Chunk(rows, parts, blocked, busy, idle), frames)
         if packed is not None:
             for part in packed.parts:
-                task = self._tasks.get(part.file)
+                task = self._tasks.get(part.attempt)
                 if task is not None:
                     task.wanted = False

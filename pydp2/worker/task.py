@@ -57,7 +57,10 @@ class Task:
     done: bool = False
     changed: bool = False  # it did not repeat itself, which the next part tells
     reported: bool = False  # the server knows that it waits
-    wanted: bool = False  # the merge waits for it
+    wanted: bool = False  # a merge waits for it
+    reading: int = 0  # for which it runs
+    pass_id: int = 0
+    seed: int = 0
 
     @classmethod
     def of(cls, a: Assignment, checksums: int, recalled: npt.NDArray[np.int64] | None = None) -> Task:

@@ -71,12 +71,13 @@ def test_a_file_that_will_not_be_complete_gives_its_room_back() -> None:
     assert cache.bytes == COST
 
 
-def test_pd_46_a_pass_that_is_left_keeps_whole_files_and_forgets_parts() -> None:
+def test_pd_46_what_will_not_be_complete_is_forgotten_and_whole_files_are_kept() -> None:
     cache: PassCache[Samples] = PassCache(1000)
     cache.offer(0, samples(2))
     cache.complete(0)
     cache.offer(1, samples(2))
-    cache.abandon()
+    cache.drop(0)
+    cache.drop(1)
     assert (cache.has(0), cache.has(1), cache.bytes) == (True, False, 2 * COST)
     whole = samples(3)
     cache.offer(1, whole)
@@ -94,9 +95,7 @@ def test_a_file_that_is_there_is_not_taken_twice() -> None:
     assert len(cache.runs(0)) == 1
 
 
-moves = st.lists(
-    st.tuples(st.sampled_from(["offer", "complete", "drop", "abandon"]), st.integers(0, 4), st.integers(0, 5))
-)
+moves = st.lists(st.tuples(st.sampled_from(["offer", "complete", "drop"]), st.integers(0, 4), st.integers(0, 5)))
 
 
 @given(st.integers(0, 2000), moves)
@@ -115,14 +114,12 @@ def test_it_never_holds_more_than_its_limit_and_counts_what_it_holds(
             if cache.has(file) and not had:
                 assert sum(s.hi - s.lo for s in cache.runs(file)) == parts.get(file, 0)
             parts.pop(file, None)
-        elif what == "drop":
+        else:
             cache.drop(file)
             parts.pop(file, None)
-        else:
-            cache.abandon()
-            parts.clear()
         if cache.full:
             parts.clear()
         assert cache.bytes <= limit
-    cache.abandon()
+    for file in range(5):
+        cache.drop(file)
     assert cache.bytes == COST * sum(s.hi - s.lo for file in range(5) if cache.has(file) for s in cache.runs(file))

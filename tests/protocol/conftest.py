@@ -65,14 +65,13 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Hello(1, 2, 4711),
     m.Declared(DECLARATION, "0123456789abcdef", ["a warning"]),
     m.Broken(ERROR),
-    m.BeginReading(3, 2**64 - 1),
+    m.BeginReading(5, 3, 2**64 - 1),
     m.Assign(3, [Assignment(7, 1, 2, 100, 5000, 70000, 1 << 62, True, [123456789]).to_wire()]),
-    m.Grant(3, [[7, 1, 90000, 1 << 62, 1]]),
-    m.Want(3, 7),
+    m.Grant([[1, 90000, 1 << 62, 1]]),
+    m.Want(1),
     m.EndReading(3),
     m.Quit(),
     m.Chunk(
-        3,
         4,
         [
             Part(7, 1, 100, 4, 3, OPEN, [1234567890123], [[101, "pixel", "expected 2 numbers, got 3"]], {}).to_wire(),

@@ -76,7 +76,7 @@ def a_chunk(rows: int = 6) -> list[bytes]:
         Part(8, 0, 0, 2, 2, ENDED, [5], [], {}),
         Part(9, 0, 4, 0, 0, RAISED, [5], [], {"kind": "ProviderError", "message": "no", "builtin": "KeyError"}),
     ]
-    chunk = m.Chunk(3, rows, [part.to_wire() for part in parts], [[7, 1, 105, 640]], 1, 2)
+    chunk = m.Chunk(rows, [part.to_wire() for part in parts], [[7, 1, 105, 640]], 1, 2)
     weights = np.arange(rows, dtype=np.int64)
     return [m.encode(chunk), *(frame.tobytes() for frame in columns.frames()), weights.tobytes()]
 

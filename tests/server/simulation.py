@@ -29,6 +29,7 @@ from pydp2.protocol.ranges import HOLE_COST, SAMPLE_COST
 from pydp2.protocol.seat import FILE, Seat
 from pydp2.server.actions import Fatal, Log, Loss, Send, Spawn, WorkerGone, WorkerReady
 from pydp2.server.chunks import ranges
+from pydp2.server.claims import Claims
 from pydp2.server.coordinator import Coordinator
 from pydp2.server.job import Broke, Group, Job, Over, Ready
 from pydp2.server.reading import Reading
@@ -102,7 +103,7 @@ class Worker(Runner):
         self.inbox: deque[list[Any]] = deque()
         self.fuel = 0
         self.idle = False
-        self.killed_while: tuple[int, int, int, int] | None = None
+        self.killed_while: tuple[int, int, int] | None = None
         self.row = array("q", bytes(64))
         link = worker_link(Role.WORKER)
         link.state = State.READY
@@ -118,14 +119,14 @@ class Worker(Runner):
         )
 
     def close(self) -> None:
-        self._forget()
+        self._forget(self._tasks.end_all())
 
     @property
     def open(self) -> int:
         """Its generators of the pass that is read now."""
         if any(isinstance(m.decode(message)[0], m.EndReading) for message in self.inbox):
             return 0
-        return sum(task.started for task in self._tasks.values())
+        return sum(task.started for task in self._tasks)
 
     def die(self) -> None:
         self.wire.dead = True
@@ -185,7 +186,7 @@ class World:
         largest = max((item.values for s in case.files for item in s.items if isinstance(item, Sample)), default=0)
         self.largest = sample_bytes(largest) + SAMPLE_COST
         self.declaration = self.provider(None).declaration
-        self.cache: PassCache[Any] | None = None if case.cache_limit is None else PassCache(case.cache_limit)
+        self.cache = None if case.cache_limit is None else Claims(PassCache(case.cache_limit))
         self.job = self._new_job()
 
     def _new_job(self) -> Job:
@@ -250,14 +251,12 @@ class World:
         files = range(len(self.names))
         outcome = Outcome(pass_id, cached=frozenset(f for f in files if self.cache is not None and self.cache.has(f)))
         self.outcomes.append(outcome)
-        self._do(self.coordinator.read(None))
         if self.case.plan.buckets is not None:
             self.buckets = {**self.buckets, "group": self.case.plan.buckets.group}
         self.points = [(None, {}, 0, dict(self.buckets))]
         outcome.bounds = tuple(self.buckets["bounds"]) if "bounds" in self.buckets else None
         self.credit = self.random.randint(1, 3)
-        reading = self.job.begin(pass_id, buckets=self.buckets)
-        self._do(self.coordinator.read(reading))
+        reading = self._begin(self.job.begin(pass_id, buckets=self.buckets))
         self.delivered = 0
         self._rounds(outcome)
         while not outcome.whole:
@@ -266,8 +265,7 @@ class World:
                 raise Stuck(f"no end after {STEPS} steps")
             if self.leaves and self.random.random() < 0.002:
                 self.leaves -= 1
-                self.job.leave()
-                self._do(self.coordinator.read(None))
+                self._leave()
                 if self.random.random() < 0.5:
                     return pass_id + 1
                 self.job = self._new_job()  # another trainer: its passes have the same numbers again
@@ -289,14 +287,21 @@ class World:
         del self.points[batch + 1 :], outcome.batches[batch:], outcome.pool_weights[batch:]
         if point is not None:
             point = Saved.from_wire(point.to_wire(), point.pool, len(self.case.files))
-        self.job.leave()
-        self._do(self.coordinator.read(None))
+        self._leave()
         self.job = self._new_job()
         self.credit = self.random.randint(1, 3)
         reading = self.job.begin(outcome.pass_id, batch=batch, saved=point, facts=facts, buckets=self.buckets)
-        self._do(self.coordinator.read(reading))
         self.delivered = 0
+        return self._begin(reading)
+
+    def _begin(self, reading: Reading) -> Reading:
+        self.reading = reading
+        self.coordinator.begin(reading)
         return reading
+
+    def _leave(self) -> None:
+        self.job.leave()
+        self._do(self.coordinator.end(self.reading))
 
     def _event(self) -> None:
         """One thing happens."""
@@ -355,13 +360,11 @@ class World:
     def _chunk(self, number: int, frames: list[bytes]) -> None:
         message, body = m.decode(frames)
         assert isinstance(message, m.Chunk)
-        reading = self.coordinator.reading
-        if reading is None or reading.pass_id != message.pass_id:
-            return
-        for part, run in ranges(message, [memoryview(f) for f in body], self.declaration, reading.recalled):
-            reading.commit(number, part, run)
+        coordinator = self.coordinator
+        for part, run in ranges(message, [memoryview(f) for f in body], self.declaration, coordinator.recalled):
+            coordinator.commit(number, part, run)
         for item in message.blocked:
-            reading.blocked(number, *item)
+            coordinator.blocked(number, *item)
 
     def _rounds(self, outcome: Outcome) -> None:
         self._do(self.coordinator.dispatch())
@@ -387,7 +390,7 @@ class World:
                     outcome.error = error
                     outcome.whole = True
         if outcome.whole:
-            self._do(self.coordinator.read(None))
+            self._leave()
         self._do(self.coordinator.dispatch())
 
     def _keep(self, cut: Cut, point: Saved | None, facts: list[list[Any]], padding: int) -> None:

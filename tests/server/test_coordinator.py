@@ -33,8 +33,8 @@ def ready(coordinator: Coordinator, *workers: int) -> None:
         assert coordinator.handle(WorkerReady(worker, SAME)) == []
 
 
-def assign(worker: int, *items: Assignment, pass_id: int = 0) -> Send:
-    return Send(worker, Assign(pass_id, [item.to_wire() for item in items]))
+def assign(worker: int, *items: Assignment, reading: int = 1) -> Send:
+    return Send(worker, Assign(reading, [item.to_wire() for item in items]))
 
 
 def chunk(file: int, attempt: int, first: int, rows: int, state: int = OPEN) -> tuple[Part, Run | None]:
@@ -60,57 +60,59 @@ def test_one_worker_more_than_asked_for_is_started_and_stands_by(two: Coordinato
 def test_whoever_is_ready_first_works() -> None:
     coordinator = Coordinator(2)
     coordinator.start()
-    coordinator.read(pass_over(4))
+    coordinator.begin(pass_over(4))
     ready(coordinator, 2)
     assert coordinator.active == [2]
     assert coordinator.expecting == 1
-    assert coordinator.dispatch()[0] == Send(2, BeginReading(0, 5))
+    assert coordinator.dispatch()[0] == Send(2, BeginReading(1, 0, 5))
     ready(coordinator, 0, 1)
     assert sorted(coordinator.active) == [0, 2]
 
 
 def test_a_worker_lost_with_a_file_half_sent_is_replaced_by_the_reserve_at_once(two: Coordinator) -> None:
     reading = pass_over(1)
-    two.read(reading)
+    two.begin(reading)
     assert two.dispatch() == [
-        Send(0, BeginReading(0, 5)), Send(1, BeginReading(0, 5)),
+        Send(0, BeginReading(1, 0, 5)), Send(1, BeginReading(1, 0, 5)),
         assign(0, Assignment(0, 1, 0, 0, 0, 2000, NO_PAUSE, True, [])),
     ]  # fmt: skip
     reading.commit(0, *chunk(0, 1, 0, 3))
-    gone = two.handle(WorkerGone(0, (0, 0, 1, 5), "was killed by SIGKILL"))
+    gone = two.handle(WorkerGone(0, (0, 1, 5), "was killed by SIGKILL"))
     assert [type(action) for action in gone] == [Log, Spawn]
     assert gone[1] == Spawn(3, 3)
     assert two.active == [1, 2]
     assert two.lost == 1
     assert two.dispatch() == [
-        Send(2, BeginReading(0, 5)),
+        Send(2, BeginReading(1, 0, 5)),
         assign(1, Assignment(0, 2, 0, 3, 300, 2000, 5, True, [3])),
     ]  # fmt: skip
 
 
 def test_at_the_last_file_of_a_pass_nothing_more_is_handed_out(two: Coordinator) -> None:
     reading = pass_over(1)
-    two.read(reading)
+    two.begin(reading)
     two.dispatch()
     reading.commit(0, *chunk(0, 1, 0, 3, ENDED))
     assert two.dispatch() == []
-    assert two.read(None) == [Send(0, EndReading(0)), Send(1, EndReading(0))]
+    assert two.end(reading) == [Send(0, EndReading(1)), Send(1, EndReading(1))]
     assert two.dispatch() == []
 
 
 def test_output_of_an_earlier_reading_never_passes_for_that_of_the_present_one(two: Coordinator) -> None:
     """Another trainer begins its own pass 0: the same pass, file and worker, but not the same attempt."""
-    two.read(pass_over(1))
+    first = pass_over(1)
+    two.begin(first)
     two.dispatch()
     late = chunk(0, 1, 0, 3)
-    two.read(None)
+    two.end(first)
     again = pass_over(1)
-    two.read(again)
+    two.begin(again)
     two.dispatch()
-    again.commit(0, *late)
-    again.blocked(0, 0, 1, 3, 77)
+    for each in (two, again):
+        each.commit(0, *late)
+        each.blocked(0, 0, 1, 3, 77)
     assert again.entries[0].committed == 0
-    two.handle(WorkerGone(0, (0, 0, 1, 3), "was killed"))
+    two.handle(WorkerGone(0, (0, 1, 3), "was killed"))
     assert again.entries[0].deaths == {}
 
 
@@ -142,7 +144,7 @@ def test_workers_lost_before_they_were_ready_are_replaced_a_few_times(two: Coord
 
 
 def test_the_reserve_that_is_lost_is_no_loss_to_the_pass(two: Coordinator) -> None:
-    two.read(pass_over(4))
+    two.begin(pass_over(4))
     two.dispatch()
     assert two.handle(WorkerGone(2, None, "was killed")) == [Spawn(3, 3)]
     assert two.lost == 0
@@ -150,7 +152,7 @@ def test_the_reserve_that_is_lost_is_no_loss_to_the_pass(two: Coordinator) -> No
 
 
 def test_with_every_worker_lost_the_files_wait_for_the_next_that_is_ready(two: Coordinator) -> None:
-    two.read(pass_over(2))
+    two.begin(pass_over(2))
     two.dispatch()
     for worker in (0, 1, 2):
         two.handle(WorkerGone(worker, None, "was killed"))

@@ -89,9 +89,8 @@ class Worker:
     """A worker that is ready: messages that it has not read, its files, and what it sent and nobody has read."""
 
     inbox: deque[Any] = field(default_factory=deque)
-    pass_id: int = -1
     tasks: dict[int, Task] = field(default_factory=dict)
-    wire: deque[tuple[int, Any]] = field(default_factory=deque)
+    wire: deque[Any] = field(default_factory=deque)
 
 
 class Service(RuleBasedStateMachine):
@@ -124,7 +123,7 @@ class Service(RuleBasedStateMachine):
         self.coordinator = Coordinator(self.count)
         self.workers: dict[int, Worker] = {}
         self.starting: list[int] = []
-        self.late: deque[tuple[int, int, Any]] = deque()
+        self.late: deque[tuple[int, Any]] = deque()
         self._do(self.coordinator.start())
         self._begin_pass()
 
@@ -142,7 +141,7 @@ class Service(RuleBasedStateMachine):
         self.merge = Merge(plan, self.reading, order)
         self.taken: list[tuple[int, int]] = []
         self.over = self.failed = False
-        self._do(self.coordinator.read(self.reading))
+        self.coordinator.begin(self.reading)
 
     def _do(self, actions: list[Any]) -> None:
         for action in actions:
@@ -165,8 +164,7 @@ class Service(RuleBasedStateMachine):
 
     @rule()
     def dispatch(self) -> None:
-        if not self.over:
-            self._do(self.coordinator.dispatch())
+        self._do(self.coordinator.dispatch())
 
     @rule()
     def settle(self) -> None:
@@ -195,21 +193,18 @@ class Service(RuleBasedStateMachine):
 
     def _obey(self, worker: Worker, message: Any) -> None:
         match message:
-            case BeginReading(pass_id, _):
-                worker.tasks.clear()
-                worker.pass_id = pass_id
-            case Assign(pass_id, items) if pass_id == worker.pass_id:
+            case Assign(_, items):
                 for item in items:
                     given = Assignment.from_wire(item)
                     worker.tasks[given.file] = Task(given, given.start, given.spent, given.limit, given.pause)
-            case Grant(pass_id, items) if pass_id == worker.pass_id:
-                for file, attempt, limit, pause, _ in items:
-                    task = worker.tasks.get(file)
-                    if task is not None and task.given.attempt == attempt:
-                        task.limit, task.pause, task.reported = limit, pause, False
-            case EndReading(pass_id) if pass_id == worker.pass_id:
+            case Grant(items):
+                for attempt, limit, pause, _ in items:
+                    for task in worker.tasks.values():
+                        if task.given.attempt == attempt:
+                            task.limit, task.pause, task.reported = limit, pause, False
+            case EndReading():
                 worker.tasks.clear()
-            case Want():
+            case BeginReading() | Want():
                 pass  # nothing is kept back here
 
     @precondition(lambda self: any(worker.tasks for worker in self.workers.values()))
@@ -255,15 +250,15 @@ class Service(RuleBasedStateMachine):
                 else {}
             )
             part = Part(number, task.given.attempt, first, task.y - first, len(sizes), state, [task.y], holes, error)
-            worker.wire.append((worker.pass_id, (part, run)))
+            worker.wire.append((part, run))
         if dies:
-            running = worker.pass_id, number, task.given.attempt, task.y
+            running = number, task.given.attempt, task.y
             self._bury(who, running, self.arrives)
         elif ended:
             del worker.tasks[number]
         elif waits is not None and not task.reported:
             task.reported = True
-            worker.wire.append((worker.pass_id, [number, task.given.attempt, task.y, waits]))
+            worker.wire.append([number, task.given.attempt, task.y, waits])
 
     @precondition(lambda self: any(worker.wire for worker in self.workers.values()))
     @rule(which=st.integers(0, 9), count=st.integers(1, 9))
@@ -271,15 +266,13 @@ class Service(RuleBasedStateMachine):
         able = [number for number, worker in self.workers.items() if worker.wire]
         number = able[which % len(able)]
         for _ in range(min(count, len(self.workers[number].wire))):
-            self._deliver(number, *self.workers[number].wire.popleft())
+            self._deliver(number, self.workers[number].wire.popleft())
 
-    def _deliver(self, number: int, pass_id: int, what: Any) -> None:
-        if self.coordinator.reading is not self.reading or pass_id != self.pass_id or self.over:
-            return
+    def _deliver(self, number: int, what: Any) -> None:
         if isinstance(what, tuple):
-            self.reading.commit(number, *what)
+            self.coordinator.commit(number, *what)
         else:
-            self.reading.blocked(number, *what)
+            self.coordinator.blocked(number, *what)
 
     @precondition(lambda self: self.workers)
     @rule(which=st.integers(0, 9), blame=st.integers(0, 9), first=st.sampled_from([0, 0, 1, 2, 9]))
@@ -291,14 +284,14 @@ class Service(RuleBasedStateMachine):
         if self.skip and blame < len(worker.tasks):
             task = worker.tasks[sorted(worker.tasks)[blame]]
             if task.y < min(self.files[task.given.file].count, task.pause):
-                running = (worker.pass_id, task.given.file, task.given.attempt, task.y)
+                running = (task.given.file, task.given.attempt, task.y)
         self._bury(number, running, first)
 
-    def _bury(self, number: int, running: tuple[int, int, int, int] | None, first: int) -> None:
+    def _bury(self, number: int, running: tuple[int, int, int] | None, first: int) -> None:
         worker = self.workers.pop(number)
         for _ in range(min(first, len(worker.wire))):
-            self._deliver(number, *worker.wire.popleft())
-        self.late.extend((number, pass_id, what) for pass_id, what in worker.wire)
+            self._deliver(number, worker.wire.popleft())
+        self.late.extend((number, what) for what in worker.wire)
         self._do(self.coordinator.handle(WorkerGone(number, running, "was killed", False)))
 
     @precondition(lambda self: self.late)
@@ -325,12 +318,13 @@ class Service(RuleBasedStateMachine):
                 self.over, self.failed = True, isinstance(front, Failure)
                 assert self.failed or front is END
                 self._compare()
-                self._do(self.coordinator.read(None))
+                self._do(self.coordinator.end(self.reading))
 
     @rule(rare=st.integers(0, 15))
     def leave(self, rare: int) -> None:
         """The trainer leaves the pass, or has its end; the next begins."""
         if rare == 15 or self.over:
+            self._do(self.coordinator.end(self.reading))
             self.pass_id += 1
             self._begin_pass()
 
@@ -403,7 +397,7 @@ class Service(RuleBasedStateMachine):
             self.send_all(100)
             for number, worker in self.workers.items():
                 while worker.wire:
-                    self._deliver(number, *worker.wire.popleft())
+                    self._deliver(number, worker.wire.popleft())
             self.take(1000)
         assert self.over, f"stuck after {len(self.taken)} samples: {self.reading.entries}"
 

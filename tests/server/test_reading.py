@@ -14,6 +14,7 @@ from pydp2.order import END, WAIT, Failure, Run
 from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
 from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Assignment, Part
 from pydp2.server.actions import Action, Log, Loss, Send
+from pydp2.server.claims import Claims
 from pydp2.server.ledger import NO_PAUSE
 from pydp2.server.reading import Reading
 
@@ -40,7 +41,7 @@ def assigned(actions: list[Action]) -> dict[int, list[Assignment]]:
 
 
 def grants(actions: list[Action]) -> list[list[int]]:
-    """[worker, file, attempt, limit, pause, bound] of every grant."""
+    """[worker, attempt, limit, pause, bound] of every grant. Attempts are numbered as files are given out."""
     return [
         [a.worker, *item]
         for a in actions
@@ -76,7 +77,7 @@ def test_files_are_handed_out_in_the_order_of_the_merge_and_bound_ones_with_thei
     made.join(1)
     made.join(2)
     actions = made.dispatch()
-    assert actions[:2] == [Send(1, BeginReading(4, 9)), Send(2, BeginReading(4, 9))]
+    assert actions[:2] == [Send(1, BeginReading(0, 4, 9)), Send(2, BeginReading(0, 4, 9))]
     given = assigned(actions)
     assert sorted(a.file for each in given.values() for a in each) == [0, 1, 2, 3, 4, 5]
     assert [(a.file, a.position, a.bound, a.limit) for a in given[1]] == [
@@ -131,7 +132,7 @@ def test_a_worker_is_told_when_one_of_its_files_is_bound() -> None:
     send(made, 1, 0, 0, 0, state=ENDED)
     made.finish(0)
     made.bind(2)
-    assert [1, 2, 3, 1000, NO_PAUSE, 1] in grants(made.dispatch())
+    assert [1, 3, 1000, NO_PAUSE, 1] in grants(made.dispatch())
 
 
 def test_the_merge_that_waits_is_said_once_until_something_came() -> None:
@@ -141,11 +142,11 @@ def test_the_merge_that_waits_is_said_once_until_something_came() -> None:
     assert made.front(0) is WAIT
     made.want(0)
     made.want(0)
-    assert [a for a in made.dispatch() if isinstance(a, Send)] == [Send(1, Want(4, 0))]
+    assert [a for a in made.dispatch() if isinstance(a, Send)] == [Send(1, Want(1))]
     send(made, 1, 0, 0, 1)
     merge(made, 0)
     made.want(0)
-    assert Send(1, Want(4, 0)) in made.dispatch()
+    assert Send(1, Want(1)) in made.dispatch()
 
 
 def test_what_is_merged_is_granted_again_in_steps_worth_a_message() -> None:
@@ -156,7 +157,7 @@ def test_what_is_merged_is_granted_again_in_steps_worth_a_message() -> None:
     made.take(0, 2)
     assert grants(made.dispatch()) == []
     made.take(0, 6)
-    assert grants(made.dispatch()) == [[1, 0, 1, 2800, NO_PAUSE, 1]]
+    assert grants(made.dispatch()) == [[1, 1, 2800, NO_PAUSE, 1]]
 
 
 def test_one_sample_exceeds_the_share_only_if_the_merge_waits_for_it_and_nothing_else_of_it_is_there() -> None:
@@ -167,11 +168,11 @@ def test_one_sample_exceeds_the_share_only_if_the_merge_waits_for_it_and_nothing
     made.blocked(1, 0, made.entries[0].attempt, 9, need=5000)
     assert grants(made.dispatch()) == []  # the merge is elsewhere
     made.take(0, 8)
-    assert all(limit <= 1800 for _, file, _, limit, *_ in grants(made.dispatch()) if file == 0)
+    assert all(limit <= 1800 for _, attempt, limit, *_ in grants(made.dispatch()) if attempt == 1)
     made.take(0, 1)
     made.blocked(1, 0, made.entries[0].attempt, 9, need=5000)
     made.want(0)
-    assert [1, 0, 1, 5900, NO_PAUSE, 1] in grants(made.dispatch())
+    assert [1, 1, 5900, NO_PAUSE, 1] in grants(made.dispatch())
     assert made.credit.used <= 4000 + 5000
 
 
@@ -185,7 +186,7 @@ def test_dropped_samples_count_against_the_credit_of_their_file() -> None:
     assert grants(made.dispatch()) == []
     assert made.front(0) is WAIT  # the merge passes them
     assert made.losses.dropped == 5
-    assert grants(made.dispatch()) == [[1, 0, 1, 5 * HOLE_COST + 2000, NO_PAUSE, 1]]
+    assert grants(made.dispatch()) == [[1, 1, 5 * HOLE_COST + 2000, NO_PAUSE, 1]]
 
 
 def test_where_the_merge_stands_and_how_many_were_dropped_before_it_agree() -> None:
@@ -236,7 +237,7 @@ def test_at_the_start_no_lane_runs_ahead_before_all_of_a_worker_have_their_first
     assert made.dispatch() == []
     send(made, 1, 1, 0, 5)
     made.blocked(1, 1, 2, 5, need=0)
-    assert [(file, pause) for _, file, _, _, pause, _ in grants(made.dispatch())] == [(0, NO_PAUSE), (1, NO_PAUSE)]
+    assert [(attempt, pause) for _, attempt, _, pause, _ in grants(made.dispatch())] == [(1, NO_PAUSE), (2, NO_PAUSE)]
 
 
 @pytest.mark.parametrize("how", ["ends", "lacks credit", "is wanted"])
@@ -252,7 +253,7 @@ def test_a_lane_held_at_the_start_goes_on_when_the_other(how: str) -> None:
         made.blocked(1, 1, 2, 0, need=20_000)
     else:
         made.want(0)
-    assert (0, NO_PAUSE) in [(file, pause) for _, file, _, _, pause, _ in grants(made.dispatch())]
+    assert (1, NO_PAUSE) in [(attempt, pause) for _, attempt, _, pause, _ in grants(made.dispatch())]
 
 
 def test_a_lost_worker_s_file_runs_again_from_what_is_committed_and_its_late_output_is_dropped() -> None:
@@ -260,7 +261,7 @@ def test_a_lost_worker_s_file_runs_again_from_what_is_committed_and_its_late_out
     made.join(1)
     made.dispatch()
     send(made, 1, 0, 0, 4)
-    made.lose(1, (4, 0, 1, 6), "was killed")
+    made.lose(1, (0, 1, 6), "was killed")
     send(made, 1, 0, 4, 2, attempt=1)  # had been on its way
     made.blocked(1, 0, 1, 6, need=9999)
     made.join(2)
@@ -280,7 +281,7 @@ def test_only_the_file_that_was_running_is_condemned_and_after_three_deaths_at_t
             assert {a.pause for a in assigned(made.dispatch())[worker] if a.file == 1} == {7}
         else:
             made.dispatch()
-        made.lose(worker, (4, 1, made.entries[1].attempt, 7), "was killed by SIGSEGV")
+        made.lose(worker, (1, made.entries[1].attempt, 7), "was killed by SIGSEGV")
     assert made.front(0) is WAIT
     found = made.front(1)
     assert isinstance(found, Failure)
@@ -290,8 +291,8 @@ def test_only_the_file_that_was_running_is_condemned_and_after_three_deaths_at_t
     assert [a.file for a in assigned(made.dispatch())[9]] == [0]
 
 
-@pytest.mark.parametrize("running", [None, (3, 0, 1, 7), (4, 0, 99, 7), (4, 1, 1, 7)])
-def test_a_death_between_samples_or_in_another_pass_file_or_attempt_blames_nobody(running: Any) -> None:
+@pytest.mark.parametrize("running", [None, (0, 99, 7), (1, 1, 7)])
+def test_a_death_between_samples_or_in_another_file_or_attempt_blames_nobody(running: Any) -> None:
     made = reading(1, lanes=1)
     made.join(1)
     made.dispatch()
@@ -330,7 +331,7 @@ def test_what_the_merge_met_last_is_told_before_the_workers_are_told_to_end() ->
     made.finish(0)
     text = "file 0, sample 0, slot bits: bad"
     assert made.end() == [
-        Log(text, kind="dropped"), Loss(4, "0", 0, "bits", "bad", "dropped"), Send(1, EndReading(4))
+        Log(text, kind="dropped"), Loss(4, "0", 0, "bits", "bad", "dropped"), Send(1, EndReading(0))
     ]  # fmt: skip
     assert made.dispatch() == []
 
@@ -348,7 +349,7 @@ def test_late_output_of_a_file_that_the_merge_is_done_with_is_dropped() -> None:
 
 
 def test_pd_44_a_file_in_the_cache_needs_no_worker_and_no_credit() -> None:
-    cache: PassCache[Run] = PassCache(1 << 20)
+    cache = Claims(PassCache(1 << 20))
     first = reading(1, lanes=1, cache=cache)
     first.join(1)
     first.dispatch()
@@ -359,17 +360,17 @@ def test_pd_44_a_file_in_the_cache_needs_no_worker_and_no_credit() -> None:
     for _ in range(3):
         later = reading(1, lanes=1, cache=cache)
         later.join(1)
-        assert later.dispatch() == [Send(1, BeginReading(4, 9))]
+        assert later.dispatch() == [Send(1, BeginReading(0, 4, 9))]
         assert later.credit.used == 0
         assert merge(later, 0) == 5
         assert later.front(0) is END
 
 
 def test_a_file_that_was_skipped_is_read_again_in_the_next_pass() -> None:
-    cache: PassCache[Run] = PassCache(1 << 20)
+    cache = Claims(PassCache(1 << 20))
     made = reading(1, lanes=1, cache=cache, skip_errors=True)
     made.join(1)
     made.dispatch()
     send(made, 1, 0, 0, 2, state=RAISED, error=to_wire(Error("out of reach just now")))
     assert not cache.has(0)
-    assert cache.bytes == 0
+    assert cache.cache.bytes == 0

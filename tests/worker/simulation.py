@@ -99,7 +99,7 @@ class Ledger:
     def receive(self, packed: Packed) -> None:
         """As a chunk over the wire."""
         parts = [part.to_wire() for part in packed.parts]
-        chunk = m.Chunk(0, packed.columns.rows, parts, [[1 << 60] * 4] * MAX_BLOCKED, 1 << 60, 1 << 60)
+        chunk = m.Chunk(packed.columns.rows, parts, [[1 << 60] * 4] * MAX_BLOCKED, 1 << 60, 1 << 60)
         frames = [frame.tobytes() for frame in packed.columns.frames()] if packed.columns.rows else []
         if packed.weights is not None and packed.columns.rows:
             frames.append(b"".join(weight.to_bytes(8, "little") for weight in packed.weights))
@@ -190,14 +190,14 @@ def run_at_random(
 
 
 def fresh(file: int) -> Entry:
-    entry = Entry(file, file)
+    entry = Entry(file, file, attempt=file + 1)
     entry.worker = WORKER
     return entry
 
 
 def again(file: int, mark: tuple[int, list[int], int]) -> Entry:
     """The next attempt of ``file`` from ``mark`` on."""
-    entry = Entry(file, file, attempt=1, committed=mark[0], crcs=mark[1], spent=mark[2])
+    entry = Entry(file, file, attempt=file + 1001, committed=mark[0], crcs=mark[1], spent=mark[2])
     entry.worker = WORKER
     return entry
 

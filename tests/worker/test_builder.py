@@ -216,7 +216,7 @@ def headers(builder: Builder, blocked: int = MAX_BLOCKED) -> list[int]:
     sizes = []
     for packed in builder.cut():
         parts = [part.to_wire() for part in packed.parts]
-        sizes.append(len(m.encode(m.Chunk(big, big, parts, [[big] * 4] * blocked, big, big))))
+        sizes.append(len(m.encode(m.Chunk(big, parts, [[big] * 4] * blocked, big, big))))
     return sizes
 
 
@@ -255,7 +255,7 @@ def test_a_chunk_full_of_values_out_of_range_is_sent_as_several() -> None:
     parts = [part for packed in chunks for part in packed.parts]
     assert [part.first for part in parts] == [0, *np.cumsum([part.count for part in parts])[:-1].tolist()]
     assert [hole[0] for part in parts for hole in part.holes] == list(range(MAX_ROWS))
-    assert all(len(m.encode(m.Chunk(0, 0, [part.to_wire()], [], 0, 0))) <= m.HEADER_LIMIT for part in parts)
+    assert all(len(m.encode(m.Chunk(0, [part.to_wire()], [], 0, 0))) <= m.HEADER_LIMIT for part in parts)
 
 
 def test_good_rows_between_many_holes_stay_with_their_ordinals() -> None:
@@ -297,7 +297,7 @@ def test_the_fullest_chunk_that_a_runner_lets_come_about_fits() -> None:
 
 def test_room_for_parts_is_what_files_that_wait_leave() -> None:
     big = (1 << 62) - 1
-    empty = m.encode(m.Chunk(big, big, [], [[big] * 4] * MAX_BLOCKED, big, big))
+    empty = m.encode(m.Chunk(big, [], [[big] * 4] * MAX_BLOCKED, big, big))
     assert len(empty) + building._ROOM <= m.HEADER_LIMIT
     error = msgpack.packb({"kind": "ProviderError", "message": "x" * 24_000, "builtin": "x" * 40})
     assert building._HOLES_ROOM + len(error) + 80 <= building._ROOM

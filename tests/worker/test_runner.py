@@ -69,7 +69,7 @@ class Script:
         self.thread.start()
         self.ledger = Ledger(self.declared, [fresh(i) for i in range(files)])
         self.blocked: list[list[int]] = []
-        self.say(m.BeginReading(0, 1))
+        self.say(m.BeginReading(1, 0, 1))
 
     def _run(self) -> None:
         try:
@@ -83,7 +83,7 @@ class Script:
         self.hub.send(self._peer, [m.encode(message)])
 
     def assign(
-        self, *files: int, limit: int = ALL, pause: int = NO_PAUSE, bound: bool = True, pass_id: int = 0
+        self, *files: int, limit: int = ALL, pause: int = NO_PAUSE, bound: bool = True, reading: int = 1
     ) -> None:
         items = []
         for file in files:
@@ -92,12 +92,15 @@ class Script:
             items.append(
                 Assignment(file, entry.attempt, file, entry.committed, entry.spent, limit, pause, bound, entry.crcs)
             )
-        self.say(m.Assign(pass_id, [item.to_wire() for item in items]))
+        self.say(m.Assign(reading, [item.to_wire() for item in items]))
 
     def grant(self, file: int, limit: int = ALL, pause: int = NO_PAUSE, bound: bool = True) -> None:
         entry = self.ledger.entries[file]
         entry.limit = limit
-        self.say(m.Grant(0, [[file, entry.attempt, limit, pause, int(bound)]]))
+        self.say(m.Grant([[entry.attempt, limit, pause, int(bound)]]))
+
+    def want(self, file: int) -> None:
+        self.say(m.Want(self.ledger.entries[file].attempt))
 
     def _hear(self) -> tuple[m.Message, Sequence[memoryview]]:
         deadline = time.monotonic() + 10
@@ -202,11 +205,11 @@ def test_nothing_is_sent_beyond_the_limit_and_the_sample_in_hand_is_told(script:
     one = script(count(10))
     one.assign(0, limit=3 * COST + 5)
     one.until(lambda: bool(one.blocked))
-    assert one.blocked == [[0, 0, 3, COST]]
+    assert one.blocked == [[0, 1, 3, COST]]
     assert one.ledger.entries[0].spent == 3 * COST
     one.grant(0, 4 * COST)
     one.until(lambda: len(one.blocked) == 2)
-    assert one.blocked[-1] == [0, 0, 4, COST]
+    assert one.blocked[-1] == [0, 1, 4, COST]
     one.grant(0)
     one.until(lambda: one.ended(0))
     assert len(one.ledger.found[0].samples) == 10
@@ -218,7 +221,7 @@ def test_a_grant_too_small_for_the_sample_in_hand_is_answered_again(script: Call
     one.until(lambda: bool(one.blocked))
     one.grant(0, COST - 1)
     one.until(lambda: len(one.blocked) == 2)
-    assert one.blocked == [[0, 0, 0, COST], [0, 0, 0, COST]]
+    assert one.blocked == [[0, 1, 0, COST], [0, 1, 0, COST]]
     one.grant(0)
     one.until(lambda: one.ended(0))
 
@@ -227,11 +230,11 @@ def test_a_file_gives_way_at_its_pause_with_everything_before_it_sent(script: Ca
     one = script(count(10))
     one.assign(0, pause=4)
     one.until(lambda: bool(one.blocked))
-    assert one.blocked == [[0, 0, 4, 0]]
+    assert one.blocked == [[0, 1, 4, 0]]
     assert one.ledger.entries[0].committed == 4
     one.grant(0, pause=7)
     one.until(lambda: len(one.blocked) == 2)
-    assert one.blocked[1] == [0, 0, 7, 0]
+    assert one.blocked[1] == [0, 1, 7, 0]
     one.grant(0)
     one.until(lambda: one.ended(0))
 
@@ -282,8 +285,8 @@ def test_what_a_worker_has_is_sent_when_the_merge_wants_it(script: Callable[...,
 
     one = script(process)
     one.assign(0)
-    one.say(m.Want(0, 0))
-    one.say(m.Want(0, 3))  # it does not have that one; somebody else may by now
+    one.want(0)
+    one.want(3)  # it does not have that one; somebody else may by now
     go.release()
     one.until(lambda: one.ended(0))
     assert len(one.ledger.found[0].samples) == 1000
@@ -350,12 +353,12 @@ def test_leaving_a_pass_closes_its_generators_and_the_next_one_begins(script: Ca
     one = script(process)
     one.assign(0, 1, limit=5 * COST)
     one.until(lambda: len(one.blocked) == 2)
-    one.say(m.EndReading(0))
-    one.say(m.Grant(0, [[0, 0, ALL, NO_PAUSE, 1]]))  # crossed it on the way
-    one.say(m.Want(0, 1))
-    one.say(m.BeginReading(1, 1))
+    one.say(m.EndReading(1))
+    one.grant(0)  # crossed it on the way
+    one.want(1)
+    one.say(m.BeginReading(2, 1, 1))
     one.ledger = Ledger(one.declared, [fresh(i) for i in range(2)])
-    one.assign(1, pass_id=1)
+    one.assign(1, reading=2)
     one.until(lambda: one.ended(1))
     assert closed == [("f0", 0), ("f1", 0), ("f1", 1)]
     assert [sample[0] for sample in one.ledger.found[1].samples] == list(range(100))
@@ -374,9 +377,10 @@ def test_a_generator_whose_closing_raises_harms_nobody(
     one = script(process)
     one.assign(0, limit=COST)
     one.until(lambda: bool(one.blocked))
-    one.say(m.BeginReading(1, 1))
+    one.say(m.EndReading(1))
+    one.say(m.BeginReading(2, 1, 1))
     one.ledger = Ledger(one.declared, [fresh(0)])
-    one.assign(0, limit=COST, pass_id=1)
+    one.assign(0, limit=COST, reading=2)
     one.until(lambda: len(one.blocked) == 2)
     assert "closing the generator of f0 raised SystemError: closing f0" in capfd.readouterr().err
 
@@ -403,7 +407,7 @@ def test_the_seat_tells_which_sample_is_asked_for_and_only_then(script: Callable
     one = made[0]
     one.assign(4)
     one.until(lambda: one.ended(4))
-    assert seen == [((0, 4, 0, i), True) for i in range(3)]
+    assert seen == [((4, 5, i), True) for i in range(3)]
     assert one.seat.running is None
 
 
@@ -419,7 +423,7 @@ def test_calc_batch_size_is_the_user_s_code_too(script: Callable[..., Script]) -
     made.append(script(count(2), calc_batch_size=weigh))
     made[0].assign(4)
     made[0].until(lambda: made[0].ended(4))
-    assert seen == [(0, 4, 0, 0), (0, 4, 0, 1)]
+    assert seen == [(4, 5, 0), (4, 5, 1)]
 
 
 class Odd(BaseException):
@@ -495,7 +499,7 @@ def test_a_second_attempt_goes_on_where_the_first_one_was_committed(script: Call
     other.ledger = Ledger(other.declared, [again(0, mark)])
     other.assign(0, limit=25 * COST)
     other.until(lambda: bool(other.blocked))
-    assert other.blocked == [[0, 1, 25, COST]]
+    assert other.blocked == [[0, 1001, 25, COST]]
     other.grant(0)
     other.until(lambda: other.ended(0))
     assert [sample[0] for sample in other.ledger.found[0].samples] == list(range(20, 50))
@@ -518,8 +522,8 @@ def test_messages_for_files_that_are_done_are_taken_without_a_word(script: Calla
     one.assign(0)
     one.until(lambda: one.ended(0))
     one.grant(0)
-    one.say(m.Want(0, 0))
-    one.say(m.Grant(0, [[5, 0, 1, 1, 1]]))
+    one.want(0)
+    one.say(m.Grant([[77, 1, 1, 1]]))
     one.assign(1)
     one.until(lambda: one.ended(1))
 
@@ -573,7 +577,7 @@ def test_under_any_credit_pauses_and_wishes_the_same_samples_come(
                     waiting.discard(file)
                     one.grant(file, some_limit(file, 900), some_pause(file), bound=True)
             if choose.random() < 0.3:
-                one.say(m.Want(0, choose.randrange(len(files))))
+                one.want(choose.randrange(len(files)))
         for file, content in enumerate(files):
             assert one.ledger.found[file] == expected(content, drop=drop, weighted=weighted)
     finally:

@@ -1,0 +1,78 @@
+"""The workers of a reading: which files each of them has, and how many it may have waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydp2.server.ledger import Entry
+
+MANY = 64
+"""Assignments in one message, and unstarted files waiting at one worker."""
+
+
+class Crew:
+    """Files that were given out and have not ended, by worker."""
+
+    def __init__(self) -> None:
+        self._load: dict[int, dict[int, Entry]] = {}
+        self._pace: dict[int, int] = {}  # how many unstarted files a worker may have waiting
+        self._ramping: dict[int, set[int]] = {}  # files that stop at the start of the pass until the others have too
+
+    def __bool__(self) -> bool:
+        return bool(self._load)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._load)
+
+    def join(self, worker: int) -> None:
+        """``worker`` can be given files."""
+        self._load[worker] = {}
+        self._pace[worker] = 2
+
+    def lose(self, worker: int) -> list[Entry]:
+        """``worker`` is gone: what it had."""
+        self._pace.pop(worker, None)
+        self._ramping.pop(worker, None)
+        return list(self._load.pop(worker, {}).values())
+
+    def disband(self) -> None:
+        """Nobody has anything any more."""
+        self._load.clear()
+
+    def idlest(self) -> int:
+        """Who has the fewest files."""
+        return min(self._load, key=lambda worker: len(self._load[worker]))
+
+    def load(self, worker: int) -> int:
+        """How many files ``worker`` has."""
+        return len(self._load.get(worker, ()))
+
+    def waits(self, worker: int) -> bool:
+        """Whether so many files that are not bound wait at ``worker`` that it gets no more of them."""
+        return sum(1 for entry in self._load[worker].values() if not entry.bound) >= self._pace[worker]
+
+    def give(self, worker: int, entry: Entry) -> None:
+        """``worker`` is to run the file of ``entry``."""
+        self._load[worker][entry.file] = entry
+        if entry.ramp in entry.stops:
+            self._ramping.setdefault(worker, set()).add(entry.file)
+
+    def take(self, worker: int, entry: Entry) -> None:
+        """``worker`` has not to run it any more: it may have one more waiting."""
+        self._load[worker].pop(entry.file, None)
+        self._pace[worker] = min(MANY, self._pace[worker] + 1)
+
+    def ramps(self, worker: int, file: int) -> bool:
+        """Whether ``worker`` stops in ``file`` until its others have come as far."""
+        return file in self._ramping.get(worker, ())
+
+    def ramped(self, worker: int, file: int) -> list[Entry]:
+        """``file`` has its first samples. When all of this worker's have: those that go on now."""
+        ramping = self._ramping.get(worker)
+        if ramping is None:
+            return []
+        ramping.discard(file)
+        if ramping:
+            return []
+        del self._ramping[worker]
+        return [entry for entry in self._load[worker].values() if entry.held or entry.ramp in entry.stops]

@@ -1,0 +1,105 @@
+"""The files that a worker was given, and which of them runs next (docs/order.md, "Credit", rules 4 and 7).
+
+Within a reading it is the one that a merge waits for, or else the one that the merge wants earliest. Between readings
+they take turns: those whose merge waits for something here come first, and among equals the one that was served least
+recently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+from pydp2.worker.task import Task
+
+
+@dataclass(slots=True)
+class _Reading:
+    pass_id: int
+    seed: int
+    turn: int = 0  # when it was served last
+    tasks: dict[int, Task] = field(default_factory=dict)  # by attempt
+
+
+class Tasks:
+    """Of one worker. ``ahead``: how many files of a reading that are not yet bound may be open at the same time."""
+
+    def __init__(self, ahead: int) -> None:
+        self._ahead = ahead
+        self._readings: dict[int, _Reading] = {}
+        self._all: dict[int, Task] = {}
+        self._turn = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self._all.values())
+
+    def begin(self, reading: int, pass_id: int, seed: int) -> None:
+        """There is a reading of this number."""
+        self._readings[reading] = _Reading(pass_id, seed)
+
+    def end(self, reading: int) -> list[Task]:
+        """It is over: the tasks that it had."""
+        ended = self._readings.pop(reading, None)
+        if ended is None:
+            return []
+        for attempt in ended.tasks:
+            del self._all[attempt]
+        return list(ended.tasks.values())
+
+    def end_all(self) -> list[Task]:
+        """All are over."""
+        return [task for reading in list(self._readings) for task in self.end(reading)]
+
+    def add(self, reading: int, task: Task) -> None:
+        """``task`` was assigned for ``reading``."""
+        whose = self._readings.get(reading)
+        if whose is not None:
+            task.reading, task.pass_id, task.seed = reading, whose.pass_id, whose.seed
+            whose.tasks[task.attempt] = self._all[task.attempt] = task
+
+    def get(self, attempt: int) -> Task | None:
+        """The task of ``attempt``, while it is not over."""
+        return self._all.get(attempt)
+
+    def remove(self, task: Task) -> None:
+        """``task`` is over."""
+        del self._all[task.attempt], self._readings[task.reading].tasks[task.attempt]
+
+    def choose(self, report: Callable[[Task], None]) -> Task | None:
+        """The task that is to run now; those that were looked at and wait for something are given to ``report``."""
+        best: Task | None = None
+        whose: _Reading | None = None
+        for reading in self._readings.values():
+            task = self._first(reading.tasks.values(), report)
+            if task is None:
+                continue
+            if best is None or whose is None or (best.wanted, -whose.turn) < (task.wanted, -reading.turn):
+                best, whose = task, reading
+        if whose is not None:
+            self._turn += 1
+            whose.turn = self._turn
+        return best
+
+    def _first(self, tasks: Collection[Task], report: Callable[[Task], None]) -> Task | None:
+        """The one of a reading that is wanted earliest among those that can go on."""
+        best: Task | None = None
+        ahead = sum(1 for task in tasks if task.started and not task.bound)
+        for task in tasks:
+            if best is not None and (task.position > best.position if task.wanted is best.wanted else best.wanted):
+                continue
+            if task.waits is not None:
+                report(task)
+            elif task.started or task.bound or task.wanted or ahead < self._ahead:
+                best = task
+        return best
+
+    def waiting_beside(self, task: Task) -> bool:
+        """Whether the merge of another reading than that of ``task`` waits for something that can run here."""
+        if len(self._readings) < 2:
+            return False
+        return any(
+            other.wanted and other.reading != task.reading and other.waits is None for other in self._all.values()
+        )
