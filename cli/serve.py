@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pydp2 import Service
 
 _LOOK = 0.5  # seconds between looks at the service
+_GRACE = 3.0  # seconds for the server process to end
 _LINE = 5.0  # seconds between lines where none can be drawn anew
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
@@ -47,14 +48,17 @@ def command(asked: Asked, as_json: bool) -> None:
         stack.callback(service.close)
         click.echo(json.dumps({"address": service.address, "pid": service.pid}) if as_json else service.address)
         console.print(_example(service.address, asked.job), style="dim", soft_wrap=True)
-        number = _watch(service, display, console)
+        number = _watch(service, display, console, comes_back=asked.service.get("state_dir") is not None)
         if number is not None:
             click.get_current_context().exit(128 + number)
         raise click.ClickException(_why(service))
 
 
-def _watch(service: Service, display: _Display, console: Console) -> int | None:
-    """Show how it goes until a signal ends the service: which one; or until the server process ends by itself: None."""
+def _watch(service: Service, display: _Display, console: Console, *, comes_back: bool) -> int | None:
+    """Show how it goes until a signal ends the service: which one; or until the server process ends by itself: None.
+
+    ``comes_back``: trainers may wait for it to be started again.
+    """
     import pydp2
 
     figures = Figures()
@@ -68,6 +72,8 @@ def _watch(service: Service, display: _Display, console: Console) -> int | None:
             number: int | None = waiting.wait(_LOOK)
             if number is not None:
                 console.print(f"pydp2: ending the service ({signal.Signals(number).name})")
+                if comes_back:
+                    _end_for_now(service)
                 service.close()  # here, so that a second signal is heeded meanwhile
                 return number
             if service.poll() is None:
@@ -75,6 +81,15 @@ def _watch(service: Service, display: _Display, console: Console) -> int | None:
                     figures.add(service.stats(timeout=_LOOK))
                     display.show(figures)
     return None
+
+
+def _end_for_now(service: Service) -> None:
+    """Have the server process end as by a signal of its own: then trainers know that it may come back."""
+    deadline = time.monotonic() + _GRACE
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(service.pid, signal.SIGTERM)
+        while service.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
 
 
 def _why(service: Service) -> str:

@@ -37,6 +37,7 @@ from pydp2.values import (
     error_budget,
     file_path,
     flag,
+    folder_path,
     listed,
     number_of_bytes,
     or_none,
@@ -86,6 +87,9 @@ class ServiceOptions(_Options):
         Choice(("raise", "warn")), "what a file does to the pass that yields something else when it is run again",
         "raise",
     )  # fmt: skip
+    state_dir: str | None = _option(
+        or_none(folder_path), "directory from which the service goes on when it is started again; default: none", None
+    )
     bind: str | None = _option(or_none(bind_address), "address; default: a private ipc socket", None)
     input_order: tuple[str, ...] | None = _option(
         or_none(slot_names), "order of the slots where types are a dict; default: the dict's own", None

@@ -88,14 +88,23 @@ def error_budget(name: str, value: Any) -> float:
 
 def file_path(name: str, value: Any) -> str:
     """The path of a file."""
+    return _path(name, value, "file")
+
+
+def folder_path(name: str, value: Any) -> str:
+    """The path of a directory."""
+    return _path(name, value, "directory")
+
+
+def _path(name: str, value: Any, what: str) -> str:
     if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str):
-        raise OptionTypeError(f"{name} must be the path of a file, got {shown(value)}")
+        raise OptionTypeError(f"{name} must be the path of a {what}, got {shown(value)}")
     if not path or "\0" in path:
-        raise OptionError(f"{name} must be the path of a file, got {path!r}")
+        raise OptionError(f"{name} must be the path of a {what}, got {path!r}")
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise OptionError(f"{name} must be the path of a file, written in UTF-8, got {path!r}") from None
+        raise OptionError(f"{name} must be the path of a {what}, written in UTF-8, got {path!r}") from None
     return path
 
 

@@ -14,12 +14,15 @@ import shutil
 import stat
 import tempfile
 import time
+from hashlib import blake2b
 from pathlib import Path
 
-from pydp2.errors import ServiceUnreachable
+from pydp2.errors import OptionError, ServiceUnreachable
 
 _LOCK = "lock"
 _LONG = 60.0  # seconds
+_LEAVING = 5.0  # seconds in which a service that is ending lets go of its directory
+_AGAIN = 0.02
 
 
 def base() -> Path:
@@ -38,16 +41,31 @@ def base() -> Path:
 
 
 class RunDir:
-    """A directory for one service. ``lock``: a descriptor; the lock is free when the last process that has it ends."""
+    """A directory for one service. ``lock``: a descriptor; the lock is free when the last process that has it ends.
 
-    def __init__(self) -> None:
+    ``of``: the state directory of a service that can be started again, always with the same address.
+    """
+
+    def __init__(self, of: Path | None = None) -> None:
         sweep()
-        name = secrets.token_hex(4)
-        young = base() / f".{name}"  # a sweep must not see it before its lock is held
+        name = secrets.token_hex(4) if of is None else f"s{blake2b(os.fsencode(of), digest_size=6).hexdigest()}"
+        young = base() / f".{secrets.token_hex(4)}"  # a sweep must not see it before its lock is held
         young.mkdir(mode=0o700)
         self.lock = _open(young / _LOCK)
         fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self.path = young.rename(base() / name)
+        path = base() / name
+        deadline = time.monotonic() + _LEAVING
+        while True:  # what a service that was killed left there, or one that is just ending, or another sweep's
+            try:
+                self.path = young.rename(path)
+                return
+            except OSError:
+                _remove_if_free(path)
+            if time.monotonic() > deadline:
+                shutil.rmtree(young, ignore_errors=True)
+                os.close(self.lock)
+                raise ServiceUnreachable(f"{path} is in use by a service that is running; stop it first")
+            time.sleep(_AGAIN)
 
     def address(self, name: str) -> str:
         """The ipc address of a socket here."""
@@ -59,8 +77,29 @@ class RunDir:
             os.close(self.lock)
 
     def remove(self) -> None:
-        """Remove the directory: the service has ended."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove the directory: the service has ended. One that was started in its place keeps what is its own."""
+        _remove_if_free(self.path)
+
+
+def take_state(path: Path) -> int:
+    """Lock the state directory ``path``, which is made if it is not there. Raises ServiceUnreachable when taken, and
+    OptionError when it cannot be one."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = _open(path / _LOCK)
+    except OSError as error:
+        raise OptionError(
+            f"state_dir={str(path)!r} must be a directory that can be written: {error.strerror}; choose another place, "
+            "or leave the option out"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise ServiceUnreachable(
+            f"state_dir={str(path)!r} belongs to a service that is running; stop it, or give another directory"
+        ) from None
+    return lock
 
 
 def take_path(path: str) -> int:
@@ -113,20 +152,27 @@ def sweep() -> None:
                 if path.stat().st_mtime < time.time() - _LONG:
                     shutil.rmtree(path, ignore_errors=True)
             continue
-        try:
-            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            shutil.rmtree(path, ignore_errors=True)  # what is left of a removal that was broken off
-            continue
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove_if_free(path)
+
+
+def _remove_if_free(path: Path) -> None:
+    """Remove the run directory ``path`` unless its service lives. Only who has its lock removes it, so one that was
+    made anew in its place stays."""
+    try:
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        shutil.rmtree(path, ignore_errors=True)  # what is left of a removal that was broken off
+        return
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_at(lock, path / _LOCK):
             shutil.rmtree(path, ignore_errors=True)
-        except OSError:
-            pass  # its service lives
-        finally:
-            os.close(lock)
+    except OSError:
+        pass  # its service lives
+    finally:
+        os.close(lock)
 
 
 def above_standard(descriptor: int) -> int:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from pydp2.api import machine
-from pydp2.api.rundir import RunDir, above_standard, is_open, take_path
+from pydp2.api.rundir import RunDir, above_standard, is_open, take_path, take_state
 from pydp2.api.sources import Files, Source, settle
 from pydp2.client import Client, ask_stats
 from pydp2.config import (
@@ -131,8 +131,8 @@ def launch(
         is_train: what the hook is told; decides whether samples are shuffled where the provider does not say;
             default True.
         root: working directory of the workers, where the provider is looked up first; default: the present one.
-        options: ``workers, memory_limit, sample_timeout, on_error, error_budget, quarantine, on_changed, bind,
-            input_order``.
+        options: ``workers, memory_limit, sample_timeout, on_error, error_budget, quarantine, on_changed,
+            state_dir, bind, input_order``.
 
     Raises:
         OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
@@ -151,9 +151,19 @@ def launch(
         raise OptionError(f"memory_limit must be at least {_LEAST_MEMORY} bytes, got {limit}")
     workers = chosen.workers or machine.cores()
     machine.check_open_files(workers)
-    rundir = RunDir()
-    locks = [rundir.lock]
+    state_dir = None if chosen.state_dir is None else Path(chosen.state_dir).resolve()
+    if state_dir is not None and (chosen.bind or "").endswith((":0", ":*")):
+        raise OptionError(
+            f"bind={chosen.bind!r} takes any port, and with state_dir trainers must find the service again at the same "
+            "one; name a port"
+        )
+    locks: list[int] = []
+    rundir: RunDir | None = None
     try:
+        if state_dir is not None:
+            locks.append(take_state(state_dir))
+        rundir = RunDir(of=state_dir)
+        locks.append(rundir.lock)
         bind = chosen.bind or rundir.address("clients")
         if chosen.bind is not None and bind.startswith("ipc://"):
             path = str(Path(bind.removeprefix("ipc://")).absolute())  # what the address says holds in every folder
@@ -177,15 +187,16 @@ def launch(
             client_address=bind,
             worker_address=rundir.address("workers"),
             run_dir=str(rundir.path),
+            state_dir=None if state_dir is None else str(state_dir),
         )
-        return _start(spec, served.files, rundir, locks)
+        service = _start(spec, served.files, rundir, locks)
     except BaseException:
-        rundir.remove()
+        _close(locks)
+        if rundir is not None:
+            rundir.remove()
         raise
-    finally:
-        for lock in locks:
-            with contextlib.suppress(OSError):
-                os.close(lock)
+    _close(locks)  # the server has its own
+    return service
 
 
 def connect(
@@ -248,6 +259,12 @@ def load(
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
+def _close(descriptors: list[int]) -> None:
+    for each in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(each)
+
+
 def _place(options: dict[str, Any]) -> dict[str, Any]:
     """Take from ``options`` who the trainer is."""
     given = {name: options.pop(name, default) for name, default in (("job", "default"), ("rank", 0), ("world_size", 1))}

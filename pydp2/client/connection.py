@@ -31,6 +31,8 @@ class Connection:
         self._link = client_link(Role.CLIENT)
         self.progress = (0, 0)
         """The run that was asked for last, and how many batches of it are used once the connection ends in order."""
+        self.away = False
+        """The service went away without a word, or said that it may come back."""
 
     def send(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
         """Send one message, with raw frames."""
@@ -44,6 +46,7 @@ class Connection:
             if frames is None and self._line.lost:
                 frames = self._line.receive()  # what had come before the end is still to be taken
                 if frames is None:
+                    self.away = True
                     raise ServiceLost(
                         f"the service at {self.address} went away without a word; look at what it wrote last"
                     )
@@ -53,6 +56,7 @@ class Connection:
                 if isinstance(message, m.Closing):
                     if message.error:
                         raise from_wire(message.error)
+                    self.away = message.back
                     raise ServiceLost(f"the service at {self.address} ended: {message.reason}")
                 if isinstance(message, m.Probe):
                     continue
@@ -61,6 +65,14 @@ class Connection:
             if left <= 0:
                 return None
             self._line.wait(max(1, int(min(left, _LOOK) * 1000)))
+
+    def renew(self, first: m.Message, deadline: float) -> m.Message:
+        """Connect anew, say ``first``, until ``deadline``; the answer. Raises ServiceUnreachable, ServiceLost."""
+        other, answer = connect_once(self.address, first, deadline)
+        self.close(0)
+        self._zmq, self._line, self._link = other._zmq, other._line, other._link
+        self.away = False
+        return answer
 
     def stale(self) -> None:
         """The message that ended a pass belonged to one that was left before."""
@@ -87,9 +99,9 @@ def connect_once(
             try:
                 connection.send(first)
                 answer = connection.receive(deadline)
-            except ServiceLost as lost:
+            except ServiceLost:
                 connection.close(0)
-                if "ended:" in str(lost):
+                if not connection.away:
                     raise
                 answer = None
             except BaseException:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from pydp2.client.comeback import come_back
 from pydp2.client.connection import Connection, ask_stats, connect_once
 from pydp2.client.position import Position
 from pydp2.errors import (
@@ -64,8 +65,8 @@ class Client:
         self.owner: object = None
         """Kept as long as this client is."""
         session = secrets.token_hex(8)
-        attach = m.Attach(m.WIRE_VERSION, job, rank, world_size, session, dict(options), self._pid)
-        connection, answer = connect_once(address, attach, time.monotonic() + timeout, gone)
+        self._attach = m.Attach(m.WIRE_VERSION, job, rank, world_size, session, dict(options), self._pid)
+        connection, answer = connect_once(address, self._attach, time.monotonic() + timeout, gone)
         if isinstance(answer, m.Refused):
             connection.close()
             raise from_wire(answer.error)
@@ -82,9 +83,11 @@ class Client:
         self._end = weakref.finalize(self, _part, connection, on_close, self._pid)
         self._declaration = Declaration.from_wire(answer.declaration)
         self._fits: dict[str, Any] = answer.service.get("fits", {})
+        self._durable = answer.service.get("durable") is True  # it can be started again and go on
         self._run = 0
         self._position = started
-        self._loaded = ""
+        self._loaded = ""  # the state that was loaded, until the service has answered
+        self._named = False  # the service was told
         self._inbox: deque[tuple[m.Message, list[memoryview]]] = deque()  # came, and was not asked for yet
         self._lost: Error | None = None
         self._between = True  # no pass is under way: the next iteration begins at the position
@@ -125,12 +128,13 @@ class Client:
         point, pool = ({}, b"") if at.point is None else (at.point.saved, at.point.pool)
         facts = to_frames(at.facts)
         begin = m.BeginPass(
-            self._run, at.pass_id, at.batch, self._prefetch, point, len(facts), at.beyond, self._loaded, at.buckets
-        )
+            self._run, at.pass_id, at.batch, self._prefetch, point, len(facts), at.beyond, self._loaded, at.buckets,
+            self._named,
+        )  # fmt: skip
         frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
         self._say(begin, [*frames, *facts])
         self._connection.progress = (self._run, 0)
-        self._loaded = ""
+        self._named = bool(self._loaded)
 
     def __len__(self) -> int:
         if self._length is None:
@@ -171,7 +175,7 @@ class Client:
         if current is not None:
             current.close()
         self._position = position
-        self._loaded = position.name
+        self._loaded, self._named = position.name, False
         self._between = True
 
     def stats(self) -> dict[str, Any]:
@@ -212,7 +216,14 @@ class Client:
         self._told = (self._waited, self._worked)
         self._say(m.Need(run, 1, done, int(waited * 1e6), int(worked * 1e6)))
         while True:
-            message, body = self._receive(run)
+            received = self._receive(run)
+            if received is None:
+                run, done = self._connection.progress
+                self._say(m.Need(run, 1, done, 0, 0))
+                continue
+            message, body = received
+            if getattr(message, "run", None) == run:
+                self._loaded, self._named = "", False
             match message:
                 case m.BatchHead() if message.run == run:
                     batch = self._batch(message, body)
@@ -234,8 +245,9 @@ class Client:
                 case _:
                     raise RemoteProtocolError(f"{type(message).__name__} in the middle of a pass")
 
-    def _receive(self, run: int) -> tuple[m.Message, list[memoryview]]:
-        """The next message; before all others one that says that this run is not the job's any more."""
+    def _receive(self, run: int) -> tuple[m.Message, list[memoryview]] | None:
+        """The next message; before all others one that says that this run is not the job's any more. None: the service
+        had gone and is back, and a new run has begun."""
         while True:
             self._fetch(0.0)
             for received in self._inbox:
@@ -246,10 +258,20 @@ class Client:
             if self._inbox:
                 return self._inbox.popleft()
             if self._lost is not None:
-                raise self._lost
+                self._come_back(self._lost)
+                return None
             self._fetch(self._lease / _BEATS)
             if time.monotonic() - self._spoke > self._lease / _BEATS:
                 self._say(m.Need(run, 0, self._connection.progress[1], 0, 0))  # it waits, but lives
+
+    def _come_back(self, lost: Error) -> None:
+        """Go on with the service once it is started again. Raises ``lost`` where it cannot be waited for."""
+        relaxed = self._fits.get("order") == "relaxed" and self._position.batch
+        if not (self._durable and self._connection.away) or relaxed:
+            raise lost
+        come_back(self._connection, self._attach, self._fits, self._lease)
+        self._lost = None
+        self._begin()
 
     def _fetch(self, patience: float) -> None:
         """Take in what came; wait for something at most ``patience`` seconds."""

@@ -109,7 +109,7 @@ class Dealer(Places):
     # -- where they stand ------------------------------------------------------------------------------------------
     def _first_for(self, member: Member) -> int:
         """The first batch from which on nothing is missing for ``member``."""
-        return member.held[0].group.batches[0].cut.index if member.held else self._position
+        return member.held[0].group.batches[0].cut.index if member.held else max(self._position, member.below)
 
     def _edge(self) -> Edge:
         """Where the pass can be taken up so that nobody misses what it has not used."""

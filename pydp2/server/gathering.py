@@ -28,7 +28,7 @@ class Asked:
 
 
 class Gathering:
-    """Waits for ``missing`` trainers (their sessions, or for ranks their numbers) until the time ``until``.
+    """Waits for the ``missing`` ones of the trainers, by their numbers, until the time ``until``.
 
     ``kept``: the pass that was under way, as it was written down, and its number.
     """
@@ -57,26 +57,41 @@ class Gathering:
         """All are there, or it has taken too long."""
         return bool(self.asked) and (not self.missing or now > self.until)
 
+    def so_far(self) -> Running | None:
+        """What is to be written down: the pass as it was, without what those who came have had."""
+        if self.kept is None or not self.asked:
+            return self.kept
+        at = self.outcome()
+        if at.begin.pass_id != self.pass_id:
+            return self.kept
+        facts = [[file, y, why] for file, (y, why) in at.facts.items()]
+        return Running(at.begin.batch, at.begin.beyond, at.saved, facts, self.kept.buckets)
+
     def outcome(self) -> Asked:
         """Where the pass goes on: like somebody who asked for all that is missing to somebody."""
-        last = max(one.begin.pass_id for one in self.asked.values())
+        # who has had something of a pass shows that it had begun, and those before it were over; to ask is not enough
+        began = [one.begin.pass_id for one in self.asked.values() if one.begin.batch or one.begin.beyond]
+        if self.kept is not None:
+            began.append(self.pass_id)
+        last = max(began) if began else min(one.begin.pass_id for one in self.asked.values())
+        kept = self.kept if self.pass_id == last else None
         there = [one for one in self.asked.values() if one.begin.pass_id == last]
-        kept = self.kept if self.kept is not None and self.pass_id == last else None
-        first = (max if self._dynamic else min)(there, key=lambda one: one.begin.batch)
-        batch = first.begin.batch
+        first = (max if self._dynamic else min)(there or self.asked.values(), key=lambda one: one.begin.batch)
+        begin = first.begin
+        if kept is not None and (not there or kept.batch > begin.batch):
+            begin = replace(begin, pass_id=last, batch=kept.batch, beyond=[], buckets=kept.buckets)
         beyond: set[int] = set()
         if self._dynamic:
-            batch = max(batch, 0 if kept is None else kept.batch)
             known = [one.begin.beyond for one in there] + ([] if kept is None else [kept.beyond])
-            beyond = {index for each in known for index in each if index >= batch}
+            beyond = {index for each in known for index in each if index >= begin.batch}
         points = [one.saved for one in there] + ([] if kept is None else [kept.point])
-        point = max((one for one in points if one is not None and one.index <= batch), key=_index, default=None)
+        point = max((one for one in points if one is not None and one.index <= begin.batch), key=_index, default=None)
         facts: dict[int, tuple[int, str]] = {}
         if kept is not None:
             facts = {file: (y, why) for file, y, why in kept.facts}
         for one in there:
             facts |= one.facts
-        return replace(first, begin=replace(first.begin, batch=batch, beyond=sorted(beyond)), saved=point, facts=facts)
+        return replace(first, begin=replace(begin, beyond=sorted(beyond)), saved=point, facts=facts)
 
 
 def _index(point: Saved) -> int:

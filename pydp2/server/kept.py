@@ -18,12 +18,14 @@ from pydp2.server.member import Edge, Stands
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A trainer's place: which one, who has it, where that stands in the pass, whether it knows the generation."""
+    """A trainer's place: which one, who has it, where that stands in the pass, whether it knows the generation; all of
+    its batches before ``below`` are used."""
 
     rank: int
     session: str
     stands: Stands
     joined: bool
+    below: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Kept:
             "world": self.world,
             "options": asdict(self.options),
             "fits": self.fits,
-            "places": [[one.rank, one.session, one.stands.value, one.joined] for one in self.places],
+            "places": [[one.rank, one.session, one.stands.value, one.joined, one.below] for one in self.places],
             "pass": self.pass_id,
             "loaded": self.loaded,
             "began": self.began,
@@ -87,7 +89,7 @@ class Kept:
             run = plain["running"]
             return cls(
                 str(plain["name"]), _whole(plain["world"], 1), job_options(**plain["options"]), dict(plain["fits"]),
-                [Place(_whole(r), str(s), Stands(stands), bool(j)) for r, s, stands, j in plain["places"]],
+                [Place(_whole(r), str(s), Stands(at), bool(j), _whole(b)) for r, s, at, j, b in plain["places"]],
                 _whole(plain["pass"], -1), str(plain["loaded"]), [_whole(rank) for rank in plain["began"]],
                 None if run is None else _running(run, files),
             )  # fmt: skip

@@ -92,7 +92,7 @@ class Member:
         used = had(begin, self.held)
         self.held = deque(held for held in self.held if held.index not in used)
         self.stands = Stands.IN
-        self.below = begin.batch
+        self.below = max(self.below, begin.batch)
         self.sent = self.done = 0
         self.credit = self.prefetch = begin.credit
         self.facts = facts

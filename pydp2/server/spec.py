@@ -37,6 +37,7 @@ class ServiceSpec:
     client_address: str
     worker_address: str
     run_dir: str
+    state_dir: str | None = None
 
 
 def send_blocks(channel: socket.socket, *blocks: bytes | memoryview) -> None:

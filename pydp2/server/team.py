@@ -45,6 +45,7 @@ class Team(Dealer):
         self._loaded = ""  # the state that the present generation began with
         self._joined: set[int] = set()  # who began from it
         self._start: Saved | None = None
+        self._unsure = False  # too little was written down: only a state tells where to go on
         self._opened = 0  # where the pass began, or was taken up
         self._gathering: Gathering | None = None
         self._missing = Missing(name, world)
@@ -59,8 +60,8 @@ class Team(Dealer):
         member.peer, member.pid, member.heard = peer, attach.pid, now
         if member.session != attach.session:
             member.session, member.run, member.joined = attach.session, 0, True
-            self.to_keep = self.to_keep or self.dynamic
             member.stands = Stands.BEFORE if member.stands is Stands.IN else member.stands
+        self.to_keep = self.to_keep or self.dynamic  # who is waited for
         self._missing.came(member)
         if not self.in_pass or member.stands in (Stands.ENDED, Stands.LEFT):
             return {"pass": self.job.pass_id + 1, "batch": 0}
@@ -81,6 +82,7 @@ class Team(Dealer):
         """``member`` is gone without a word. Its place is kept."""
         member.forget()
         member.heard = now
+        self.to_keep = not self.alone
 
     # -- passes ----------------------------------------------------------------------------------------------------
     def begin(self, peer: bytes, begin: m.BeginPass, saved: Saved | None, facts: Facts, now: float) -> None:
@@ -91,28 +93,30 @@ class Team(Dealer):
         member.run = begin.run
         if begin.loaded and (begin.loaded != self._loaded or (member.rank in self._joined and not begin.again)):
             self._rewind(member, begin.loaded)
-        elif not begin.loaded and not member.joined:
-            self._fail(member, self._rewound())
+        elif not begin.loaded and (self._unsure or not member.joined):
+            self._fail(member, self._too_late(member) if self._unsure else self._rewound())
             return
         if begin.loaded:
             self._joined.add(member.rank)
             member.joined = True
         if self._gathering is None and self._lost_track(begin):
             self.stop()
-            waits = {each.rank for each in self.members if each.session}
-            self._gathering = Gathering(waits, now + self.lease, dynamic=self.dynamic)
+            if self.dynamic:
+                self._fail(member, self._too_late(member))
+                return
+            self._gathering = Gathering({*range(self.world)}, now + self.lease, dynamic=False)
         if self._gathering is not None:
             self._gathering.add(Asked(member, begin, saved, facts))
             self._gather(now)
             return
-        if self.in_pass and begin.pass_id != self.job.pass_id and member.stands is Stands.IN:
+        if self.in_pass and begin.pass_id > self.job.pass_id and member.stands in (Stands.BEFORE, Stands.IN):
             self._leave(member, 0)
             self._settle()
         self._enter(member, begin, saved, facts)
 
     def _lost_track(self, begin: m.BeginPass) -> bool:
         """Whether ``begin`` comes from the middle of a pass that is not known here: of a service that was killed."""
-        return not self.alone and not begin.loaded and begin.batch > 0 and begin.pass_id > self.job.pass_id
+        return not self.alone and not begin.loaded and begin.pass_id + (begin.batch > 0) > self.job.pass_id + 1
 
     def _gather(self, now: float) -> None:
         """Go on when all are there who were in the pass, or have been waited for."""
@@ -121,14 +125,23 @@ class Team(Dealer):
             return
         self._gathering = None
         first = gathering.outcome()
-        self._start_pass(first.member, first.begin, first.saved, first.facts)
-        for one in gathering.asked.values():
-            if self.in_pass and one.member.peer and one.member.run == one.begin.run:
-                self._enter(one.member, one.begin, one.saved, one.facts)
+        there = [one for one in gathering.asked.values() if one.member.peer and one.member.run == one.begin.run]
+        try:
+            self._open(first.begin, first.saved, first.facts)
+        except Error as error:
+            for one in there:
+                self._fail(one.member, error)
+            return
+        for one in there:
+            if one.begin.pass_id > first.begin.pass_id:
+                one.member.stands = Stands.LEFT  # or it had ended it
+            self._enter(one.member, one.begin, one.saved, one.facts)
+        self._settle()
 
     def _enter(self, member: Member, begin: m.BeginPass, saved: Saved | None, facts: Facts) -> None:
         """What ``begin`` asks for, by where the job stands."""
-        if begin.pass_id < self.job.pass_id + (not self.in_pass) and not begin.loaded:
+        over = begin.pass_id < self.job.pass_id + (not self.in_pass)
+        if (over or (begin.pass_id == self.job.pass_id and member.stands is Stands.ENDED)) and not begin.loaded:
             self._tell(member, m.PassEnd(member.run, 0, 0, 0, False))  # it was over before this trainer began
         elif not self.in_pass:
             self._start_pass(member, begin, saved, facts)
@@ -150,7 +163,7 @@ class Team(Dealer):
         self.stop()
         waiting = set() if self._gathering is None else {*self._gathering.asked}
         self._gathering = None
-        self._loaded = loaded
+        self._loaded, self._unsure = loaded, False
         self._joined = set()
         for other in self.members:
             if other is not member and other.peer:
@@ -198,7 +211,7 @@ class Team(Dealer):
             )
 
     def _join(self, member: Member, begin: m.BeginPass, facts: Facts) -> None:
-        if (not self.dynamic and begin.batch < self._opened) or not self.job.knows(facts):
+        if (not self.dynamic and begin.batch + member.rank < self._opened) or not self.job.knows(facts):
             self._fail(member, self._too_late(member))
             return
         self._use(member.join(begin, len(facts)))
@@ -276,19 +289,22 @@ class Team(Dealer):
         """What is written down of this job, so that it can go on. (A job of one rank: whose it is. Its trainer knows
         the rest.)"""
         self.to_keep = False
-        places = [Place(each.rank, each.session, each.stands, each.joined) for each in self.members if each.session]
-        running = None
-        if self._gathering is not None:
-            running = self._gathering.kept
-        elif self.in_pass and not self.alone and self.job.plan.order == "strict":
+        waits = set() if self._gathering is None else self._gathering.missing
+        places = [
+            Place(each.rank, each.session, each.stands, each.joined, self._first_for(each))
+            for each in self.members
+            if each.peer or not self.dynamic or each.rank in waits  # whoever is gone brings nothing back
+        ]
+        running = None if self._gathering is None else self._gathering.so_far()
+        pass_id = -1 if self.alone else self.job.pass_id + (running is not None)
+        if self.in_pass and not self.alone and self.job.plan.order == "strict":
             running = Running.at(self._edge(), self._facts, self.job.buckets)
-        pass_id = -1 if self.alone else self.job.pass_id + (self._gathering is not None)
         return Kept(
             self.name, self.world, options, fits, places, pass_id, self._loaded, sorted(self._joined), running
         )  # fmt: skip
 
-    def restore(self, kept: Kept, now: float) -> None:
-        """Be the job that was written down. Raises Error where it cannot be."""
+    def restore(self, kept: Kept, now: float, *, last: bool = True) -> None:
+        """Be the job that was written down. ``last``: nothing was written after it. Raises Error where it cannot be."""
         self._loaded, self._joined = kept.loaded, set(kept.began)
         if self.dynamic:
             self.members += [Member(place.rank) for place in kept.places]
@@ -298,6 +314,7 @@ class Team(Dealer):
             member.session, member.joined, member.heard = place.session, place.joined, now
         running = kept.running
         self.job.pass_id = kept.pass_id
+        self._unsure = self.dynamic and not last  # whoever came later is not known here, nor what it had
         if running is None or self.alone:
             return
         if self.dynamic:
@@ -310,7 +327,9 @@ class Team(Dealer):
         begin = m.BeginPass(0, kept.pass_id, running.batch, 0, {}, 0, running.beyond, "", running.buckets)
         self._open(begin, running.point, {file: (y, why) for file, y, why in running.facts})
         for place in kept.places:  # who had not begun may have, since
-            known[place.rank].stands = Stands.IN if place.stands is Stands.BEFORE else place.stands
+            begun = place.stands is Stands.BEFORE and place.session
+            known[place.rank].stands = Stands.IN if begun else place.stands
+            known[place.rank].below = place.below
 
     # -- batches ---------------------------------------------------------------------------------------------------
     def serve(self, most: int) -> bool:

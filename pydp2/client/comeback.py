@@ -1,0 +1,46 @@
+"""Waiting for a service that went away: one with a ``state_dir`` goes on where it was when it is started again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pydp2.client.connection import Connection
+from pydp2.errors import RemoteProtocolError, ServiceLost, ServiceUnreachable, StateMismatch, from_wire
+from pydp2.protocol import messages as m
+from pydp2.protocol.fits import differences
+
+
+def come_back(connection: Connection, attach: m.Attach, fits: Mapping[str, Any], patience: float) -> None:
+    """Wait ``patience`` seconds for the service of ``connection`` and take the old place there, as ``attach`` says.
+
+    Raises:
+        ServiceLost: it did not come back. JobTaken: another trainer has the place.
+        StateMismatch: it came back with another stream; ``fits`` is what this one depended on.
+    """
+    began = time.monotonic()
+    _say(f"the service at {connection.address} went away; waiting {patience:g} s for it to be started again")
+    try:
+        answer = connection.renew(attach, began + patience)
+    except ServiceUnreachable:
+        raise ServiceLost(
+            f"the service at {connection.address} went away and was not started again within {patience:g} s; start it "
+            "with the same state_dir, or raise lease for more patience"
+        ) from None
+    if isinstance(answer, m.Refused):
+        raise from_wire(answer.error)
+    if not isinstance(answer, m.Welcome):
+        raise RemoteProtocolError(f"expected Welcome, got {type(answer).__name__}")
+    if wrong := differences(fits, answer.service.get("fits", {})):
+        raise StateMismatch(
+            f"the service at {connection.address} came back with another stream: {'; '.join(wrong)}; start it with "
+            "what it was started with before"
+        )
+    _say(f"the service at {connection.address} is back after {time.monotonic() - began:.1f} s")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"pydp2: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,319 @@
+"""A team whose job has numbers for batches, and trainers that behave as clients do, for random schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from pydp2.client.position import Position
+from pydp2.config import JobOptions
+from pydp2.errors import from_wire
+from pydp2.inputs import Columns, Packer, Slots, integer_value
+from pydp2.inputs.names import encode
+from pydp2.order import Cut
+from pydp2.order.saved import Saved
+from pydp2.protocol import messages as m
+from pydp2.server.job import Group, Over, Ready
+from pydp2.server.kept import Kept
+from pydp2.server.team import Team
+
+SLOTS = Slots((integer_value(1 << 20),), ("n",))
+LEASE = 30.0
+OPTIONS = JobOptions(batch_size=1)
+EMPTY = encode(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def columns(number: int) -> Columns:
+    packer = Packer(SLOTS, strict=False)
+    packer.add([number])
+    return packer.cut().columns
+
+
+class Numbers:
+    """A job whose batch n of a pass holds the number n; every seventh is a point from which it can be taken up."""
+
+    def __init__(self, length: int, last_batch: str = "keep") -> None:
+        self.length = length
+        self.last_batch = last_batch
+        self.pass_id = -1
+        self.running = False
+        self.begun: list[tuple[int, int]] = []
+        self.again = (0, 0)
+        self.plan = SimpleNamespace(order="strict")
+        self.buckets: dict[str, Any] = {}
+
+    def begin(
+        self, pass_id: int, *, batch: int, saved: Saved | None, facts: Mapping[int, Any], beyond: Collection[int],
+        buckets: Mapping[str, Any], world: int,
+    ) -> str:  # fmt: skip
+        assert not self.running
+        assert saved is None or saved.index <= batch
+        self.pass_id, self._next, self._beyond, self._world = pass_id, batch, set(beyond), world
+        self._point = saved
+        self.running = True
+        self.begun.append((pass_id, batch))
+        return "a reading"
+
+    def knows(self, facts: Mapping[int, Any]) -> bool:
+        return True
+
+    def leave(self) -> None:
+        self.running = False
+
+    def said_of_padding(self) -> str:
+        return ""
+
+    def next(self) -> Group | Over | None:
+        assert self.running
+        while self._next in self._beyond:
+            self._next += 1
+        group = [*range(self._next, min(self.length, self._next + self._world))]
+        short = len(group) < self._world
+        if not group or (short and self.last_batch == "drop"):
+            return Over(self._next, 0, 0, True)
+        self._next += len(group)
+        if self._next // 7 * 7 > (0 if self._point is None else self._point.index):
+            self._point = Saved(self._next // 7 * 7, EMPTY, False, 0, 0, 0, 0, [], 0, 0)
+        cuts = [Ready(Cut(n, np.zeros(1, np.int64), 1, 1), columns(n), {}) for n in group]
+        return Group(cuts, self._next, 0, self._point, [])
+
+
+@dataclass
+class Trainer:
+    """A client as the rules want it. ``used``: what it was given and asked on after."""
+
+    session: str
+    rank: int
+    peer: bytes = b""
+    position: Position = field(default_factory=Position)
+    run: int = 0
+    done: int = 0
+    inbox: list[m.Message] = field(default_factory=list)
+    hand: int | None = None
+    used: list[tuple[int, int]] = field(default_factory=list)
+    over: bool = True
+    waits: bool = False
+    error: Exception | None = None
+    spoke: float = 0.0
+    away: bool = False  # its service was killed, and it has not come back yet
+    loaded: str = ""
+    named: bool = False
+
+
+class World:
+    """A team and its trainers."""
+
+    def __init__(self, length: int, world: int, *, dynamic: bool = False, last_batch: str = "keep", seed: int = 0):
+        self.random = Random(seed)
+        self.logs: list[str] = []
+        self.ended: list[Over] = []
+        self.readings: list[Any] = []
+        self._of = length, last_batch, world, dynamic
+        self._new()
+        self.disk: list[bytes] = []
+        self.now = 1.0
+        self.trainers: list[Trainer] = []
+        self._peers = 0
+
+    def _new(self) -> None:
+        length, last_batch, world, dynamic = self._of
+        self.numbers = Numbers(length, last_batch)
+        self.team = Team(
+            self.numbers,  # type: ignore[arg-type]
+            name="default", world=world, dynamic=dynamic, lease=LEASE,
+            read=self.readings.append, over=self.ended.append, log=lambda text, kind: self.logs.append(text),
+        )  # fmt: skip
+
+    def write(self) -> None:
+        """What is known is written down."""
+        self.disk = [*self.disk[-1:], msgpack.packb(self.team.kept(OPTIONS, {"list": "the same"}).to_plain())]
+
+    def crash(self, snapshot: int = -1) -> None:
+        """The service is killed and started again from the last ``snapshot``, or the one before (-2). Of what it sent
+        last, trainers get a part."""
+        self._new()
+        if len(self.disk) >= -snapshot:
+            kept = Kept.from_plain(msgpack.unpackb(self.disk[snapshot]), 1)
+            assert kept.fits == {"list": "the same"}
+            assert kept.options == OPTIONS
+            self.team.restore(kept, self.now, last=snapshot == -1)
+        for trainer in self.trainers:
+            trainer.away = True
+            del trainer.inbox[self.random.randint(0, len(trainer.inbox)) :]
+
+    def _come_back(self, trainer: Trainer) -> None:
+        self._peers += 1
+        trainer.away, trainer.peer = False, f"peer {self._peers}".encode()
+        at = trainer.position
+        self._attach(trainer)
+        trainer.position = at
+
+    def come(self, rank: int = 0, session: str = "") -> Trainer:
+        """A trainer connects."""
+        self._peers += 1
+        trainer = Trainer(session or f"session {self._peers}", rank, f"peer {self._peers}".encode())
+        self._attach(trainer)
+        self.trainers.append(trainer)
+        return trainer
+
+    def _attach(self, trainer: Trainer) -> None:
+        attach = m.Attach(1, "default", trainer.rank, self.team.world, trainer.session, {}, 1)
+        place = self.team.attach(trainer.peer, attach, self.now)
+        trainer.position = Position.from_welcome(place)
+        self.deliver()
+
+    def begin(self, trainer: Trainer, loaded: Position | None = None) -> None:
+        """It begins to iterate, or goes on after ``loaded``."""
+        if loaded is not None:
+            trainer.position = loaded
+        trainer.over, trainer.error = False, None
+        if loaded is not None:
+            trainer.loaded, trainer.named = loaded.name, False
+        if trainer.away:
+            trainer.inbox.clear()
+            self._come_back(trainer)
+        self._ask(trainer)
+
+    def _ask(self, trainer: Trainer) -> None:
+        trainer.run += 1
+        trainer.done = 0
+        at = trainer.position
+        saved = None if at.point is None else Saved.from_wire(at.point.saved, at.point.pool, 1)
+        point = {} if at.point is None else at.point.saved
+        begin = m.BeginPass(
+            trainer.run, at.pass_id, at.batch, 2, point, 0, at.beyond, trainer.loaded, {}, trainer.named
+        )  # fmt: skip
+        trainer.named = bool(trainer.loaded)
+        self.team.begin(trainer.peer, begin, saved, {}, self.now)
+        trainer.spoke = self.now
+        self.serve()
+
+    def next(self, trainer: Trainer) -> int | None:
+        """``__next__``: the number, or None when there is nothing yet, or nothing more."""
+        if trainer.hand is not None:
+            trainer.used.append((trainer.position.pass_id, trainer.hand))
+            trainer.hand = None
+        if trainer.away:
+            trainer.waits = True
+            return self.receive(trainer)
+        if self.now - trainer.spoke > LEASE:
+            self._ask(trainer)
+        self.team.need(trainer.peer, m.Need(trainer.run, 1, trainer.done, 0, 0), self.now)
+        trainer.spoke = self.now
+        self.serve()
+        trainer.waits = True
+        return self.receive(trainer)
+
+    def receive(self, trainer: Trainer) -> int | None:
+        """The batch that ``next`` waits for, if it is there."""
+        if trainer.away and not any(getattr(each, "run", None) == trainer.run for each in trainer.inbox):
+            trainer.inbox.clear()
+            self._come_back(trainer)
+            self._ask(trainer)
+            self.team.need(trainer.peer, m.Need(trainer.run, 1, 0, 0, 0), self.now)
+            self.serve()
+        if self.now - trainer.spoke > LEASE / 4 and not trainer.away:
+            self.beat(trainer)
+        for message in trainer.inbox:
+            if isinstance(message, m.Failed) and message.run == trainer.run:
+                trainer.inbox = [message]
+                break
+        while trainer.inbox:
+            message = trainer.inbox.pop(0)
+            if getattr(message, "run", None) != trainer.run:
+                continue
+            trainer.loaded, trainer.named = "", False
+            match message:
+                case m.BatchHead(index=index):
+                    trainer.waits = False
+                    trainer.position.taken(message, EMPTY, [])
+                    trainer.hand = index
+                    trainer.done += 1
+                    return index
+                case m.PassEnd():
+                    trainer.waits = False
+                    trainer.position = Position(trainer.position.pass_id + 1)
+                    trainer.over = True
+                    return None
+                case m.Failed(error=error):
+                    trainer.over, trainer.waits, trainer.error = True, False, from_wire(error)
+                    return None
+        return None
+
+    def beat(self, trainer: Trainer) -> None:
+        """It waits for a batch, and says so now and then."""
+        self.team.need(trainer.peer, m.Need(trainer.run, 0, trainer.done, 0, 0), self.now)
+        trainer.spoke = self.now
+
+    def leave(self, trainer: Trainer) -> None:
+        """Out of its loop."""
+        if not trainer.away:
+            self.team.leave(trainer.peer, trainer.run, trainer.done, self.now)
+        self._settle_hand(trainer)
+        trainer.over = True
+        trainer.position = Position(trainer.position.pass_id + 1)
+        self.serve()
+
+    def close(self, trainer: Trainer) -> None:
+        if trainer.away:
+            self._come_back(trainer)
+        member = self.team.of(trainer.peer)
+        assert member is not None
+        self.team.detach(member, trainer.run, trainer.done)
+        self._settle_hand(trainer)
+        self.trainers.remove(trainer)
+        self.serve()
+
+    def _settle_hand(self, trainer: Trainer) -> None:
+        if trainer.hand is not None:
+            trainer.used.append((trainer.position.pass_id, trainer.hand))
+            trainer.hand = None
+
+    def vanish(self, trainer: Trainer) -> None:
+        """Killed: what it had in hand is not used."""
+        if not trainer.away:
+            member = self.team.of(trainer.peer)
+            assert member is not None
+            self.team.vanish(member, self.now)
+        self.trainers.remove(trainer)
+        self.serve()
+
+    def reconnect(self, trainer: Trainer) -> None:
+        """Its connection broke: it comes back as who it was, and knows what it has had."""
+        member = self.team.of(trainer.peer)
+        assert member is not None
+        self.team.vanish(member, self.now)
+        self._peers += 1
+        trainer.peer = f"peer {self._peers}".encode()
+        trainer.inbox.clear()
+        at = trainer.position
+        self._attach(trainer)
+        trainer.position = at
+        if not trainer.over:
+            if trainer.hand is not None:
+                trainer.used.append((at.pass_id, trainer.hand))
+                trainer.hand = None
+            self._ask(trainer)
+
+    def serve(self) -> None:
+        while self.team.serve(4):
+            self.deliver()
+        self.deliver()
+
+    def deliver(self) -> None:
+        if self.team.to_keep:
+            self.write()
+        while self.team.out:
+            peer, message, _ = self.team.out.popleft()
+            for trainer in self.trainers:
+                if trainer.peer == peer:
+                    trainer.inbox.append(message)
+
+    def used(self) -> list[tuple[int, int]]:
+        return sorted(pair for trainer in self.trainers for pair in trainer.used)

@@ -1,0 +1,113 @@
+"""A service that is killed and started again: what was written down, and what trainers know, give the same stream."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+
+from pydp2.errors import Rewound
+from tests.server.teams import LEASE, World
+
+SEEDS = range(int(os.environ.get("PYDP2_SIMULATIONS", "300")))
+
+
+def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kills: bool) -> list[tuple[int, int]]:
+    """Trainers iterate while the service, and with ``kills`` they too, are killed; then in peace to the end. What was
+    used."""
+    choose = Random(seed)
+    used: list[tuple[int, int]] = []
+    dynamic = made.team.dynamic
+    trainers = {rank: made.come(0 if dynamic else rank) for rank in ranks}
+    for _ in range(choose.choice([30, 300])):
+        rank = choose.choice([*ranks])
+        trainer = trainers.get(rank)
+        made.now += choose.choice([0.0, 0.1, 1.0])
+        if trainer is None:
+            trainers[rank] = made.come(0 if dynamic else rank)
+            continue
+        act = choose.random()
+        if act < 0.03:
+            made.crash(snapshot)
+        elif act < 0.06:
+            made.write()
+        elif act < 0.08 and not any(each.away for each in made.trainers):
+            made.now += LEASE / 2
+            for member in made.team.members:
+                member.heard = made.now if member.peer else member.heard  # all who are there are heard of in time
+            for each in made.trainers:
+                each.spoke = made.now
+            made.team.watch(made.now)
+            made.serve()
+        elif trainer.over:
+            if trainer.error is None and trainer.position.pass_id < passes:
+                made.begin(trainer)
+        elif act < 0.10 and kills and len(trainers) > 1 and not trainer.away:
+            used += trainer.used
+            made.vanish(trainer)
+            del trainers[rank]
+        elif trainer.waits:
+            made.receive(trainer)
+        else:
+            made.next(trainer)
+    for rank in ranks:
+        if rank not in trainers:
+            trainers[rank] = made.come(0 if dynamic else rank)
+    for _ in range(5000):
+        going = [t for t in trainers.values() if t.position.pass_id < passes and t.error is None]
+        if not going:
+            break
+        for trainer in [each for each in made.trainers if each not in going]:
+            made.close(trainer)  # it has had all that it wants
+        made.now += 1.0
+        for trainer in going:
+            if trainer.over:
+                made.begin(trainer)
+            if trainer.waits:
+                made.receive(trainer)
+            else:
+                made.next(trainer)
+        made.team.watch(made.now)
+        made.serve()
+    else:
+        raise AssertionError(f"no end: {[(t.rank, t.position, t.waits, t.away) for t in trainers.values()]}")
+    for trainer in trainers.values():
+        used += trainer.used
+        if trainer.error is not None:
+            raise trainer.error
+    return used
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_batch_is_lost_or_repeated_whoever_dies(seed: int) -> None:
+    choose = Random(-seed - 1)
+    dynamic = choose.random() < 0.4
+    world = 1 if dynamic else choose.choice([2, 3])
+    length = choose.choice([0, 1, 3, 10, 40])
+    made = World(length, world, dynamic=dynamic, seed=seed)
+    ranks = range(choose.choice([1, 2, 3]) if dynamic else world)
+    used = run(made, seed, ranks, snapshot=-1, passes=3, kills=True)
+    assert sorted(used) == [(p, n) for p in range(3) for n in range(length)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_job_of_one_rank_needs_nothing_written_down(seed: int) -> None:
+    made = World(Random(seed).choice([0, 1, 3, 10, 40]), 1, seed=seed)
+    made.write = lambda: None  # type: ignore[method-assign]
+    used = run(made, seed, range(1), snapshot=-1, passes=3, kills=False)
+    assert used == [(p, n) for p in range(3) for n in range(made.numbers.length)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_from_an_older_snapshot_the_stream_is_the_same_or_is_refused(seed: int) -> None:
+    choose = Random(-seed - 1)
+    dynamic = choose.random() < 0.4
+    world = 1 if dynamic else choose.choice([2, 3])
+    length = choose.choice([0, 1, 3, 10, 40])
+    made = World(length, world, dynamic=dynamic, seed=seed)
+    try:
+        used = run(made, seed, range(3 if dynamic else world), snapshot=-2, passes=3, kills=False)
+    except Rewound:
+        return
+    assert sorted(used) == [(p, n) for p in range(3) for n in range(length)]
