@@ -21,7 +21,7 @@ from pydp2.errors import OptionError, ServiceUnreachable
 
 _LOCK = "lock"
 _LONG = 60.0  # seconds
-_LEAVING = 5.0  # seconds in which a service that is ending lets go of its directory
+_LEAVING = 3.0  # seconds in which a service that is ending lets go of its directory
 _AGAIN = 0.02
 
 
@@ -92,14 +92,19 @@ def take_state(path: Path) -> int:
             f"state_dir={str(path)!r} must be a directory that can be written: {error.strerror}; choose another place, "
             "or leave the option out"
         ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise ServiceUnreachable(
-            f"state_dir={str(path)!r} belongs to a service that is running; stop it, or give another directory"
-        ) from None
-    return lock
+    deadline = time.monotonic() + _LEAVING
+    while True:  # workers of a service that was killed have it for a moment longer
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(lock)
+                raise ServiceUnreachable(
+                    f"state_dir={str(path)!r} belongs to a service that is running; stop it, or give another directory"
+                ) from None
+            time.sleep(_AGAIN)
+        else:
+            return lock
 
 
 def take_path(path: str) -> int:

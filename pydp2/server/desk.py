@@ -11,7 +11,7 @@ from pydp2.inputs.declaration import Declaration
 from pydp2.metrics import Rates, bottleneck
 from pydp2.protocol import messages as m
 from pydp2.server.actions import Action
-from pydp2.server.asked import plan_of
+from pydp2.server.asked import fits, plan_of
 from pydp2.server.buckets import tight
 from pydp2.server.claims import Claims
 from pydp2.server.coordinator import Coordinator
@@ -22,23 +22,26 @@ from pydp2.server.team import Team
 
 
 class Desk:
-    """The job that ``attach`` opens, with the options ``given``. ``act`` is given what follows for workers."""
+    """The job ``name`` of ``world`` ranks, with the options ``given``. ``source``: a fingerprint of the provider's
+    code. ``act`` is given what follows for workers."""
 
     def __init__(
         self,
-        attach: m.Attach,
+        name: str,
+        world: int,
         given: JobOptions,
         declaration: Declaration,
         spec: ServiceSpec,
         files: FileList,
         *,
+        source: str,
         budget: int,
         cache: Claims | None,
         coordinator: Coordinator,
         act: Callable[[Sequence[Action]], None],
         log: Callable[[str, str], None],
     ) -> None:
-        self.name = attach.job
+        self.name = name
         self.options = given
         self._coordinator = coordinator
         self._act = act
@@ -50,6 +53,8 @@ class Desk:
         self._waited = self._worked = 0.0
         self._warned_bytes = False
         plan = plan_of(given, declaration)
+        self.fits = fits(plan, declaration, spec, files, source)
+        """What its stream depends on, by name."""
         self.job = Job(
             plan,
             declaration,
@@ -63,8 +68,8 @@ class Desk:
         )
         self.team = Team(
             self.job,
-            name=attach.job,
-            world=attach.world_size,
+            name=name,
+            world=world,
             dynamic=given.share == "dynamic",
             lease=given.lease,
             read=self._read,

@@ -16,10 +16,11 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.facts import split
 from pydp2.protocol.moves import Link, Role, State, client_link
 from pydp2.server.actions import Action, Log
-from pydp2.server.asked import asked, facts_of, fits, has_room, numbers_of, same
+from pydp2.server.asked import asked, facts_of, has_room, numbers_of, same
 from pydp2.server.claims import Claims
 from pydp2.server.coordinator import Coordinator
 from pydp2.server.desk import Desk, together
+from pydp2.server.keeper import Keeper
 from pydp2.server.member import Member
 from pydp2.server.spec import ServiceSpec
 from pydp2.transport import Gone, Hub
@@ -52,12 +53,14 @@ class Front:
         hub: Hub,
         coordinator: Coordinator,
         log: Callable[[str, str], None],
+        keeper: Keeper,
     ) -> None:
         self._spec = spec
         self._files = files
         self._hub = hub
         self._coordinator = coordinator
         self._log = log
+        self._keeper = keeper
         self._links: dict[bytes, Link] = {}
         self._pending: list[tuple[bytes, m.Attach]] = []
         self._waiting: list[tuple[bytes, m.Attach, float]] = []  # since when, for a place that somebody has
@@ -79,6 +82,10 @@ class Front:
         self._source = source
         if declaration.cache:
             self._cache = Claims(PassCache(self._spec.memory_limit - self._budget))
+        if self._keeper.durable:
+            self._keeper.bring_back(
+                len(self._files), lambda kept: self._open(kept.name, kept.world, kept.options), time.monotonic()
+            )
         pending, self._pending = self._pending, []
         for peer, attach in pending:
             if peer in self._links:  # it may have left meanwhile
@@ -153,7 +160,7 @@ class Front:
                 self._drop(desk)
                 desk = None
             if desk is None:
-                desk = self._open(attach, given)
+                desk = self._open(attach.job, attach.world_size, given)
             same(attach.job, desk.options, given)
             position = desk.team.attach(peer, attach, now)
         except JobTaken as taken:
@@ -167,21 +174,19 @@ class Front:
             self._send(peer, m.Refused(to_wire(error)))
             return
         self._at[peer] = desk
-        plan = desk.job.plan
         service = {
-            "files": len(self._files), "workers": self._spec.workers, "shuffle": plan.shuffle, "position": position,
-            "fits": fits(plan, self._declaration, self._spec, self._files, self._source),
+            "files": len(self._files), "workers": self._spec.workers, "shuffle": desk.job.plan.shuffle,
+            "position": position, "fits": desk.fits, "durable": self._keeper.durable,
         }  # fmt: skip
         self._send(peer, m.Welcome(self._declaration.to_wire(), service))
 
-    def _open(self, attach: m.Attach, given: JobOptions) -> Desk:
+    def _open(self, name: str, world: int, given: JobOptions) -> Desk:
         """The desk of a job that begins. Raises OptionError when the machine cannot hold one more."""
         assert self._declaration is not None
-        name = attach.job
         has_room(name, given, {each.name: each.options for each in self._desks.values()}, self._spec)
         desk = self._desks[name] = Desk(
-            attach, given, self._declaration, self._spec, self._files, budget=self._budget, cache=self._cache,
-            coordinator=self._coordinator, act=lambda actions: self.outbox.extend(actions),
+            name, world, given, self._declaration, self._spec, self._files, source=self._source, budget=self._budget,
+            cache=self._cache, coordinator=self._coordinator, act=lambda actions: self.outbox.extend(actions),
             log=lambda text, kind: self._say(name, text, kind),
         )  # fmt: skip
         return desk
@@ -222,7 +227,9 @@ class Front:
         return more
 
     def _deliver(self, now: float) -> None:
-        """Send what the jobs have to say."""
+        """Send what the jobs have to say; what has to be written down is, before."""
+        if self._keeper.durable and any(desk.team.to_keep for desk in self._desks.values()):
+            self._keeper.keep(self._desks.values(), now, wait=True)
         for desk in self._desks.values():
             while desk.team.out:
                 peer, message, frames = desk.team.out.popleft()
@@ -254,6 +261,7 @@ class Front:
             self._deliver(now)
             if desk.team.ends_with(None, now):
                 self._drop(desk)
+        self._keeper.keep(self._desks.values(), now)
 
     def _probe(self) -> None:
         for member in [member for desk in self._desks.values() for member in desk.team.members]:
@@ -311,10 +319,13 @@ class Front:
         self._links.pop(peer, None)
         self._at.pop(peer, None)
 
-    def close(self, reason: str, error: Error | None) -> None:
-        """Tell everybody that the service ends: ``error`` is what it could not survive."""
+    def close(self, reason: str, error: Error | None, *, asked: bool) -> None:
+        """Tell everybody that the service ends: ``error`` is what it could not survive. Unless its program ``asked``
+        for that, it may be started again."""
+        self._keeper.keep(self._desks.values(), time.monotonic(), wait=True)
+        back = self._keeper.durable and not asked
         for peer in list(self._links):
-            self._send(peer, m.Closing(reason, {} if error is None else to_wire(error)))
+            self._send(peer, m.Closing(reason, {} if error is None else to_wire(error), back))
 
     def stats(self) -> dict[str, Any]:
         """How it is going, as plain data."""

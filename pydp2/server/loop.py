@@ -36,6 +36,7 @@ from pydp2.server.actions import (
 from pydp2.server.chunks import ranges
 from pydp2.server.coordinator import Coordinator
 from pydp2.server.front import Front
+from pydp2.server.keeper import Keeper
 from pydp2.server.quarantine import Quarantine
 from pydp2.server.spec import ServiceSpec
 from pydp2.transport import Gone, Hub, Poll
@@ -88,7 +89,8 @@ class Server:
         self._engine = engine
         self._hub = workers
         self._coordinator = Coordinator(spec.workers)
-        self._front = Front(spec, files, clients, self._coordinator, self.log)
+        self._keeper = Keeper(spec.state_dir, self.log)
+        self._front = Front(spec, files, clients, self._coordinator, self.log, self._keeper)
         self._front.server_stats = self.stats
         self._quarantine = Quarantine(spec.quarantine, self.log)
         self._control = control
@@ -322,10 +324,11 @@ class Server:
         sys.stderr.write(f"pydp2: {text}\n")
         sys.stderr.flush()
 
-    def close(self, reason: str, error: Error | None = None) -> None:
-        """Tell everybody, of ``error`` too if that is why, and end the workers."""
+    def close(self, reason: str, error: Error | None = None, *, asked: bool = False) -> None:
+        """Tell everybody, of ``error`` too if that is why, and end the workers. ``asked``: its program wanted that."""
         self._coordinator.close()
-        self._front.close(reason, error)
+        self._front.close(reason, error, asked=asked)
+        self._keeper.close()
         self._engine.close()
         self._quarantine.close()
 

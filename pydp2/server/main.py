@@ -86,6 +86,7 @@ def main(descriptor: int) -> int:
     reason = "of an error inside it; look at what it wrote"
     status = 0
     failed: Error | None = None
+    asked = False
     try:
         workers = Hub(zmq, spec.worker_address, -1)
         hubs.append(workers)
@@ -97,8 +98,8 @@ def main(descriptor: int) -> int:
         serving = True
         server.run()
     except Stop as stop:
-        reason = str(stop)
-        if not stop.asked:
+        reason, asked = str(stop), stop.asked
+        if not asked:
             _tell(reason)
     except Error as error:
         reason = sendable(shorten(str(error), 2000))
@@ -112,7 +113,7 @@ def main(descriptor: int) -> int:
         reason = "its program is gone"
     finally:
         if server is not None:
-            server.close(reason, failed)
+            server.close(reason, failed, asked=asked)
         else:
             engine.close()
         for hub in hubs:

@@ -73,6 +73,8 @@ class StateDir:
         self._path = Path(path)
         self._log = log
         self._serial = 0
+        self.whole = True
+        """What was read is the last that was written."""
         self._jobs: list[dict[str, Any]] = []
         self._failed: str | None = None  # why the last one could not be written
         self._said = False
@@ -104,6 +106,7 @@ class StateDir:
             else:
                 found[serial] = jobs
         if LAST in wrong:
+            self.whole = False
             instead = "the one before it is used" if found else "the service begins anew"
             self._log(f"the snapshot {self._path / LAST} is damaged ({wrong[LAST]}); {instead}", "")
         if not found:

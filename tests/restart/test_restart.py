@@ -1,0 +1,317 @@
+"""A service with a state directory is killed and started again: its trainers go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydp2
+from pydp2.errors import Error, OptionError, ServiceLost, ServiceUnreachable, StateMismatch
+from pydp2.server.statedir import LAST, decode
+from tests.conftest import wait_until
+
+FILES = [str(n) for n in range(12)]
+OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
+PROVIDER = """
+@provider(input_types=[integer_value(100000)], pool_size=200)
+def process(settings, filename):
+    for i in range(int(filename) * 29 % 97 + 20):
+        yield int(filename) * 1000 + i
+"""
+Numbered = tuple[int, list[int]]
+
+
+def numbered(batch: pydp2.Batch) -> Numbered:
+    return batch.index, batch[0].tolist()
+
+
+class Restarted:
+    """A service that is started again with what it was started with."""
+
+    def __init__(self, stack: ExitStack, address: str, folder: Path) -> None:
+        self._stack = stack
+        self._given = address, folder
+        self.service = self.start()
+        self.address = self.service.address
+
+    def start(self, **options: Any) -> pydp2.Service:
+        address, folder = self._given
+        given = {"workers": 2, "state_dir": folder} | options
+        self.service = self._stack.enter_context(pydp2.launch(FILES, address, **given))
+        return self.service
+
+    def kill(self) -> None:
+        os.kill(self.service.pid, signal.SIGKILL)
+
+    def again(self, **options: Any) -> None:
+        """Killed and started again."""
+        self.kill()
+        self.start(**options)
+        assert self.service.address == self.address
+
+
+@pytest.fixture
+def address(provider_file: Callable[[str], str]) -> str:
+    return provider_file(PROVIDER)
+
+
+@pytest.fixture
+def restarted(address: str, tmp_path: Path) -> Iterator[Restarted]:
+    with ExitStack() as stack:
+        yield Restarted(stack, address, tmp_path / "state")
+
+
+@pytest.fixture
+def alone(address: str) -> list[list[Numbered]]:
+    """Two passes as a trainer sees them whose service lives."""
+    with pydp2.load(FILES, address, workers=2, **OPTIONS) as data:
+        return [[numbered(batch) for batch in data] for _ in range(2)]
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, 40])
+def test_a_trainer_goes_on_where_it_was(
+    restarted: Restarted, alone: list[list[Numbered]], at: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[list[Numbered]] = [[], []]
+    with restarted.service.connect(**OPTIONS) as data:
+        for number in range(2):
+            for batch in data:
+                seen[number].append(numbered(batch))
+                if number == 0 and batch.index == at:
+                    restarted.again(workers=3)
+        assert seen == alone
+    told = capfd.readouterr().err
+    assert f"pydp2: the service at {restarted.address} went away; waiting 30 s for it to be started again" in told
+    assert f"pydp2: the service at {restarted.address} is back after" in told
+
+
+def test_between_two_passes_it_is_the_same(restarted: Restarted, alone: list[list[Numbered]]) -> None:
+    with restarted.service.connect(**OPTIONS) as data:
+        assert [numbered(batch) for batch in data] == alone[0]
+        restarted.again()
+        assert [numbered(batch) for batch in data] == alone[1]
+
+
+def test_before_its_first_pass_and_many_times_in_one(restarted: Restarted, alone: list[list[Numbered]]) -> None:
+    with restarted.service.connect(**OPTIONS) as data:
+        restarted.again()
+        seen = []
+        for batch in data:
+            seen.append(numbered(batch))
+            if batch.index % 9 == 3:
+                restarted.again()
+        assert seen == alone[0]
+
+
+def test_a_state_that_was_loaded_stays_loaded(restarted: Restarted, alone: list[list[Numbered]]) -> None:
+    with restarted.service.connect(**OPTIONS) as data:
+        stream = iter(data)
+        for _ in range(5):
+            next(stream)
+        state = data.state_dict()
+        for _ in range(8):
+            next(stream)
+        data.load_state_dict(state)
+        restarted.again()
+        assert [numbered(batch) for batch in data] == alone[0][5:]
+
+
+@pytest.mark.parametrize("share", ["ranks", "dynamic"])
+def test_trainers_of_one_job_get_each_batch_once(
+    restarted: Restarted, alone: list[list[Numbered]], share: str
+) -> None:
+    places: list[dict[str, Any]] = [{}, {}]
+    if share == "ranks":
+        places = [{"rank": rank, "world_size": 2} for rank in range(2)]
+    seen: list[list[Numbered]] = []
+    failed: list[Error] = []
+    turn = threading.Barrier(2, timeout=50)
+
+    def train(place: dict[str, Any]) -> None:
+        try:
+            with pydp2.connect(restarted.address, share=share, **place, **OPTIONS) as data:
+                turn.wait()
+                mine = [numbered(batch) for batch in data]
+                turn.wait()  # who is first would let the other have what is left
+            seen.append(mine)
+        except Error as error:
+            failed.append(error)
+            turn.abort()
+
+    threads = [threading.Thread(target=train, args=(place,)) for place in places]
+    for thread in threads:
+        thread.start()
+    kills = 0
+    while turn.n_waiting == 0 and kills < 3 and not failed:
+        restarted.again()
+        kills += 1
+    for thread in threads:
+        thread.join(50)
+    assert not failed, failed
+    assert sorted(one for mine in seen for one in mine) == alone[0]
+    if share == "ranks":
+        assert sorted(seen) == [alone[0][0::2], alone[0][1::2]]
+
+
+RANK = """
+import sys, pydp2
+with pydp2.connect(sys.argv[1], rank=1, world_size=2, batch_size=16, seed=5) as data:
+    for batch in data:
+        print(batch.index, flush=True)
+        if batch.index == 7:
+            sys.stdin.read()
+"""
+
+
+def used_by(rank: int, folder: Path) -> int:
+    """Before which batch all of a rank's are used, as it is written down."""
+    (job,) = decode((folder / LAST).read_bytes())[1]
+    return int(next(place[4] for place in job["places"] if place[0] == rank))
+
+
+def test_what_a_dead_rank_had_not_used_is_kept_over_a_restart(
+    restarted: Restarted, alone: list[list[Numbered]], tmp_path: Path
+) -> None:
+    seen: list[list[Numbered]] = [[], []]
+    with restarted.service.connect(rank=0, world_size=2, **OPTIONS) as first:
+        command = [sys.executable, "-c", RANK, restarted.address]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            stream = iter(first)
+            for _ in range(4):
+                seen[0].append(numbered(next(stream)))
+            assert other.stdout is not None
+            assert [int(other.stdout.readline()) for _ in range(4)] == [1, 3, 5, 7]
+            other.kill()
+        assert wait_until(lambda: used_by(1, tmp_path / "state") == 6)  # two services cannot tell what none has heard
+        restarted.again()
+        with restarted.service.connect(rank=1, world_size=2, **OPTIONS) as second:
+            rest = iter(second)
+            while True:
+                pair = next(stream, None), next(rest, None)
+                for mine, batch in zip(seen, pair, strict=True):
+                    if batch is not None:
+                        mine.append(numbered(batch))
+                if pair == (None, None):
+                    break
+    assert seen[0] == alone[0][0::2]
+    assert seen[1] == alone[0][7::2], "7 was in its hand when it died"
+
+
+def test_two_jobs_come_back_side_by_side(restarted: Restarted, alone: list[list[Numbered]]) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(restarted.service.connect(job=job, **OPTIONS)) for job in ("one", "two")]
+        streams = [iter(client) for client in clients]
+        seen = [[numbered(next(stream)) for _ in range(3 + 4 * number)] for number, stream in enumerate(streams)]
+        restarted.again()
+        for mine, stream in zip(seen, streams, strict=True):
+            mine += [numbered(batch) for batch in stream]
+        assert seen == [alone[0], alone[0]]
+
+
+def test_a_service_that_does_not_come_back_is_waited_for_as_long_as_a_lease(restarted: Restarted) -> None:
+    with restarted.service.connect(lease=1.0, **OPTIONS) as data:
+        stream = iter(data)
+        next(stream)
+        restarted.kill()
+        began = time.monotonic()
+        with pytest.raises(ServiceLost, match=r"was not started again within 1 s; start it with the same state_dir"):
+            list(stream)
+        assert 0.8 <= time.monotonic() - began < 5.0
+
+
+def test_a_service_that_its_program_closes_is_not_waited_for(restarted: Restarted) -> None:
+    with restarted.service.connect(**OPTIONS) as data:
+        stream = iter(data)
+        next(stream)
+        restarted.service.close()
+        with pytest.raises(ServiceLost, match="ended: its program closed it"):
+            list(stream)
+
+
+def test_a_service_that_a_signal_ends_is_waited_for(restarted: Restarted, alone: list[list[Numbered]]) -> None:
+    with restarted.service.connect(**OPTIONS) as data:
+        stream = iter(data)
+        seen = [numbered(next(stream))]
+        os.kill(restarted.service.pid, signal.SIGTERM)
+        while restarted.service.poll() is None:
+            time.sleep(0.01)
+        restarted.start()
+        assert seen + [numbered(batch) for batch in stream] == alone[0]
+
+
+def test_relaxed_order_cannot_be_taken_up_in_the_middle(restarted: Restarted) -> None:
+    with restarted.service.connect(order="relaxed", **OPTIONS) as data:
+        stream = iter(data)
+        next(stream)
+        restarted.kill()
+        with pytest.raises(ServiceLost, match="went away without a word"):
+            list(stream)
+
+
+def test_the_directory_belongs_to_one_service(restarted: Restarted, address: str, tmp_path: Path) -> None:
+    with pytest.raises(ServiceUnreachable, match="belongs to a service that is running; stop it"):
+        pydp2.launch(FILES, address, state_dir=tmp_path / "state")
+    with pydp2.launch(FILES, address, workers=1, state_dir=tmp_path / "other") as other:
+        assert other.address != restarted.address
+
+
+def test_another_stream_is_refused_by_what_differs(restarted: Restarted, address: str, tmp_path: Path) -> None:
+    with restarted.service.connect(**OPTIONS) as data:
+        next(iter(data))
+        os.kill(restarted.service.pid, signal.SIGTERM)
+        while restarted.service.poll() is None:
+            time.sleep(0.01)
+        with pytest.raises(StateMismatch, match=r"was written for another stream of job 'default': list was .*, is"):
+            pydp2.launch(FILES[1:], address, state_dir=tmp_path / "state")
+        restarted.start()  # nothing of the start that failed is left in the way
+
+
+def test_any_port_is_refused_where_trainers_have_to_find_it_again(address: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="takes any port"):
+        pydp2.launch(FILES, address, bind="tcp://127.0.0.1:0", state_dir=tmp_path)
+
+
+def test_a_path_that_is_no_directory_is_refused(address: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OptionError, match="must be a directory that can be written"):
+        pydp2.launch(FILES, address, state_dir=tmp_path / "file")
+
+
+def test_serve_is_started_again_by_whoever_watches_over_it(
+    address: str, alone: list[list[Numbered]], tmp_path: Path
+) -> None:
+    (tmp_path / "train.list").write_text("\n".join(FILES))
+
+    def serve() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", "from pydp2_cli import main; main()", "serve", str(tmp_path / "train.list"),
+             "--provider", address, "--workers", "2", "--state-dir", str(tmp_path / "state")],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+    with serve() as first:
+        assert first.stdout is not None
+        where = first.stdout.readline().strip()
+        with pydp2.connect(where, **OPTIONS) as data:
+            seen = []
+            for batch in data:
+                seen.append(numbered(batch))
+                if batch.index == 5:
+                    first.send_signal(signal.SIGTERM)
+                    assert first.wait(10) == 128 + signal.SIGTERM
+                    second = serve()
+            assert second.stdout is not None
+            assert second.stdout.readline().strip() == where
+            assert seen == alone[0]
+        second.send_signal(signal.SIGTERM)
+        second.communicate(timeout=10)
