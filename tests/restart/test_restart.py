@@ -127,9 +127,7 @@ def test_a_state_that_was_loaded_stays_loaded(restarted: Restarted, alone: list[
 
 
 @pytest.mark.parametrize("share", ["ranks", "dynamic"])
-def test_trainers_of_one_job_get_each_batch_once(
-    restarted: Restarted, alone: list[list[Numbered]], share: str
-) -> None:
+def test_trainers_of_one_job_get_each_batch_once(restarted: Restarted, alone: list[list[Numbered]], share: str) -> None:
     places: list[dict[str, Any]] = [{}, {}]
     if share == "ranks":
         places = [{"rank": rank, "world_size": 2} for rank in range(2)]
