@@ -40,9 +40,15 @@ class Connection:
         self._line.send([m.encode(message), *frames])
 
     def receive(self, deadline: float | None) -> tuple[m.Message, list[memoryview]] | None:
-        """The next message, or None when ``deadline`` (``time.monotonic``) has passed. Raises ServiceLost."""
+        """The next message, or None when ``deadline`` (``time.monotonic``) has passed.
+
+        Raises ServiceLost, but only where it waits: to look into what came is not to ask whether more can come.
+        """
         while True:
             frames = self._line.receive()
+            left = _LOOK if deadline is None else deadline - time.monotonic()
+            if frames is None and left <= 0:
+                return None
             if frames is None and self._line.lost:
                 frames = self._line.receive()  # what had come before the end is still to be taken
                 if frames is None:
@@ -61,9 +67,6 @@ class Connection:
                 if isinstance(message, m.Probe):
                     continue
                 return message, list(body)
-            left = _LOOK if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                return None
             self._line.wait(max(1, int(min(left, _LOOK) * 1000)))
 
     def renew(self, first: m.Message, deadline: float) -> m.Message:

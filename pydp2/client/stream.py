@@ -274,13 +274,14 @@ class Client:
         self._begin()
 
     def _fetch(self, patience: float) -> None:
-        """Take in what came; wait for something at most ``patience`` seconds."""
+        """Take in what came; or with ``patience``, the first that comes within so many seconds."""
         try:
             while (
                 self._lost is None and (received := self._connection.receive(time.monotonic() + patience)) is not None
             ):
                 self._inbox.append(received)
-                patience = 0.0
+                if patience:
+                    return
         except Error as error:  # comes after what came before it
             self._lost = error
 

@@ -130,15 +130,13 @@ class Pool:
         count = min(self._plan.batch_size, size)
         words = Words(self._plan.seed, self._plan.pass_id, "pick", n).take(count)
         bounds = np.arange(size, size - count, -1).astype(np.uint64)
-        picked = array("q")
         last = size - 1
-        for j in below(words, bounds).tolist():
-            picked.append(pool[j])
-            row = pool.pop()
-            if j != last:
-                pool[j] = row
+        for j in below(words, bounds).tolist():  # what is picked goes behind what stays, the first one last
+            pool[last], pool[j] = pool[j], pool[last]
             last -= 1
-        return np.array(picked, np.int64)
+        picked = np.array(pool[size - count :], np.int64)[::-1].copy()
+        del pool[size - count :]
+        return picked
 
     def _pick(self, n: int) -> Rows:
         plan, pool, weights = self._plan, self.rows, self._weight

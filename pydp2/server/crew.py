@@ -15,6 +15,7 @@ class Crew:
 
     def __init__(self) -> None:
         self._load: dict[int, dict[int, Entry]] = {}
+        self._ahead: dict[int, set[int]] = {}  # those that are not bound
         self._pace: dict[int, int] = {}  # how many unstarted files a worker may have waiting
         self._ramping: dict[int, set[int]] = {}  # files that stop at the start of the pass until the others have too
 
@@ -27,10 +28,12 @@ class Crew:
     def join(self, worker: int) -> None:
         """``worker`` can be given files."""
         self._load[worker] = {}
+        self._ahead[worker] = set()
         self._pace[worker] = 2
 
     def lose(self, worker: int) -> list[Entry]:
         """``worker`` is gone: what it had."""
+        self._ahead.pop(worker, None)
         self._pace.pop(worker, None)
         self._ramping.pop(worker, None)
         return list(self._load.pop(worker, {}).values())
@@ -49,17 +52,24 @@ class Crew:
 
     def waits(self, worker: int) -> bool:
         """Whether so many files that are not bound wait at ``worker`` that it gets no more of them."""
-        return sum(1 for entry in self._load[worker].values() if not entry.bound) >= self._pace[worker]
+        return len(self._ahead[worker]) >= self._pace[worker]
 
     def give(self, worker: int, entry: Entry) -> None:
         """``worker`` is to run the file of ``entry``."""
         self._load[worker][entry.file] = entry
+        if not entry.bound:
+            self._ahead[worker].add(entry.file)
         if entry.ramp in entry.stops:
             self._ramping.setdefault(worker, set()).add(entry.file)
+
+    def bind(self, worker: int, file: int) -> None:
+        """``file``, which ``worker`` has, is bound."""
+        self._ahead[worker].discard(file)
 
     def take(self, worker: int, entry: Entry) -> None:
         """``worker`` has not to run it any more: it may have one more waiting."""
         self._load[worker].pop(entry.file, None)
+        self._ahead[worker].discard(entry.file)
         self._pace[worker] = min(MANY, self._pace[worker] + 1)
 
     def ramps(self, worker: int, file: int) -> bool:

@@ -42,17 +42,19 @@ class Dealer(Places):
         """Whether anybody can take a batch that there is not yet, and those who are behind are not too far behind."""
         if not self._asked():
             return False
-        if self.dynamic and self._common.ahead >= _AHEAD:
-            return False  # who holds the first one uses it, or its lease ends
-        return not any(self._full(each) for each in self.members)
+        if self.dynamic:
+            return self._common.ahead < _AHEAD  # else who holds the first one uses it, or its lease ends
+        return not any(map(self._full, self.members))
 
     def _asked(self) -> bool:
         """Whether anybody asks for more than there is for it."""
-        return any(each.stands is Stands.IN and each.credit > each.unsent for each in self.members)
+        return any(each.stands is Stands.IN and each.credit > len(each.held) - each.sent for each in self.members)
 
     def _full(self, member: Member) -> bool:
-        window = _WINDOW + 2 * max(each.prefetch for each in self.members)
-        return not self.dynamic and member.stands is not Stands.LEFT and len(member.held) >= window
+        """Whether so much waits for ``member`` that the others wait for it."""
+        if self.dynamic or len(member.held) < _WINDOW or member.stands is Stands.LEFT:
+            return False
+        return len(member.held) >= _WINDOW + 2 * max(each.prefetch for each in self.members)
 
     def _take(self, group: Group) -> None:
         self._position = group.after
@@ -72,10 +74,10 @@ class Dealer(Places):
     def _hand_out(self) -> None:
         for member in self.members:
             while member.stands is Stands.IN and member.credit > 0:
-                if not member.unsent and self._common:
+                if member.sent == len(member.held):
+                    if not self._common:
+                        break
                     member.held.append(self._common.take())
-                if not member.unsent:
-                    break
                 held = member.held[member.sent]
                 member.sent += 1
                 member.credit -= 1

@@ -89,7 +89,7 @@ class Losses:
     def room(self, holes: Collection[Hole], ordinals: npt.NDArray[np.int64]) -> int:
         """How many samples of ``ordinals``, next in a file, may be taken until one of its ``holes`` is one too many."""
         lost = self.dropped + self.ended
-        if holes and self._exceeded(lost + len(holes), self.taken):
+        if self._exceeded(lost + len(holes), self.taken):
             for number, hole in enumerate(holes, 1):
                 before = int(np.searchsorted(ordinals, hole[0]))
                 if before == len(ordinals):

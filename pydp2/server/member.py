@@ -73,11 +73,6 @@ class Member:
     prefetch: int = 0
     pending: m.BeginPass | None = None  # of a pass that cannot begin yet
 
-    @property
-    def unsent(self) -> int:
-        """Batches for it that it has not been sent."""
-        return len(self.held) - self.sent
-
     def use(self, done: int) -> list[int]:
         """The first ``done`` batches that were sent in this run are used: they are kept no longer. Which these are."""
         numbers = []

@@ -25,7 +25,7 @@ from pydp2.server.credit import Credit
 from pydp2.server.crew import MANY, Crew
 from pydp2.server.ledger import Entry
 from pydp2.server.losses import Losses, condemned_at
-from pydp2.server.recall import attach, fresh, from_cache, terms
+from pydp2.server.recall import attach, entered, fresh, from_cache, terms
 
 _FIRST = 8  # a file not yet bound starts with this part of what it may come to
 _KNOWN = 4096  # files not yet bound that are known at a time: tiny ones use next to no credit, but each has an entry
@@ -121,6 +121,7 @@ class Reading:
                 entry.ramp = self._ramp[file]
                 entry.stops.add(entry.ramp)
             if entry.worker is not None:
+                self._crew.bind(entry.worker, file)
                 self._grant(entry, tell=True)
 
     def _recall(self, file: int, recall: Recall) -> None:
@@ -141,7 +142,7 @@ class Reading:
             self._out += losses.end(file, entry.committed, entry.early)
         if losses.error:
             return Failure(losses.error)
-        if isinstance(front, Run):
+        if entry.holes and isinstance(front, Run):
             front.hi = front.lo + losses.room(entry.holes, front.ordinals[front.lo : front.hi])
         return WAIT if front is None else front
 
@@ -151,7 +152,10 @@ class Reading:
         y = entry.take(count)
         if entry.recall is None or y >= entry.recall.start:  # else they had been taken before
             self.losses.taken += count
-        self._moved(entry, y)
+        if entry.holes:
+            self._moved(entry, y)
+        else:
+            self._used(entry)
 
     def _moved(self, entry: Entry, edge: int | None = None) -> None:
         for hole in entry.pass_holes(edge):
@@ -348,15 +352,9 @@ class Reading:
             items.setdefault(worker, []).append(self._assign(worker, entry))
 
     def _enter(self, file: int, position: int, recall: Recall | None = None) -> Entry:
-        entry = self.entries[file] = Entry(file, position, recall=recall)
-        if recall is not None:
-            entry.until = recall.until
-            entry.y = 0 if recall.start == NEVER else recall.start
-        entry.until = min(entry.until, self.losses.facts.get(file, (NEVER, ""))[0])
-        if entry.until == 0:
-            entry.tail = END
-            return entry
-        if self._cache is not None and file not in self.losses.facts:
+        known, _ = self.losses.facts.get(file, (NEVER, ""))
+        entry = self.entries[file] = entered(file, position, recall, known)
+        if entry.until and self._cache is not None and file not in self.losses.facts:
             if self._cache.has(file):
                 from_cache(entry, self._cache.cache)
             elif recall is None:

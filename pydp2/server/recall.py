@@ -21,6 +21,18 @@ def terms(recall: Recall | None) -> dict[str, int]:
     return {"send_from": send_from, "check": recall.check, "crc": recall.crcs[0] if recall.crcs else 0}
 
 
+def entered(file: int, position: int, recall: Recall | None, until: int) -> Entry:
+    """A file that is read for what ``recall`` names (None: from its start), and not beyond ``until``."""
+    entry = Entry(file, position, recall=recall)
+    if recall is not None:
+        entry.until = recall.until
+        entry.y = 0 if recall.start == NEVER else recall.start
+    entry.until = min(entry.until, until)
+    if not entry.until:
+        entry.tail = END
+    return entry
+
+
 def attach(assignments: Sequence[Assignment], entries: Mapping[int, Entry]) -> tuple[npt.NDArray[np.int64], ...]:
     """The raw frames that go with ``assignments``, which learn the number of theirs."""
     frames: list[npt.NDArray[np.int64]] = []

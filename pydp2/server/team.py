@@ -368,5 +368,6 @@ class Team(Dealer):
                     self.members.remove(member)
             self._settle()
             return
-        for text in self._missing.look(self._late(), now):
-            self._log(text, "")
+        if self.world > 1:
+            for text in self._missing.look(self._late(), now):
+                self._log(text, "")

@@ -129,7 +129,8 @@ class Builder:
 
         Raises what ``calc_batch_size`` raised, or code of the value itself; the sample is not added then.
         """
-        segment = self._segment(task)
+        segments = self._segments
+        segment = segments[-1] if segments and segments[-1].task is task else self._segment(task)
         try:
             size = self._packer.add(values)
             if self._weighted:

@@ -5,7 +5,11 @@ several jobs read, its stint ends also when the merge of another job waits for s
 does not wait for it, else after about 20 ms. Sending never blocks: a sample without credit is kept in hand. Between
 samples, about every millisecond, messages are looked for. Samples are sent when a chunk is full, when the merge waits
 for them, and after about 20 ms: also while the generator computes or waits for something, because then another thread
-has the lock of the runner (:mod:`.late`).
+sends them (:mod:`.late`).
+
+The two threads use the same things, but never at the same time. A lock taken twice a sample would do, and cost more
+than all the rest between two samples; so each says first what it is about to do, and looks then what the other one
+said. The interpreter's lock puts these four steps into one order for both: whichever looks last sees the other.
 """
 
 from __future__ import annotations
@@ -39,15 +43,6 @@ FLUSH = 0.020
 _SLOW = 0.005  # a sample that took this long is not kept waiting for the next
 
 
-@contextlib.contextmanager
-def _released(lock: threading.Lock) -> Iterator[None]:
-    lock.release()
-    try:
-        yield
-    finally:
-        lock.acquire()
-
-
 class Runner:
     """The loop of a worker that is ready. ``ahead``: how many files not yet bound a reading may have open here."""
 
@@ -71,7 +66,9 @@ class Runner:
         self._seat = seat
         self._surroundings = surroundings
         self._timed = timed
-        self._lock = threading.Lock()  # held but for the user's code: everything here is its
+        self._away = False  # the thread of the loop is in the user's code, and touches nothing here
+        self._sending = False  # the other thread is about to send, or does
+        self._sends = threading.Lock()  # held meanwhile
         self._checksums = frame_count(running.declaration.slots) + 1
         self._builder = Builder(
             running.declaration, lambda error, task, y: place(error, files[task.file], y), lenient=lenient
@@ -89,17 +86,6 @@ class Runner:
 
     def run(self) -> None:
         """Until the server says Quit."""
-        with self._lock:
-            self._run()
-
-    def send_late(self) -> None:
-        """Send what has waited for long. For another thread, which waits here until that of the loop enters the user's
-        code: it may stay there for hours."""
-        with self._lock:
-            if not self._builder.empty and time.perf_counter() - self._builder.since > FLUSH:
-                self._flush()
-
-    def _run(self) -> None:
         while True:
             self._receive(0)
             if self._quit:
@@ -118,6 +104,35 @@ class Runner:
                 began = time.perf_counter()
                 self._work(task)
                 self._busy += time.perf_counter() - began
+
+    # -- the other thread ------------------------------------------------------------------------------------------
+    def send_late(self) -> None:
+        """Send what has waited for long, if the thread of the loop is in the user's code: it may stay there for hours.
+
+        For another thread. Where the loop is at work it looks for that itself.
+        """
+        with self._sends:
+            self._sending = True
+            try:
+                if self._away and not self._builder.empty and time.perf_counter() - self._builder.since > FLUSH:
+                    self._flush()
+            finally:
+                self._sending = False
+
+    @contextlib.contextmanager
+    def _in_users_code(self) -> Iterator[None]:
+        self._away = True
+        try:
+            yield
+        finally:
+            self._away = False
+            if self._sending:
+                self._wait()
+
+    def _wait(self) -> None:
+        """Until the other thread has sent."""
+        with self._sends:
+            pass
 
     # -- messages --------------------------------------------------------------------------------------------------
     def _receive(self, timeout_ms: int) -> None:
@@ -176,7 +191,7 @@ class Runner:
 
     def _open(self, task: Task) -> None:
         filename = self._files[task.file]
-        with _released(self._lock):
+        with self._in_users_code():
             opened = self._running.open(filename, file_index=task.file, seed=task.seed, pass_id=task.pass_id)
         task.iterator, task.context, task.close = opened.iterator, opened.context, opened.close
 
@@ -196,7 +211,6 @@ class Runner:
         self._running.activate(task.context)
         builder, wrap, weigh, clock = self._builder, self._running.wrap, self._running.weight, time.perf_counter
         iterator, timed, edge = task.iterator, self._timed, task.edge
-        release, acquire = self._lock.release, self._lock.acquire
         assert iterator is not None
         polled = began = clock()
         while not task.done:
@@ -205,11 +219,13 @@ class Runner:
                 row[SINCE] = time.monotonic_ns()
             row[RUNNING] = 1
             try:
-                release()
+                self._away = True  # as in _in_users_code, which would cost more than all the rest here
                 try:
                     sample = next(iterator)
                 finally:
-                    acquire()
+                    self._away = False
+                    if self._sending:
+                        self._wait()
             except StopIteration:
                 if not task.done:
                     builder.end(task)
@@ -271,7 +287,7 @@ class Runner:
             return
         self._turn_to(task)
         try:
-            with _released(self._lock):
+            with self._in_users_code():
                 task.close()
         except BaseException as error:
             sys.stderr.write(

@@ -139,8 +139,9 @@ class Worker(Runner):
             self.run()
 
     def send_now(self) -> None:
-        with self._lock:
-            self._flush()
+        """As the other thread does, while the loop is in the user's code; after 20 ms or not."""
+        assert self._away
+        self._flush()
 
     def _receive(self, timeout_ms: int) -> None:
         random = self.world.random

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -338,6 +339,60 @@ def test_a_bad_sample_found_while_the_next_one_is_awaited_ends_its_file(
     for file in (0, 1):
         assert [sample[0] for sample in one.ledger.found[file].samples] == [0]
         assert "sample 1" in str(one.ledger.errors[file])
+
+
+def test_the_two_threads_of_a_worker_are_never_at_work_at_the_same_time(
+    script: Callable[..., Script], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 20_000
+
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        for i in range(count):
+            if i % 20 == 0:
+                time.sleep(0.001)
+            yield {"id": i % 100, "words": []}
+
+    monkeypatch.setattr("pydp2.worker.runner.FLUSH", 0.0005)
+    one = script(process, files=1)
+    inside: list[int] = []
+    both = sent = 0
+
+    def watched(work: Callable[..., Any]) -> Callable[..., Any]:
+        def alone(*args: Any) -> Any:
+            nonlocal both, sent
+            me = threading.get_ident()
+            both += any(other != me for other in inside)
+            sent += me == late.ident
+            inside.append(me)
+            try:
+                return work(*args)
+            finally:
+                inside.remove(me)
+
+        return alone
+
+    over = threading.Event()
+
+    def send() -> None:
+        while not over.is_set():
+            one.runner.send_late()
+
+    late = threading.Thread(target=send)
+    monkeypatch.setattr(one.runner, "_flush", watched(one.runner._flush))
+    monkeypatch.setattr(one.runner._builder, "add", watched(one.runner._builder.add))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    late.start()
+    try:
+        one.assign(0)
+        one.until(lambda: one.ended(0))
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        late.join(10)
+    assert not both
+    assert sent, "the other thread never sent anything"
+    assert [sample[0] for sample in one.ledger.found[0].samples] == list(range(count))
 
 
 def test_leaving_a_pass_closes_its_generators_and_the_next_one_begins(script: Callable[..., Script]) -> None:
