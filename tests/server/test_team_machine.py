@@ -62,6 +62,14 @@ class Shared(RuleBasedStateMachine):
             else:
                 self.made.next(trainer)
 
+    @rule(steps=st.integers(1, 30), first=which)
+    def train(self, steps: int, first: int) -> None:
+        """All are there and take turns."""
+        for number in range(self.places):
+            self.come(number)
+        for step in range(steps):
+            self.take(first + step, 1)
+
     @rule(number=which)
     def break_connection(self, number: int) -> None:
         trainer = self._of(number)
