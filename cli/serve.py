@@ -48,10 +48,12 @@ def command(asked: Asked, as_json: bool) -> None:
         stack.callback(service.close)
         click.echo(json.dumps({"address": service.address, "pid": service.pid}) if as_json else service.address)
         console.print(_example(service.address, asked.job), style="dim", soft_wrap=True)
-        number = _watch(service, display, console, comes_back=asked.service.get("state_dir") is not None)
+        comes_back = asked.service.get("state_dir") is not None
+        number = _watch(service, display, console, comes_back=comes_back)
         if number is not None:
             click.get_current_context().exit(128 + number)
-        raise click.ClickException(_why(service))
+        rest = "; start it again as before, its trainers wait for it" if comes_back else ""
+        raise click.ClickException(_why(service) + rest)
 
 
 def _watch(service: Service, display: _Display, console: Console, *, comes_back: bool) -> int | None:

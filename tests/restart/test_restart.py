@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -293,13 +294,17 @@ def test_serve_is_started_again_by_whoever_watches_over_it(
     def serve() -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-c", "from pydp2_cli import main; main()", "serve", str(tmp_path / "train.list"),
-             "--provider", address, "--workers", "2", "--state-dir", str(tmp_path / "state")],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+             "--provider", address, "--workers", "2", "--state-dir", str(tmp_path / "state"), "--json"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
+    def said(process: subprocess.Popen[str]) -> dict[str, Any]:
+        assert process.stdout is not None
+        plain: dict[str, Any] = json.loads(process.stdout.readline())
+        return plain
+
     with serve() as first:
-        assert first.stdout is not None
-        where = first.stdout.readline().strip()
+        where = said(first)["address"]
         with pydp2.connect(where, **OPTIONS) as data:
             seen = []
             for batch in data:
@@ -308,8 +313,14 @@ def test_serve_is_started_again_by_whoever_watches_over_it(
                     first.send_signal(signal.SIGTERM)
                     assert first.wait(10) == 128 + signal.SIGTERM
                     second = serve()
-            assert second.stdout is not None
-            assert second.stdout.readline().strip() == where
+                if batch.index == 25:
+                    again = said(second)
+                    assert again["address"] == where
+                    os.kill(again["pid"], signal.SIGKILL)
+                    told = second.communicate(timeout=10)[1]
+                    assert "was killed by SIGKILL; start it again as before, its trainers wait for it" in told
+                    third = serve()
+            assert said(third)["address"] == where
             assert seen == alone[0]
-        second.send_signal(signal.SIGTERM)
-        second.communicate(timeout=10)
+        third.send_signal(signal.SIGTERM)
+        third.communicate(timeout=10)
