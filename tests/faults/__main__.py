@@ -54,6 +54,9 @@ def main() -> int:
         sys.stdout.write(json.dumps({"faults": [a.plain() for a in accounts.values()], "absent": ABSENT}) + "\n")
     else:
         console.print(_table(accounts, whole=not options.only and not options.schedule))
+        for account in accounts.values():
+            for seed, course in account.courses.items():
+                console.print(shown_course(f"{account.fault.name} seed {seed}, as it went", course))
     for account in accounts.values():
         for failure in account.failures:
             console.print(failure.told(), style="red", markup=False, highlight=False)
@@ -105,6 +108,16 @@ def _table(accounts: dict[str, Account], whole: bool) -> Table:
         rows |= {name: (name, f"[dim]{why}[/]", "", "", "", "", "not here") for name, why in ABSENT.items()}
     for name in sorted(rows, key=number):
         table.add_row(*rows[name])
+    return table
+
+
+def shown_course(title: str, course: list[dict[str, float]]) -> Table:
+    """Figures of a round as they went."""
+    table = Table(title=title)
+    for name in course[0]:
+        table.add_column(name, justify="right")
+    for row in course:
+        table.add_row(*(f"{value:,.1f}" if value % 1 else f"{value:,.0f}" for value in row.values()))
     return table
 
 

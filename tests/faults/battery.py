@@ -63,6 +63,8 @@ class Account:
     seconds: float = 0.0
     figures: dict[str, list[float]] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
+    courses: dict[int, list[dict[str, float]]] = field(default_factory=dict)
+    """Of the rounds that have one, by seed."""
 
     def plain(self) -> dict[str, Any]:
         """As plain data."""
@@ -70,7 +72,7 @@ class Account:
             "fault": self.fault.name, "title": self.fault.title, "goal": self.fault.goal, "passed": self.passed,
             "failed": len(self.failures), "skipped": self.skipped, "kills": self.kills, "seconds": self.seconds,
             "figures": {name: [min(some), sum(some) / len(some), max(some)] for name, some in self.figures.items()},
-            "notes": self.notes,
+            "notes": self.notes, "courses": self.courses,
             "failures": [
                 {"error": f.error, "replay": f.replay, "smallest": f.replay_smallest} for f in self.failures
             ],
@@ -116,6 +118,8 @@ def one_round(account: Account, schedule: Schedule, *, shrink: bool = True) -> N
         account.figures.setdefault(name, []).append(float(value))
     for note in report.notes:
         account.notes[note] = account.notes.get(note, 0) + 1
+    if report.course:
+        account.courses[schedule.seed] = report.course
 
 
 @contextmanager

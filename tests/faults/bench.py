@@ -136,9 +136,23 @@ def run_directories() -> list[str]:
     return sorted(entry.name for entry in rundir.base().iterdir())
 
 
+def sockets() -> set[str]:
+    """Unix sockets in the temporary folder that somebody holds; those of a service are in its run directory."""
+    paths = (line.rpartition(" ")[2] for line in Path("/proc/net/unix").read_text().splitlines())
+    return {path for path in paths if path.startswith(tempfile.gettempdir() + "/")}
+
+
 def shared_memory() -> set[str]:
     """Named segments of shared memory."""
     return {entry.name for entry in Path("/dev/shm").iterdir() if not entry.name.startswith("sem.")}
+
+
+def remains(shared: set[str]) -> list[str]:
+    """What is left of services: processes, run directories, sockets, and shared memory that is not in ``shared``."""
+    left = [f"process {pid}" for name in ("pydp2-", "sleep") for pid in processes(name)]
+    left += [f"run directory {name}" for name in run_directories()]
+    left += [f"socket {path}" for path in sockets()]
+    return left + [f"shared memory {name}" for name in shared_memory() - shared]
 
 
 def workers_of(service: pydp2.Service) -> list[dict[str, Any]]:
@@ -182,6 +196,13 @@ def resident(pid: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_")) * 1024
+
+
+def memory(pid: int) -> tuple[int, int]:
+    """Bytes of memory that ``pid`` sees, and its share of them, each page divided among all who have it."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    sizes = {line.split()[0]: int(line.split()[1]) * 1024 for line in text.splitlines()[1:]}
+    return sizes["Rss:"], sizes["Pss:"]
 
 
 def cpu(pids: list[int]) -> float:

@@ -13,7 +13,7 @@ import pydp2
 from ..endings import programs
 from ..endings.conftest import PROVIDER
 from ..runs import Program, eventually, is_dead, processes
-from .bench import Bench, run_directories, shared_memory
+from .bench import Bench, remains, run_directories, shared_memory, sockets
 from .case import Event, Fault, Report, Schedule
 from .data import Dataset, Judge, expected
 
@@ -41,7 +41,7 @@ def draw_signals(random: Random, size: str) -> tuple[dict[str, Any], list[Event]
 
 def play_signals(bench: Bench, schedule: Schedule) -> Report:
     """All is gone within 5 s, without a word of the workers."""
-    longest = twice = 0.0
+    longest, twice, before = 0.0, 0.0, shared_memory()
     for number, event in enumerate(schedule.events):
         kinds = schedule.setup["kinds"]
         program = start(bench, kinds[number % len(kinds)])
@@ -66,13 +66,16 @@ def play_signals(bench: Bench, schedule: Schedule) -> Report:
         program.ended()
         assert "[worker" not in program.screen, f"{event.what}: a worker spoke: {program.screen}"
         assert program.screen.count("Traceback") <= 1 + (name == "SIGINT twice"), program.screen  # Python's own
-        if event.what not in {"SIGKILL", "SIGQUIT", "server SIGKILL"} and not twice:
+        if event.what not in {"SIGKILL", "SIGQUIT", "server SIGKILL", "SIGINT twice"}:
             assert eventually(lambda: run_directories() == [], 2), f"{event.what} left {run_directories()}"
         assert shared_memory() <= shared, f"{event.what} left shared memory"
+        assert sockets() == set(), f"{event.what} left {sockets()}"
     with pydp2.load(["a"], bench.write("one", ONE), batch_size=1, workers=1) as client:  # sweeps what was killed
         assert len(list(client)) == 1
-    assert run_directories() == [], f"{run_directories()} are left after the next start"
-    figures = {"longest end, s": longest} | ({"second Ctrl-C, s": twice} if twice else {})
+    left = remains(before)
+    assert left == [], f"after the next start: {left}"
+    figures = {"ends": float(len(schedule.events)), "left behind": len(left), "longest end, s": longest}
+    figures |= {"second Ctrl-C, s": twice} if twice else {}
     return Report(len(schedule.events), figures)
 
 
@@ -92,7 +95,7 @@ def draw_groups(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]
 
 def play_groups(bench: Bench, schedule: Schedule) -> Report:
     """Everybody is killed at once; then a normal start works, is exact, and leaves nothing of the dead."""
-    killed = 0
+    killed, before = 0, shared_memory()
     for event in schedule.events:
         program = start(bench, event.what)
         time.sleep(event.at)
@@ -114,8 +117,11 @@ def play_groups(bench: Bench, schedule: Schedule) -> Report:
         directories = run_directories()
     judge.end()
     assert len(directories) <= 1, f"run directories of the dead are left: {directories}"
-    assert run_directories() == []
-    return Report(killed, {"groups": len(schedule.events)}, ["two users on one host: not tried here"])
+    left = remains(before)
+    assert left == [], f"after the next start: {left}"
+    return Report(
+        killed, {"groups": len(schedule.events), "left behind": len(left)}, ["two users on one host: not tried here"]
+    )
 
 
 FAULTS = (

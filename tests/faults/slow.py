@@ -10,10 +10,11 @@ from typing import Any
 import pydp2
 
 from ..runs import eventually, processes
-from .bench import Bench, cpu, resident
+from .bench import Bench, cpu, memory, resident
 from .case import Event, Fault, Report, Schedule
 
 MB = 1_000_000
+EVERY = 30.0  # seconds between rows of the course; a round that is shorter than ten of them has ten
 CODE = """
 import numpy as np
 
@@ -48,6 +49,8 @@ def play(bench: Bench, schedule: Schedule) -> Report:
             next(stream)
         # they have read as far ahead as they may: from here on, only what the trainer takes is read
         assert eventually(lambda: _still(pids), 20), "processes of the service work on, though nobody takes anything"
+        every = min(EVERY, setup["seconds"] / 10)
+        course = [_row(pids, 0.0, 0)]
         ends = time.monotonic() + setup["seconds"]
         low, high = dict.fromkeys(pids, 1 << 62), dict.fromkeys(pids, 0)
         used, began, batches = cpu(pids), time.monotonic(), 0
@@ -56,8 +59,10 @@ def play(bench: Bench, schedule: Schedule) -> Report:
             batches += 1
             time.sleep(0.2)
             for pid in pids:
-                memory = resident(pid)
-                low[pid], high[pid] = min(low[pid], memory), max(high[pid], memory)
+                own = resident(pid)
+                low[pid], high[pid] = min(low[pid], own), max(high[pid], own)
+            if time.monotonic() - began >= len(course) * every:
+                course.append(_row(pids, time.monotonic() - began, batches))
         used, wall = cpu(pids) - used, time.monotonic() - began
         assert pids == processes("pydp2-"), "a process of the service was replaced"
     for pid in pids:
@@ -73,7 +78,20 @@ def play(bench: Bench, schedule: Schedule) -> Report:
         "batches": batches,
         "service MB": sum(high.values()) / MB,
     }
-    return Report(0, figures)
+    return Report(0, figures, course=course)
+
+
+def _row(pids: list[int], seconds: float, batches: int) -> dict[str, float]:
+    """The memory of the service now, in MB: of the server, and of the largest worker and all of them together."""
+    server, workers = processes("pydp2-server")[0], processes("pydp2-worker")
+    rss, pss = memory(server)
+    each = [memory(pid) for pid in workers]
+    row = {
+        "seconds": seconds, "batches": batches, "server RSS": rss / MB, "server PSS": pss / MB,
+        "largest worker RSS": max(rss for rss, _ in each) / MB, "workers PSS": sum(pss for _, pss in each) / MB,
+        "processor s": cpu(pids),
+    }  # fmt: skip
+    return {name: round(value, 1) for name, value in row.items()}
 
 
 def _still(pids: list[int]) -> bool:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
+import socket
+import tempfile
 from random import Random
 from typing import Any
 
@@ -9,9 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from .__main__ import shown_course
 from .battery import Account, one_round
-from .bench import Bench
+from .bench import Bench, remains, shared_memory
 from .case import Event, Fault, Report, Schedule, Skip, shrunk
 from .catalog import ABSENT, FAULTS
 from .data import Dataset, expected, nothing_but, sign_expected, words_of
@@ -56,6 +62,30 @@ def test_rounds_that_hold_are_counted_with_what_they_report() -> None:
         {"speed": [3.0] * 3},
         {"a note": 3},
     )
+
+
+def test_the_course_of_a_round_is_kept_and_shown_row_by_row() -> None:
+    course = [{"seconds": 0.0, "MB": 60.5}, {"seconds": 30.0, "MB": 60.75}]
+    account = Account(scripted(lambda bench, schedule: Report(course=course)))
+    one_round(account, account.fault.schedule(7, "quick"))
+    assert account.courses == {7: course}
+    assert json.loads(json.dumps(account.plain()))["courses"] == {"7": course}
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(shown_course("F0", course))
+    shown = console.export_text()
+    assert [[cell.strip() for cell in line.split("│")[1:3]] for line in shown.splitlines() if line.startswith("│")] == [
+        ["0", "60.5"],
+        ["30", "60.8"],
+    ]
+
+
+def test_what_is_left_of_a_service_is_named() -> None:
+    before = shared_memory()
+    assert remains(before) == []
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as left:
+        left.bind(f"{folder}/s")
+        assert remains(before) == [f"socket {folder}/s"]
+    assert remains(before) == []
 
 
 def test_a_round_that_fails_is_told_with_seed_schedule_and_the_command_that_plays_it_again() -> None:
