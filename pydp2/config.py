@@ -75,6 +75,9 @@ class ServiceOptions(_Options):
     memory_limit: int | None = _option(
         or_none(number_of_bytes), "bytes for cache and read-ahead; default: a quarter of the memory", None
     )
+    worker_memory: int | None = _option(
+        or_none(number_of_bytes), "bytes in a worker at which another takes its place; default: any", None
+    )
     sample_timeout: float | None = _option(or_none(seconds), "seconds that one sample may take; default: off", None)
     on_error: str = _option(Choice(("raise", "skip")), "what an exception in process does to the pass", "raise")
     error_budget: float | None = _option(

@@ -30,6 +30,7 @@ def test_defaults_are_as_documented() -> None:
     assert service_options() == ServiceOptions(
         workers=None,
         memory_limit=None,
+        worker_memory=None,
         sample_timeout=None,
         on_error="raise",
         error_budget=None,
@@ -56,7 +57,7 @@ def test_defaults_are_as_documented() -> None:
 
 def test_the_tables_say_name_help_and_default() -> None:
     assert set(SERVICE_OPTIONS) == {
-        "workers", "memory_limit", "sample_timeout", "on_error", "error_budget", "quarantine", "on_changed",
+        "workers", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine", "on_changed",
         "state_dir", "bind", "input_order",
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {

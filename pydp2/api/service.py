@@ -131,7 +131,7 @@ def launch(
         is_train: what the hook is told; decides whether samples are shuffled where the provider does not say;
             default True.
         root: working directory of the workers, where the provider is looked up first; default: the present one.
-        options: ``workers, memory_limit, sample_timeout, on_error, error_budget, quarantine, on_changed,
+        options: ``workers, memory_limit, worker_memory, sample_timeout, on_error, error_budget, quarantine, on_changed,
             state_dir, bind, input_order``.
 
     Raises:
@@ -179,6 +179,7 @@ def launch(
             workers=workers,
             memory_limit=limit,
             memory=available,
+            worker_memory=chosen.worker_memory,
             sample_timeout=chosen.sample_timeout,
             skip_errors=chosen.on_error == "skip",
             error_budget=chosen.error_budget,

@@ -88,13 +88,14 @@ class WorkerBroken:
 class WorkerGone:
     """A worker's process ended, ``how`` in words, while asking for ``running``: (file, attempt, ordinal).
 
-    ``of_itself``: not by SIGKILL, which comes from outside.
+    ``of_itself``: not by SIGKILL, which comes from outside. ``hungry``: it had more memory than it may.
     """
 
     worker: int
     running: tuple[int, int, int] | None
     how: str
     of_itself: bool = True
+    hungry: bool = False
 
 
 Event = WorkerReady | WorkerBroken | WorkerGone

@@ -111,7 +111,7 @@ class Coordinator:
             if self.readings and event.of_itself and self._in_vain(bool(where)):
                 return [Fatal(ServiceLost(_VAIN.format(_VAIN_DEATHS, event.how)))]
             for reading in self.readings.values():
-                reading.lose(worker.number, event.running, event.how)
+                reading.lose(worker.number, event.running, event.how, hungry=event.hungry)
         return out + self._promote() + self._replenish()
 
     def _where(self, event: WorkerGone) -> str:

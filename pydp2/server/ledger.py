@@ -20,6 +20,8 @@ Hole = tuple[int, str, str]
 NO_PAUSE = 1 << 62
 DEATHS = 3
 """A file that was running in this many dead workers at the same sample is condemned."""
+STARVED = 5
+"""So is one that this many workers in a row could not read on in the memory that they may have."""
 
 
 @dataclass(slots=True)
@@ -47,6 +49,7 @@ class Entry:
     need: int = 0  # cost of the sample that the worker holds in hand for lack of credit
     wanted: bool = False  # the worker was told that the merge waits
     deaths: dict[int, int] = field(default_factory=dict)
+    starved: int = 0  # so many workers in a row had too much memory while they ran it, and nothing new came of it
     recall: Recall | None = None  # of a file that is read again in part: what is needed of it
     until: int = NEVER  # nothing from this ordinal on is needed
     y: int = 0  # the ordinal that the merge takes next
@@ -93,6 +96,7 @@ class Entry:
             self.ends.append((part.first + part.count, part.crcs))
         self.holes.extend((y, slot, reason) for y, slot, reason in part.holes)
         self.committed += part.count
+        self.starved = 0
         self.crcs = part.crcs
         self.spent += cost
         self.wanted = False
@@ -112,6 +116,13 @@ class Entry:
         # Before a sample that was deadly once is asked for again, all before it must have arrived.
         self.stops = {y for y in self.deaths if y > self.committed}
         return ordinal is not None and self.deaths[ordinal] >= DEATHS
+
+    def starve(self, ordinal: int | None) -> bool:
+        """As :meth:`lose`, of a worker that had too much memory. Which sample it was asking for is chance: a file is
+        condemned when nothing new comes of it, again and again."""
+        self.lose(None)
+        self.starved += ordinal is not None
+        return self.starved >= STARVED
 
     def give_up(self, error: Error, *, skip: bool) -> None:
         """The file ends at what is committed: with ``error`` at that place, or (``skip``) as if it ended there."""

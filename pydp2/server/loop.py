@@ -9,19 +9,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pydp2.engine.base import Engine, EngineLost, Exited, Started
 from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, from_wire
 from pydp2.files import FileList
 from pydp2.inputs.declaration import Declaration
-from pydp2.metrics import Rates, resident
+from pydp2.metrics import resident
 from pydp2.protocol import messages as m
-from pydp2.protocol.moves import Link, Role, State, worker_link
+from pydp2.protocol.moves import Role, State, worker_link
 from pydp2.protocol.seat import Seat
 from pydp2.server.actions import (
-    TOO_SLOW,
     Action,
     Fatal,
     Kill,
@@ -37,30 +35,15 @@ from pydp2.server.chunks import ranges
 from pydp2.server.coordinator import Coordinator
 from pydp2.server.front import Front
 from pydp2.server.keeper import Keeper
+from pydp2.server.overseer import WEIGHED, Overseer, Wire
 from pydp2.server.quarantine import Quarantine
 from pydp2.server.spec import ServiceSpec
 from pydp2.transport import Gone, Hub, Poll
 
 _TICK = 0.5  # seconds between looks at what no message announces
 _SHOWN = 5  # of each kind of log line, so many are shown in full
-_DUMP_GRACE = 0.3  # seconds for a worker to write its stack before it is killed
 _LAST_WORDS = 2.0  # seconds in which what a worker said before it ended arrives
 _BURST = 32  # batches sent before messages are looked for again
-
-
-@dataclass(slots=True)
-class _Wire:
-    """A worker as the wire knows it."""
-
-    peer: bytes
-    link: Link
-    pid: int = 0
-    busy: int = 0
-    idle: int = 0
-    doomed: str = ""  # why it is being killed
-    kill_at: float = 0.0
-    stopped_at: float = 0.0  # since when it was found stopped by a signal; 0.0: it runs
-    rates: Rates = field(default_factory=Rates)
 
 
 class Stop(Exception):
@@ -88,7 +71,10 @@ class Server:
         self._files = files
         self._engine = engine
         self._hub = workers
+        self._wires: dict[int, Wire] = {}
+        self._number: dict[bytes, int] = {}
         self._coordinator = Coordinator(spec.workers)
+        self._overseer = Overseer(spec, files, engine, self._wires, self._coordinator.seat_of, self.log)
         self._keeper = Keeper(spec.state_dir, self.log)
         self._front = Front(spec, files, clients, self._coordinator, self.log, self._keeper)
         self._front.server_stats = self.stats
@@ -96,15 +82,13 @@ class Server:
         self._control = control
         self._parent = os.getppid()
         self._wakeup = wakeup
-        self._wires: dict[int, _Wire] = {}
-        self._number: dict[bytes, int] = {}
         self._unheard: dict[int, float] = {}  # workers that ended, and until when their last words may come
         self._logged: Counter[str] = Counter()
         self._declaration: Declaration | None = None
         self._poll = Poll()
         for handle in (workers.handle, clients.handle, engine.fileno(), control, wakeup):
             self._poll.add(handle)
-        self._began = self._looked = time.monotonic()
+        self._began = time.monotonic()
 
     # -- running ---------------------------------------------------------------------------------------------------
     def started(self) -> Declaration:
@@ -122,7 +106,8 @@ class Server:
 
     def _patience(self) -> float:
         limit = self._spec.sample_timeout
-        return _TICK if limit is None else min(_TICK, limit / 4)
+        tick = _TICK if self._spec.worker_memory is None else WEIGHED
+        return tick if limit is None else min(tick, limit / 4)
 
     def _round(self, timeout: float) -> bool:
         """One turn: take what came, do what follows, send what can be sent. True: more can be done at once."""
@@ -144,7 +129,7 @@ class Server:
         more = self._front.serve(_BURST, now) or more
         self._do_rest()
         self._front.watch(now)
-        self._watch_samples(now)
+        self._overseer.look(now)
         for worker in [worker for worker, until in self._unheard.items() if now > until]:
             del self._unheard[worker]
             self._exited(worker, 0)
@@ -166,7 +151,7 @@ class Server:
         for event in events:
             match event:
                 case Started(worker, pid):
-                    self._wires.setdefault(worker, _Wire(b"", worker_link(Role.SERVER))).pid = pid
+                    self._wires.setdefault(worker, Wire(b"", worker_link(Role.SERVER))).pid = pid
                 case Exited(worker, _, status):
                     self._worker_messages(time.monotonic())
                     wire = self._wires.get(worker)
@@ -184,7 +169,8 @@ class Server:
         running = None if seat is None else Seat(self._engine.row(seat)).running
         how = wire.doomed if wire is not None and wire.doomed else _how(status)
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        self._do(self._coordinator.handle(WorkerGone(worker, running, how, not killed)))
+        hungry = wire is not None and wire.hungry
+        self._do(self._coordinator.handle(WorkerGone(worker, running, how, not killed, hungry)))
 
     def _worker_messages(self, now: float) -> None:
         while (received := self._hub.receive()) is not None:
@@ -213,6 +199,7 @@ class Server:
                 if self._declaration is None:
                     for note in notes:
                         self.log(str(note), "")
+                    self._overseer.begin(wire.pid)
                     self._declaration = Declaration.from_wire(declaration)
                     self._front.declared(self._declaration, source)
                 self._do(self._coordinator.handle(WorkerReady(worker, declaration)))
@@ -224,14 +211,14 @@ class Server:
     def _hello(self, peer: bytes, hello: m.Hello) -> None:
         if self._coordinator.seat_of(hello.worker) is None or peer in self._number:
             raise RemoteProtocolError(f"Hello from worker {hello.worker}, who was not started")
-        wire = self._wires.setdefault(hello.worker, _Wire(b"", worker_link(Role.SERVER)))
+        wire = self._wires.setdefault(hello.worker, Wire(b"", worker_link(Role.SERVER)))
         if wire.pid not in (0, hello.pid):  # 0: the engine has not told yet that it started
             raise RemoteProtocolError(f"Hello from worker {hello.worker} in process {hello.pid}, it is in {wire.pid}")
         wire.link.received(hello)
         wire.peer, wire.pid = peer, hello.pid
         self._number[peer] = hello.worker
 
-    def _chunk(self, worker: int, wire: _Wire, chunk: m.Chunk, body: Sequence[memoryview], now: float) -> None:
+    def _chunk(self, worker: int, wire: Wire, chunk: m.Chunk, body: Sequence[memoryview], now: float) -> None:
         wire.busy, wire.idle = chunk.busy, chunk.idle
         if self._declaration is None:
             return
@@ -243,43 +230,6 @@ class Server:
             if not (isinstance(item, list) and len(item) == 4 and all(type(v) is int and v >= 0 for v in item)):
                 raise RemoteProtocolError("Chunk: malformed blocked entry")
             coordinator.blocked(worker, *item)
-
-    def _watch_samples(self, now: float) -> None:
-        """Kill what takes longer than ``sample_timeout``: first its stack, then the process."""
-        limit = self._spec.sample_timeout
-        if limit is None:
-            return
-        for worker, wire in self._wires.items():
-            if wire.doomed:
-                if wire.kill_at and now >= wire.kill_at:
-                    wire.kill_at = 0.0
-                    self._engine.kill(worker)
-                continue
-            number = self._coordinator.seat_of(worker)
-            if number is None:
-                continue
-            seat = Seat(self._engine.row(number))
-            running = seat.running
-            if running is not None and time.monotonic_ns() - seat.since > limit * 1e9 and seat.running == running:
-                wire.doomed = f"was killed because {TOO_SLOW}={limit:g} s"
-                wire.kill_at = now + _DUMP_GRACE
-                file = self._files[running[0]]
-                self.log(f"file {file}, sample {running[2]} takes longer than {limit:g} s; the stack:", "timeout")
-                self._engine.dump(worker)
-        if now - self._looked >= limit / 4:
-            self._looked = now
-            self._watch_stopped(limit, now)
-
-    def _watch_stopped(self, limit: float, now: float) -> None:
-        """Kill what a signal stopped for so long; between two samples, say, where none takes too long."""
-        for worker, wire in self._wires.items():
-            if wire.doomed or not self._engine.stopped(worker):
-                wire.stopped_at = 0.0
-            elif not wire.stopped_at:
-                wire.stopped_at = now
-            elif now - wire.stopped_at > limit:
-                wire.doomed = f"was killed because it was stopped for longer than sample_timeout={limit:g} s"
-                self._engine.kill(worker)
 
     # -- doing what the pure part decided --------------------------------------------------------------------------
     def _do(self, actions: Sequence[Action]) -> None:

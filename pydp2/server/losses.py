@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pydp2.errors import BadSample, BudgetExceeded, Error, FileCondemned, NotRepeatable, at_sample
 from pydp2.order.saved import Saved
 from pydp2.server.actions import TOO_SLOW, Action, Log, Loss
-from pydp2.server.ledger import Hole
+from pydp2.server.ledger import STARVED, Hole
 
 FREE = 10
 """Where the budget is a share, so many losses are always allowed: of a few samples a share says nothing."""
@@ -122,11 +122,17 @@ def _met(facts: Collection[int], saved: Saved, order: npt.NDArray[np.int64]) -> 
     return int(np.isin(merged, [file for file in facts if file not in lanes]).sum())
 
 
-def condemned_at(label: str, y: int, how: str, skip: bool) -> FileCondemned:
-    """What the deaths at sample ``y`` come to; ``how``: the last one, in words."""
+def condemned_at(label: str, y: int, how: str, skip: bool, *, hungry: bool = False) -> FileCondemned:
+    """What the deaths at sample ``y`` come to; ``how``: the last one, in words. ``hungry``: for lack of memory."""
+    rest = "" if skip else ', or pass on_error="skip"'
+    if hungry:
+        return FileCondemned(
+            f"file {label}, sample {y}: {STARVED} workers in a row had more memory than they may before process() came "
+            f"further (the last one {how}); raise worker_memory, or cut the file into smaller ones{rest}"
+        )
     return FileCondemned(
         f"file {label}, sample {y}: three workers died while process() produced it (the last one {how}); mend the code "
-        "that reads this sample, or take the file out of the list" + ("" if skip else ', or pass on_error="skip"')
+        f"that reads this sample, or take the file out of the list{rest}"
     )
 
 

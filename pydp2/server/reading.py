@@ -201,18 +201,18 @@ class Reading:
         self._crew.join(worker)
         self._out.append(Send(worker, BeginReading(self.number, self.pass_id, self.seed)))
 
-    def lose(self, worker: int, running: tuple[int, int, int] | None, how: str) -> None:
+    def lose(self, worker: int, running: tuple[int, int, int] | None, how: str, *, hungry: bool = False) -> None:
         """``worker`` is gone: its files become new attempts, and the one that it was running is to blame."""
         for entry in self._crew.lose(worker):
             file, ordinal = entry.file, None
             if running is not None and running[:2] == (file, entry.attempt):
                 ordinal = running[2]
             self.attempts.over(entry.attempt)
-            condemned = entry.lose(ordinal)
+            condemned = entry.starve(ordinal) if hungry else entry.lose(ordinal)
             self.credit.set_use(file, entry.use)
             self._thirsty.pop(file, None)
             if condemned and ordinal is not None:
-                self._end_early(entry, condemned_at(self._label(file), ordinal, how, self._skip))
+                self._end_early(entry, condemned_at(self._label(file), ordinal, how, self._skip, hungry=hungry))
             else:
                 heappush(self._orphans, (entry.position, file))
 

@@ -29,6 +29,7 @@ class ServiceSpec:
     workers: int
     memory_limit: int
     memory: int
+    worker_memory: int | None
     sample_timeout: float | None
     skip_errors: bool
     error_budget: float | None
