@@ -57,8 +57,8 @@ def test_defaults_are_as_documented() -> None:
 
 def test_the_tables_say_name_help_and_default() -> None:
     assert set(SERVICE_OPTIONS) == {
-        "workers", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine", "on_changed",
-        "state_dir", "bind", "input_order",
+        "workers", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
+        "on_changed", "state_dir", "bind", "input_order",
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",
