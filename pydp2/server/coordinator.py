@@ -182,7 +182,7 @@ class Coordinator:
     def _divide(self) -> None:
         """Share the read-ahead budget out."""
         for reading in self.readings.values():
-            reading.share(len(self.readings))
+            reading.credit.resize(reading.budget // len(self.readings))
 
     def dispatch(self) -> list[Action]:
         """Files and credit that can be given out now."""

@@ -98,9 +98,10 @@ class Desk:
         if end.dropped:
             what = "bad sample was" if end.dropped == 1 else "bad samples were"
             self._log(f"pass {self.job.pass_id}: {end.dropped} {what} dropped", "")
-        if self._cache is not None and self._cache.cache.full:
+        cache = None if self._cache is None else self._cache.cache
+        if cache is not None and cache.full:
             self._log(
-                f"the cache is full at {self._cache.cache.limit} bytes: the files that did not fit are read "
+                f"the cache is full at {cache.limit} bytes: the files that did not fit are read "
                 "again in every pass; raise memory_limit to keep all",
                 "cache",
             )

@@ -56,6 +56,7 @@ class Entry:
     ends: deque[tuple[int, list[int]]] = field(default_factory=deque)  # of each run: its end, the checksum there
     cached: bool = False  # its samples came from the cache and use no credit
     claimed: bool = False  # what is committed of it goes to the cache
+    awaits: bool = False  # another reading puts it there, and no worker is asked for it
 
     @property
     def ended(self) -> bool:

@@ -8,7 +8,6 @@ is read first, whichever worker happens to be free.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,8 @@ from pydp2.server.credit import Credit
 from pydp2.server.crew import MANY, Crew
 from pydp2.server.ledger import Entry
 from pydp2.server.losses import Losses, condemned_at
-from pydp2.server.recall import attach, entered, fresh, from_cache, terms
+from pydp2.server.recall import attach, entered, terms
+from pydp2.server.waiting import Waiting
 
 _FIRST = 8  # a file not yet bound starts with this part of what it may come to
 _KNOWN = 4096  # files not yet bound that are known at a time: tiny ones use next to no credit, but each has an entry
@@ -59,7 +59,7 @@ class Reading:
         self._label = label
         self._ramp = ramp or {}  # the first stop of the first lanes: none runs on before all have something
         self._skip = skip_errors
-        self._cache = cache
+        self._cache = Claims(None) if cache is None else cache
         # of a pass that is taken up in its middle, as many files again are bound to bring back the pool
         self.credit = Credit(budget, self._lanes * (1 if saved is None else 2), workers)
         self.entries: dict[int, Entry] = {}
@@ -70,15 +70,15 @@ class Reading:
             self._next = self._bound = saved.next_file
             self._places = np.empty(len(order), np.int64)
             self._places[order] = np.arange(len(order))
-        self._orphans: list[tuple[int, int]] = []  # heap of (position, file) that wait for a worker
+        self._waiting = Waiting()
         self._crew = Crew()
         self._thirsty: dict[int, Entry] = {}
         self._out: list[Action] = []
         self.losses = Losses(pass_id, label, error_budget, facts or {}, saved, order)
         self.samples_committed = 0
         self._over = False
-        self._urgent: int | None = None  # a file that the merge waits for and no worker has
-        self._budget = budget
+        self.budget = budget
+        """What all readings of the service share."""
         self.number = 0
         self.attempts: Attempts[Reading] = Attempts()
         """The coordinator gives it these when it begins."""
@@ -110,8 +110,7 @@ class Reading:
         entry = self.entries.get(file)
         if entry is None:
             entry = self._enter(file, self._bound)
-            if not entry.ended:
-                heappush(self._orphans, (entry.position, file))
+            self._waiting.add(entry)
         self._bound += 1
         self._next = max(self._next, self._bound)
         entry.bound = True
@@ -129,8 +128,7 @@ class Reading:
         entry = self._enter(file, int(self._places[file]), recall)
         entry.bound = True
         self.credit.bind(file)
-        if not entry.ended:
-            heappush(self._orphans, (entry.position, file))
+        self._waiting.add(entry)
 
     def front(self, file: int) -> Run | Failure | Gap:
         """What is next in ``file``."""
@@ -167,7 +165,7 @@ class Reading:
     def finish(self, file: int) -> None:
         """The merge met the end of ``file``, or needs nothing more of it."""
         entry = self.entries.pop(file)
-        self._unclaim(entry)
+        self._cache.forget(entry, self)
         if entry.worker is not None and not entry.ended:
             self._leave(entry.worker, entry)
         self._thirsty.pop(file, None)
@@ -176,13 +174,21 @@ class Reading:
     def want(self, file: int) -> None:
         """The merge waits for ``file``."""
         entry = self.entries[file]
+        if entry.awaits:
+            self._cache.urge(entry, self)
+            if entry.awaits:
+                return
+            self._waiting.add(entry)
         if entry.worker is None:
-            self._urgent = file
+            self._waiting.hurry(file)
             return
         if entry.held:
             self._lift(entry)
         self._grant(entry, pressing=True)
-        if not entry.wanted:
+        self._ask(entry)
+
+    def _ask(self, entry: Entry) -> None:
+        if not entry.wanted and entry.worker is not None:
             entry.wanted = True
             self._out.append(Send(entry.worker, Want(entry.attempt)))
 
@@ -192,10 +198,6 @@ class Reading:
             self._thirsty[entry.file] = entry
 
     # -- the workers' side -----------------------------------------------------------------------------------------
-    def share(self, parts: int) -> None:
-        """The budget is divided among so many readings."""
-        self.credit.resize(self._budget // parts)
-
     def join(self, worker: int) -> None:
         """``worker`` can be given files."""
         self._crew.join(worker)
@@ -214,7 +216,7 @@ class Reading:
             if condemned and ordinal is not None:
                 self._end_early(entry, condemned_at(self._label(file), ordinal, how, self._skip, hungry=hungry))
             else:
-                heappush(self._orphans, (entry.position, file))
+                self._waiting.add(entry)
 
     def commit(self, worker: int, part: Part, run: Run | None) -> None:
         """A range that came from ``worker``. Late output of attempts given up is dropped without a word."""
@@ -223,16 +225,13 @@ class Reading:
             return
         entry.commit(part, run)
         self.samples_committed += part.rows
-        if self._cache is not None and entry.claimed:
-            self._cache.offer(part.file, None if run is None else fresh(run), part.holes)
         self._out += self.losses.changed(part.file) if part.changed else ()
         if part.state == RAISED:
             self._end_early(entry, from_wire(part.error))
-        elif entry.ended:
-            if self._cache is not None and entry.claimed:
-                entry.claimed = False
-                self._cache.complete(part.file)
-            self._leave(worker, entry)
+        else:
+            self._cache.commit(entry, part, run)
+            if entry.ended:
+                self._leave(worker, entry)
         self._used(entry)
 
     def blocked(self, worker: int, file: int, attempt: int, ordinal: int, need: int) -> None:
@@ -278,22 +277,38 @@ class Reading:
         worker = entry.worker
         entry.give_up(error, skip=self._skip)
         self.credit.set_use(entry.file, entry.use)
-        self._unclaim(entry)
+        self._cache.leave(entry)
         if worker is not None:
             self._leave(worker, entry)
 
-    def _unclaim(self, entry: Entry) -> None:
-        """What was committed of ``entry`` will not be all of its file."""
-        if self._cache is not None and entry.claimed:
-            entry.claimed = False
-            self._cache.drop(entry.file)
+    # -- what readings of other jobs say, over one cache -----------------------------------------------------------
+    def urge(self, file: int) -> bool:
+        """The merge of another one waits for ``file``, which this one has claimed: whether it goes on with it."""
+        entry = self.entries[file]
+        if entry.worker is None:
+            self._waiting.hurry(file)
+            return True
+        if entry.held:
+            self._lift(entry)
+        self._grant(entry)
+        if entry.need > entry.unspent:
+            return False  # it waits for its own merge to make room
+        self._ask(entry)
+        return True
+
+    def settled(self, file: int) -> None:
+        """``file``, which this one waits for, is in the cache, or will not come from where it was to come from."""
+        entry = self.entries[file]
+        entry.awaits = False
+        self._cache.enter(entry, self)
+        self._waiting.add(entry)
 
     # -- handing out -----------------------------------------------------------------------------------------------
     def dispatch(self, expecting: int = 0) -> list[Action]:
         """Assign files and grant credit; all actions since the last call. ``expecting``: workers that are starting."""
         if self._crew and not self._over:
             items: dict[int, list[Assignment]] = {}
-            self._assign_orphans(items, expecting)
+            self._assign_waiting(items, expecting)
             self._assign_ahead(items)
             for worker, assignments in items.items():
                 for i in range(0, len(assignments), MANY):
@@ -311,35 +326,30 @@ class Reading:
         out, self._out = self._out, []  # what the merge met last is still to be told
         out += [Send(worker, EndReading(self.number)) for worker in self._crew]
         for entry in self.entries.values():
-            self._unclaim(entry)
+            self._cache.forget(entry, self)
             if entry.worker is not None:
                 self.attempts.over(entry.attempt)
         self._crew.disband()
         return out
 
-    def _assign_orphans(self, items: dict[int, list[Assignment]], expecting: int) -> None:
+    def _assign_waiting(self, items: dict[int, list[Assignment]], expecting: int) -> None:
         share = -(-self._lanes // self._workers)
-        while self._orphans:
+        while self._waiting:
             worker = self._crew.idlest()
-            held_back = expecting and self._crew.load(worker) >= share
-            if not held_back:
-                _, file = heappop(self._orphans)
-            elif self._urgent is not None:
-                file = self._urgent
-            else:
-                return  # the workers that are starting get their share of the lanes, unless they keep the merge waiting
-            if file == self._urgent:
-                self._urgent = None
+            # those that are starting get their share of the lanes, unless they keep a merge waiting
+            file = self._waiting.pop(urgent=bool(expecting) and self._crew.load(worker) >= share)
+            if file is None:
+                return
             entry = self.entries.get(file)
-            if entry is not None and entry.worker is None and not entry.ended:
+            if entry is not None and entry.worker is None and not entry.ended and not entry.awaits:
                 items.setdefault(worker, []).append(self._assign(worker, entry))
 
     def _assign_ahead(self, items: dict[int, list[Assignment]]) -> None:
-        if self._orphans:
+        if self._waiting:
             return
         while self._next < len(self._order) and len(self.entries) < self._lanes + _KNOWN:
             file = int(self._order[self._next])
-            if self._cache is not None and self._cache.has(file):
+            if self._cache.comes(file):
                 self._next += 1  # the merge finds it there when it binds it
                 continue
             worker = self._crew.idlest()
@@ -352,13 +362,10 @@ class Reading:
             items.setdefault(worker, []).append(self._assign(worker, entry))
 
     def _enter(self, file: int, position: int, recall: Recall | None = None) -> Entry:
-        known, _ = self.losses.facts.get(file, (NEVER, ""))
-        entry = self.entries[file] = entered(file, position, recall, known)
-        if entry.until and self._cache is not None and file not in self.losses.facts:
-            if self._cache.has(file):
-                from_cache(entry, self._cache.cache)
-            elif recall is None:
-                entry.claimed = self._cache.take(file)
+        until, _ = self.losses.facts.get(file, (NEVER, ""))
+        entry = self.entries[file] = entered(file, position, recall, until)
+        if file not in self.losses.facts:  # the cache knows nothing of an end that only this job has
+            self._cache.enter(entry, self)
         return entry
 
     def _assign(self, worker: int, entry: Entry) -> Assignment:

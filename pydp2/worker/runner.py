@@ -212,6 +212,8 @@ class Runner:
         builder, wrap, weigh, clock = self._builder, self._running.wrap, self._running.weight, time.perf_counter
         iterator, timed, edge = task.iterator, self._timed, task.edge
         assert iterator is not None
+        if task.y >= task.until and not task.done:  # the last one had to wait for credit
+            builder.end(task)
         polled = began = clock()
         while not task.done:
             row[ORDINAL] = task.y

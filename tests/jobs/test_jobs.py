@@ -2,57 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
 import pydp2
 from pydp2.api import machine
 from pydp2.errors import JobTaken, OptionError
-from tests.conftest import wait_until
 
-FILES = [str(n) for n in range(12)]
-PROVIDER = """
-@provider(input_types=[integer_value(100000)], pool_size=200)
-def process(settings, filename):
-    for i in range(int(filename) * 29 % 97 + 20):
-        yield int(filename) * 1000 + i
-"""
-JOBS: dict[str, dict[str, Any]] = {
-    "train": {"batch_size": 16, "seed": 5},
-    "eval": {"batch_size": 7, "seed": 6, "interleave": 3, "last_batch": "pad"},
-    "peek": {"batch_size": 30, "shuffle": False},
-}
-Stream = list[list[int]]
-
-
-@pytest.fixture
-def address(provider_file: Callable[[str], str]) -> str:
-    return provider_file(PROVIDER)
-
-
-@pytest.fixture
-def service(address: str) -> Iterator[pydp2.Service]:
-    with pydp2.launch(FILES, address, workers=2) as service:
-        yield service
-
-
-def stream(client: pydp2.Client, passes: int = 2) -> Stream:
-    """Whole passes."""
-    return [batch[0].tolist() for _ in range(passes) for batch in client]
-
-
-@pytest.fixture
-def alone(address: str) -> dict[str, Stream]:
-    """The stream of each job on a service of its own."""
-    found = {}
-    for name, options in JOBS.items():
-        with pydp2.load(FILES, address, workers=2, **options) as data:
-            found[name] = stream(data)
-    return found
+from ..conftest import wait_until
+from .conftest import JOBS, Stream, stream
 
 
 def test_jobs_side_by_side_have_the_streams_that_each_has_alone(

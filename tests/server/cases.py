@@ -68,6 +68,9 @@ class Case:
     slow_starts: bool = False
     hung_starts: int = 0  # of the first workers so many never get ready
     passes: int = 1
+    others: tuple[JobPlan, ...] = ()  # jobs beside the first, over the same files
+    sleepers: tuple[int, ...] = ()  # jobs whose trainers stop asking until all others are through
+    quitters: tuple[int, ...] = ()  # jobs whose trainers leave for good
 
 
 def script(random: Random, kind: str, longest: int) -> Script:

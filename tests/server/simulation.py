@@ -1,8 +1,8 @@
 """A service in one thread: the real coordinator, job, reading, ledger, stream and the real workers' loop, between them
 messages that a seeded scheduler delivers when it likes.
 
-What is simulated is the world alone: processes that start late, clocks, messages under way, kills at any moment, a
-trainer that takes batches when it wants. Every message is encoded and decoded as on the wire.
+What is simulated is the world alone: processes that start late, clocks, messages under way, kills at any moment,
+trainers that take batches when they want, or never again. Every message is encoded and decoded as on the wire.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pydp2.server.actions import Fatal, Log, Loss, Send, Spawn, WorkerGone, Work
 from pydp2.server.chunks import ranges
 from pydp2.server.claims import Claims
 from pydp2.server.coordinator import Coordinator
-from pydp2.server.job import Broke, Group, Job, Over, Ready
+from pydp2.server.job import Broke, Group, Job, JobPlan, Over, Ready
 from pydp2.server.reading import Reading
 from pydp2.worker import builder
 from pydp2.worker.runner import Runner
@@ -124,9 +124,9 @@ class Worker(Runner):
     @property
     def open(self) -> int:
         """Its generators of the pass that is read now."""
-        if any(isinstance(m.decode(message)[0], m.EndReading) for message in self.inbox):
-            return 0
-        return sum(task.started for task in self._tasks)
+        said = [m.decode(message)[0] for message in self.inbox]
+        over = [message.reading for message in said if isinstance(message, m.EndReading)]
+        return sum(task.started and task.reading not in over for task in self._tasks)
 
     def die(self) -> None:
         self.wire.dead = True
@@ -160,6 +160,139 @@ class Worker(Runner):
             self._flush()  # as when about 20 ms have passed
 
 
+class Trainer:
+    """One job and who reads it: it takes batches when the scheduler lets it, leaves passes, goes back, sleeps, ends."""
+
+    def __init__(self, world: World, number: int, plan: JobPlan) -> None:
+        self.world, self.number, self.plan = world, number, plan
+        case = world.case
+        self.leaves = case.leaves
+        self.rewinds = case.rewinds
+        self.credit = self.delivered = 0
+        self.points: list[tuple[Saved | None, dict[int, tuple[int, str]], int, dict[str, Any]]] = []
+        self.buckets: dict[str, Any] = {}  # what the trainer knows of them
+        self.outcomes: list[Outcome] = []
+        self.passes = case.passes
+        self.over = False
+        self.asleep = False
+        self.sleeps_after = world.random.randint(0, 40) if number in case.sleepers else None  # batches
+        self.ends_after = world.random.randint(0, 40) if number in case.quitters else None
+        self.job = self._new_job()
+
+    def _new_job(self) -> Job:
+        world, case = self.world, self.world.case
+        return Job(
+            self.plan, Declaration.from_wire(world.declaration.to_wire()), files=len(case.files),
+            label=lambda file: f"{file}@{self.number}", budget=case.budget, workers=case.workers,
+            skip_errors=case.skip, cache=world.cache, error_budget=case.error_budget,
+        )  # fmt: skip
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.outcomes[-1]
+
+    def begin(self, pass_id: int) -> None:
+        """Pass ``pass_id``, from its start."""
+        world = self.world
+        files = range(len(world.names))
+        cache = None if world.cache is None else world.cache.cache
+        kept = frozenset(file for file in files if cache is not None and cache.has(file))
+        outcome = Outcome(pass_id, cached=kept)
+        self.outcomes.append(outcome)
+        if self.plan.buckets is not None:
+            self.buckets = {**self.buckets, "group": self.plan.buckets.group}
+        self.points = [(None, {}, 0, dict(self.buckets))]
+        outcome.bounds = tuple(self.buckets["bounds"]) if "bounds" in self.buckets else None
+        self._read(self.job.begin(pass_id, buckets=self.buckets))
+
+    def _read(self, reading: Reading) -> None:
+        self.reading = reading
+        self.credit, self.delivered = self.world.random.randint(1, 3), 0
+        self.world.coordinator.begin(reading, f"job {self.number}")
+
+    def leave(self) -> None:
+        self.job.leave()
+        self.world.do(self.world.coordinator.end(self.reading))
+
+    def act(self) -> None:
+        """What a trainer does at times beside reading."""
+        random, done = self.world.random, len(self.outcome.batches)
+        if self.over:
+            return
+        if self.ends_after is not None and done >= self.ends_after:
+            self.leave()
+            self.over = True
+        elif self.sleeps_after is not None and done >= self.sleeps_after:
+            self.asleep, self.sleeps_after = True, None
+        elif self.leaves and random.random() < 0.002:
+            self.leaves -= 1
+            self.leave()
+            pass_id = self.outcome.pass_id + 1
+            if random.random() < 0.5:
+                self.job = self._new_job()  # another trainer: its passes have the same numbers again
+                self.buckets = {}
+                pass_id = 0
+            self.begin(pass_id)
+        elif self.rewinds and random.random() < 0.01:
+            self.rewinds -= 1
+            self._rewind()
+
+    def _rewind(self) -> None:
+        """Back to where some batch was delivered, as a trainer's checkpoint may want it, with a new trainer."""
+        outcome = self.outcome
+        batch = self.world.random.randrange(len(self.points))
+        point, facts, outcome.padding, self.buckets = self.points[batch]
+        del self.points[batch + 1 :], outcome.batches[batch:], outcome.pool_weights[batch:]
+        if point is not None:
+            point = Saved.from_wire(point.to_wire(), point.pool, len(self.world.case.files))
+        self.leave()
+        self.job = self._new_job()
+        self._read(self.job.begin(outcome.pass_id, batch=batch, saved=point, facts=facts, buckets=self.buckets))
+
+    def take(self) -> None:
+        """It uses batches and asks for as many more."""
+        count = self.world.random.randint(1, self.delivered)
+        self.delivered -= count
+        self.credit += count
+
+    def rounds(self) -> None:
+        """It is sent what it has asked for, and a pass that is over is followed by the next."""
+        outcome = self.outcome
+        while not self.over and not outcome.whole and self.credit:
+            match self.job.next():
+                case None:
+                    return
+                case Group([Ready(cut, columns, bucket)], _, _, point, facts):
+                    self.credit -= 1
+                    sample = columns.arrays
+                    files, ys = sample[0][0].tolist(), sample[1][0].tolist()
+                    outcome.batches.append(list(zip(files, ys, strict=True)))
+                    outcome.pool_weights.append(cut.pool_weight)
+                    outcome.padding += cut.padding
+                    self.delivered += 1
+                    self.buckets = {k: v for k, v in bucket.items() if k != "longest"}
+                    self._keep(cut, point, facts, outcome.padding)
+                    self.world.check()
+                case Over(_, _, dropped, _):
+                    outcome.dropped = dropped
+                    outcome.whole = True
+                case Broke(error):
+                    outcome.error = error
+                    outcome.whole = True
+        if outcome.whole and not self.over:
+            self.leave()
+            outcome.facts = [(file, *fact) for file, fact in self.reading.losses.facts.items()]
+            self.over = sum(outcome.whole for outcome in self.outcomes) >= self.passes
+            if not self.over:
+                self.begin(outcome.pass_id + 1)
+
+    def _keep(self, cut: Cut, point: Saved | None, facts: list[list[Any]], padding: int) -> None:
+        """What the trainer's state would be after this batch."""
+        if point is not None and point.ended and cut.gone:
+            point = replace(point, index=cut.index + 1, offset=cut.gone)
+        self.points.append((point, {file: (y, why) for file, y, why in facts}, padding, self.buckets))
+
+
 class World:
     """Everything around the pure core."""
 
@@ -172,31 +305,16 @@ class World:
         self.starting: list[tuple[int, int]] = []
         self.late: deque[tuple[int, list[bytes]]] = deque()  # what killed workers had sent
         self.kills = case.kills
-        self.leaves = case.leaves
-        self.rewinds = case.rewinds
-        self.credit = 0
-        self.points: list[tuple[Saved | None, dict[int, tuple[int, str]], int, dict[str, Any]]] = []
-        self.buckets: dict[str, Any] = {}  # what the trainer knows of them
         self.deaths: Counter[tuple[int, int]] = Counter()
         self.opened: Counter[tuple[int, int]] = Counter()  # runs of process by number of the pass begun, and file
         self.logs: list[Log] = []
-        self.outcomes: list[Outcome] = []
-        self.delivered = 0
         self.steps = 0
         self.most_open = 0
         largest = max((item.values for s in case.files for item in s.items if isinstance(item, Sample)), default=0)
         self.largest = sample_bytes(largest) + SAMPLE_COST
         self.declaration = self.provider(None).declaration
         self.cache = None if case.cache_limit is None else Claims(PassCache(case.cache_limit))
-        self.job = self._new_job()
-
-    def _new_job(self) -> Job:
-        case = self.case
-        return Job(
-            case.plan, Declaration.from_wire(self.declaration.to_wire()), files=len(case.files),
-            label=lambda file: self.names[file], budget=case.budget, workers=case.workers, skip_errors=case.skip,
-            cache=self.cache, error_budget=case.error_budget,
-        )  # fmt: skip
+        self.trainers = [Trainer(self, number, plan) for number, plan in enumerate((case.plan, *case.others))]
 
     # -- the user's code -----------------------------------------------------------------------------------------------
     def provider(self, worker: Worker | None) -> Any:
@@ -205,7 +323,7 @@ class World:
         def process(settings: Any, filename: str) -> Iterator[Any]:
             number = int(filename)
             script = case.files[number]
-            self.opened[len(self.outcomes) - 1, number] += 1
+            self.opened[len(self.trainers[0].outcomes) - 1, number] += 1
             for y, item in enumerate((*script.items, None)):
                 self._ask(worker, script, number, y)
                 if isinstance(item, Sample):
@@ -237,83 +355,45 @@ class World:
 
     # -- the scheduler -------------------------------------------------------------------------------------------------
     def run(self) -> list[Outcome]:
-        """All passes; what came of each."""
+        """All passes; what came of each of the first trainer's."""
         try:
-            self._do(self.coordinator.start())
-            pass_id = 0
-            while len([o for o in self.outcomes if o.whole]) < self.case.passes:
-                pass_id = self._pass(pass_id)
-            return self.outcomes
+            self.do(self.coordinator.start())
+            for trainer in self.trainers:
+                trainer.begin(0)
+            while not all(trainer.over for trainer in self.trainers):
+                self._turn()
+            return self.trainers[0].outcomes
         finally:
             for worker in self.workers.values():
                 worker.close()
 
-    def _pass(self, pass_id: int) -> int:
-        files = range(len(self.names))
-        outcome = Outcome(pass_id, cached=frozenset(f for f in files if self.cache is not None and self.cache.has(f)))
-        self.outcomes.append(outcome)
-        if self.case.plan.buckets is not None:
-            self.buckets = {**self.buckets, "group": self.case.plan.buckets.group}
-        self.points = [(None, {}, 0, dict(self.buckets))]
-        outcome.bounds = tuple(self.buckets["bounds"]) if "bounds" in self.buckets else None
-        self.credit = self.random.randint(1, 3)
-        reading = self._begin(self.job.begin(pass_id, buckets=self.buckets))
-        self.delivered = 0
-        self._rounds(outcome)
-        while not outcome.whole:
-            self.steps += 1
-            if self.steps > STEPS:
-                raise Stuck(f"no end after {STEPS} steps")
-            if self.leaves and self.random.random() < 0.002:
-                self.leaves -= 1
-                self._leave()
-                if self.random.random() < 0.5:
-                    return pass_id + 1
-                self.job = self._new_job()  # another trainer: its passes have the same numbers again
-                self.buckets = {}
-                return 0
-            if self.rewinds and self.random.random() < 0.01:
-                self.rewinds -= 1
-                reading = self._rewind(outcome)
-            self._event()
-            self._rounds(outcome)
-            self._check()
-        outcome.facts = [(file, *fact) for file, fact in reading.losses.facts.items()]
-        return pass_id + 1
-
-    def _rewind(self, outcome: Outcome) -> Reading:
-        """Back to where some batch was delivered, as a trainer's checkpoint may want it, with a new trainer."""
-        batch = self.random.randrange(len(self.points))
-        point, facts, outcome.padding, self.buckets = self.points[batch]
-        del self.points[batch + 1 :], outcome.batches[batch:], outcome.pool_weights[batch:]
-        if point is not None:
-            point = Saved.from_wire(point.to_wire(), point.pool, len(self.case.files))
-        self._leave()
-        self.job = self._new_job()
-        self.credit = self.random.randint(1, 3)
-        reading = self.job.begin(outcome.pass_id, batch=batch, saved=point, facts=facts, buckets=self.buckets)
-        self.delivered = 0
-        return self._begin(reading)
-
-    def _begin(self, reading: Reading) -> Reading:
-        self.reading = reading
-        self.coordinator.begin(reading)
-        return reading
-
-    def _leave(self) -> None:
-        self.job.leave()
-        self._do(self.coordinator.end(self.reading))
+    def _turn(self) -> None:
+        self.steps += 1
+        if self.steps > STEPS:
+            raise Stuck(f"no end after {STEPS} steps")
+        for trainer in self.trainers:
+            trainer.act()
+        if all(trainer.over or trainer.asleep for trainer in self.trainers):
+            for trainer in self.trainers:  # all others are through, whatever those who sleep have kept: they wake up
+                trainer.asleep = False
+        self.do(self.coordinator.dispatch())
+        self._event()
+        for trainer in self.trainers:
+            trainer.rounds()
+        self.do(self.coordinator.dispatch())
+        self.check()
 
     def _event(self) -> None:
         """One thing happens."""
         random = self.random
         able: list[Any] = [(self._deliver, w) for w in self.workers.values() if w.wire.sent]
         able += [(self._work, w) for w in self.workers.values() if w.inbox or not w.idle]
-        if self.delivered:
-            able.append((self._take, None))
+        able += [(Trainer.take, each) for each in self.trainers if each.delivered and not each.asleep and not each.over]
         if self.starting and (not self.case.slow_starts or random.random() < 0.05 or not able):
             able.append((self._started, None))
         if not able:
+            if all(trainer.over for trainer in self.trainers):
+                return
             raise Stuck("nobody can move")
         if self.late and random.random() < 0.2:
             self._chunk(*self.late.popleft())
@@ -333,17 +413,12 @@ class World:
     def _deliver(self, worker: Worker) -> None:
         self._chunk(worker.number, worker.wire.sent.popleft())
 
-    def _take(self, _: None) -> None:
-        count = self.random.randint(1, self.delivered)
-        self.delivered -= count
-        self.credit += count
-
     def _started(self, _: None) -> None:
         number, seat = self.starting.pop(0)
         if 1 <= number <= self.case.hung_starts:
             return
         self.workers[number] = Worker(self, number, seat)
-        self._do(self.coordinator.handle(WorkerReady(number, self.declaration.to_wire())))
+        self.do(self.coordinator.handle(WorkerReady(number, self.declaration.to_wire())))
 
     def _bury(self, worker: Worker) -> None:
         """``worker`` is dead. Of what it had sent, some comes before the news, the rest after."""
@@ -354,7 +429,7 @@ class World:
         for _ in range(self.random.choice([0, len(sent), self.random.randint(0, len(sent))])):
             self._chunk(worker.number, sent.popleft())
         self.late.extend((worker.number, frames) for frames in sent)
-        self._do(self.coordinator.handle(WorkerGone(worker.number, worker.killed_while, "was killed")))
+        self.do(self.coordinator.handle(WorkerGone(worker.number, worker.killed_while, "was killed")))
         worker.close()
 
     # -- what the server's loop does -----------------------------------------------------------------------------------
@@ -367,40 +442,7 @@ class World:
         for item in message.blocked:
             coordinator.blocked(number, *item)
 
-    def _rounds(self, outcome: Outcome) -> None:
-        self._do(self.coordinator.dispatch())
-        while not outcome.whole and self.credit:
-            match self.job.next():
-                case None:
-                    break
-                case Group([Ready(cut, columns, bucket)], _, _, point, facts):
-                    self.credit -= 1
-                    sample = columns.arrays
-                    files, ys = sample[0][0].tolist(), sample[1][0].tolist()
-                    outcome.batches.append(list(zip(files, ys, strict=True)))
-                    outcome.pool_weights.append(cut.pool_weight)
-                    outcome.padding += cut.padding
-                    self.delivered += 1
-                    self.buckets = {k: v for k, v in bucket.items() if k != "longest"}
-                    self._keep(cut, point, facts, outcome.padding)
-                    self._check()
-                case Over(_, _, dropped, _):
-                    outcome.dropped = dropped
-                    outcome.whole = True
-                case Broke(error):
-                    outcome.error = error
-                    outcome.whole = True
-        if outcome.whole:
-            self._leave()
-        self._do(self.coordinator.dispatch())
-
-    def _keep(self, cut: Cut, point: Saved | None, facts: list[list[Any]], padding: int) -> None:
-        """What the trainer's state would be after this batch."""
-        if point is not None and point.ended and cut.gone:
-            point = replace(point, index=cut.index + 1, offset=cut.gone)
-        self.points.append((point, {file: (y, why) for file, y, why in facts}, padding, self.buckets))
-
-    def _do(self, actions: Any) -> None:
+    def do(self, actions: Any) -> None:
         for action in actions:
             match action:
                 case Send(number, message, frames):
@@ -412,25 +454,39 @@ class World:
                 case Log():
                     self.logs.append(action)
                 case Loss():
-                    losses = self.outcomes[-1].losses
-                    if (found := (int(action.file), action.y)) not in losses:
+                    file, _, trainer = action.file.partition("@")
+                    losses = self.trainers[int(trainer)].outcome.losses
+                    if (found := (int(file), action.y)) not in losses:
                         losses.append(found)
                 case Fatal(error):
                     raise error
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """What holds at every moment."""
-        reading = self.job.reading
-        lanes = self.case.plan.interleave * (2 if self.case.rewinds else 1)  # what brings back a pool is bound too
-        assert self.most_open <= lanes + max(self.case.workers, 4), f"{self.most_open} generators are open"
-        if reading is None:
-            return
-        # A dropped sample is known to be one only when it is there, at worst when its chunk is judged.
-        slack = HOLE_COST * sum(len(entry.holes) for entry in reading.entries.values())
-        each = builder.MAX_ROWS * (1 + 2 + self.case.kills)  # once for every attempt
-        assert all(HOLE_COST * (len(e.holes) - each) <= reading.credit.share for e in reading.entries.values())
-        over = self.largest * (lanes if self.case.plan.order == "relaxed" else 1)  # relaxed waits for all lanes at once
-        assert reading.credit.used <= self.case.budget + over + slack, f"{reading.credit.used} bytes are in use"
+        case, jobs = self.case, len(self.trainers)
+        twice = 2 if case.rewinds else 1  # what brings back a pool is bound too
+        lanes = [trainer.plan.interleave * twice for trainer in self.trainers]
+        # each merge may ask for one file beyond that which is another one's, over a cache
+        most = sum(lanes) + jobs * max(case.workers, 4) + (jobs - 1) * sum(lanes) * (self.cache is not None)
+        assert self.most_open <= most, f"{self.most_open} generators are open"
+        allowed = 0.0
+        for number, (trainer, many) in enumerate(zip(self.trainers, lanes, strict=True), 1):
+            reading = trainer.job.reading
+            # A dropped sample is known to be one only when it is there, at worst when its chunk is judged.
+            entries = [] if reading is None else list(reading.entries.values())
+            slack = HOLE_COST * sum(len(entry.holes) for entry in entries)
+            each = builder.MAX_ROWS * (1 + 2 + case.kills)  # once for every attempt
+            if jobs == 1 and reading is not None:
+                assert all(HOLE_COST * (len(e.holes) - each) <= reading.credit.share for e in entries)
+            over = self.largest * (
+                many if trainer.plan.order == "relaxed" else 1
+            )  # relaxed waits for all lanes at once
+            if reading is not None:
+                assert reading.credit.used <= case.budget + over + slack, f"{reading.credit.used} bytes are in use"
+            # what was read before another job came is not thrown away
+            allowed += max(case.budget / number, 2 * many) + over + slack
+        used = sum(trainer.job.reading.credit.used for trainer in self.trainers if trainer.job.reading is not None)
+        assert used <= allowed, f"{used} bytes are in use by all jobs"
 
 
 def where(error: Error) -> tuple[str, int, int]:
@@ -439,7 +495,7 @@ def where(error: Error) -> tuple[str, int, int]:
     words = said.replace(",", "").replace(":", "").split()
     assert (words[0], words[2]) == ("file", "sample"), error
     if isinstance(error, BudgetExceeded):
-        return "budget", int(words[1]), int(words[3])
+        return "budget", int(words[1].partition("@")[0]), int(words[3])
     kind = "too large" if isinstance(error, SampleTooLarge) else "raised"
     assert isinstance(error, FileCondemned) or kind == "too large" or "as the script says" in str(error), error
-    return kind, int(words[1]), int(words[3])
+    return kind, int(words[1].partition("@")[0]), int(words[3])

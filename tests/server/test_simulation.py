@@ -103,7 +103,7 @@ def test_pd_32_any_schedule_gives_the_order_of_the_oracle(seed: int, monkeypatch
         assert not any(world.opened[number, file] for file in outcome.cached)
     for file, script in enumerate(this.files):
         if script.poison is not None and this.skip and not this.leaves:
-            begun = sum(file not in outcome.cached for outcome in world.outcomes)
+            begun = sum(file not in outcome.cached for outcome in world.trainers[0].outcomes)
             assert world.deaths[file, script.poison] == 3 * begun
 
 
@@ -132,6 +132,41 @@ def test_any_schedule_gives_the_buckets_of_the_oracle_through_passes_deaths_and_
         this = replace(this, plan=replace(this.plan, last_batch="keep"))
     for outcome in World(this).run():
         (compare_relaxed if this.plan.order == "relaxed" else compare)(this, outcome)
+
+
+def several(seed: int, **fixed: object) -> Case:
+    """A random simulation of two or three jobs, of which some stop asking, or leave for good."""
+    random = Random(f"several {seed}")
+    this = case(seed, **fixed)
+    jobs = random.choice([2, 2, 3])
+    others = tuple(case(seed * 7 + number).plan for number in range(1, jobs))
+    some = random.sample(range(jobs), random.choice([0, 1, 1, jobs - 1]))
+    values = {
+        "others": others,
+        "sleepers": tuple(some) if random.random() < 0.7 else (),
+        "quitters": tuple(number for number in range(jobs) if random.random() < 0.15),
+        "cache_limit": random.choice([None, 500, 5000, 1 << 30, 1 << 30, 1 << 30]),
+        "passes": random.choice([1, 2]),
+    }
+    return replace(this, **(values | fixed))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_each_of_several_jobs_has_the_order_that_it_has_alone_whatever_the_others_do(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(seed)
+    monkeypatch.setattr(builder, "MAX_ROWS", random.choice([1, 2, 7, 50, 4096]))
+    monkeypatch.setattr(builder, "MAX_PARTS", random.choice([1, 3, 128]))
+    this = several(seed)
+    world = World(this)
+    world.run()
+    for trainer in world.trainers:
+        mine = replace(this, plan=trainer.plan)
+        for outcome in trainer.outcomes:
+            (compare_relaxed if mine.plan.order == "relaxed" else compare)(mine, outcome)
+        if trainer.number not in this.quitters:
+            assert sum(outcome.whole for outcome in trainer.outcomes) == this.passes
 
 
 def job(**options: object) -> JobPlan:

@@ -572,6 +572,20 @@ def test_a_second_attempt_that_differs_is_an_error_that_names_the_file(script: C
     assert "file f0" in str(other.ledger.errors[0])
 
 
+@pytest.mark.parametrize("credit", [4, 5])
+def test_a_file_ends_where_nothing_more_of_it_is_needed_though_the_last_sample_had_to_wait(
+    script: Callable[..., Script], credit: int
+) -> None:
+    one = script(count(50))
+    given = Assignment(0, 1, 0, 0, 0, credit * COST, NO_PAUSE, True, [], until=5)
+    one.say(m.Assign(1, [given.to_wire()]))
+    if credit < 5:
+        one.until(lambda: bool(one.blocked))
+        one.grant(0)
+    one.until(lambda: one.ended(0))
+    assert [sample[0] for sample in one.ledger.found[0].samples] == [0, 1, 2, 3, 4]
+
+
 def test_messages_for_files_that_are_done_are_taken_without_a_word(script: Callable[..., Script]) -> None:
     one = script(count(2))
     one.assign(0)

@@ -1,0 +1,35 @@
+"""Files that wait for a worker, in the order in which the merge wants them."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from pydp2.server.ledger import Entry
+
+
+class Waiting:
+    """Of one reading. A file may stand here that has got its worker meanwhile."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []  # (position, file)
+        self._urgent: set[int] = set()  # those that a merge waits for now
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def add(self, entry: Entry) -> None:
+        """The file of ``entry`` needs a worker, unless nothing is to be read of it here."""
+        if not entry.ended and not entry.awaits:
+            heappush(self._heap, (entry.position, entry.file))
+
+    def hurry(self, file: int) -> None:
+        """A merge waits for ``file``."""
+        self._urgent.add(file)
+
+    def pop(self, *, urgent: bool) -> int | None:
+        """The next one, or (``urgent``) one that a merge waits for; None: there is none of these."""
+        if urgent:
+            return self._urgent.pop() if self._urgent else None
+        file = heappop(self._heap)[1]
+        self._urgent.discard(file)
+        return file
