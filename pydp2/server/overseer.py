@@ -16,6 +16,7 @@ from pydp2.server.actions import TOO_SLOW
 from pydp2.server.spec import ServiceSpec
 
 _DUMP_GRACE = 0.3  # seconds for a worker to write its stack before it is killed
+_STOPPED = 10.0  # seconds that a worker may be stopped by a signal, where sample_timeout does not say
 WEIGHED = 0.1
 """Seconds between looks at how much memory workers have."""
 
@@ -67,8 +68,12 @@ class Overseer:
 
     def look(self, now: float) -> None:
         """End those who do what they may not."""
-        if self._spec.sample_timeout is not None:
-            self._watch_samples(self._spec.sample_timeout, now)
+        limit = self._spec.sample_timeout
+        if limit is not None:
+            self._watch_samples(limit, now)
+        if now - self._looked >= (_STOPPED if limit is None else limit) / 4:
+            self._looked = now
+            self._watch_stopped(_STOPPED if limit is None else limit, now)
         if self._spec.worker_memory is not None and now - self._weighed >= WEIGHED:
             self._weighed = now
             self._weigh(self._spec.worker_memory)
@@ -92,9 +97,6 @@ class Overseer:
                 file = self._files[running[0]]
                 self._log(f"file {file}, sample {running[2]} takes longer than {limit:g} s; the stack:", "timeout")
                 self._engine.dump(worker)
-        if now - self._looked >= limit / 4:
-            self._looked = now
-            self._watch_stopped(limit, now)
 
     def _watch_stopped(self, limit: float, now: float) -> None:
         """Kill what a signal stopped for so long; between two samples, say, where none takes too long."""
@@ -104,7 +106,7 @@ class Overseer:
             elif not wire.stopped_at:
                 wire.stopped_at = now
             elif now - wire.stopped_at > limit:
-                wire.doomed = f"was killed because it was stopped for longer than sample_timeout={limit:g} s"
+                wire.doomed = f"was killed because a signal had stopped it for longer than {limit:g} s"
                 self._engine.kill(worker)
 
     def _weigh(self, limit: int) -> None:

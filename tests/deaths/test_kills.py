@@ -120,13 +120,14 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_workers_that_are_stopped_between_two_samples_are_replaced_after_sample_timeout(
-    provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("timeout", "waited"), [(0.3, 0.3), (None, 10)])
+def test_workers_that_are_stopped_between_two_samples_are_replaced(
+    provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str], timeout: float | None, waited: float
 ) -> None:
     """No sample of theirs takes too long then, so it is the process that is looked at."""
     with pydp2.load(
         FILES, provider_file(CODE.format(arguments="")), workers=2, batch_size=64, shuffle=False, memory_limit="1MiB",
-        sample_timeout=0.3,
+        sample_timeout=timeout,
     ) as data:  # fmt: skip
         stream = iter(data)
         seen = [*next(stream)["number"].tolist()]
@@ -139,5 +140,5 @@ def test_workers_that_are_stopped_between_two_samples_are_replaced_after_sample_
             seen += batch["number"].tolist()
     assert seen == [first + i for first, count in (map(int, name.split("+")) for name in FILES) for i in range(count)]
     screen = capfd.readouterr().err
-    assert "was killed because it was stopped for longer than sample_timeout=0.3 s; its files go to another" in screen
+    assert f"was killed because a signal had stopped it for longer than {waited:g} s; its files go to another" in screen
     assert not set(stopped) & set(processes("pydp2-worker"))

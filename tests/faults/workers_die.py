@@ -154,8 +154,7 @@ def draw_crashes(random: Random, size: str) -> tuple[dict[str, Any], list[Event]
 
 
 def play_crashes(bench: Bench, schedule: Schedule) -> Report:
-    """With ``sample_timeout`` a stopped worker is replaced, like one that hangs; without it nothing is lost either, but
-    the pass waits until somebody wakes it."""
+    """A stopped worker is replaced, like one that hangs, when ``sample_timeout`` is over."""
     setup = schedule.setup
     data = Dataset(
         (setup["samples"] // setup["files"],) * setup["files"], pool_size=1000, extra=ONCE,
