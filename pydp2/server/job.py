@@ -159,6 +159,8 @@ class Job:
             relaxed=job.order == "relaxed",
             buckets=begun(job.buckets, self._bounds | dict(buckets or {}), world),
         )
+        if plan.buckets is not None and plan.buckets.bounds is not None:
+            self._bounds = {"bounds": list(plan.buckets.bounds)}  # whoever asks before the next batch needs them too
         order = file_order(plan)
         if saved is not None:
             saved.check(order, plan.lanes)

@@ -45,6 +45,7 @@ class Team(Dealer):
         self._loaded = ""  # the state that the present generation began with
         self._joined: set[int] = set()  # who began from it
         self._start: Saved | None = None
+        self._restored = False  # from what was written down
         self._unsure = False  # too little was written down: only a state tells where to go on
         self._opened = 0  # where the pass began, or was taken up
         self._gathering: Gathering | None = None
@@ -59,7 +60,7 @@ class Team(Dealer):
         member.forget()
         member.peer, member.pid, member.heard = peer, attach.pid, now
         if member.session != attach.session:
-            member.session, member.run, member.joined = attach.session, 0, True
+            member.session, member.run, member.joined, member.new = attach.session, 0, True, True
             member.stands = Stands.BEFORE if member.stands is Stands.IN else member.stands
         self.to_keep = self.to_keep or self.dynamic  # who is waited for
         self._missing.came(member)
@@ -90,15 +91,18 @@ class Team(Dealer):
         member = self._heard(peer, now)
         if begin.run <= member.run:
             raise RemoteProtocolError(f"run {begin.run} begins after run {member.run}")
-        member.run = begin.run
+        # of a service that was killed, and nothing of it was written down
+        lost = self.dynamic and member.new and begin.run > 1 and not self._restored
+        member.run, member.new = begin.run, False
         if begin.loaded and (begin.loaded != self._loaded or (member.rank in self._joined and not begin.again)):
             self._rewind(member, begin.loaded)
-        elif not begin.loaded and (self._unsure or not member.joined):
-            self._fail(member, self._too_late(member) if self._unsure else self._rewound())
+        elif not begin.loaded and (self._unsure or lost or not member.joined):
+            self._fail(member, self._too_late(member) if self._unsure or lost else self._rewound())
             return
         if begin.loaded:
             self._joined.add(member.rank)
             member.joined = True
+            self.to_keep = not self.alone  # once it had an answer it does not name the state again
         if self._gathering is None and self._lost_track(begin):
             self.stop()
             if self.dynamic:
@@ -166,8 +170,8 @@ class Team(Dealer):
         self._loaded, self._unsure = loaded, False
         self._joined = set()
         for other in self.members:
-            if other is not member and other.peer:
-                other.joined = False
+            if other is not member:
+                other.joined = False  # also of one that is away: it comes back with what it has had
                 if other.pending is not None or other.stands is Stands.IN or other.rank in waiting:
                     self._fail(other, self._rewound())
             other.restart()
@@ -305,6 +309,7 @@ class Team(Dealer):
 
     def restore(self, kept: Kept, now: float, *, last: bool = True) -> None:
         """Be the job that was written down. ``last``: nothing was written after it. Raises Error where it cannot be."""
+        self._restored = True
         self._loaded, self._joined = kept.loaded, set(kept.began)
         if self.dynamic:
             self.members += [Member(place.rank) for place in kept.places]

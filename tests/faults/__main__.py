@@ -87,6 +87,8 @@ def _play(
         one_round(account, schedule, shrink=not options.no_shrink)
         word = "[red]failed[/]" if len(account.failures) > failed else "held"
         console.print(f"{schedule.fault} seed {schedule.seed}: {word} after {time.monotonic() - began:.1f} s")
+        for failure in account.failures[failed:]:  # a long run is looked at while it runs
+            console.print(failure.told().splitlines()[0], style="red", markup=False, highlight=False)
 
 
 def _table(accounts: dict[str, Account], whole: bool) -> Table:

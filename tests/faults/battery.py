@@ -115,7 +115,8 @@ def one_round(account: Account, schedule: Schedule, *, shrink: bool = True) -> N
     account.passed += 1
     account.kills += report.kills
     for name, value in report.figures.items():
-        account.figures.setdefault(name, []).append(float(value))
+        if some := value if isinstance(value, list) else [float(value)]:
+            account.figures.setdefault(name, []).extend(some)
     for note in report.notes:
         account.notes[note] = account.notes.get(note, 0) + 1
     if report.course:

@@ -58,12 +58,12 @@ class Schedule:
 
 @dataclass
 class Report:
-    """What a round that held has to tell. ``kills``: how often somebody was killed; ``figures``: name to number;
-    ``notes``: what was found out, for instance a part that this release does not have; ``course``: figures as they went
-    in the round, rows with the same names."""
+    """What a round that held has to tell. ``kills``: how often somebody was killed; ``figures``: name to a number, or
+    to some; ``notes``: what was found out, for instance a part that this release does not have; ``course``: figures as
+    they went in the round, rows with the same names."""
 
     kills: int = 0
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, float | list[float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     course: list[dict[str, float]] = field(default_factory=list)
 

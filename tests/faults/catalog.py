@@ -5,13 +5,27 @@ A new fault is a module with ``FAULTS``, named in ``_MODULES``; its row goes out
 
 from __future__ import annotations
 
-from . import clock, disk, endings, lists, misbehave, ranks_die, samples, slow, starts, trainers_die, workers_die
+from . import (
+    clock,
+    disk,
+    endings,
+    lists,
+    misbehave,
+    ranks_die,
+    samples,
+    server_dies,
+    slow,
+    starts,
+    trainers_die,
+    workers_die,
+)
 from .case import Fault
 
-_MODULES = (workers_die, trainers_die, ranks_die, slow, samples, misbehave, disk, endings, lists, clock, starts)
+_MODULES = (
+    workers_die, server_dies, trainers_die, ranks_die, slow, samples, misbehave, disk, endings, lists, clock, starts,
+)  # fmt: skip
 
 ABSENT = {
-    "F3": "kill -9 of the server, restart with its state: this release has no state directory",
     "F5": "F1, F3 and F4 at once: waits for F3",
     "F17": "damaged cache: this release has no cache on disk",
     "F20": "malformed frames: tests/protocol and tests/transport",

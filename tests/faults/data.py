@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -70,11 +70,13 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Expected:
-    """A pass: the names of all samples in their order, where each batch begins, and the weight of the pool at each."""
+    """A pass: the names of all samples in their order, where each batch begins, the weight of the pool at each, and the
+    bounds of buckets, where there are any."""
 
     names: np.ndarray[Any, Any]
     edges: tuple[int, ...]
     pool_weights: tuple[int, ...]
+    bounds: tuple[int, ...] | None = None
 
     @property
     def batches(self) -> int:
@@ -83,6 +85,13 @@ class Expected:
     def batch(self, index: int) -> np.ndarray[Any, Any]:
         """The names of batch ``index``."""
         return self.names[self.edges[index] : self.edges[index + 1]]
+
+    def lines(self, pass_id: int) -> list[str]:
+        """The batches as trainers of the battery write them down: pass, index, checksum, weight of the pool."""
+        return [
+            f"{pass_id} {index} {sign_expected(self.batch(index))} {self.pool_weights[index]}"
+            for index in range(self.batches)
+        ]
 
 
 @functools.lru_cache(maxsize=32)
@@ -94,19 +103,30 @@ def expected(
     pass_id: int = 0,
     shuffle: bool = True,
     ends: tuple[tuple[int, int], ...] = (),
+    last_batch: Literal["keep", "drop", "pad"] = "keep",
+    cached: bool = False,
+    buckets: int = 0,
+    bounds: tuple[int, ...] | None = None,
+    group: int = 1,
 ) -> Expected:
-    """What the oracle says of a pass over files with so many samples. ``ends``: (file, y) where a file ends early."""
+    """What the oracle says of a pass over files with so many samples. ``ends``: (file, y) where a file ends early.
+    ``buckets`` are of the words, ``bounds`` those that pass 0 drew."""
     last = dict(ends)
-    row = Row()
-    files = [File([row] * min(count, last.get(n, count)), n in last) for n, count in enumerate(counts)]
-    said = expect(
-        files, Options(batch_size=batch_size, seed=seed, pool_size=pool_size, shuffle=shuffle, skip=True), pass_id
-    )
+    row = [Row(length=length) for length in range(5)]  # of the words, as the generator says
+    files = [
+        File([row[(n + y) % 5] for y in range(min(count, last.get(n, count)))], n in last)
+        for n, count in enumerate(counts)
+    ]
+    options = Options(
+        batch_size=batch_size, seed=seed, pool_size=pool_size, shuffle=shuffle, skip=True, last_batch=last_batch,
+        cached=cached, buckets=buckets, group=group,
+    )  # fmt: skip
+    said = expect(files, options, pass_id, bounds)
     edges = [0]
     for batch in said.batches:
         edges.append(edges[-1] + len(batch))
     names = np.array([file << 32 | y for batch in said.batches for file, y in batch], np.int64)
-    return Expected(names, tuple(edges), tuple(said.pool_weights))
+    return Expected(names, tuple(edges), tuple(said.pool_weights), said.bounds)
 
 
 def words_of(names: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -27,6 +27,10 @@ def test_f2_a_pass_with_workers_that_crash_exit_or_are_stopped_is_exact() -> Non
     hold("F2")
 
 
+def test_f3_a_service_that_is_killed_at_random_goes_on_when_it_is_started_again() -> None:
+    hold("F3")
+
+
 def test_f4_a_trainer_that_is_killed_goes_on_bit_by_bit_from_its_checkpoint() -> None:
     hold("F4")
 

@@ -6,6 +6,7 @@ import io
 import json
 import socket
 import tempfile
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -20,6 +21,7 @@ from .battery import Account, one_round
 from .bench import Bench, remains, shared_memory
 from .case import Event, Fault, Report, Schedule, Skip, shrunk
 from .catalog import ABSENT, FAULTS
+from .crew import Crew
 from .data import Dataset, expected, nothing_but, sign_expected, words_of
 from .workers_die import read
 
@@ -159,6 +161,38 @@ def test_one_sample_among_thousands_that_is_lost_or_another_is_noticed(instead: 
     schedule = Schedule("F0", 5, "quick", {"workers": 2, "by_clock": False})
     one_round(account, schedule, shrink=False)
     assert "AssertionError: batch " in account.failures[0].error
+
+
+@pytest.mark.parametrize("share", ["one", "ranks", "dynamic"])
+@pytest.mark.parametrize("how", ["lost", "twice", "exchanged", "another fact"])
+def test_one_batch_that_is_lost_twice_or_another_is_noticed_whoever_had_it(
+    share: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The judge of trainers whose service is killed: what they say of one batch is made false after they have ended."""
+    judge = Crew.judge
+
+    def falsified(self: Crew, *given: Any) -> int:
+        assert judge(self, *given) > 100
+        trainer = self._trainers[-1]
+        one = trainer.given[7]
+        trainer.given[7:8] = {
+            "lost": [],
+            "twice": [one, one],
+            "exchanged": [replace(one, line=trainer.given[8].line)],
+            "another fact": [replace(one, facts=((0, 1),))],
+        }[how]
+        return judge(self, *given)
+
+    monkeypatch.setattr(Crew, "judge", falsified)
+    setup = {
+        "counts": [200] * 8, "pool_size": 300, "share": share, "trainers": 1 if share == "one" else 2,
+        "last_batch": "keep", "shuffle": True, "cached": False, "buckets": 0, "raising": [], "workers": 1, "every": 5,
+        "prefetch": 2, "pause": 0.0,
+    }  # fmt: skip
+    account = Account(FAULTS["F3"])
+    one_round(account, Schedule("F3", 5, "quick", setup, (Event("kill", 20, 0.5),)), shrink=False)
+    assert "AssertionError: pass 0" in account.failures[0].error
+    assert "in falsified" in account.failures[0].error.rpartition("judge(self, *given)")[0]
 
 
 def test_the_checksum_of_a_batch_depends_on_order_and_content() -> None:

@@ -172,6 +172,34 @@ with pydp2.connect(sys.argv[1], rank=1, world_size=2, batch_size=16, seed=5) as 
 """
 
 
+BUCKETS = """
+@provider(input_types=[integer_value_sequence(100)], pool_size=200)
+def process(settings, filename):
+    for i in range(150):
+        yield [int(filename)] * (i % 7)
+"""
+
+
+def test_buckets_are_known_to_one_that_was_killed_again_before_its_first_batch(
+    provider_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        restarted = Restarted(stack, provider_file(BUCKETS), tmp_path / "state")
+        places = [{"rank": rank, "world_size": 2, "bucket_by": 0, "num_buckets": 3} for rank in range(2)]
+        clients = [stack.enter_context(restarted.service.connect(**place, **OPTIONS)) for place in places]
+        streams = [iter(client) for client in clients]
+        seen = [[next(stream).index for stream in streams] for _ in range(40)]
+        for _ in range(2):
+            os.kill(
+                restarted.service.pid, signal.SIGTERM
+            )  # it writes down where it is, the second time without trainers
+            while restarted.service.poll() is None:
+                time.sleep(0.01)
+            restarted.start()
+        seen += [[one.index, other.index] for one, other in zip(*streams, strict=True)]
+    assert seen == [[n, n + 1] for n in range(0, 2 * len(seen), 2)]
+
+
 def used_by(rank: int, folder: Path) -> int:
     """Before which batch all of a rank's are used, as it is written down."""
     (job,) = decode((folder / LAST).read_bytes())[1]

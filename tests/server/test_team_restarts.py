@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from copy import deepcopy
 from random import Random
 
 import pytest
@@ -111,3 +112,52 @@ def test_from_an_older_snapshot_the_stream_is_the_same_or_is_refused(seed: int) 
     except Rewound:
         return
     assert sorted(used) == [(p, n) for p in range(3) for n in range(length)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_any_snapshot_the_stream_is_the_same_or_is_refused(seed: int) -> None:
+    choose = Random(-seed - 1)
+    dynamic = choose.random() < 0.6
+    world = 1 if dynamic else choose.choice([2, 3])
+    length = choose.choice([1, 3, 10, 40])
+    made = World(length, world, dynamic=dynamic, seed=seed)
+    try:
+        used = run(made, seed, range(3 if dynamic else world), snapshot=-9, passes=3, kills=False)
+    except Rewound:
+        return
+    assert sorted(used) == [(p, n) for p in range(3) for n in range(length)]
+
+
+def test_who_loaded_a_state_and_was_answered_goes_on_after_a_kill() -> None:
+    made = World(40, 2)
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    for _ in range(4):
+        for trainer in trainers:
+            made.next(trainer)
+    state = deepcopy(trainers[0].position)
+    for trainer in trainers:
+        made.begin(trainer, deepcopy(state))
+    seen = [[made.next(trainer) for trainer in trainers]]
+    made.crash()
+    seen += [[made.next(trainer) or made.receive(trainer) for trainer in trainers] for _ in range(3)]
+    assert seen == [[8, 9], [10, 11], [12, 13], [14, 15]]
+
+
+def test_a_rank_that_comes_back_after_another_loaded_a_state_is_told() -> None:
+    made = World(40, 2)
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    start = deepcopy(trainers[0].position)
+    for _ in range(4):
+        for trainer in trainers:
+            made.next(trainer)
+    made.write()
+    made.crash()
+    made.begin(trainers[0], start)
+    assert made.next(trainers[0]) == 0
+    trainers[1].inbox.clear()
+    made.next(trainers[1])
+    assert isinstance(trainers[1].error, Rewound)

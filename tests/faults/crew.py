@@ -1,0 +1,246 @@
+"""Trainers of one job as threads of this process: they go on however often their service is killed, and what they were
+given is judged by the oracle.
+
+They do what real ones do: save a checkpoint every few steps, and when they are told that the service cannot go on
+(``Rewound``), load the latest that all of them have.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pydp2
+from pydp2.client import ask_stats
+from pydp2.errors import Error, Rewound
+
+from .data import Dataset, expected, sign_batch
+
+WAIT = 40.0
+
+
+@dataclass(frozen=True)
+class Given:
+    """A batch that a trainer was given, and the facts that it knew then."""
+
+    pass_id: int
+    index: int
+    line: str
+    facts: tuple[tuple[int, int], ...]
+
+
+@dataclass
+class Trainer:
+    """What is known of one of them."""
+
+    place: dict[str, Any]
+    given: list[Given] = field(default_factory=list)
+    saved: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    generation: int = 0
+    done: bool = False
+    wanted: bool = False  # it had ended when others went back: nobody but they tells it
+
+
+class Crew:
+    """``count`` trainers at ``address``; ``share``: "one", "ranks" or "dynamic"; ``job``: their options.
+
+    ``pause``: seconds that a step takes. ``every``: steps between checkpoints.
+    """
+
+    def __init__(
+        self, address: str, job: dict[str, Any], share: str, count: int, passes: int, every: int, pause: float = 0.0
+    ) -> None:
+        self._address, self._job, self._passes = address, job, passes
+        self._every, self._pause = every, pause
+        self.share = share
+        places: list[dict[str, Any]] = [{"share": "dynamic"} if share == "dynamic" else {} for _ in range(count)]
+        if share == "ranks":
+            places = [{"rank": rank, "world_size": count} for rank in range(count)]
+        self._trainers = [Trainer(place) for place in places]
+        self._change = threading.Condition()
+        self._all = threading.Barrier(count, timeout=WAIT)
+        self._state: dict[str, Any] = {}  # that the present generation loads
+        self._generation = 0
+        self._began = time.monotonic()
+        self.story: list[str] = []
+        """What happened that is not in the stream, for who looks for a reason."""
+        self.taken = 0
+        """Batches given so far, also those that were taken back by a state."""
+        self.renewed: list[float] = []
+        """When the first batch over a new connection was there."""
+        self.rewound = 0
+        """How often the trainers went back to a checkpoint."""
+        self.error: BaseException | None = None
+        self._threads = [threading.Thread(target=self._run, args=(each,), daemon=True) for each in self._trainers]
+        for thread in self._threads:
+            thread.start()
+
+    # -- as they train -------------------------------------------------------------------------------------------------
+    def _run(self, me: Trainer) -> None:
+        try:
+            with pydp2.connect(self._address, **self._job, **me.place) as client:
+                me.saved[0, 0] = client.state_dict()
+                self._all.wait()
+                while True:
+                    try:
+                        self._train(client, me)
+                    except Rewound as error:
+                        self._go_back(client, me, error)
+                    else:
+                        if self._wait_for_others(me):
+                            return
+                        self._load(client, me)
+        except BaseException as error:
+            with self._change:
+                self.error = self.error or error
+                self._change.notify_all()
+            self._all.abort()
+
+    def _train(self, client: pydp2.Client, me: Trainer) -> None:
+        line, steps = client._connection._line, 0  # another one after each way back
+        for _ in range(client.state_dict()["pass"], self._passes):
+            for batch in client:
+                now = time.monotonic()
+                state = client.state_dict()
+                text = f"{batch.pass_id} {batch.index} {sign_batch(batch)} {batch.pool_weight}"
+                facts = tuple((file, y) for file, y, _ in state["facts"])
+                steps += 1
+                with self._change:
+                    me.given.append(Given(batch.pass_id, batch.index, text, facts))
+                    if steps % self._every == 0 and me.generation == self._generation:
+                        me.saved[state["pass"], state["batch"]] = state
+                    self.taken += 1
+                    if client._connection._line is not line:
+                        line = client._connection._line
+                        self.renewed.append(now)
+                    self._change.notify_all()
+                if self._pause:
+                    time.sleep(self._pause)
+
+    def _go_back(self, client: pydp2.Client, me: Trainer, error: Error) -> None:
+        with self._change:
+            self._note(me, f"Rewound: {error}")
+            if me.generation == self._generation:  # the first who is told; else another one has chosen
+                common = (
+                    set(me.saved)
+                    if self.share == "dynamic"
+                    else set.intersection(*(set(t.saved) for t in self._trainers))
+                )
+                self._state = me.saved[max(common)]
+                self._generation += 1
+                self.rewound += 1
+                for each in self._trainers:
+                    each.wanted = each.done
+                self._change.notify_all()
+        self._load(client, me)
+
+    def _load(self, client: pydp2.Client, me: Trainer) -> None:
+        with self._change:
+            state, me.generation = self._state, self._generation
+            at = state["pass"], state["batch"]
+            self._note(me, f"loads {at}, generation {me.generation}")
+            me.given = [
+                one
+                for one in me.given
+                if (one.pass_id, one.index) < at or (one.pass_id == at[0] and one.index in state["beyond"])
+            ]
+            me.saved = {key: one for key, one in me.saved.items() if key < at} | {at: state}
+        client.load_state_dict(state)
+
+    def _wait_for_others(self, me: Trainer) -> bool:
+        """Until all have ended their last pass; False: they go back, and this one with them."""
+        with self._change:
+            me.done = True
+            self._note(me, "ended")
+            self._change.notify_all()
+            self._change.wait_for(
+                lambda: all(t.done and not t.wanted for t in self._trainers) or self.error or me.wanted, WAIT
+            )
+            if self.error is None and me.wanted:
+                me.done = me.wanted = False
+                return False
+        return True
+
+    def _note(self, me: Trainer, what: str) -> None:
+        at = me.given[-1].line.split()[:2] if me.given else "nothing"
+        self.story.append(f"{time.monotonic() - self._began:.2f} {me.place} after {at}: {what}")
+
+    # -- from outside --------------------------------------------------------------------------------------------------
+    def wait(self, batches: int, seconds: float = WAIT) -> bool:
+        """Until they have been given so many batches in all; False: they have ended before that. Raises what ended one
+        of them."""
+        with self._change:
+            there = self._change.wait_for(lambda: self.taken >= batches or self._over(), seconds)
+        if self.error is not None:
+            raise self.error
+        assert there, f"{self.taken} of {batches} batches within {seconds:g} s; {self._told()}"
+        return not self._over()
+
+    def _over(self) -> bool:
+        return self.error is not None or all(each.done for each in self._trainers)
+
+    def end(self, seconds: float = WAIT) -> None:
+        """Until they have ended. Raises what ended one of them."""
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if self.error is not None:
+            raise self.error
+        alive = any(thread.is_alive() for thread in self._threads)
+        assert not alive, f"trainers did not end within {seconds:g} s; {self._told()}"
+
+    def _told(self) -> str:
+        """Where trainers and service stand, for who looks for the reason."""
+        places = [f"{t.place} at {t.given[-1].line if t.given else None}, done {t.done}" for t in self._trainers]
+        try:
+            jobs: Any = ask_stats(self._address)["jobs"]
+        except Error as error:
+            jobs = error
+        return "\n".join([f"trainers: {places}", f"the service: {jobs}", *self.story[-60:]])
+
+    def judge(self, data: Dataset, seed: int, setup: dict[str, Any]) -> int:
+        """All of what they were given is what the oracle says, each batch once, in its order, at its trainer. How many
+        batches there were."""
+        total, bounds = 0, None
+        always = {(file, y) for file, y, how in setup["raising"] if how == "always"}
+        for pass_id in range(self._passes):
+            mine = [[one for one in trainer.given if one.pass_id == pass_id] for trainer in self._trainers]
+            every = sorted((one for some in mine for one in some), key=lambda one: one.index)
+            facts = every[-1].facts if every else ()
+            assert all(one.facts == facts[: len(one.facts)] for one in every), f"pass {pass_id}: facts were changed"
+            assert set(facts) <= {(file, y) for file, y, _ in setup["raising"]}, f"pass {pass_id}: facts {facts}"
+            wanted = expected(
+                data.counts, data.pool_size, self._job["batch_size"], seed, pass_id, setup["shuffle"],
+                tuple(sorted({*facts} | always)), setup["last_batch"], setup["cached"], setup["buckets"], bounds,
+                len(mine) if self.share == "ranks" else 1,
+            )  # fmt: skip
+            bounds = wanted.bounds
+            lines = wanted.lines(pass_id)
+            if self.share == "ranks" and setup["last_batch"] == "drop":
+                lines = lines[: len(lines) - len(lines) % len(mine)]
+            if self.share == "ranks":
+                for rank, some in enumerate(mine):
+                    _same([one.line for one in some], lines[rank :: len(mine)], f"pass {pass_id}, rank {rank}")
+            else:
+                _same([one.line for one in every], lines, f"pass {pass_id}")
+            for some in mine:
+                assert [one.index for one in some] == sorted(one.index for one in some) or self.share == "dynamic"
+            total += len(lines)
+        return total
+
+
+def _same(seen: list[str], lines: list[str], where: str) -> None:
+    if seen == lines:
+        return
+    first = next(
+        (n for n, pair in enumerate(zip(seen, lines, strict=False)) if pair[0] != pair[1]), min(len(seen), len(lines))
+    )
+    twice = sorted({line for line in seen if seen.count(line) > 1})
+    lost, others = sorted({*lines} - {*seen}), sorted({*seen} - {*lines})
+    raise AssertionError(
+        f"{where}: {len(seen)} batches came, {len(lines)} are right; the first that differs is number {first}: "
+        f"{seen[first : first + 1]}, not {lines[first : first + 1]}; twice: {twice[:5]}; lost: {lost[:5]}; not of this "
+        f"stream: {others[:5]} (pass, index, checksum, pool)"
+    )
