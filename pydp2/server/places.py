@@ -65,7 +65,7 @@ class Places:
             who = "another trainer reads this job" if self.world == 1 else f"rank {attach.rank} is taken"
             raise JobTaken(
                 f"{who} (process {member.pid}, last heard of {silent:.0f} s ago); wait until it has closed its client "
-                f"or been silent for lease={self.lease:g} s, or start a second service"
+                f"or been silent for lease={self.lease:g} s, or read a job of your own (job='…')"
             )
         return member
 

@@ -76,24 +76,30 @@ def stream(client: pydp2.Client, passes: int = 2) -> Stream:
     return [batch[0].tolist() for _ in range(passes) for batch in client]
 
 
-def streams(address: str) -> dict[str, Stream]:
-    """The stream of each job on a service of its own."""
-    found = {}
-    for name, options in JOBS.items():
-        with pydp2.load(FILES, address, workers=2, **options) as data:
-            found[name] = stream(data)
+@pytest.fixture(scope="session")
+def _streams(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, Stream]]:
+    """The stream of each job on a service of its own, without the cache and with it."""
+    folder = tmp_path_factory.mktemp("alone")
+
+    def write(code: str, name: str) -> str:
+        path = folder / f"{name}.py"
+        path.write_text("from pydp2 import *\n" + code)
+        return f"{path}:process"
+
+    found: dict[bool, dict[str, Stream]] = {False: {}, True: {}}
+    for cached in found:
+        address = Data(write, folder / "opened").address(cached=cached)
+        for name, options in JOBS.items():
+            with pydp2.load(FILES, address, workers=2, **options) as client:
+                found[cached][name] = stream(client)
     return found
 
 
 @pytest.fixture
-def alone(data: Data) -> dict[str, Stream]:
-    found = streams(data.address())
-    data.opened()
-    return found
+def alone(_streams: dict[bool, dict[str, Stream]]) -> dict[str, Stream]:
+    return _streams[False]
 
 
 @pytest.fixture
-def alone_cached(data: Data) -> dict[str, Stream]:
-    found = streams(data.address(cached=True))
-    data.opened()
-    return found
+def alone_cached(_streams: dict[bool, dict[str, Stream]]) -> dict[str, Stream]:
+    return _streams[True]
