@@ -48,9 +48,9 @@ class Figures:
         memory = f"memory {size(now['memory'] + sum(worker['memory'] for worker in workers))}"
         if not now["attached"]:
             return ["no trainer is attached", f"{len(workers)} worker{'' if len(workers) == 1 else 's'}", memory]
-        pool = now["pool"]
+        pool, jobs = now["pool"], now.get("jobs", {})
         parts = [
-            f"pass {max(0, now['pass'])}",
+            *([_job(name, job) for name, job in jobs.items()] if len(jobs) > 1 else [_pass(now)]),
             f"{now['samples_per_second']:,.0f} samples/s",
             f"{now['batches_per_second']:,.1f} batches/s",
             f"pool {pool.get('samples', 0):,} ({size(pool.get('bytes', 0))})",
@@ -81,6 +81,16 @@ class Figures:
             idle += worker["idle_seconds"] - known["idle_seconds"]
             busy += worker["busy_seconds"] - known["busy_seconds"]
         return _share(idle, busy)
+
+
+def _pass(stats: Stats) -> str:
+    return f"pass {max(0, stats['pass'])}"
+
+
+def _job(name: str, job: Stats) -> str:
+    """One of several, by name."""
+    how = f"{job['samples_per_second']:,.0f} samples/s" if job["attached"] else "no trainer"
+    return f"{name}: {_pass(job)}, {how}"
 
 
 def _samples(stats: Stats) -> int:

@@ -28,6 +28,7 @@ class Tasks:
         self._ahead = ahead
         self._readings: dict[int, _Reading] = {}
         self._all: dict[int, Task] = {}
+        self._wanted: set[int] = set()  # attempts, maybe more than there are by now
         self._turn = 0
 
     def __bool__(self) -> bool:
@@ -96,10 +97,21 @@ class Tasks:
                 best = task
         return best
 
-    def waiting_beside(self, task: Task) -> bool:
-        """Whether the merge of another reading than that of ``task`` waits for something that can run here."""
-        if len(self._readings) < 2:
+    def want(self, attempt: int) -> Task | None:
+        """A merge waits for what ``attempt`` gives."""
+        task = self._all.get(attempt)
+        if task is not None:
+            task.wanted = True
+            self._wanted.add(attempt)
+        return task
+
+    def waiting_beside(self, task: Task, *, any_job: bool) -> bool:
+        """Whether a merge waits for something else than ``task`` that can run here: another job's, or (``any_job``)
+        that of the same job too."""
+        if not self._wanted:
             return False
+        wanted = [other for attempt in self._wanted if (other := self._all.get(attempt)) is not None and other.wanted]
+        self._wanted = {other.attempt for other in wanted}
         return any(
-            other.wanted and other.reading != task.reading and other.waits is None for other in self._all.values()
+            other is not task and other.waits is None and (any_job or other.reading != task.reading) for other in wanted
         )

@@ -1,11 +1,10 @@
-"""Which generator runs, and what is sent when (docs/order.md, "Credit", rule 3).
+"""Which generator runs, and what is sent when (docs/order.md, "Credit", rule 4).
 
-One generator runs until its credit is used, it reaches a stop, or it ends; then another one (:mod:`.choice`). Where
-several jobs read, its stint ends also when the merge of another job waits for something here: at once if its own merge
-does not wait for it, else after about 20 ms. Sending never blocks: a sample without credit is kept in hand. Between
-samples, about every millisecond, messages are looked for. Samples are sent when a chunk is full, when the merge waits
-for them, and after about 20 ms: also while the generator computes or waits for something, because then another thread
-sends them (:mod:`.late`).
+One generator runs until its credit is used, it reaches a stop, or it ends; then another one (:mod:`.choice`). It gives
+way earlier to what a merge waits for: after about 20 ms, or at once if that is another job's merge and its own does not
+wait. Sending never blocks: a sample without credit is kept in hand. Between samples, about every millisecond, messages
+are looked for. Samples are sent when a chunk is full, when the merge waits for them, and after about 20 ms: also while
+the generator computes or waits for something, because then another thread sends them (:mod:`.late`).
 
 The two threads use the same things, but never at the same time. A lock taken twice a sample would do, and cost more
 than all the rest between two samples; so each says first what it is about to do, and looks then what the other one
@@ -161,9 +160,7 @@ class Runner:
                         task.limit, task.pause, task.bound = limit, pause, bool(bound)
                         task.reported = False
             case m.Want(attempt):
-                wanted = self._tasks.get(attempt)
-                if wanted is not None:
-                    wanted.wanted = True
+                wanted = self._tasks.want(attempt)
                 if wanted is None or self._builder.holds(wanted):
                     self._flush()  # of a file that has ended, the last samples may still be here
             case m.EndReading(reading):
@@ -270,7 +267,8 @@ class Runner:
                 if self._quit or self._tasks.get(task.attempt) is not task:
                     return
                 edge = task.edge
-                if (not task.wanted or now - began > FLUSH) and self._tasks.waiting_beside(task):
+                late = now - began > FLUSH
+                if (late or not task.wanted) and self._tasks.waiting_beside(task, any_job=late):
                     break
         row[RUNNING] = 0
         self._report(task)

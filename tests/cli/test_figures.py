@@ -36,6 +36,15 @@ def test_the_line_has_pass_rates_pool_and_memory_of_server_and_working_workers()
     ]  # fmt: skip
 
 
+def test_of_several_jobs_each_is_named_before_what_all_have_together() -> None:
+    train = {"pass": 3, "samples_per_second": 12000.4, "attached": True}
+    evaluation = {"pass": 0, "samples_per_second": 0.0, "attached": False}
+    assert line(stats(1, jobs={"train": train, "eval": evaluation}))[:3] == [
+        "train: pass 3, 12,000 samples/s", "eval: pass 0, no trainer", "12,346 samples/s",
+    ]  # fmt: skip
+    assert line(stats(1, jobs={"train": train}))[0] == "pass 3"
+
+
 def test_without_a_trainer_there_is_little_to_say() -> None:
     assert line(stats(1, attached=False)) == ["no trainer is attached", "2 workers", "memory 70 MB"]
 

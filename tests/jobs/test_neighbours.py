@@ -6,8 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ import pydp2
 from pydp2.errors import ProviderError
 
 from ..conftest import wait_until
+from ..runs import no_hang as no_hang
 from .conftest import FILES, JOBS, Data, Stream, stream
 
 TRAINER = """
@@ -171,6 +175,46 @@ def test_ranks_of_one_job_beside_the_only_one_of_another(service: pydp2.Service,
     assert found == alone["train"][: len(found)]
     assert len(found) == len(alone["train"]) // 2
     assert theirs == alone["eval"][: len(theirs)]
+
+
+ENDLESS = """
+import time
+
+@provider(input_types=[integer_value(1 << 30)], pool_size=100)
+def process(settings, filename):
+    for i in range(1 << 30):
+        time.sleep(0.0002)
+        yield i
+"""
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_greedy_job_leaves_the_others_their_part_of_the_only_worker(
+    provider_file: Callable[[str], str], shuffle: bool, no_hang: None
+) -> None:
+    done = threading.Event()
+
+    def greedy(service: pydp2.Service) -> int:
+        count = 0
+        with service.connect(job="greedy", batch_size=10, shuffle=shuffle) as data:
+            for _ in data:
+                count += 1
+                if done.is_set():
+                    break
+        return count
+
+    with (
+        ThreadPoolExecutor(1) as pool,  # it ends after the service: then nobody waits for a batch any more
+        pydp2.launch(["a", "b"], provider_file(ENDLESS), workers=1) as service,
+    ):
+        reader = pool.submit(greedy, service)
+        assert wait_until(lambda: service.stats()["batches"] > 5)
+        with service.connect(job="small", batch_size=10, shuffle=shuffle) as small:
+            assert len(list(islice(small, 50))) == 50
+        before = service.stats()["batches"]
+        assert wait_until(lambda: service.stats()["batches"] > before + 50), "and it goes on as before"
+        done.set()
+        assert reader.result() > 50
 
 
 RAISES = """

@@ -116,6 +116,43 @@ def test_output_of_an_earlier_reading_never_passes_for_that_of_the_present_one(t
     assert again.entries[0].deaths == {}
 
 
+def test_readings_side_by_side_share_workers_and_budget_and_each_gets_what_is_its(two: Coordinator) -> None:
+    one, other = pass_over(1), pass_over(1, pass_id=7)
+    two.begin(one, "train")
+    two.begin(other, "eval")
+    assert one.credit.budget == other.credit.budget == 2000
+    sent = [act for act in two.dispatch() if isinstance(act, Send)]
+    assert [act.message for act in sent if act.worker == 0 and isinstance(act.message, BeginReading)] == [
+        BeginReading(1, 0, 5), BeginReading(2, 7, 5),
+    ]  # fmt: skip
+    assert (one.entries[0].attempt, other.entries[0].attempt) == (1, 2)
+    for attempt, rows in ((2, 3), (1, 1), (9, 5)):
+        two.commit(0, *chunk(0, attempt, 0, rows))
+    assert (one.entries[0].committed, other.entries[0].committed) == (1, 3)
+    two.handle(WorkerGone(0, (0, 2, 3), "was killed"))
+    assert (one.entries[0].deaths, other.entries[0].deaths) == ({}, {3: 1}), "blame falls on one of them"
+    two.dispatch()
+    assert two.end(one) == [Send(1, EndReading(1)), Send(2, EndReading(1))]
+    assert other.credit.budget == 4000
+    two.commit(1, *chunk(0, one.entries[0].attempt, 1, 5))
+    assert other.entries[0].committed == 3
+    assert two.end(one) == []
+
+
+def test_what_is_told_of_a_reading_names_the_job_where_there_are_several(two: Coordinator) -> None:
+    one, other = pass_over(1), pass_over(1)
+    two.begin(one, "train")
+    two.dispatch()
+
+    def drop(reading: Reading) -> list[str]:
+        reading._out += reading.losses.drop(0, (3, "bits", "bad"))
+        return [act.text for act in two.dispatch() if isinstance(act, Log)]
+
+    assert drop(one) == ["file 0, sample 3, slot bits: bad"]
+    two.begin(other, "eval")
+    assert drop(other) == ["job 'eval': file 0, sample 3, slot bits: bad"]
+
+
 def test_a_worker_that_cannot_get_its_provider_ready_ends_the_service(two: Coordinator) -> None:
     error = ProviderError("the hook raised")
     assert two.handle(WorkerBroken(2, error)) == [Fatal(error)]

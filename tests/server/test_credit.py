@@ -66,6 +66,24 @@ def test_a_budget_of_nothing_still_lets_the_merge_go_on_by_single_bytes() -> Non
     assert credit.room(1) == 0
 
 
+def test_a_smaller_budget_takes_nothing_back_and_grants_nothing_before_less_is_used() -> None:
+    credit = Credit(400, lanes=2, workers=1)  # share 100, rest 200
+    credit.bind(1)
+    credit.set_use(1, 80)
+    credit.set_use(2, 100)
+    credit.set_use(3, 100)
+    credit.resize(200)  # share 50, rest 100
+    assert [credit.room(file) for file in (1, 2, 3, 4)] == [0, 0, 0, 0]
+    credit.set_use(1, 30)
+    assert credit.room(1) == 20
+    credit.set_use(2, 0)
+    assert credit.room(4) == 0
+    credit.set_use(3, 40)
+    assert credit.room(4) == 50
+    credit.resize(400)
+    assert credit.room(1) == 70
+
+
 steps = st.lists(st.tuples(st.sampled_from(["use", "spend", "bind", "release"]), st.integers(0, 9), st.floats(0, 1)))
 
 

@@ -597,6 +597,69 @@ def test_messages_for_files_that_are_done_are_taken_without_a_word(script: Calla
     one.until(lambda: one.ended(1))
 
 
+def endless(settings: Any, filename: str) -> Iterator[Any]:
+    while True:
+        time.sleep(0.0005)
+        yield {"id": settings.pass_id, "words": []}
+
+
+def length_of(one: Script, file: int) -> int:
+    return len(one.ledger.found[file].samples)
+
+
+def test_a_file_gives_way_to_one_that_the_merge_of_another_job_waits_for(script: Callable[..., Script]) -> None:
+    one = script(endless)
+    one.say(m.BeginReading(2, 7, 1))
+    one.assign(0)
+    one.until(lambda: length_of(one, 0) > 50)
+    one.assign(1, reading=2)
+    one.want(1)
+    one.until(lambda: length_of(one, 1) > 0)
+    one.want(0)
+    before = length_of(one, 0)
+    one.until(lambda: length_of(one, 0) > before)
+    assert {sample[1] for sample in one.ledger.found[0].samples} == {0}, "each in its own pass"
+    assert {sample[1] for sample in one.ledger.found[1].samples} == {7}
+
+
+def test_a_file_gives_way_to_one_of_the_same_job_that_the_merge_waits_for(script: Callable[..., Script]) -> None:
+    one = script(endless)
+    one.assign(0, 1)
+    one.until(lambda: length_of(one, 0) > 50)
+    one.want(1)
+    one.until(lambda: length_of(one, 1) > 0)
+    one.want(0)
+    before = length_of(one, 0)
+    one.until(lambda: length_of(one, 0) > before)
+
+
+def test_where_the_merges_of_two_jobs_wait_both_are_served_in_turn(script: Callable[..., Script]) -> None:
+    one = script(endless)
+    one.say(m.BeginReading(2, 7, 1))
+    one.assign(0)
+    one.assign(1, reading=2)
+    deadline = time.monotonic() + 20
+    while min(length_of(one, file) for file in (0, 1)) < 300:
+        assert time.monotonic() < deadline, [length_of(one, file) for file in (0, 1)]
+        for file in (0, 1):
+            one.want(file)
+        one.chunk()
+    first, second = (length_of(one, file) for file in (0, 1))
+    assert max(first, second) < 4 * min(first, second), "neither has much more than the other"
+
+
+def test_the_end_of_one_reading_is_nothing_to_another(script: Callable[..., Script]) -> None:
+    one = script(count(200))
+    one.say(m.BeginReading(2, 7, 1))
+    one.assign(0, limit=150 * COST)
+    one.assign(1, limit=150 * COST, reading=2)
+    one.until(lambda: len(one.blocked) == 2)
+    one.say(m.EndReading(1))
+    one.grant(1)
+    one.until(lambda: one.ended(1))
+    assert [sample[0] for sample in one.ledger.found[1].samples] == list(range(200))
+
+
 good = st.tuples(st.just("good"), st.integers(0, 99))
 bad = st.tuples(st.sampled_from(["bad type", "bad value"]), st.integers(0, 99))
 contents = st.lists(
