@@ -64,15 +64,18 @@ class Credit:
 
     def due(self, entry: Entry, *, pressing: bool) -> int:
         """How many bytes more the file of ``entry`` is granted now: what there is room for, when that is worth a
-        message, or when the merge is waiting (``pressing``)."""
-        room = self.room(entry.file)
-        unspent = entry.unspent
-        step = self.step(entry)
+        message, or when the merge is waiting (``pressing``).
+
+        A worker that waits for credit gets none drop by drop, as fast as the merge takes samples: it would send as many
+        chunks, and each takes more memory than a few small samples in it.
+        """
+        room, step = self.room(entry.file), self.step(entry)
+        missing = entry.need - entry.unspent  # of the sample that it has in hand
         more = 0
-        if room and (pressing or (room >= step and unspent < 2 * step) or entry.need > unspent):
+        if room and (pressing or (room >= max(step, missing) and (missing > 0 or entry.unspent < 2 * step))):
             more = room
-        if pressing and entry.need > unspent + more and not entry.runs:
-            more = entry.need - unspent  # one sample larger than the share, alone, because nothing else can go on
+        if pressing and missing > more and not entry.runs:
+            more = missing  # one sample larger than the share, alone, because nothing else can go on
         return more
 
     def step(self, entry: Entry) -> int:

@@ -67,6 +67,27 @@ def test_a_slow_trainer_makes_memory_flat(shuffle: bool, provider_file: Callable
         assert grown < 20 * MB + 32 * MB + len(pids) * 10 * MB
 
 
+def test_small_samples_take_no_more_memory_the_longer_a_pass_lasts(provider_file: Callable[[str], str]) -> None:
+    """Workers that are faster than the trainer wait for credit all the time, and still send chunks of many samples."""
+    code = """
+    @provider(input_types=[integer_value(1 << 40)], pool_size=500)
+    def process(settings, filename):
+        y = 0
+        while True:
+            yield y
+            y += 1
+    """
+    with pydp2.load([*"abcdef"], provider_file(code), batch_size=16, workers=2, memory_limit=40 * MB) as data:
+        stream = iter(data)
+        (server,) = processes("pydp2-server")
+        memory = []
+        for _ in range(4):
+            for _ in range(1000):
+                next(stream)
+            memory.append(own(server))
+    assert memory[-1] - memory[0] < 3 * MB, memory
+
+
 def test_ten_thousand_files_of_one_sample_are_ordinary(provider_file: Callable[[str], str]) -> None:
     """Each is opened and closed again: no worker holds many, and memory does not grow with their number."""
     code = """

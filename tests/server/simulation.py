@@ -473,7 +473,7 @@ class World:
         for number, (trainer, many) in enumerate(zip(self.trainers, lanes, strict=True), 1):
             reading = trainer.job.reading
             # A dropped sample is known to be one only when it is there, at worst when its chunk is judged.
-            entries = [] if reading is None else list(reading.entries.values())
+            entries = [] if reading is None else [entry for entry in reading.entries.values() if not entry.cached]
             slack = HOLE_COST * sum(len(entry.holes) for entry in entries)
             each = builder.MAX_ROWS * (1 + 2 + case.kills)  # once for every attempt
             if jobs == 1 and reading is not None:

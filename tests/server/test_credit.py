@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.server.credit import Credit
+from pydp2.server.ledger import Entry
 
 
 def test_half_of_the_budget_is_reserved_in_equal_shares_and_the_rest_is_for_files_not_yet_bound() -> None:
@@ -34,6 +35,53 @@ def test_use_moves_to_the_share_of_the_file_when_it_is_bound_and_makes_room_for_
     credit.bind(1)
     assert credit.room(1) == 40
     assert credit.room(3) == 100
+
+
+def waiting(credit: Credit, *, limit: int, spent: int, need: int = 0) -> Entry:
+    """A bound file of which nothing is merged; ``need``: of the sample that its worker holds for lack of credit."""
+    entry = Entry(0, 0, bound=True, limit=limit, spent=spent, need=need)
+    credit.bind(0)
+    credit.set_use(0, entry.use)
+    return entry
+
+
+def test_a_worker_that_waits_gets_credit_when_a_quarter_of_its_part_is_free_and_not_drop_by_drop() -> None:
+    credit = Credit(1600, lanes=2, workers=1)  # share 400
+    entry = waiting(credit, limit=400, spent=390, need=20)
+    grants = []
+    for merged in range(0, 400, 10):  # the merge takes one small sample after the other
+        entry.merged = merged
+        credit.set_use(0, entry.use)
+        more = credit.due(entry, pressing=False)
+        if more:
+            grants.append(more)
+            entry.limit += more
+            entry.spent = entry.limit - 10
+            credit.set_use(0, entry.use)
+    assert grants == [100, 100, 100]
+
+
+def test_a_sample_larger_than_a_quarter_waits_until_it_fits() -> None:
+    credit = Credit(1600, lanes=2, workers=1)
+    entry = waiting(credit, limit=400, spent=400, need=250)
+    due = []
+    for merged in (100, 249, 250):
+        entry.merged = merged
+        credit.set_use(0, entry.use)
+        due.append(credit.due(entry, pressing=False))
+    assert due == [0, 0, 250]
+
+
+def test_where_the_merge_waits_any_room_is_granted_and_one_sample_beyond_the_share() -> None:
+    credit = Credit(1600, lanes=2, workers=1)
+    entry = waiting(credit, limit=400, spent=390, need=20)
+    entry.merged = 10
+    credit.set_use(0, entry.use)
+    assert credit.due(entry, pressing=True) == 10
+    entry.merged, entry.need = 390, 5000
+    credit.set_use(0, entry.use)
+    assert credit.due(entry, pressing=False) == 0
+    assert credit.due(entry, pressing=True) == 5000 - entry.unspent
 
 
 def test_what_is_merged_or_returned_can_be_granted_again() -> None:
