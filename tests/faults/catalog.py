@@ -9,8 +9,10 @@ from . import (
     clock,
     disk,
     endings,
+    everybody_dies,
     lists,
     misbehave,
+    network,
     ranks_die,
     samples,
     server_dies,
@@ -22,18 +24,17 @@ from . import (
 from .case import Fault
 
 _MODULES = (
-    workers_die, server_dies, trainers_die, ranks_die, slow, samples, misbehave, disk, endings, lists, clock, starts,
+    workers_die, server_dies, trainers_die, everybody_dies, ranks_die, slow, samples, misbehave, disk, endings, lists,
+    network, clock, starts,
 )  # fmt: skip
 
 ABSENT = {
-    "F5": "F1, F3 and F4 at once: waits for F3",
     "F17": "damaged cache: this release has no cache on disk",
     "F20": "malformed frames: tests/protocol and tests/transport",
     "F21": "amplification: tests/protocol and tests/transport",
     "F22": "keys: this release binds to this host alone",
     "F23": "pickle payloads: nothing unpickles, tests/test_house.py holds that",
     "F24": "versions: tests/client and tests/protocol",
-    "F26": "network: this release binds to this host alone",
     "F30": "soak: python -m tests.faults --minutes 1440",
 }
 """Faults without a round: why, or where they are."""

@@ -52,7 +52,7 @@ class Crew:
     def __init__(
         self, address: str, job: dict[str, Any], share: str, count: int, passes: int, every: int, pause: float = 0.0
     ) -> None:
-        self._address, self._job, self._passes = address, job, passes
+        self._address, self.job, self._passes = address, job, passes
         self._every, self._pause = every, pause
         self.share = share
         places: list[dict[str, Any]] = [{"share": "dynamic"} if share == "dynamic" else {} for _ in range(count)]
@@ -80,7 +80,7 @@ class Crew:
     # -- as they train -------------------------------------------------------------------------------------------------
     def _run(self, me: Trainer) -> None:
         try:
-            with pydp2.connect(self._address, **self._job, **me.place) as client:
+            with pydp2.connect(self._address, **self.job, **me.place) as client:
                 me.saved[0, 0] = client.state_dict()
                 self._all.wait()
                 while True:
@@ -212,7 +212,7 @@ class Crew:
             assert all(one.facts == facts[: len(one.facts)] for one in every), f"pass {pass_id}: facts were changed"
             assert set(facts) <= {(file, y) for file, y, _ in setup["raising"]}, f"pass {pass_id}: facts {facts}"
             wanted = expected(
-                data.counts, data.pool_size, self._job["batch_size"], seed, pass_id, setup["shuffle"],
+                data.counts, data.pool_size, self.job["batch_size"], seed, pass_id, setup["shuffle"],
                 tuple(sorted({*facts} | always)), setup["last_batch"], setup["cached"], setup["buckets"], bounds,
                 len(mine) if self.share == "ranks" else 1,
             )  # fmt: skip

@@ -54,34 +54,78 @@ def a_stream(random: Random, size: str, count: int | None = None) -> dict[str, A
     }  # fmt: skip
 
 
-class Stage:
-    """A stream of ``schedule``, its service with a state directory, and its trainers."""
+class Watched:
+    """A service with a state directory that is watched over: it is started again with what it was started with."""
 
-    def __init__(self, bench: Bench, schedule: Schedule, **options: Any) -> None:
-        setup = self.setup = schedule.setup
-        self.bench, self.seed = bench, schedule.seed
-        more = {f"{file} {y}": how for file, y, how in setup["raising"]} | {"folder": str(bench.folder)}
-        cache = "cache=CacheType.CACHE_PASS_IN_MEM" if setup["cached"] else ""
-        self.data = Dataset(
-            tuple(setup["counts"]), setup["pool_size"], cache, RAISES if setup["raising"] else "pass", more
-        )
-        self._address = self.data.write(bench.folder)
+    def __init__(self, bench: Bench, data: Dataset, **options: Any) -> None:
+        self.bench, self.data = bench, data
+        self._address = data.write(bench.folder)
         self.folder = bench.folder / "state"
-        self.options: dict[str, Any] = {
-            "args": self.data.args(), "workers": setup["workers"], "state_dir": self.folder, "on_error": "skip",
-        } | options  # fmt: skip
+        self.options: dict[str, Any] = {"args": data.args(), "state_dir": self.folder} | options
         self._services: list[pydp2.Service] = []
         self.starts: list[tuple[float, float]] = []
         """When each start but the first began, and when it had returned."""
         self.kills = 0
-        self._launch()
+        self.launch()
 
-    def _launch(self) -> None:
+    def launch(self) -> None:
+        """Start it."""
         self._services.append(pydp2.launch(self.data.files, self._address, **self.options))
 
     @property
     def service(self) -> pydp2.Service:
         return self._services[-1]
+
+    def kill(self) -> None:
+        """Kill the server, and wait until it is dead."""
+        os.kill(self.service.pid, signal.SIGKILL)
+        self.service._process.wait(10)
+        self.kills += 1
+
+    def start(self, early: float | None = None) -> None:
+        """Start it again. ``early``: it is killed so many seconds after the start began, and started once more."""
+        began = time.monotonic()
+        if early is not None:
+            killer = threading.Timer(early, self._kill_young)
+            killer.start()
+            try:
+                with contextlib.suppress(Error):
+                    self.launch()
+            finally:
+                killer.join()
+            if self.service.poll() is None:
+                self.kill()
+        self.launch()
+        self.starts.append((began, time.monotonic()))
+
+    def _kill_young(self) -> None:
+        for pid in processes("pydp2-server"):
+            if all(pid != service.pid for service in self._services):
+                self.bench.signal(pid, signal.SIGKILL)
+                self.kills += 1
+
+    def tear(self, name: str, part: float) -> None:
+        """Cut a snapshot off at a part of its bytes."""
+        path = self.folder / name
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(path, int(part * path.stat().st_size))
+
+    def close(self) -> None:
+        """End all services."""
+        for service in self._services:
+            service.close()
+
+
+class Stage(Watched):
+    """A stream of ``schedule``, its service, and its trainers."""
+
+    def __init__(self, bench: Bench, schedule: Schedule, **options: Any) -> None:
+        setup = self.setup = schedule.setup
+        self.seed = schedule.seed
+        more = {f"{file} {y}": how for file, y, how in setup["raising"]} | {"folder": str(bench.folder)}
+        cache = "cache=CacheType.CACHE_PASS_IN_MEM" if setup["cached"] else ""
+        data = Dataset(tuple(setup["counts"]), setup["pool_size"], cache, RAISES if setup["raising"] else "pass", more)
+        super().__init__(bench, data, workers=setup["workers"], on_error="skip", **options)
 
     def crew(self, address: str | None = None, passes: int = PASSES, lease: float = 10.0) -> Crew:
         """The trainers of the stream."""
@@ -102,50 +146,11 @@ class Stage:
             setup["pause"],
         )
 
-    def kill(self) -> None:
-        """Kill the server, and wait until it is dead."""
-        os.kill(self.service.pid, signal.SIGKILL)
-        self.service._process.wait(10)
-        self.kills += 1
-
-    def start(self, early: float | None = None) -> None:
-        """Start it again. ``early``: it is killed so many seconds after the start began, and started once more."""
-        began = time.monotonic()
-        if early is not None:
-            killer = threading.Timer(early, self._kill_young)
-            killer.start()
-            try:
-                with contextlib.suppress(Error):
-                    self._launch()
-            finally:
-                killer.join()
-            if self.service.poll() is None:
-                self.kill()
-        self._launch()
-        self.starts.append((began, time.monotonic()))
-
-    def _kill_young(self) -> None:
-        for pid in processes("pydp2-server"):
-            if all(pid != service.pid for service in self._services):
-                self.bench.signal(pid, signal.SIGKILL)
-                self.kills += 1
-
-    def tear(self, name: str, part: float) -> None:
-        """Cut a snapshot off at a part of its bytes."""
-        path = self.folder / name
-        with contextlib.suppress(FileNotFoundError):
-            os.truncate(path, int(part * path.stat().st_size))
-
-    def close(self) -> None:
-        """End all services."""
-        for service in self._services:
-            service.close()
-
     def figures(self, crew: Crew) -> dict[str, float | list[float]]:
         """How long a start took, and how long after it began the first batch was there."""
         first = []
         ends = [began for began, _ in self.starts[1:]] + [float("inf")]
-        for (began, _), end in zip(self.starts, ends, strict=True):
+        for (began, _), end in zip(self.starts, ends, strict=bool(self.starts)):
             first += [at - began for at in crew.renewed if began < at < end][:1]
         return {"launch s": [back - began for began, back in self.starts], "restart to first batch s": first}
 

@@ -35,6 +35,10 @@ def test_f4_a_trainer_that_is_killed_goes_on_bit_by_bit_from_its_checkpoint() ->
     hold("F4")
 
 
+def test_f5_workers_server_and_trainer_may_all_be_killed_in_the_same_seconds() -> None:
+    hold("F5")
+
+
 def test_f6_a_stream_goes_on_the_same_with_any_number_of_workers() -> None:
     hold("F6")
 
@@ -89,6 +93,10 @@ def test_f19_after_everybody_was_killed_the_next_start_works() -> None:
 
 def test_f25_every_list_as_it_should_not_be_has_a_known_outcome() -> None:
     hold("F25")
+
+
+def test_f26_over_a_network_that_fails_trainers_come_back_and_each_place_is_ones() -> None:
+    hold("F26")
 
 
 def test_f27_a_clock_that_jumps_by_days_ends_nothing() -> None:

@@ -2,7 +2,7 @@
 
 It writes down every batch that it was given, saves its checkpoint every few steps, and kills itself with SIGKILL at the
 step that CONFIG names: there, and not at the step that the load of the machine would choose. Its model is one number
-that depends on all batches and on their order.
+that depends on all batches and on their order. "pause": seconds that a step takes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def main(config: dict[str, Any]) -> None:
                     save(path, {"data": client.state_dict(), "model": model})
                 if steps == config["die_at"]:
                     die()
+                time.sleep(config.get("pause", 0.0))
         save(path, {"data": client.state_dict(), "model": model})
     os.close(log)
 

@@ -7,15 +7,16 @@ import json
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import pydp2
-
 from .bench import Bench
 from .case import Event, Fault, Report, Schedule
-from .data import Dataset, expected, sign_expected
+from .data import Dataset, expected
+from .server_dies import Watched
 from .trainer import learn
 
 BATCH = 64
@@ -37,11 +38,13 @@ def batches_in_a_pass(setup: dict[str, Any]) -> int:
 
 
 def draw_kills(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
-    """F4: at random steps, before and after saving; the service goes with the trainer, or stays."""
+    """F4: at random steps, before and after saving; the service goes with the trainer, or is another program's and
+    stays, or is killed now and then as well and started again."""
     setup = some_files(random, size)
     setup |= {
         "every": 7 if size == "quick" else 50,
-        "own": random.random() < 0.6,
+        "own": random.random() < 0.4,
+        "restarted": random.random() < 0.5,
         "workers": [random.choice([1, 2, 3])],
     }
     steps = batches_in_a_pass(setup) * PASSES
@@ -70,69 +73,99 @@ def draw_edges(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
     return setup, [Event("kill", at, which) for at, which in legs]
 
 
-def wanted_lines(schedule: Schedule) -> tuple[Dataset, list[str], int]:
-    """The dataset of a round, all its batches as trainers write them down, and how many of them are in pass 0."""
+def wanted_lines(schedule: Schedule, passes: int = PASSES) -> tuple[Dataset, list[str], int]:
+    """The dataset of a round, all its batches as trainers write them down, and how many of them are in a pass."""
     setup = schedule.setup
     data = Dataset(tuple(setup["counts"]), pool_size=setup["pool_size"])
-    wanted = [expected(data.counts, data.pool_size, BATCH, schedule.seed, pass_id) for pass_id in range(PASSES)]
-    lines = [
-        f"{pass_id} {index} {sign_expected(one.batch(index))} {one.pool_weights[index]}"
-        for pass_id, one in enumerate(wanted)
-        for index in range(one.batches)
-    ]
-    return data, lines, wanted[0].batches
+    wanted = [expected(data.counts, data.pool_size, BATCH, schedule.seed, pass_id) for pass_id in range(passes)]
+    return data, [line for pass_id, one in enumerate(wanted) for line in one.lines(pass_id)], wanted[0].batches
+
+
+class Legs:
+    """A trainer's life, from checkpoint to checkpoint: each of its processes must be given ``lines``, from where the
+    checkpoint stood on. ``first``: how many of them are in a pass."""
+
+    def __init__(self, folder: Path, lines: list[str], first: int, passes: int = PASSES) -> None:
+        self.checkpoint = folder / "checkpoint.json"
+        self.steps = 0
+        self._folder, self._lines, self._first, self._passes = folder, lines, first, passes
+        self._number = -1
+        self._start = 0
+
+    def begin(self, config: dict[str, Any]) -> Path:
+        """The next process begins; its configuration."""
+        self._number += 1
+        if self.checkpoint.exists():
+            state = json.loads(self.checkpoint.read_text())["data"]
+            self._start = self._first * state["pass"] + state["batch"]
+        files = {"checkpoint": str(self.checkpoint), "log": str(self._folder / f"log-{self._number}")}
+        path = self._folder / f"config-{self._number}.json"
+        path.write_text(json.dumps(config | files | {"passes": self._passes}))
+        return path
+
+    def end(self, *, killed: bool) -> None:
+        """It ended, at the end of the last pass or ``killed``."""
+        log = self._folder / f"log-{self._number}"
+        seen = log.read_text().splitlines() if log.exists() else []
+        start, lines = self._start, self._lines
+        assert seen == lines[start : start + len(seen)], _differs(self._number, start, seen, lines)
+        self.steps += len(seen)
+        if not killed:
+            assert start + len(seen) == len(lines), f"it ended at batch {start + len(seen)} of {len(lines)}"
+            model = 0
+            for line in lines:
+                model = learn(model, *map(int, line.split()[:3]))
+            learnt = json.loads(self.checkpoint.read_text())["model"]
+            assert learnt == model, "the model is another one than without kills"
 
 
 def play(bench: Bench, schedule: Schedule) -> Report:
     """Run the trainer, killed as often as there are events, then once to its end; judge every batch of every leg."""
     setup = schedule.setup
     data, lines, first = wanted_lines(schedule)
-    edges = [0, first]
-    address = data.write(bench.folder)
-    job = {"batch_size": BATCH, "seed": schedule.seed}
-    checkpoint = bench.folder / "checkpoint.json"
-    kills = repeated = 0
+    workers = setup["workers"]
+    legs, kills = Legs(bench.folder, lines, first), 0
     with contextlib.ExitStack() as stack:
-        service = None
+        watched = None
         if not setup["own"]:
-            service = stack.enter_context(
-                pydp2.launch(data.files, address, args=data.args(), workers=setup["workers"][0])
-            )
+            kept = {} if setup.get("restarted") else {"state_dir": None}
+            watched = Watched(bench, data, workers=workers[0], **kept)
+            stack.callback(watched.close)
         for leg, event in enumerate([*schedule.events, None]):
-            config = {
-                "address": service.address if service else None, "files": data.files, "provider": address,
-                "service": {"args": data.args(), "workers": setup["workers"][leg % len(setup["workers"])]}, "job": job,
-                "checkpoint": str(checkpoint), "log": str(bench.folder / f"log-{leg}"), "passes": PASSES,
-                "every": setup["every"], "loads": setup.get("loads", 1), "die_at": -1 if event is None else event.at,
+            path = legs.begin({
+                "address": watched.service.address if watched else None, "files": data.files,
+                "provider": data.write(bench.folder), "job": {"batch_size": BATCH, "seed": schedule.seed},
+                "service": {"args": data.args(), "workers": workers[leg % len(workers)]}, "every": setup["every"],
+                "loads": setup.get("loads", 1), "die_at": -1 if event is None else event.at,
                 "before_saving": event is not None and event.which < 0.5,
-            }  # fmt: skip
-            start = 0
-            if checkpoint.exists():
-                state = json.loads(checkpoint.read_text())["data"]
-                start = edges[state["pass"]] + state["batch"] if state["pass"] < PASSES else len(lines)
-            ended = _run(bench, config)
-            seen = Path(config["log"]).read_text().splitlines()
-            assert seen == lines[start : start + len(seen)], _differs(leg, start, seen, lines)
-            if event is not None and ended == -signal.SIGKILL:
-                kills += 1
-                repeated += len(seen)
-            else:
-                assert start + len(seen) == len(lines), f"leg {leg} ended at batch {start + len(seen)} of {len(lines)}"
-    model = 0
-    for line in lines:
-        model = learn(model, *map(int, line.split()[:3]))
-    assert json.loads(checkpoint.read_text())["model"] == model, "the model is another one than without kills"
-    return Report(kills, {"steps in all legs": repeated + len(lines) - start})
-
-
-def _run(bench: Bench, config: dict[str, Any]) -> int:
-    path = bench.folder / "config.json"
-    path.write_text(json.dumps(config))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.trainer", str(path)], cwd=ROOT, capture_output=True, text=True, timeout=60
+            })  # fmt: skip
+            with a_trainer(path) as process:
+                if watched and setup.get("restarted") and leg % 2:
+                    time.sleep(0 if event is None else event.which)  # where in its start or its work that meets it
+                    watched.kill()
+                    watched.start()
+                _, said = process.communicate(timeout=60)
+            ended = process.returncode
+            assert ended in (0, -signal.SIGKILL), f"the trainer ended with {ended}: {said[-2000:]}"
+            legs.end(killed=ended != 0)
+            kills += ended != 0
+    return Report(
+        kills + (watched.kills if watched else 0),
+        {"steps in all legs": legs.steps, "kills of the service": watched.kills if watched else 0},
     )
-    assert done.returncode in (0, -signal.SIGKILL), f"the trainer ended with {done.returncode}: {done.stderr[-2000:]}"
-    return done.returncode
+
+
+@contextlib.contextmanager
+def a_trainer(config: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.trainer", str(config)], cwd=ROOT, text=True, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def _differs(leg: int, start: int, seen: list[str], lines: list[str]) -> str:
