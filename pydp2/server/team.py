@@ -293,11 +293,9 @@ class Team(Dealer):
         """What is written down of this job, so that it can go on. (A job of one rank: whose it is. Its trainer knows
         the rest.)"""
         self.to_keep = False
-        waits = set() if self._gathering is None else self._gathering.missing
+        # also of those whose connection is gone: not all of them are dead, and what one has that comes back is its own
         places = [
-            Place(each.rank, each.session, each.stands, each.joined, self._first_for(each))
-            for each in self.members
-            if each.peer or not self.dynamic or each.rank in waits  # whoever is gone brings nothing back
+            Place(each.rank, each.session, each.stands, each.joined, self._first_for(each)) for each in self.members
         ]
         running = None if self._gathering is None else self._gathering.so_far()
         pass_id = -1 if self.alone else self.job.pass_id + (running is not None)

@@ -21,7 +21,10 @@ from .server_dies import BATCH, PASSES, Stage, a_stream
 
 def draw(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
     """What the relay does after so many batches, and for how long; some kills of the server in between."""
-    setup = a_stream(random, size) | {"pause": 0.002, "lease": 10.0 if size == "quick" else 90.0}
+    setup = a_stream(random, size) | {
+        "pause": 0.02 if size == "quick" else 0.01,
+        "lease": 10.0 if size == "quick" else 90.0,
+    }
     many = 5 if size == "quick" else 12
     each = max(1, sum(setup["counts"]) // BATCH * PASSES // many)
     kinds = ["cut", "cut", "down", "silent", "half-open", "late", "kill", "kill while down"]

@@ -95,6 +95,7 @@ class Watched:
                 killer.join()
             if self.service.poll() is None:
                 self.kill()
+            began = time.monotonic()
         self.launch()
         self.starts.append((began, time.monotonic()))
 

@@ -161,3 +161,25 @@ def test_a_rank_that_comes_back_after_another_loaded_a_state_is_told() -> None:
     trainers[1].inbox.clear()
     made.next(trainers[1])
     assert isinstance(trainers[1].error, Rewound)
+
+
+def test_a_trainer_whose_connection_was_cut_before_the_service_died_keeps_what_it_has_had() -> None:
+    made = World(40, 1, dynamic=True)
+    trainers = [made.come(), made.come()]
+    for trainer in trainers:
+        made.begin(trainer)
+    seen = [[made.next(trainer)] for trainer in trainers]
+    cut = made.team.of(trainers[1].peer)
+    assert cut is not None
+    made.team.vanish(cut, made.now)
+    made.deliver()
+    made.crash()
+    for trainer in trainers:
+        trainer.inbox.clear()
+    assert made.next(trainers[0]) is None  # it asks first, and waits for the other
+    seen[1].append(made.next(trainers[1]))
+    for _ in range(60):
+        for mine, trainer in zip(seen, trainers, strict=True):
+            mine.append(made.receive(trainer) if trainer.waits else None if trainer.over else made.next(trainer))
+    assert [trainer.error for trainer in trainers] == [None, None]
+    assert sorted(n for mine in seen for n in mine if n is not None) == [*range(40)]
