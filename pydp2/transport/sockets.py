@@ -31,7 +31,8 @@ class Gone(Exception):
     """The peer that a message was meant for is no longer connected."""
 
 
-def _limits(socket: zmq.Socket[bytes], max_frame: int) -> None:
+def _prepare(socket: zmq.Socket[bytes], address: str, max_frame: int) -> None:
+    socket.setsockopt(zmq.IPV6, address.startswith("tcp://["))  # without it libzmq takes [::1] for no address
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
@@ -50,7 +51,7 @@ class Hub:
         self, context: zmq.Context[zmq.Socket[bytes]], address: str, max_frame: int, max_waiting: int = 0
     ) -> None:
         self._socket = context.socket(zmq.ROUTER)
-        _limits(self._socket, max_frame)
+        _prepare(self._socket, address, max_frame)
         self._socket.setsockopt(zmq.RCVHWM, max_waiting)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         try:
@@ -96,7 +97,7 @@ class Line:
         self, context: zmq.Context[zmq.Socket[bytes]], address: str, max_frame: int = -1, watch: bool = False
     ) -> None:
         self._socket = context.socket(zmq.DEALER)
-        _limits(self._socket, max_frame)
+        _prepare(self._socket, address, max_frame)
         self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
         self._monitor = self._socket.get_monitor_socket(_ENDINGS) if watch else None
         self._lost = False

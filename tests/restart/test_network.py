@@ -1,0 +1,131 @@
+"""A connection that is cut, and addresses of the loopback: trainers of a service with a state directory come back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydp2
+from pydp2.errors import JobTaken, ServiceLost, ServiceUnreachable
+from tests.faults.relay import Relay, free_port
+
+FILES = [str(n) for n in range(8)]
+OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
+PROVIDER = """
+@provider(input_types=[integer_value(100000)], pool_size=200)
+def process(settings, filename):
+    for i in range(int(filename) * 29 % 97 + 20):
+        yield int(filename) * 1000 + i
+"""
+
+
+@pytest.fixture
+def address(provider_file: Callable[[str], str]) -> str:
+    return provider_file(PROVIDER)
+
+
+@pytest.fixture
+def whole(address: str) -> list[list[int]]:
+    """A pass over a connection that holds."""
+    with pydp2.load(FILES, address, workers=1, **OPTIONS) as data:
+        return [batch[0].tolist() for batch in data]
+
+
+@pytest.fixture
+def relay() -> Iterator[Callable[[int], Relay]]:
+    with ExitStack() as stack:
+
+        def to(port: int) -> Relay:
+            one = Relay(port)
+            stack.callback(one.end)
+            return one
+
+        yield to
+
+
+def test_a_trainer_comes_back_after_a_cut_of_seconds(
+    address: str, whole: list[list[int]], relay: Callable[[int], Relay], tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    port = free_port()
+    with pydp2.launch(FILES, address, workers=1, bind=f"tcp://127.0.0.1:{port}", state_dir=tmp_path / "state"):
+        between = relay(port)
+        with pydp2.connect(between.address, **OPTIONS) as data:
+            seen = []
+            for batch in data:
+                seen.append(batch[0].tolist())
+                if batch.index == 5:
+                    between.cut(down=True)
+                    mend = threading.Timer(3.0, between.up)
+                    mend.start()
+            mend.join()
+    assert seen == whole
+    assert between.connections == 2
+    assert "is back after" in capfd.readouterr().err
+
+
+def test_without_a_state_directory_a_cut_is_told(
+    address: str, relay: Callable[[int], Relay]
+) -> None:  # fmt: skip
+    port = free_port()
+    with pydp2.launch(FILES, address, workers=1, bind=f"tcp://127.0.0.1:{port}"):
+        between = relay(port)
+        with pydp2.connect(between.address, **OPTIONS) as data:
+            stream = iter(data)
+            next(stream)
+            between.cut()
+            with pytest.raises(ServiceLost, match="went away without a word"):
+                list(stream)
+
+
+def test_who_is_cut_off_and_whose_place_another_took_is_told(
+    address: str, relay: Callable[[int], Relay], tmp_path: Path
+) -> None:
+    port = free_port()
+    with pydp2.launch(
+        FILES, address, workers=1, bind=f"tcp://127.0.0.1:{port}", state_dir=tmp_path / "state"
+    ) as service:
+        between = relay(port)
+        with pydp2.connect(between.address, **OPTIONS) as first:
+            stream = iter(first)
+            next(stream)
+            with pytest.raises(JobTaken, match="another trainer reads this job"):
+                service.connect(**OPTIONS)
+            between.cut(down=True)
+            with service.connect(**OPTIONS) as second:
+                next(iter(second))
+                between.up()
+                with pytest.raises(JobTaken, match="another trainer reads this job"):
+                    list(stream)
+
+
+def test_a_port_in_use_is_refused_and_free_again_when_its_service_was_killed(address: str, tmp_path: Path) -> None:
+    where = f"tcp://127.0.0.1:{free_port()}"
+    with pydp2.launch(FILES, address, workers=1, bind=where, state_dir=tmp_path / "state") as first:
+        with pytest.raises(ServiceUnreachable, match=f"cannot bind {where}: Address already in use"):
+            pydp2.launch(FILES, address, workers=1, bind=where)
+        with first.connect(**OPTIONS) as data:
+            next(iter(data))  # a connection that is open when it dies
+            first._process.kill()
+            first._process.wait()
+            with pydp2.launch(FILES, address, workers=1, bind=where, state_dir=tmp_path / "state") as again:
+                assert again.address == where
+
+
+def test_the_loopback_of_ipv6(address: str, whole: list[list[int]], tmp_path: Path) -> None:
+    try:
+        port = free_port("::1")
+    except AssertionError:
+        pytest.skip("this machine has no IPv6 loopback")
+    where = f"tcp://[::1]:{port}"
+    with (
+        pydp2.launch(FILES, address, workers=1, bind=where, state_dir=tmp_path / "state") as service,
+        pydp2.connect(where, **OPTIONS) as data,
+    ):
+        assert service.address == where
+        assert [batch[0].tolist() for batch in data] == whole
