@@ -88,6 +88,7 @@ class StateDir:
     def read(self) -> list[Any]:
         """The jobs of the latest snapshot that is whole; [] where there is none."""
         found: dict[int, list[Any]] = {}
+        names: set[str] = set()
         wrong: dict[str, str] = {}
         for name in (BEFORE, LAST, NEW):
             try:
@@ -105,10 +106,14 @@ class StateDir:
                 ) from None
             else:
                 found[serial] = jobs
+                names.add(name)
         if LAST in wrong:
             self.whole = False
             instead = "the one before it is used" if found else "the service begins anew"
             self._log(f"the snapshot {self._path / LAST} is damaged ({wrong[LAST]}); {instead}", "")
+        elif names and LAST not in names and NEW not in names:
+            self.whole = False
+            self._log(f"{self._path / BEFORE} is used: a later snapshot could not be written", "")
         if not found:
             return []
         self._serial = max(found)
@@ -174,6 +179,10 @@ class StateDir:
                 failed = None
             except OSError as error:
                 failed = error.strerror or str(error)
+                with contextlib.suppress(OSError):  # what is there is not the last any more, and who reads it must know
+                    (self._path / LAST).rename(self._path / BEFORE)
+                with contextlib.suppress(OSError):
+                    (self._path / NEW).unlink()
             with self._written:
                 self._failed = failed
                 self._busy = False

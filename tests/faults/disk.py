@@ -1,10 +1,12 @@
-"""F16: a disk that is full, or that cannot be written. What is written so far is the quarantine; caches and journals of
-later releases belong here too.
+"""F16: a disk that is full, or that cannot be written, under the quarantine and under the state directory. A cache on
+disk of a later release belongs here too.
 """
 
 from __future__ import annotations
 
 import json
+import resource
+import shutil
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,8 +14,10 @@ from typing import Any
 import pydp2
 from pydp2.errors import OptionError
 
+from ..runs import eventually
 from .bench import Bench, caught
 from .case import Event, Fault, Report, Schedule
+from .server_dies import BATCH, Stage, a_stream
 
 PROVIDER = """
 from pydp2 import *
@@ -36,15 +40,72 @@ with pydp2.load(["a", "b"], "dropping.process", batch_size=50, workers=2, quaran
 
 
 def draw(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
-    """After how many bytes the disk is full."""
-    return {}, [Event("full", random.randint(2000, 30_000)) for _ in range(2 if size == "quick" else 10)]
+    """After how many bytes the disk is full; then what becomes of the state directory, after how many batches."""
+    setup = a_stream(random, size) | {"pause": 0.005}
+    first = sum(setup["counts"]) // BATCH // 2  # before the first pass is over: its end has to be written
+    events = [Event("full", random.randint(2000, 30_000)) for _ in range(2 if size == "quick" else 10)]
+    events += [Event(random.choice(STATE), random.randint(1, max(1, first)), random.random())]
+    return setup, events
+
+
+STATE = ("state full", "state gone", "state no directory")
 
 
 def play(bench: Bench, schedule: Schedule) -> Report:
+    """Both parts: the quarantine's disk, and that of the state."""
+    setup, events = schedule.setup, schedule.events
+    report = play_quarantine(bench, [event for event in events if event.what == "full"])
+    for event in events:
+        if event.what in STATE:
+            stage = Stage(bench, schedule)
+            try:
+                report.notes.append(play_state(stage, event, setup))
+            finally:
+                stage.close()
+            report.kills += stage.kills
+    return report
+
+
+def play_state(stage: Stage, event: Event, setup: dict[str, Any]) -> str:
+    """It is said once, and the pass goes on, exact. After a kill and a restart it is exact as well, or several trainers
+    are told to load a state. What came of it."""
+    bench, folder = stage.bench, stage.folder
+    crew = stage.crew()
+    crew.wait(int(event.at))
+    aside = folder.with_name("aside")
+    if event.what == "state full":
+        limit = int(event.which * 400)  # less than any snapshot
+        resource.prlimit(stage.service.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    elif event.what == "state gone":
+        shutil.rmtree(folder)
+    else:
+        folder.rename(aside)
+        folder.write_text("")
+    batches = crew.wait(int(event.at) + max(5, sum(setup["counts"]) // BATCH))  # that is, to the end of the pass
+    if setup["share"] != "one":  # else there is nothing to write
+        assert eventually(lambda: "the state cannot be written" in bench.screen), bench.screen[-2000:]
+    if batches:
+        stage.kill()
+        if event.what == "state no directory":
+            error = caught(stage.start)
+            assert isinstance(error, OptionError), f"a state directory that is a file gave {error!r}"
+            folder.unlink()
+            aside.rename(folder)
+        stage.start()
+    crew.end()
+    said = bench.screen.count("the state cannot be written")
+    assert said == 1 or (setup["share"] == "one" and said == 0), f"it was said {said} times"
+    crew.judge(stage.data, stage.seed, setup)
+    assert not crew.rewound or setup["share"] != "one", "one trainer was sent back"
+    ending = "told to load a state" if crew.rewound else "exact"
+    return f"{event.what}, {'several' if setup['share'] != 'one' else 'one'}: {ending}"
+
+
+def play_quarantine(bench: Bench, events: list[Event]) -> Report:
     """The pass is exact, the disk is complained of once, and the lines that were written are whole but for the last."""
     (bench.folder / "dropping.py").write_text(PROVIDER)
     written = []
-    for number, event in enumerate(schedule.events):
+    for number, event in enumerate(events):
         path = bench.folder / f"losses-{number}.jsonl"
         done = bench.command(FULL, str(int(event.at)), str(path))
         assert done.returncode == 0, done.stderr[-3000:]
@@ -56,7 +117,8 @@ def play(bench: Bench, schedule: Schedule) -> Report:
     for path in (nowhere, bench.folder / "no" / "folder", bench.folder):
         error = caught(lambda path=path: _start(bench, path))  # type: ignore[misc]
         assert isinstance(error, OptionError), f"a quarantine in {path} gave {error!r}"
-    return Report(0, {"lines before the disk was full": sum(written) / len(written)}, ["no cache, no journal yet"])
+    figures: dict[str, float | list[float]] = {"lines before the disk was full": sum(written) / max(1, len(written))}
+    return Report(0, figures, ["no cache on disk yet"])
 
 
 def _start(bench: Bench, path: Path) -> None:

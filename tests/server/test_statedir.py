@@ -152,6 +152,30 @@ def test_a_disk_that_cannot_be_written_is_said_once_and_when_it_can_again(tmp_pa
     assert opened(folder)[0].read() == [{"number": 3}]
 
 
+def test_what_could_not_be_followed_by_a_later_one_is_not_taken_for_the_last(
+    tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, _ = opened(tmp_path)
+    state.write([{"number": 1}], wait=True)
+
+    def full(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        state.write([{"number": 2}], wait=True)
+        state.write([{"number": 3}], wait=True)
+    again, told = opened(tmp_path)
+    assert again.read() == [{"number": 1}]
+    assert not again.whole
+    assert told.lines == [f"{tmp_path / BEFORE} is used: a later snapshot could not be written"]
+    state.write([{"number": 4}], wait=True)  # there is room again
+    again, told = opened(tmp_path)
+    assert again.read() == [{"number": 4}]
+    assert again.whole
+    assert told.lines == []
+
+
 def test_a_slow_disk_does_not_keep_the_service_waiting(
     tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
