@@ -27,8 +27,9 @@ def test_f2_a_pass_with_workers_that_crash_exit_or_are_stopped_is_exact() -> Non
     hold("F2")
 
 
-def test_f3_a_service_that_is_killed_at_random_goes_on_when_it_is_started_again() -> None:
-    hold("F3")
+@pytest.mark.parametrize("seed", [7, 10, 11], ids=["one", "ranks", "dynamic"])
+def test_f3_a_service_that_is_killed_at_random_goes_on_when_it_is_started_again(seed: int) -> None:
+    hold("F3", seed)
 
 
 def test_f4_a_trainer_that_is_killed_goes_on_bit_by_bit_from_its_checkpoint() -> None:
@@ -80,7 +81,7 @@ def test_f15_only_the_file_that_kills_every_worker_is_condemned() -> None:
 
 
 def test_f16_a_disk_that_is_full_ends_no_pass() -> None:
-    hold("F16")
+    hold("F16", 7)
 
 
 def test_f18_whatever_signal_ends_a_program_nothing_of_it_is_left() -> None:
