@@ -123,7 +123,7 @@ def play(bench: Bench, schedule: Schedule) -> Report:
     """Run the trainer, killed as often as there are events, then once to its end; judge every batch of every leg."""
     setup = schedule.setup
     data, lines, first = wanted_lines(schedule)
-    workers = setup["workers"]
+    address, workers = data.write(bench.folder), setup["workers"]  # written once: workers may begin at any time
     legs, kills = Legs(bench.folder, lines, first), 0
     with contextlib.ExitStack() as stack:
         watched = None
@@ -134,7 +134,7 @@ def play(bench: Bench, schedule: Schedule) -> Report:
         for leg, event in enumerate([*schedule.events, None]):
             path = legs.begin({
                 "address": watched.service.address if watched else None, "files": data.files,
-                "provider": data.write(bench.folder), "job": {"batch_size": BATCH, "seed": schedule.seed},
+                "provider": address, "job": {"batch_size": BATCH, "seed": schedule.seed},
                 "service": {"args": data.args(), "workers": workers[leg % len(workers)]}, "every": setup["every"],
                 "loads": setup.get("loads", 1), "die_at": -1 if event is None else event.at,
                 "before_saving": event is not None and event.which < 0.5,
