@@ -10,7 +10,7 @@ from pydp2.engine import Engine
 from pydp2.errors import OptionError
 from pydp2.files import FileList
 from pydp2.metrics import Rates, resident
-from pydp2.protocol.moves import Link
+from pydp2.protocol.moves import Link, State
 from pydp2.protocol.seat import Seat
 from pydp2.server.actions import TOO_SLOW
 from pydp2.server.spec import ServiceSpec
@@ -110,9 +110,11 @@ class Overseer:
                 self._engine.kill(worker)
 
     def _weigh(self, limit: int) -> None:
-        """Kill what has more memory than ``limit``: another reads its files on."""
+        """Kill what is ready and has more memory than ``limit``: another reads its files on."""
         for worker, wire in self._wires.items():
-            if not wire.doomed and wire.pid and (has := resident(wire.pid)) > limit:
+            if wire.doomed or wire.link.state is not State.READY:
+                continue
+            if (has := resident(wire.pid)) > limit:
                 wire.doomed = f"was replaced because it had {has >> 20} MB, more than worker_memory={limit}"
                 wire.hungry = True
                 self._engine.kill(worker)
