@@ -152,7 +152,8 @@ def launch(
     workers = chosen.workers or machine.cores()
     machine.check_open_files(workers)
     state_dir = None if chosen.state_dir is None else Path(chosen.state_dir).resolve()
-    if state_dir is not None and (chosen.bind or "").endswith((":0", ":*")):
+    bind = chosen.bind or ""
+    if state_dir is not None and bind.startswith("tcp://") and bind.endswith((":0", ":*")):
         raise OptionError(
             f"bind={chosen.bind!r} takes any port, and with state_dir trainers must find the service again at the same "
             "one; name a port"

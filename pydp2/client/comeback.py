@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pydp2.client.connection import Connection
-from pydp2.errors import RemoteProtocolError, ServiceLost, ServiceUnreachable, StateMismatch, from_wire
+from pydp2.client.connection import Connection, welcomed
+from pydp2.errors import ServiceLost, ServiceUnreachable, StateMismatch
 from pydp2.protocol import messages as m
 from pydp2.protocol.fits import differences
 
@@ -23,16 +23,12 @@ def come_back(connection: Connection, attach: m.Attach, fits: Mapping[str, Any],
     began = time.monotonic()
     _say(f"the service at {connection.address} went away; waiting {patience:g} s for it to be started again")
     try:
-        answer = connection.renew(attach, began + patience)
+        answer = welcomed(connection.renew(attach, began + patience))
     except ServiceUnreachable:
         raise ServiceLost(
             f"the service at {connection.address} went away and was not started again within {patience:g} s; start it "
             "with the same state_dir, or raise lease for more patience"
         ) from None
-    if isinstance(answer, m.Refused):
-        raise from_wire(answer.error)
-    if not isinstance(answer, m.Welcome):
-        raise RemoteProtocolError(f"expected Welcome, got {type(answer).__name__}")
     if wrong := differences(fits, answer.service.get("fits", {})):
         raise StateMismatch(
             f"the service at {connection.address} came back with another stream: {'; '.join(wrong)}; start it with "

@@ -122,6 +122,15 @@ def connect_once(
         time.sleep(_RETRY)
 
 
+def welcomed(answer: m.Message) -> m.Welcome:
+    """``answer`` to Attach when it lets us in. Raises what it refuses us with, or RemoteProtocolError."""
+    if isinstance(answer, m.Refused):
+        raise from_wire(answer.error)
+    if not isinstance(answer, m.Welcome):
+        raise RemoteProtocolError(f"expected Welcome, got {type(answer).__name__}")
+    return answer
+
+
 def ask_stats(address: str, timeout: float = 5.0) -> dict[str, Any]:
     """Ask the service at ``address`` once how it is doing."""
     connection, answer = connect_once(address, m.AskStats(), time.monotonic() + timeout)

@@ -15,7 +15,7 @@ from typing import Any
 from pydp2.errors import RemoteProtocolError, StateMismatch
 from pydp2.inputs import names
 from pydp2.protocol import messages as m
-from pydp2.protocol.fits import CODE, differences
+from pydp2.protocol.fits import CODE, differences, whole
 
 VERSION = 1
 
@@ -76,7 +76,7 @@ class Position:
     def from_welcome(cls, place: Any) -> Position:
         """Where the service says that this trainer stands. Raises RemoteProtocolError for what cannot be one."""
         try:
-            return cls(_whole(place.get("pass", 0)), _whole(place.get("batch", 0)))
+            return cls(whole(place.get("pass", 0)), whole(place.get("batch", 0)))
         except (AttributeError, ValueError) as error:
             raise RemoteProtocolError(f"Welcome: a position that cannot be: {error}") from None
 
@@ -107,10 +107,10 @@ class Position:
             if point is not None:
                 saved = {key: value for key, value in point.items() if key != "pool"}
                 point = Point(saved, names.from_text(point["pool"]))
-            facts = [[_whole(file), _whole(y), str(reason)] for file, y, reason in state["facts"]]
-            beyond = [_whole(index) for index in state["beyond"]]
+            facts = [[whole(file), whole(y), str(reason)] for file, y, reason in state["facts"]]
+            beyond = [whole(index) for index in state["beyond"]]
             buckets = _buckets(state.get("buckets", {}))
-            position = cls(_whole(state["pass"]), _whole(state["batch"]), point, facts, beyond, buckets)
+            position = cls(whole(state["pass"]), whole(state["batch"]), point, facts, beyond, buckets)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateMismatch(f"the state cannot be read ({type(error).__name__}: {error}): it is damaged") from None
         if differs:
@@ -126,13 +126,7 @@ class Position:
 def _buckets(value: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     if "bounds" in value:
-        plain["bounds"] = [_whole(bound) for bound in value["bounds"]]
+        plain["bounds"] = [whole(bound) for bound in value["bounds"]]
     if "group" in value:
-        plain["group"] = _whole(value["group"])
+        plain["group"] = whole(value["group"])
     return plain
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 62:
-        raise ValueError(f"{value!r:.40} where a number is needed")
-    return value

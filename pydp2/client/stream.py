@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from pydp2.client.comeback import come_back
-from pydp2.client.connection import Connection, ask_stats, connect_once
+from pydp2.client.connection import Connection, ask_stats, connect_once, welcomed
 from pydp2.client.position import Position
 from pydp2.errors import (
     ClientUseError,
@@ -67,23 +67,18 @@ class Client:
         session = secrets.token_hex(8)
         self._attach = m.Attach(m.WIRE_VERSION, job, rank, world_size, session, dict(options), self._pid)
         connection, answer = connect_once(address, self._attach, time.monotonic() + timeout, gone)
-        if isinstance(answer, m.Refused):
-            connection.close()
-            raise from_wire(answer.error)
-        if not isinstance(answer, m.Welcome):
-            connection.close()
-            raise RemoteProtocolError(f"expected Welcome, got {type(answer).__name__}")
         try:
-            started = Position.from_welcome(answer.service.get("position", {}))
-        except RemoteProtocolError:
+            welcome = welcomed(answer)
+            started = Position.from_welcome(welcome.service.get("position", {}))
+        except Error:
             connection.close()
             raise
         self._connection = connection
         # At the latest when the program ends: what is left to the interpreter's last moments can hang there.
         self._end = weakref.finalize(self, _part, connection, on_close, self._pid)
-        self._declaration = Declaration.from_wire(answer.declaration)
-        self._fits: dict[str, Any] = answer.service.get("fits", {})
-        self._durable = answer.service.get("durable") is True  # it can be started again and go on
+        self._declaration = Declaration.from_wire(welcome.declaration)
+        self._fits: dict[str, Any] = welcome.service.get("fits", {})
+        self._durable = welcome.service.get("durable") is True  # it can be started again and go on
         self._run = 0
         self._position = started
         self._loaded = ""  # the state that was loaded, until the service has answered

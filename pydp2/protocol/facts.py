@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgpack
@@ -10,9 +10,21 @@ import msgpack
 from pydp2.errors import RemoteProtocolError, sendable
 from pydp2.protocol.messages import HEADER_LIMIT, INT_LIMIT, Buffer
 
+Facts = Mapping[int, tuple[int, str]]
+"""Of each file that ends early (ordinal, reason)."""
 _REASON = 300  # characters
 _MOST = 1000  # in one frame
 _OVERHEAD = 40  # bytes that a fact takes at most beside its reason
+
+
+def listed(facts: Facts) -> list[list[Any]]:
+    """``facts`` as ``[file, ordinal, reason]``."""
+    return [[file, y, reason] for file, (y, reason) in facts.items()]
+
+
+def by_file(facts: Iterable[Sequence[Any]]) -> dict[int, tuple[int, str]]:
+    """Inverse of :func:`listed`."""
+    return {file: (y, reason) for file, y, reason in facts}
 
 
 def to_frames(facts: Iterable[Sequence[Any]]) -> list[bytes]:

@@ -1,9 +1,12 @@
-"""What a stream depends on, and how two of them differ: a state is only good where all of it is the same."""
+"""What a stream depends on, and how two of them differ: a state is only good where all of it is the same. And the
+numbers in a state, checked."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
+
+from pydp2.protocol.messages import INT_LIMIT
 
 CODE = ("provider_source", "args")
 """What may differ on request: changed code that still yields the same samples."""
@@ -20,6 +23,13 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collecti
         for name in names
         if then.get(name) != now.get(name) and name not in allow
     ]
+
+
+def whole(value: Any, least: int = 0, limit: int = INT_LIMIT) -> int:
+    """``value`` when it is a number from ``least`` to below ``limit``; raises ValueError otherwise."""
+    if type(value) is not int or not least <= value < limit:
+        raise ValueError(f"{value!r:.40} where a number is needed")
+    return value
 
 
 def _short(value: Any) -> str:

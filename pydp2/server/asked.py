@@ -13,6 +13,7 @@ from pydp2.files import FileList
 from pydp2.inputs.declaration import Declaration
 from pydp2.order.words import ORDER_VERSION
 from pydp2.protocol import messages as m
+from pydp2.protocol.facts import by_file
 from pydp2.server.buckets import chosen
 from pydp2.server.buckets import fits as fits_buckets
 from pydp2.server.job import JobPlan
@@ -103,11 +104,9 @@ def fits(plan: JobPlan, declaration: Declaration, spec: ServiceSpec, files: File
 
 def facts_of(told: Iterable[list[Any]], files: int) -> Mapping[int, tuple[int, str]]:
     """The facts that a state holds, by file. Raises StateMismatch for one of a file that the list does not have."""
-    found = {}
-    for file, y, reason in told:
-        if file >= files:
-            raise StateMismatch(f"the state has a fact of file {file}, the list has {files}: it is damaged")
-        found[file] = (y, reason)
+    found = by_file(told)
+    if found and (file := max(found)) >= files:
+        raise StateMismatch(f"the state has a fact of file {file}, the list has {files}: it is damaged")
     return found
 
 

@@ -58,15 +58,16 @@ class Dealer(Places):
 
     def _take(self, group: Group) -> None:
         self._position = group.after
-        if group.facts is not self._facts and len(group.facts) != len(self._facts):
+        if len(group.facts) != len(self._facts):
             self._facts = group.facts
             self.to_keep = not self.alone
         if self.dynamic:
             self._common.add(group)
             return
-        self._edges.append(Edge(group.after, group.gone, group.point))
-        if len(self._edges) > _EDGES:
-            self._edge()
+        if not self.alone:  # its trainer knows where it stands
+            self._edges.append(Edge(group.after, group.gone, group.point))
+            if len(self._edges) > _EDGES:
+                self._edge()
         for member, ready in zip(self.members, group.batches, strict=False):
             if member.stands is not Stands.LEFT and ready.cut.index >= member.below:
                 member.held.append(Held(ready, group))

@@ -6,15 +6,13 @@ Each knows what it has had; nobody knows all. With ranks the pass goes on where 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pydp2.order.saved import Saved
 from pydp2.protocol import messages as m
+from pydp2.protocol.facts import Facts, by_file, listed
 from pydp2.server.kept import Running
 from pydp2.server.member import Member
-
-Facts = Mapping[int, tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,7 @@ class Gathering:
         at = self.outcome()
         if at.begin.pass_id != self.pass_id:
             return self.kept
-        facts = [[file, y, why] for file, (y, why) in at.facts.items()]
-        return Running(at.begin.batch, at.begin.beyond, at.saved, facts, self.kept.buckets)
+        return Running(at.begin.batch, at.begin.beyond, at.saved, listed(at.facts), self.kept.buckets)
 
     def outcome(self) -> Asked:
         """Where the pass goes on: like somebody who asked for all that is missing to somebody."""
@@ -86,9 +83,7 @@ class Gathering:
             beyond = {index for each in known for index in each if index >= begin.batch}
         points = [one.saved for one in there] + ([] if kept is None else [kept.point])
         point = max((one for one in points if one is not None and one.index <= begin.batch), key=_index, default=None)
-        facts: dict[int, tuple[int, str]] = {}
-        if kept is not None:
-            facts = {file: (y, why) for file, y, why in kept.facts}
+        facts = {} if kept is None else by_file(kept.facts)
         for one in there:
             facts |= one.facts
         return replace(first, begin=replace(begin, beyond=sorted(beyond)), saved=point, facts=facts)

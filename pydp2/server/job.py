@@ -14,6 +14,7 @@ from pydp2.order import Blocked, Buckets, Cut, Done, Failed, Plan, Stream, file_
 from pydp2.order.files import turn_length
 from pydp2.order.plan import UNBOUNDED
 from pydp2.order.saved import Saved
+from pydp2.protocol.facts import listed
 from pydp2.server.buckets import Padding, begun
 from pydp2.server.claims import Claims
 from pydp2.server.reading import Reading
@@ -248,7 +249,7 @@ class Job:
         self.total_batches += len(batches)
         facts = self.reading.losses.facts
         if len(self._facts) != len(facts):
-            self._facts = [[file, y, why] for file, (y, why) in facts.items()]
+            self._facts = listed(facts)
         last = batches[-1].cut
         return Group(batches, last.index + 1, last.gone, self._point(), self._facts)
 

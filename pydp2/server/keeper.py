@@ -54,7 +54,7 @@ class Keeper:
         if self._state is None or not self._begun or not (wait or now - self._at >= _EVERY):
             return
         self._at = now
-        jobs = [desk.team.kept(desk.options, _plain(desk.fits)).to_plain() for desk in desks]
+        jobs = [desk.team.kept(desk.options, desk.fits).to_plain() for desk in desks]
         self._state.write(jobs, wait=wait)
 
     def close(self) -> None:

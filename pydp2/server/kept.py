@@ -12,7 +12,7 @@ from typing import Any
 from pydp2.config import JobOptions, job_options
 from pydp2.errors import Error, StateMismatch
 from pydp2.order.saved import Saved
-from pydp2.protocol.messages import INT_LIMIT
+from pydp2.protocol.fits import whole
 from pydp2.server.member import Edge, Stands
 
 
@@ -88,9 +88,9 @@ class Kept:
         try:
             run = plain["running"]
             return cls(
-                str(plain["name"]), _whole(plain["world"], 1), job_options(**plain["options"]), dict(plain["fits"]),
-                [Place(_whole(r), str(s), Stands(at), bool(j), _whole(b)) for r, s, at, j, b in plain["places"]],
-                _whole(plain["pass"], -1), str(plain["loaded"]), [_whole(rank) for rank in plain["began"]],
+                str(plain["name"]), whole(plain["world"], 1), job_options(**plain["options"]), dict(plain["fits"]),
+                [Place(whole(r), str(s), Stands(at), bool(j), whole(b)) for r, s, at, j, b in plain["places"]],
+                whole(plain["pass"], -1), str(plain["loaded"]), [whole(rank) for rank in plain["began"]],
                 None if run is None else _running(run, files),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError, Error) as error:
@@ -103,13 +103,7 @@ def _running(plain: Any, files: int) -> Running:
     point = plain["point"]
     if point is not None:
         point = Saved.from_wire(point, bytes(point["pool"]), files)
-    facts = [[_whole(file, 0, files), _whole(y), str(why)] for file, y, why in plain["facts"]]
+    facts = [[whole(file, 0, files), whole(y), str(why)] for file, y, why in plain["facts"]]
     return Running(
-        _whole(plain["batch"]), [_whole(n) for n in plain["beyond"]], point, facts, dict(plain["buckets"])
+        whole(plain["batch"]), [whole(n) for n in plain["beyond"]], point, facts, dict(plain["buckets"])
     )  # fmt: skip
-
-
-def _whole(value: Any, least: int = 0, limit: int = INT_LIMIT) -> int:
-    if type(value) is not int or not least <= value < limit:
-        raise ValueError(f"{value!r:.40} where a number is needed")
-    return value

@@ -61,7 +61,6 @@ class Member:
     pid: int = 0
     heard: float = 0.0
     joined: bool = True  # it knows the present generation
-    new: bool = False  # it came here, and has not begun yet
     stands: Stands = Stands.BEFORE
     run: int = 0
     credit: int = 0

@@ -87,12 +87,11 @@ class StateDir:
     # -- reading ---------------------------------------------------------------------------------------------------
     def read(self) -> list[Any]:
         """The jobs of the latest snapshot that is whole; [] where there is none."""
-        found: dict[int, list[Any]] = {}
-        names: set[str] = set()
+        found: dict[str, tuple[int, list[Any]]] = {}
         wrong: dict[str, str] = {}
         for name in (BEFORE, LAST, NEW):
             try:
-                serial, jobs = decode((self._path / name).read_bytes())
+                found[name] = decode((self._path / name).read_bytes())
             except FileNotFoundError:
                 continue
             except Damaged as error:
@@ -104,20 +103,16 @@ class StateDir:
                     f"state_dir={str(self._path)!r} holds a snapshot that cannot be used: {error}; use that one, or "
                     "another directory"
                 ) from None
-            else:
-                found[serial] = jobs
-                names.add(name)
         if LAST in wrong:
             self.whole = False
             instead = "the one before it is used" if found else "the service begins anew"
             self._log(f"the snapshot {self._path / LAST} is damaged ({wrong[LAST]}); {instead}", "")
-        elif names and LAST not in names and NEW not in names:
+        elif found.keys() == {BEFORE}:
             self.whole = False
             self._log(f"{self._path / BEFORE} is used: a later snapshot could not be written", "")
         if not found:
             return []
-        self._serial = max(found)
-        self._jobs = found[self._serial]
+        self._serial, self._jobs = max(found.values(), key=lambda one: one[0])
         return self._jobs
 
     def check(self) -> None:
@@ -145,12 +140,11 @@ class StateDir:
                     self._thread = threading.Thread(target=self._work, name="pydp2-state", daemon=True)
                     self._thread.start()
                 self._written.notify_all()
+        done = True
         if wait:
             with self._written:
                 done = self._written.wait_for(lambda: self._due is None and not self._busy, _SLOW)
-            self._tell(None if done else f"the disk took more than {_SLOW:g} s")
-        else:
-            self._tell(None)
+        self._tell(None if done else f"the disk took more than {_SLOW:g} s")
 
     def _tell(self, slow: str | None) -> None:
         why = slow or self._failed

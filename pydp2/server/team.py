@@ -14,8 +14,9 @@ from pydp2.config import JobOptions
 from pydp2.errors import Error, RemoteProtocolError, Rewound
 from pydp2.order.saved import Saved
 from pydp2.protocol import messages as m
+from pydp2.protocol.facts import Facts, by_file, listed
 from pydp2.server.dealer import Dealer
-from pydp2.server.gathering import Asked, Facts, Gathering
+from pydp2.server.gathering import Asked, Gathering
 from pydp2.server.job import Group, Job, Over
 from pydp2.server.kept import Kept, Place, Running
 from pydp2.server.member import Edge, Member, Stands
@@ -60,7 +61,7 @@ class Team(Dealer):
         member.forget()
         member.peer, member.pid, member.heard = peer, attach.pid, now
         if member.session != attach.session:
-            member.session, member.run, member.joined, member.new = attach.session, 0, True, True
+            member.session, member.run, member.joined = attach.session, 0, True
             member.stands = Stands.BEFORE if member.stands is Stands.IN else member.stands
         self.to_keep = self.to_keep or self.dynamic  # who is waited for
         self._missing.came(member)
@@ -92,8 +93,8 @@ class Team(Dealer):
         if begin.run <= member.run:
             raise RemoteProtocolError(f"run {begin.run} begins after run {member.run}")
         # of a service that was killed, and nothing of it was written down
-        lost = self.dynamic and member.new and begin.run > 1 and not self._restored
-        member.run, member.new = begin.run, False
+        lost = self.dynamic and not member.run and begin.run > 1 and not self._restored
+        member.run = begin.run
         if begin.loaded and (begin.loaded != self._loaded or (member.rank in self._joined and not begin.again)):
             self._rewind(member, begin.loaded)
         elif not begin.loaded and (self._unsure or lost or not member.joined):
@@ -203,7 +204,7 @@ class Team(Dealer):
         self.in_pass, self._end, self._start = True, None, saved
         self._opened = self._position = begin.batch
         self._edges = deque([Edge(begin.batch, 0, saved)])
-        self._facts = [[file, y, why] for file, (y, why) in facts.items()]
+        self._facts = listed(facts)
         self.to_keep = not self.alone
         self._common.begin(begin.batch, begin.beyond, saved)
         if begin.batch:
@@ -323,12 +324,10 @@ class Team(Dealer):
         if self.dynamic:
             self.job.pass_id -= 1
             waits = {place.rank for place in kept.places if place.stands in (Stands.BEFORE, Stands.IN)}
-            self._gathering = Gathering(
-                waits, now + self.lease, dynamic=True, pass_id=kept.pass_id, kept=running
-            )  # fmt: skip
+            self._gathering = Gathering(waits, now + self.lease, dynamic=True, pass_id=kept.pass_id, kept=running)
             return
         begin = m.BeginPass(0, kept.pass_id, running.batch, 0, {}, 0, running.beyond, "", running.buckets)
-        self._open(begin, running.point, {file: (y, why) for file, y, why in running.facts})
+        self._open(begin, running.point, by_file(running.facts))
         for place in kept.places:  # who had not begun may have, since
             begun = place.stands is Stands.BEFORE and place.session
             known[place.rank].stands = Stands.IN if begun else place.stands

@@ -189,10 +189,8 @@ def test_buckets_are_known_to_one_that_was_killed_again_before_its_first_batch(
         clients = [stack.enter_context(restarted.service.connect(**place, **OPTIONS)) for place in places]
         streams = [iter(client) for client in clients]
         seen = [[next(stream).index for stream in streams] for _ in range(40)]
-        for _ in range(2):
-            os.kill(
-                restarted.service.pid, signal.SIGTERM
-            )  # it writes down where it is, the second time without trainers
+        for _ in range(2):  # it writes down where it is, the second time without trainers
+            os.kill(restarted.service.pid, signal.SIGTERM)
             while restarted.service.poll() is None:
                 time.sleep(0.01)
             restarted.start()
