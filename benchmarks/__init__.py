@@ -1,1 +1,5 @@
-"""Figures about pydp2, measured side by side: ``python -m benchmarks``. Not installed, not part of the tests."""
+"""pydp2 measured beside its peers, and figures of its own: ``python -m benchmarks --help``. Not installed.
+
+Start at docs/benchmarks.md. What peers' interpreters import (``one``, ``job``, ``consumer``, ``processes`` and
+``peers``) imports numpy and the peer, and never pydp2.
+"""

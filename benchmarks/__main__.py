@@ -1,160 +1,140 @@
-"""``python -m benchmarks [--rounds 5] [--data FOLDER] [--json] [NAME ...]``: figures, medians of alternating rounds."""
+"""``python -m benchmarks run | table | plot | figures``: see docs/benchmarks.md, and ``--help`` of each."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import tempfile
-import time
-from collections.abc import Callable
-from functools import partial
+import os
+import platform
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pydp2
-from benchmarks import data, measure, providers
-
-Figures = dict[str, Any]
-
-
-def _words_reader(dictionary: str) -> Callable[[str], Any]:
-    return partial(providers.read_words, providers.read_dictionary(dictionary))
+from benchmarks import figures, rounds, show
+from benchmarks.job import WORKLOADS
+from benchmarks.results import tables
 
 
-def throughput(folder: Path, rounds: int, workload: str) -> Figures:
-    """Strict and relaxed order against the bare generator in two processes; samples/s of a whole first pass."""
-    if workload == "words":
-        files = data.words(folder)
-        dictionary = str(folder / "dict.txt")
-        make: Callable[[], Any] = partial(_words_reader, dictionary)
-        args: dict[str, Any] = {"args": {"dictionary": dictionary}}
+def _pairs(texts: list[str]) -> dict[str, str]:
+    pairs = dict(text.partition("=")[::2] for text in texts)
+    for peer, path in pairs.items():
+        if peer not in rounds.PEERS or not path:
+            raise SystemExit(f"--python takes PEER=PATH with one of {', '.join(rounds.PEERS)}; got {peer}={path}")
+    return pairs
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _machine() -> dict[str, Any]:
+    model = ""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=rounds.ROOT, capture_output=True, text=True)
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": model,
+        "system": platform.platform(),
+        "load": os.getloadavg()[0],
+        "commit": commit.stdout.strip(),
+    }
+
+
+def _run(given: argparse.Namespace) -> int:
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: what is running is ended first
+        signal.signal(number, lambda *_: sys.exit(143))
+    plan = rounds.Plan(
+        workloads=tuple(given.workload), peers=tuple(given.peer), workers=given.workers, rounds=given.rounds,
+        scale=given.scale, folder=given.data, pythons=_pairs(given.python), memory=not given.no_memory,
+        deadline=given.deadline, others=given.others,
+    )  # fmt: skip
+    machine = _machine()
+    result = {"machine": machine, "scale": plan.scale} | rounds.rounds(plan, lambda line: print(line, file=sys.stderr))
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=1))
+    _show(result)
+    return 1 if any("failed" in run for run in result["runs"]) else 0
+
+
+def _show(result: dict[str, Any], markdown: bool = False) -> None:
+    of = tables(result["runs"])
+    if markdown:
+        print(show.markdown(of))
     else:
-        files, args = data.digits(), {}
-        make = lambda: providers.read_digits  # noqa: E731
-    rows: list[dict[str, float]] = []
-    for _ in range(rounds):
-        bare = measure.bare(make, files)
-        strict = measure.served(files, workload, **args)[0]
-        relaxed = measure.served(files, workload, order="relaxed", **args)[0]
-        count = strict["samples"]
-        rows.append(
-            {
-                "bare": count / bare, "strict": count / strict["seconds"], "relaxed": count / relaxed["seconds"],
-                "strict/bare": bare / strict["seconds"], "strict/relaxed": relaxed["seconds"] / strict["seconds"],
-                "first_batch": strict["first"],
-            }
-        )  # fmt: skip
-    return _medians(rows) | {"samples": count}
+        show.on_terminal(of)
+    machine = result["machine"]
+    print(f"{machine['date']}, {machine['cores']} cores, {machine['processor']}, commit {machine['commit']}, ", end="")
+    print(f"load before {machine['load']:.1f}, data at scale {result['scale']:g}")
+    print("\n".join(show.versions(result)))
+    for name, reason in result["absent"].items():
+        print(f"left out: {name}: {reason}")
 
 
-def first_batch(folder: Path, rounds: int) -> Figures:
-    """Seconds to the first batch: from load(), and from iter() on a running service."""
-    files = data.words(folder)
-    args = {"dictionary": str(folder / "dict.txt")}
-    rows = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        with pydp2.load(files, measure.ADDRESS + "words", args=args, workers=2, batch_size=128) as client:
-            next(iter(client))
-            from_load = time.perf_counter() - began
-            began = time.perf_counter()
-            next(iter(client))
-            rows.append({"load": from_load, "iter": time.perf_counter() - began})
-    return _medians(rows)
+def _table(given: argparse.Namespace) -> int:
+    _show(json.loads(given.result.read_text()), given.markdown)
+    return 0
 
 
-def tiny_files(folder: Path, rounds: int, count: int = 10_000) -> Figures:
-    """``count`` files of one sample: seconds of a pass, peak memory of server and worker in MB."""
-    files = data.tiny(folder, count)
-    rows = []
-    for _ in range(rounds):
-        with (
-            pydp2.launch(files, measure.ADDRESS + "tiny", workers=2) as service,
-            service.connect(batch_size=128) as client,
-        ):
-            result = measure.drain(client)
-            workers = [measure.memory(w["pid"])["peak"] for w in service.stats()["workers"]]
-            server = measure.memory(service.pid)["peak"]
-        assert result["samples"] == count
-        rows.append({"seconds": result["seconds"], "server_peak_mb": server, "worker_peak_mb": max(workers)})
-    return _medians(rows)
+def _plot(given: argparse.Namespace) -> int:
+    from benchmarks import plot
+
+    plot.draw(tables(json.loads(given.result.read_text())["runs"]), given.picture)
+    return 0
 
 
-def long_list(folder: Path, rounds: int, count: int = 1_000_000) -> Figures:
-    """A list of ``count`` entries: first batch from load(), memory of the server in MB after it."""
-    path = folder / "long.list"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"some/folder/with/a/name/entry-{i}\n" for i in range(count)))
-    rows = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        with (
-            pydp2.launch(path, measure.ADDRESS + "entries", workers=2) as service,
-            service.connect(batch_size=128) as client,
-        ):
-            next(iter(client))
-            seconds = time.perf_counter() - began
-            server = measure.memory(service.pid)
-            workers = [measure.memory(w["pid"])["pss"] for w in service.stats()["workers"]]
-        rows.append(
-            {"first_batch": seconds, "server_rss_mb": server["rss"], "server_pss_mb": server["pss"],
-             "worker_pss_mb": max(workers)}
-        )  # fmt: skip
-    return _medians(rows)
+def _figures(given: argparse.Namespace) -> int:
+    figures.show(given.names, given.data, given.rounds, given.json)
+    return 0
 
 
-def kills(folder: Path, rounds: int, every: float = 0.2) -> Figures:
-    """200,000 samples in 200 files with a random worker killed about every ``every`` seconds."""
-    files = data.words(folder, files=200)
-    args = {"dictionary": str(folder / "dict.txt")}
-    rows = []
-    same = True
-    for _ in range(rounds):
-        calm = measure.served(files, "words", args=args)[0]
-        fire = measure.under_fire(files, "words", every, args=args)
-        same = same and (calm["crc"], calm["samples"]) == (fire["crc"], fire["samples"])
-        rows.append(
-            {
-                "calm": calm["samples"] / calm["seconds"], "under_fire": fire["samples"] / fire["seconds"],
-                "ratio": calm["seconds"] / fire["seconds"], "kills": fire["kills"], "replaced_after": fire["replaced"],
-                "replaced_worst": fire["replaced_worst"],
-            }
-        )  # fmt: skip
-    return _medians(rows) | {"exact_and_in_order": same}
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="python -m benchmarks", description="pydp2 beside its peers")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    base = rounds.Plan()
 
+    run = commands.add_parser("run", help="pydp2, the bare generator and every installed peer, in alternating rounds")
+    run.add_argument("--workload", nargs="+", choices=tuple(WORKLOADS), default=list(WORKLOADS), help="default: all")
+    run.add_argument("--peer", nargs="*", choices=rounds.PEERS, default=list(rounds.PEERS), help="default: all")
+    run.add_argument("--rounds", type=int, default=base.rounds, help="default: %(default)s")
+    run.add_argument("--workers", type=_numbers, default=base.workers, help="as 2, or 1,2,4; default: 2")
+    run.add_argument(
+        "--python", action="append", default=[], metavar="PEER=PATH", help="another interpreter for a peer"
+    )
+    run.add_argument("--data", type=Path, default=base.folder, metavar="FOLDER", help="default: %(default)s")
+    run.add_argument("--scale", type=float, default=base.scale, help="how much data; default: %(default)s")
+    run.add_argument("--deadline", type=float, default=base.deadline, help="seconds for one run; default: %(default)s")
+    text = "try a run again, twice at most, if others took more than this share of the cores, as 0.1; default: never"
+    run.add_argument("--others", type=float, default=base.others, metavar="SHARE", help=text)
+    run.add_argument("--no-memory", action="store_true", help="leave out the round that looks at memory")
+    run.add_argument("--json", type=Path, metavar="PATH", help="write every run there")
+    run.set_defaults(do=_run)
 
-def _medians(rows: list[dict[str, float]]) -> Figures:
-    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+    table = commands.add_parser("table", help="the tables of a result once more")
+    table.add_argument("result", type=Path)
+    table.add_argument("--markdown", action="store_true")
+    table.set_defaults(do=_table)
 
+    plot = commands.add_parser("plot", help="a picture of a result; needs matplotlib (the extra plot)")
+    plot.add_argument("result", type=Path)
+    plot.add_argument("picture", type=Path)
+    plot.set_defaults(do=_plot)
 
-FIGURES: dict[str, Callable[[Path, int], Figures]] = {
-    "words": partial(throughput, workload="words"),
-    "digits": partial(throughput, workload="digits"),
-    "first_batch": first_batch,
-    "tiny_files": tiny_files,
-    "long_list": long_list,
-    "kills": kills,
-}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks")
-    parser.add_argument("names", nargs="*", choices=[*FIGURES, []], help="which figures; default all")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "pydp2-benchmark-data")
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    for name in given.names or FIGURES:
-        figures = FIGURES[name](given.data, given.rounds)
-        if given.json:
-            print(json.dumps({"name": name, "rounds": given.rounds, **figures}), flush=True)
-        else:
-            print(f"{name} (medians of {given.rounds})", flush=True)
-            for key, value in figures.items():
-                print(f"  {key:20} {value:,.3f}" if isinstance(value, float) else f"  {key:20} {value}", flush=True)
+    own = commands.add_parser("figures", help="figures of pydp2 alone: start, kills, long lists, many files")
+    own.add_argument("names", nargs="*", choices=[*figures.FIGURES, []], help="default: all")
+    own.add_argument("--rounds", type=int, default=5)
+    own.add_argument("--data", type=Path, default=base.folder)
+    own.add_argument("--json", action="store_true")
+    own.set_defaults(do=_figures)
+    return top
 
 
 if __name__ == "__main__":
-    main()
+    given = parser().parse_args()
+    raise SystemExit(given.do(given))

@@ -1,43 +1,134 @@
-"""Seeded data for the figures, made once in a folder of the caller's."""
+"""The data of the workloads: seeded, made once in a folder, with what a whole pass over them amounts to."""
 
 from __future__ import annotations
 
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import pydp2_samples
 
-WORDS = 30_000
+from benchmarks.job import HEADER, SIDE, WORDS
 
-
-def words(folder: Path, files: int = 16, lines: int = 200_000) -> list[str]:
-    """``files`` files with ``lines`` lines ``label<TAB>word word …`` in all, and their dictionary ``dict.txt``."""
-    paths = [folder / f"words-{files}-{lines}-{i:03d}.txt" for i in range(files)]
-    if not all(path.exists() for path in paths):
-        folder.mkdir(parents=True, exist_ok=True)
-        random = np.random.default_rng(7)
-        names = [f"w{i:x}" for i in range(WORDS)]
-        (folder / "dict.txt").write_text("".join(f"{name}\t{i}\n" for i, name in enumerate(names)))
-        for path in paths:
-            with path.open("w") as out:
-                for _ in range(lines // files):
-                    length = int(random.integers(20, 98))
-                    ids = np.minimum(random.zipf(1.3, length), WORDS) - 1
-                    out.write(f"{int(random.integers(2))}\t{' '.join(names[i] for i in ids)}\n")
-    return [str(path) for path in paths]
+FILES = 16
+SAMPLES = {"mnist_text": 30_000, "words": 400_000, "ctr": 250_000, "rows": 65_536, "jpeg": 4_096}
+TIMES = {"rows": 8}  # how often the list names each file, so that a pass is long enough to be timed
+_VERSION = 1  # of what the functions below write
+_LETTERS = "etaoinshrdlucmfwypvbgkjq"
+Entry = tuple[str, int, int, int]  # file, samples, sum of labels, elements
 
 
-def digits(times: int = 50) -> list[str]:
-    """The training files of the digits, each listed ``times`` times."""
-    return [path for path in pydp2_samples.files("digits") for _ in range(times)]
+def make(workload: str, folder: Path, scale: float = 1.0) -> Path:
+    """The folder of a workload's data below ``folder``; made there unless it is there already.
+
+    Args:
+        scale: how many samples, against :data:`SAMPLES`.
+
+    Raises:
+        ModuleNotFoundError: ``jpeg`` needs Pillow.
+    """
+    samples = max(FILES, int(SAMPLES[workload] * scale) // FILES * FILES)
+    done = folder / f"{workload}-{samples}-v{_VERSION}"
+    if not (done / "meta.json").exists():
+        shutil.rmtree(done, ignore_errors=True)  # a half of it, from a run that was ended
+        done.mkdir(parents=True)
+        entries = list(_MAKERS[workload](done, samples // FILES))
+        text = json.dumps({"files": entries, "times": TIMES.get(workload, 1)})
+        (done / "meta.tmp").write_text(text)
+        (done / "meta.tmp").rename(done / "meta.json")
+    return done
 
 
-def tiny(folder: Path, count: int) -> list[str]:
-    """``count`` files of one sample each."""
-    folder = folder / "tiny"
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{i:06d}" for i in range(count)]
-    for i, path in enumerate(paths):
-        if not path.exists():
-            path.write_text(f"{i}\n")
-    return [str(path) for path in paths]
+def _names(end: str) -> list[str]:
+    return [f"part-{number:02d}.{end}" for number in range(FILES)]
+
+
+def _mnist_text(folder: Path, lines: int) -> Iterator[Entry]:
+    """``label;p0 p1 … p783``, a fifth of the pixels not 0."""
+    random = np.random.default_rng(11)
+    written = np.array([f"{value / 255:.6g}" for value in range(256)])
+    for name in _names("txt"):
+        labels = random.integers(0, 10, lines)
+        pixels = random.integers(1, 256, (lines, 784)) * (random.random((lines, 784)) < 0.2)
+        with (folder / name).open("w") as file:
+            for label, row in zip(labels.tolist(), pixels, strict=True):
+                file.write(f"{label};{' '.join(written[row])}\n")
+        yield name, lines, int(labels.sum()), lines * 784
+
+
+def _word(number: int) -> str:
+    letters = ""
+    number += 1
+    while number:
+        number, letter = divmod(number - 1, len(_LETTERS))
+        letters = _LETTERS[letter] + letters
+    return letters
+
+
+def _words(folder: Path, lines: int) -> Iterator[Entry]:
+    """``label<TAB>word word …``: 20 to 98 words, frequent ones short, about as often as in a language."""
+    random = np.random.default_rng(12)
+    dictionary = np.array([_word(number) for number in range(WORDS)])
+    (folder / "dictionary.txt").write_text("".join(f"{word}\t{i}\n" for i, word in enumerate(dictionary)))
+    frequency = 1 / np.arange(1, WORDS + 1) ** 1.05
+    steps = np.cumsum(frequency / frequency.sum())
+    for name in _names("txt"):
+        labels, lengths = random.integers(0, 2, lines), random.integers(20, 99, lines)
+        chosen = dictionary[np.minimum(np.searchsorted(steps, random.random(lengths.sum())), WORDS - 1)]
+        with (folder / name).open("w") as file:
+            for label, text in zip(labels.tolist(), np.split(chosen, np.cumsum(lengths)[:-1]), strict=True):
+                file.write(f"{label}\t{' '.join(text)}\n")
+        yield name, lines, int(labels.sum()), int(lengths.sum())
+
+
+def _ctr(folder: Path, lines: int) -> Iterator[Entry]:
+    """``label<TAB>id id …<TAB>index:value …``: about 40 of a million ids, about 10 of 10,000 indices."""
+    random = np.random.default_rng(13)
+    for name in _names("txt"):
+        labels = random.integers(0, 2, lines)
+        elements = 0
+        with (folder / name).open("w") as file:
+            for label in labels.tolist():
+                ids = np.unique((random.random(random.integers(30, 51)) ** 3 * 1_000_000).astype(np.int64)).tolist()
+                indices = np.unique(random.integers(0, 10_000, random.integers(6, 15))).tolist()
+                values = np.round(random.random(len(indices)), 4).tolist()
+                pairs = (f"{index}:{value}" for index, value in zip(indices, values, strict=True))
+                file.write(f"{label}\t{' '.join(map(str, ids))}\t{' '.join(pairs)}\n")
+                elements += len(ids) + len(indices)
+        yield name, lines, int(labels.sum()), elements
+
+
+def _rows(folder: Path, lines: int) -> Iterator[Entry]:
+    """Arrays (lines, 1024) of float32; the reader gives row i the label i mod 10."""
+    random = np.random.default_rng(14)
+    for name in _names("npy"):
+        np.save(folder / name, random.random((lines, 1024), dtype=np.float32))
+        yield name, lines, sum(i % 10 for i in range(lines)), lines * 1024
+
+
+def _jpeg(folder: Path, lines: int) -> Iterator[Entry]:
+    """Smooth random pictures, one after another, each behind its label and its size."""
+    from PIL import Image
+
+    random = np.random.default_rng(15)
+    for name in _names("jpegs"):
+        labels = random.integers(0, 10, lines).tolist()
+        with (folder / name).open("wb") as file:
+            for label in labels:
+                coarse = Image.fromarray(random.integers(0, 256, (12, 12, 3), dtype=np.uint8))
+                encoded = io.BytesIO()
+                coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(encoded, "JPEG", quality=90)
+                file.write(HEADER.pack(label, encoded.tell()))
+                file.write(encoded.getvalue())
+        yield name, lines, sum(labels), lines * SIDE * SIDE * 3
+
+
+_MAKERS: dict[str, Callable[[Path, int], Iterator[Entry]]] = {
+    "mnist_text": _mnist_text,
+    "words": _words,
+    "ctr": _ctr,
+    "rows": _rows,
+    "jpeg": _jpeg,
+}

@@ -1,4 +1,4 @@
-"""The command line: ``pydp2 serve | check | peek | demo | completion``. Installed as ``pydp2_cli``.
+"""The command line: ``pydp2 serve | check | peek | bench | demo | cache | completion``. Installed as ``pydp2_cli``.
 
 One command a file, each a click object called ``command``; what they share is in ``options``, ``ending``, ``figures``
 and ``output``. Here stands what holds for all of them: the exit codes, and how an error is shown. Results and the
@@ -14,7 +14,7 @@ from bdb import BdbQuit
 from typing import Any, TextIO
 
 import click
-from pydp2_cli import check, completion, demo, ending, peek, serve
+from pydp2_cli import bench, cache, check, completion, demo, ending, peek, serve
 
 FAILED = 1  # data or user error; usage is click's: 2
 UNREACHABLE = 3
@@ -61,7 +61,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         import pydp2
 
-        click.echo(f"pydp2 {pydp2.__version__}")
+        click.echo(f"pydp2 {pydp2.__version__} (packing: {pydp2.packing()})")
         ctx.exit()
 
 
@@ -83,5 +83,5 @@ def main() -> None:
     """
 
 
-for _module in (serve, check, peek, demo, completion):
+for _module in (serve, check, peek, bench, demo, cache, completion):
     main.add_command(_module.command)

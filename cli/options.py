@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from pydp2.config import Config, Option
 
 _METAVARS = {"int": "NUMBER", "float": "SECONDS", "tuple[str, ...]": "NAME,NAME", "str": "TEXT"}
-_OF_NAME = {"bind": "ADDRESS", "quarantine": "FILE", "state_dir": "DIRECTORY", "error_budget": "NUMBER|SHARE"}
+_OF_NAME = {
+    "bind": "ADDRESS",
+    "quarantine": "FILE",
+    "state_dir": "DIRECTORY",
+    "cache_dir": "DIRECTORY",
+    "error_budget": "NUMBER|SHARE",
+}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,10 @@ if _sys.platform == "win32":  # before anything is imported that Windows does no
     )
 
 from pydp2 import errors as errors
+from pydp2.api.bench import bench as bench
 from pydp2.api.check import check as check
+from pydp2.api.kept import CacheEntry as CacheEntry
+from pydp2.api.kept import CacheFolder as CacheFolder
 from pydp2.api.peek import peek as peek
 from pydp2.api.replay import replay as replay
 from pydp2.api.service import Service as Service
@@ -51,6 +54,8 @@ from pydp2.inputs import (
     sparse_vector_sub_sequence,
 )
 from pydp2.inputs import Ragged as Ragged
+from pydp2.inputs import rows as rows
+from pydp2.inputs.drawing import packing as packing
 from pydp2.providers import CacheType, provider
 from pydp2.providers import Provider as Provider
 

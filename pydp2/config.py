@@ -72,6 +72,9 @@ class ServiceOptions(_Options):
     """What a service is told, beside its list, provider, ``args`` and ``is_train``. Frozen, valid once made."""
 
     workers: int | None = _option(or_none(whole(1)), "processes; default: the cores this process may use", None)
+    start: str = _option(
+        Choice(("auto", "spawn")), "spawn: each worker imports the provider for itself, never once for all", "auto"
+    )
     memory_limit: int | None = _option(
         or_none(number_of_bytes), "bytes for cache and read-ahead; default: a quarter of the memory", None
     )
@@ -92,6 +95,12 @@ class ServiceOptions(_Options):
     )  # fmt: skip
     state_dir: str | None = _option(
         or_none(folder_path), "directory from which the service goes on when it is started again; default: none", None
+    )
+    cache_dir: str | None = _option(
+        or_none(folder_path), "directory of the cache on disk; default: $XDG_CACHE_HOME/pydp2 or ~/.cache/pydp2", None
+    )
+    cache_size: int | None = _option(
+        or_none(number_of_bytes), "bytes that the cache on disk may take; default: half of what is free there", None
     )
     bind: str | None = _option(or_none(bind_address), "address; default: a private ipc socket", None)
     input_order: tuple[str, ...] | None = _option(

@@ -35,10 +35,11 @@ def _own_temporary_folder() -> Iterator[None]:
     folder = tempfile.mkdtemp(prefix="pt-", dir="/tmp")
     before, tempfile.tempdir = tempfile.tempdir, folder
     os.environ["TMPDIR"] = folder
+    os.environ["XDG_CACHE_HOME"] = folder
     os.environ[_MARK] = _RUN  # inherited by every process that a test starts, so leftovers can be told
     yield
     tempfile.tempdir = before
-    del os.environ["TMPDIR"], os.environ[_MARK]
+    del os.environ["TMPDIR"], os.environ["XDG_CACHE_HOME"], os.environ[_MARK]
     shutil.rmtree(folder)
 
 

@@ -22,6 +22,21 @@ from pydp2.errors import Error
 
 DEADLINE = 60  # seconds; what lasts longer hangs
 
+NUMBERS = """
+@provider(input_types=[integer_value(100000)], pool_size=200)
+def process(settings, filename):
+    for i in range(int(filename) * 29 % 97 + 20):
+        yield int(filename) * 1000 + i
+"""
+"""A provider over files that are numbers: each of another length, every sample another number."""
+NUMBERS_OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
+Numbered = tuple[int, list[int]]
+
+
+def numbered(batch: pydp2.Batch) -> Numbered:
+    """Its number, and its samples without what only pads."""
+    return batch.index, batch[0].tolist()[: len(batch) - batch.padding]
+
 
 @dataclass
 class Seen:
@@ -176,6 +191,12 @@ def processes(name: str) -> list[int]:
             if named and not is_dead(number) and mark in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(number)
     return sorted(found)
+
+
+def service(workers: int) -> list[int]:
+    """All processes of a service with ``workers`` workers, once nobody is being forked in it any more."""
+    assert eventually(lambda: len(processes("pydp2-worker")) == workers + 1)  # the one in reserve
+    return processes("pydp2-")
 
 
 def eventually(what: Callable[[], bool], seconds: float = 5.0) -> bool:

@@ -29,6 +29,7 @@ from pydp2.values import bind_address, number_of_bytes
 def test_defaults_are_as_documented() -> None:
     assert service_options() == ServiceOptions(
         workers=None,
+        start="auto",
         memory_limit=None,
         worker_memory=None,
         sample_timeout=None,
@@ -37,6 +38,8 @@ def test_defaults_are_as_documented() -> None:
         quarantine=None,
         on_changed="raise",
         state_dir=None,
+        cache_dir=None,
+        cache_size=None,
         bind=None,
         input_order=None,
     )
@@ -57,8 +60,8 @@ def test_defaults_are_as_documented() -> None:
 
 def test_the_tables_say_name_help_and_default() -> None:
     assert set(SERVICE_OPTIONS) == {
-        "workers", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
-        "on_changed", "state_dir", "bind", "input_order",
+        "workers", "start", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
+        "on_changed", "state_dir", "cache_dir", "cache_size", "bind", "input_order",
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",
@@ -244,7 +247,11 @@ def test_other_addresses_cannot_be_bound(address: str, message: str) -> None:
         (job_options, {"batchsize": 3}, "no option 'batchsize', did you mean 'batch_size'"),
         (job_options, {"worker": 3}, "no option 'worker', did you mean 'workers'"),
         (service_options, {"timeout": 3}, "no option 'timeout', did you mean 'sample_timeout'"),
-        (service_options, {"xyz": 3}, "no option 'xyz'; known here: bind, error_budget, input_order, memory_limit"),
+        (
+            service_options,
+            {"xyz": 3},
+            "no option 'xyz'; known here: bind, cache_dir, cache_size, error_budget, input_order, memory_limit",
+        ),
         (job_options, {}, "batch_size is needed"),
     ],
 )

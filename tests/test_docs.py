@@ -315,6 +315,7 @@ def test_every_public_function_is_in_the_readme() -> None:
         "connect",
         "check",
         "peek",
+        "bench",
         "replay",
         "provider",
         "Batch",

@@ -21,7 +21,7 @@ CODE = ("pydp2", "cli", "sample_data")
 INSTALLED_AS = {"pydp2_cli": "cli", "pydp2_samples": "sample_data"}
 LIBRARIES = {  # numpy is at home everywhere
     "zmq": {"transport"},
-    "msgpack": {"protocol", "server"},
+    "msgpack": {"cache", "protocol", "server"},
     "click": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"cli"},

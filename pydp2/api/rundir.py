@@ -22,6 +22,7 @@ from pydp2.errors import OptionError, ServiceUnreachable
 _LOCK = "lock"
 _LONG = 60.0  # seconds
 _LEAVING = 3.0  # seconds in which a service that is ending lets go of its directory
+_LINGERS = 0.5  # seconds in which what a server that was killed has left behind does so too
 _AGAIN = 0.02
 
 
@@ -48,6 +49,7 @@ class RunDir:
 
     def __init__(self, of: Path | None = None) -> None:
         sweep()
+        self._named = of is not None
         name = secrets.token_hex(4) if of is None else f"s{blake2b(os.fsencode(of), digest_size=6).hexdigest()}"
         young = base() / f".{secrets.token_hex(4)}"  # a sweep must not see it before its lock is held
         young.mkdir(mode=0o700)
@@ -78,7 +80,12 @@ class RunDir:
 
     def remove(self) -> None:
         """Remove the directory: the service has ended. One that was started in its place keeps what is its own."""
-        _remove_if_free(self.path)
+        if not self._named:  # nobody else ever has it, and what the server left may hold its lock a moment longer
+            shutil.rmtree(self.path, ignore_errors=True)
+            return
+        deadline = time.monotonic() + _LINGERS
+        while not _remove_if_free(self.path) and time.monotonic() < deadline:
+            time.sleep(_AGAIN)
 
 
 def take_state(path: Path) -> int:
@@ -160,24 +167,25 @@ def sweep() -> None:
         _remove_if_free(path)
 
 
-def _remove_if_free(path: Path) -> None:
+def _remove_if_free(path: Path) -> bool:
     """Remove the run directory ``path`` unless its service lives. Only who has its lock removes it, so one that was
-    made anew in its place stays."""
+    made anew in its place stays. False: its lock is not free."""
     try:
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         shutil.rmtree(path, ignore_errors=True)  # what is left of a removal that was broken off
-        return
+        return True
     except OSError:
-        return
+        return True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_at(lock, path / _LOCK):
             shutil.rmtree(path, ignore_errors=True)
     except OSError:
-        pass  # its service lives
+        return False
     finally:
         os.close(lock)
+    return True
 
 
 def above_standard(descriptor: int) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 from pydp2.api import machine
 from pydp2.api.rundir import RunDir, above_standard, is_open, take_path, take_state
 from pydp2.api.sources import Files, Source, settle
+from pydp2.cache.folder import default_folder
 from pydp2.client import Client, ask_stats
 from pydp2.config import (
     JOB_OPTIONS,
@@ -58,7 +59,7 @@ class Service:
 
     def connect(self, **options: Any) -> Client:
         """A client of this service; ``options`` are those of :func:`pydp2.connect`."""
-        _guard()
+        guard()
         timeout = options.pop("timeout", _PATIENCE)
         place = _place(options)
         client = self._client(job_options(**options), place, timeout, None)
@@ -131,8 +132,8 @@ def launch(
         is_train: what the hook is told; decides whether samples are shuffled where the provider does not say;
             default True.
         root: working directory of the workers, where the provider is looked up first; default: the present one.
-        options: ``workers, memory_limit, worker_memory, sample_timeout, on_error, error_budget, quarantine, on_changed,
-            state_dir, bind, input_order``.
+        options: ``workers, start, memory_limit, worker_memory, sample_timeout, on_error, error_budget, quarantine,
+            on_changed, state_dir, cache_dir, cache_size, bind, input_order``.
 
     Raises:
         OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
@@ -140,7 +141,7 @@ def launch(
         ServiceUnreachable: the address is taken.
         GuardError: called inside a worker, usually for lack of an ``if __name__ == "__main__"`` guard.
     """
-    _guard()
+    guard()
     chosen = service_options(**options)
     served = settle(files, provider, args, is_train, root)
     address = address_of(served.provider)
@@ -176,8 +177,9 @@ def launch(
             is_train=served.is_train,
             input_order=chosen.input_order or (),
             root=str(served.root),
-            path=tuple(_search_path()),
+            path=tuple(search_path()),
             workers=workers,
+            start=chosen.start,
             memory_limit=limit,
             memory=available,
             worker_memory=chosen.worker_memory,
@@ -190,6 +192,8 @@ def launch(
             worker_address=rundir.address("workers"),
             run_dir=str(rundir.path),
             state_dir=None if state_dir is None else str(state_dir),
+            cache_dir=str(Path(chosen.cache_dir or default_folder()).absolute()),
+            cache_size=chosen.cache_size,
         )
         service = _start(spec, served.files, rundir, locks)
     except BaseException:
@@ -226,7 +230,7 @@ def connect(
             the trainers that share the job.
         ServiceUnreachable: nobody answers. JobTaken: another trainer has this place.
     """
-    _guard()
+    guard()
     place = _place({"job": job, "rank": rank, "world_size": world_size})
     chosen = job_options(**options)
     if not isinstance(address, str) or not address.startswith(("ipc://", "tcp://")):
@@ -274,7 +278,8 @@ def _place(options: dict[str, Any]) -> dict[str, Any]:
     return {"job": job, "rank": rank, "world_size": world_size}
 
 
-def _guard() -> None:
+def guard() -> None:
+    """Raise GuardError in a worker, and in what it has started."""
     if IN_WORKER in os.environ:
         raise GuardError(
             "a worker process cannot start or read a service; the module of the provider does so when it is imported: "
@@ -282,7 +287,7 @@ def _guard() -> None:
         )
 
 
-def _search_path() -> list[str]:
+def search_path() -> list[str]:
     """Where this program finds its modules; its working directory stands for ''."""
     return [str(Path(entry).resolve()) if entry else str(Path.cwd()) for entry in sys.path]
 

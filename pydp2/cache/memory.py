@@ -38,6 +38,8 @@ class PassCache(Generic[S]):
         """A file did not fit; from then on nothing is added."""
         self._files: dict[int, tuple[list[S], list[Hole]]] = {}
         self._partial: dict[int, tuple[int, list[S], list[Hole]]] = {}
+        self.thrown: dict[int, tuple[list[S], list[Hole]]] = {}
+        """What was not whole when it was found to be full, for whoever wants to keep it elsewhere."""
 
     def __len__(self) -> int:
         return len(self._files)
@@ -62,14 +64,15 @@ class PassCache(Generic[S]):
         if samples is not None:
             size += int(samples.sizes[samples.lo : samples.hi].sum()) + _OVERHEAD * (samples.hi - samples.lo)
         held, parts, gaps = self._partial.setdefault(file, (0, [], []))
-        if self.bytes + size > self.limit:
-            self.full = True
-            self.bytes -= sum(size for size, _, _ in self._partial.values())
-            self._partial.clear()
-            return
         if samples is not None:
             parts.append(samples)
         gaps.extend((y, slot, reason) for y, slot, reason in holes)
+        if self.bytes + size > self.limit:
+            self.full = True
+            self.bytes -= sum(size for size, _, _ in self._partial.values())
+            self.thrown = {file: (parts, gaps) for file, (_, parts, gaps) in self._partial.items()}
+            self._partial.clear()
+            return
         self._partial[file] = (held + size, parts, gaps)
         self.bytes += size
 

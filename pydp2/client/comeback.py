@@ -34,6 +34,7 @@ def come_back(connection: Connection, attach: m.Attach, fits: Mapping[str, Any],
             f"the service at {connection.address} came back with another stream: {'; '.join(wrong)}; start it with "
             "what it was started with before"
         )
+    connection.borrow()
     _say(f"the service at {connection.address} is back after {time.monotonic() - began:.1f} s")
 
 

@@ -77,6 +77,10 @@ class Connection:
         self.away = False
         return answer
 
+    def borrow(self) -> None:
+        """Have batches come through shared memory from now on, where that can be."""
+        self._line.borrow()
+
     def stale(self) -> None:
         """The message that ended a pass belonged to one that was left before."""
         self._link.stale()

@@ -73,6 +73,7 @@ class Client:
         except Error:
             connection.close()
             raise
+        connection.borrow()
         self._connection = connection
         # At the latest when the program ends: what is left to the interpreter's last moments can hang there.
         self._end = weakref.finalize(self, _part, connection, on_close, self._pid)

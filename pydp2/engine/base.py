@@ -32,6 +32,14 @@ class Exited:
     status: int
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that a user should read once; ``kind`` names its sort where there may be many."""
+
+    text: str
+    kind: str
+
+
 class Page:
     """Shared memory for all seats; anonymous, so it is gone with the last process that has it."""
 
@@ -47,7 +55,27 @@ class Page:
         return self._view[seat * ROW : (seat + 1) * ROW]
 
 
-WorkerMain = Callable[[int, memoryview], None]
+WorkerMain = Callable[[int, memoryview, int], None]
+"""The life of a worker: its number, the row of its seat, and a descriptor that its output goes to, whatever becomes of
+1 and 2, which go there at first."""
+
+
+class Prepared(Protocol):
+    """What a process is when it can become workers."""
+
+    @property
+    def main(self) -> WorkerMain:
+        """What a worker does from here on."""
+        ...
+
+    @property
+    def usable(self) -> bool:
+        """False when getting ready failed: all that ``main`` does is tell why."""
+        ...
+
+
+Prepare = Callable[[int | None], Prepared]
+"""Gets a process ready to become this worker, or (None) any. It runs the user's code; it may not return."""
 
 
 class Engine(Protocol):
@@ -73,7 +101,7 @@ class Engine(Protocol):
         """The row of a seat."""
         ...
 
-    def events(self) -> list[Started | Exited]:
+    def events(self) -> list[Started | Exited | Note]:
         """What happened since the last call. Raises ``EngineLost`` when no worker can be had any more."""
         ...
 

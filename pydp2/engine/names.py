@@ -1,4 +1,4 @@
-"""What only C does for a process: its name in ``ps`` and ``top``, dying with its parent, lines of C code. (Linux.)"""
+"""What only C does for a process: its name in ``ps`` and ``top``, dying with its parent, orphans, output. (Linux.)"""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import sys
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
 _IOLBF = 1
 
 
-def _prctl(option: int, argument: object) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
+def _prctl(option: int, argument: object) -> bool:
+    """Whether the kernel did it."""
+    if sys.platform != "linux":
+        return False
+    done: int = ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
+    return done == 0
 
 
 def set_name(name: str) -> None:
@@ -31,6 +35,17 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent:
         os._exit(1)
+
+
+def adopt_orphans() -> bool:
+    """Have this process be the parent of what its descendants leave behind. Whether the kernel does that."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+
+
+def let_out_c() -> None:
+    """What C code has printed leaves this process."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).fflush(None)
 
 
 def line_buffer_c() -> None:

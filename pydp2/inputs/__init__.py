@@ -6,6 +6,7 @@ The public names of this part; users reach them as ``pydp2.<name>``.
 from pydp2.inputs.batch import Batch, Csr, Ragged
 from pydp2.inputs.columns import Columns, crc, frame_count, schema
 from pydp2.inputs.packer import Cut, Packer
+from pydp2.inputs.rows import Rows, rows
 from pydp2.inputs.spec import (
     DataType,
     Field,
@@ -48,6 +49,7 @@ __all__ = [
     "InputType",
     "Packer",
     "Ragged",
+    "Rows",
     "SequenceType",
     "Slots",
     "Wrapper",
@@ -63,6 +65,7 @@ __all__ = [
     "integer_value",
     "integer_value_sequence",
     "integer_value_sub_sequence",
+    "rows",
     "schema",
     "sparse_binary_vector",
     "sparse_binary_vector_sequence",

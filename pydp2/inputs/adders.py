@@ -241,11 +241,19 @@ class Adder:
             kept = sum(counts)
         self._leaf.runs.truncate(kept * self._leaf.width)
 
-    def hand_over(self) -> tuple[list[NDArray[np.int32]], list[NDArray[Any]]]:
-        """The counts and the runs of all values added since the last call."""
+    def hand_over(self) -> tuple[list[NDArray[np.int32]], list[NDArray[Any]], bool]:
+        """The counts and the runs of all values added since the last call; False: they are still to be judged."""
         counts = [np.frombuffer(c, np.int32) if c else np.empty(0, np.int32) for c in self._counts]
         self._counts = [array("i") for _ in counts]
-        return counts, self._leaf.runs.hand_over()
+        return counts, self._leaf.runs.hand_over(), False
+
+    def take_over(self, counts: list[NDArray[np.int32]], values: NDArray[Any]) -> None:
+        """Take values that another adder has packed: the counts of each level, and the elements as one run."""
+        for mine, theirs in zip(self._counts, counts, strict=True):
+            mine.frombytes(theirs.tobytes())
+        runs = self._leaf.runs
+        runs.switch(values.dtype)
+        runs.buf += values.tobytes()
 
     def _flat(self, value: Any) -> int:
         leaf = self._leaf

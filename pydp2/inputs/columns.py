@@ -174,7 +174,7 @@ class Columns:
 
     @staticmethod
     def from_frames(slots: Slots, rows: int, frames: Sequence[Any]) -> Columns:
-        """Columns over the buffers that :meth:`frames` gave on the other side, without a copy.
+        """Columns over the buffers that :meth:`frames` gave on the other side, without a copy (but of counts).
 
         Raises :class:`RemoteProtocolError` unless sizes, counts and totals agree with ``slots`` and ``rows``.
         """
@@ -189,6 +189,7 @@ class Columns:
             for i, field in enumerate(fields):
                 array = _array(field, entries, next(buffers), slots.label(slot))
                 if i < slots.depths[slot] and len(array):
+                    array = array.copy()  # others are found by it: it must stay as it was when it was checked
                     if int(array.min()) < 0:
                         raise RemoteProtocolError(f"{slots.label(slot)}: a negative count in {field.kind}")
                     entries = int(array.sum(dtype=np.int64))

@@ -21,7 +21,7 @@ class Declaration:
         pool_size, min_pool_size: weights, -1 for no bound.
         can_over_batch_size: whether a batch may exceed its size by its last sample.
         weighted: whether ``calc_batch_size`` gives the weights; otherwise each sample weighs 1.
-        cache: a CacheType as a number.
+        cache: a CacheType as a number: the sum of 1 for memory and 2 for the disk.
         check, check_fail_continue: strict types; dropping bad samples (never without ``check``).
     """
 
@@ -34,6 +34,16 @@ class Declaration:
     cache: int
     check: bool
     check_fail_continue: bool
+
+    @property
+    def kept_in_memory(self) -> bool:
+        """Whether passes are kept in memory."""
+        return bool(self.cache & 1)
+
+    @property
+    def kept_on_disk(self) -> bool:
+        """Whether they are kept on the disk."""
+        return bool(self.cache & 2)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain values by name; see :meth:`from_wire`."""

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pydp2.errors import BadSample
-from pydp2.inputs.adders import Adder
 from pydp2.inputs.columns import Columns, Ints
+from pydp2.inputs.drawing import Draws, Packs, Seat, adders, compiled, drawer
+from pydp2.inputs.rows import beyond
 from pydp2.inputs.spec import Slots
 from pydp2.inputs.verdicts import judge
 
@@ -30,14 +31,15 @@ class Packer:
     """Packs wrapped samples into columns.
 
     ``strict``: ints are refused where floats are declared ("write float(x)"), else they are converted. ``rows`` and
-    ``nbytes``: what was added since the last cut, bad rows included. See docs/semantics.md.
+    ``nbytes``: what was added since the last cut, bad rows included. ``fast``: in the compiled form (default: where it
+    was built). See docs/semantics.md.
     """
 
     __slots__ = ("_adders", "_bad", "_parts", "_slots", "_verified", "nbytes", "rows")
 
-    def __init__(self, slots: Slots, strict: bool) -> None:
+    def __init__(self, slots: Slots, strict: bool, fast: bool | None = None) -> None:
         self._slots = slots
-        self._adders = tuple(Adder(slots, i, strict) for i in range(len(slots)))
+        self._adders = adders(slots, strict, compiled() if fast is None else fast)
         self._reset()
 
     def _reset(self) -> None:
@@ -68,7 +70,7 @@ class Packer:
         self.nbytes += size
         return size
 
-    def _general(self, adder: Adder, value: object) -> int:
+    def _general(self, adder: Packs, value: object) -> int:
         pending = self.rows - self._verified
         adder.rollback(pending)
         try:
@@ -77,6 +79,16 @@ class Packer:
             for each in self._adders:
                 each.rollback(pending)
             raise
+
+    def drawer(self, single: bool, seat: Seat) -> Draws:
+        """What draws samples and may pack them here; :meth:`absorb` is told of these. ``single``: the only slot's value
+        is yielded bare."""
+        return drawer(self._adders, self._slots, single, seat)
+
+    def absorb(self, rows: int, nbytes: int) -> None:
+        """The drawer has packed ``rows`` samples, good in every way."""
+        self.rows += rows
+        self.nbytes += nbytes
 
     def verify(self) -> list[tuple[int, BadSample]]:
         """Judge the rows not judged yet; the bad ones among them by their position since the last cut."""
@@ -88,8 +100,37 @@ class Packer:
             made, wrong = judge(self._slots, slot, *adder.hand_over())
             arrays.append(made)
             bad = wrong | bad  # of several bad slots the first one is named
+        return self._settle(pending, arrays, bad)
+
+    def add_columns(self, laid: Columns) -> list[tuple[int, BadSample]] | None:
+        """Pack the samples of ``laid``, at least one, which :meth:`Rows.columns` gave, and judge them; the bad ones by
+        their position since the last cut. What lies in ``laid`` is copied.
+
+        None, and nothing is added, where they are to be added one by one, to be blamed for what is found first then.
+        """
+        self.verify()
+        arrays, bad = [], dict[int, BadSample]()
+        for slot, (given, depth) in enumerate(zip(laid.arrays, self._slots.depths, strict=True)):
+            counts, leaves = list(given[:depth]), given[depth:]
+            runs: list[Any] = []
+            if leaves[0].size:
+                runs = [dict(zip("iv", leaves, strict=True))] if len(leaves) > 1 else [leaves[0].reshape(-1)]
+            made, wrong = judge(self._slots, slot, counts, runs, False)
+            for i, (array, theirs) in enumerate(zip(made[depth:], leaves, strict=True), depth):
+                if np.may_share_memory(array, theirs):
+                    made[i] = array.copy()
+            arrays.append(made)
+            bad = wrong | bad
+        if bad and beyond(laid):
+            return None
+        self.rows += laid.rows
+        self.nbytes += sum(array.nbytes for made in arrays for array in made)
+        return self._settle(laid.rows, arrays, bad)
+
+    def _settle(self, rows: int, arrays: list[list[Any]], bad: dict[int, BadSample]) -> list[tuple[int, BadSample]]:
+        """Note the columns of the ``rows`` samples after those already judged, and which of them are bad."""
         found = [(self._verified + row, bad[row]) for row in sorted(bad)]
-        self._parts.append(Columns(self._slots, pending, arrays))
+        self._parts.append(Columns(self._slots, rows, arrays))
         self._bad += found
         self._verified = self.rows
         return found

@@ -311,6 +311,11 @@ class Slots:
         as many as its count array number ``min(i, depth) - 1`` sums to."""
         return tuple(sum(f.kind in _COUNTS for f in fields) for fields in self.fields)
 
+    @cached_property
+    def row_bytes(self) -> int:
+        """The column bytes of each sample, 0 where samples differ."""
+        return 0 if any(self.depths) else sum(fields[0].entry_bytes for fields in self.fields)
+
     def to_wire(self) -> list[Any]:
         """Plain lists of plain values; see :meth:`from_wire`."""
         types = [

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.inputs.columns import Array, Columns, Ints, spans
+from pydp2.inputs.columns import Array, Columns, Ints
+from pydp2.inputs.moving import Stretches, Where, close_up, gather, gathered
 from pydp2.inputs.spec import Field, Slots
 
 _FIRST_ROWS = 256  # or fewer, where they are large
 _SLACK = 1 << 20  # bytes of garbage or spare room per arena that are not worth a sweep
-_SWEEP = 1 << 16  # entries that a sweep moves at a time
 
 
 def _grown(array: Array, entries: int) -> Array:
@@ -70,9 +70,9 @@ class _Arena:
         self.used += count
         self.live += count
 
-    def take(self, rows: Ints) -> list[Array]:
-        where = spans(self.starts[rows], self.counts[rows])
-        return [a.take(where, axis=0) for a in self.arrays]
+    def sources(self, rows: Ints) -> list[tuple[Array, Where]]:
+        which = Stretches(self.starts[rows], self.counts[rows])
+        return [(a, which) for a in self.arrays]
 
     def release(self, rows: Ints, live: Array) -> None:
         self.live -= int(self.counts[rows].sum())
@@ -90,21 +90,14 @@ class _Arena:
         rows = np.flatnonzero(live)
         rows = rows[self.counts[rows] > 0]
         rows = rows[np.argsort(self.starts[rows])]
-        starts, counts = self.starts[rows], self.counts[rows]
-        ends = np.cumsum(counts)
-        targets = ends - counts
-        # In place this is safe in rising order: no row moves up, so what is overwritten was moved before.
-        cuts = np.searchsorted(ends, np.arange(_SWEEP, self.live + _SWEEP, _SWEEP)).tolist()
+        which = Stretches(self.starts[rows], self.counts[rows])
         for i, old in enumerate(self.arrays):
-            new = old if capacity == len(old) else np.empty((capacity, *old.shape[1:]), old.dtype)
-            lo = 0
-            for cut in cuts:
-                hi = min(cut + 1, len(rows))
-                if hi > lo:
-                    new[targets[lo] : ends[hi - 1]] = old.take(spans(starts[lo:hi], counts[lo:hi]), axis=0)
-                lo = max(lo, hi)
-            self.arrays[i] = new
-        self.starts[rows] = targets
+            if capacity == len(old):
+                close_up(old, which)
+                continue
+            self.arrays[i] = np.empty((capacity, *old.shape[1:]), old.dtype)
+            gather(old, which, self.arrays[i][: self.live])
+        self.starts[rows] = np.cumsum(which.counts) - which.counts
         self.used = self.live
 
 
@@ -171,13 +164,22 @@ class ColumnStore:
     def take(self, rows: Any) -> Columns:
         """The rows with the ids ``rows``, in that order, as columns over fresh, writable arrays."""
         ids = np.asarray(rows, np.int64)
-        arrays = []
+        taken = iter([gathered(array, which) for array, which in self.sources(ids)])
+        return Columns(self._slots, len(ids), [[next(taken) for _ in fields] for fields in self._slots.fields])
+
+    def sources(self, ids: Ints) -> list[tuple[Array, Where]]:
+        """For each array of the columns of ``ids``, in the order of :meth:`Columns.frames`, where its entries lie: an
+        array and what to gather of it. Valid until rows are appended or released."""
+        result: list[tuple[Array, Where]] = []
         for fixed, arenas in zip(self._fixed, self._arenas, strict=True):
-            taken = [fixed.take(ids, axis=0)]
+            result.append((fixed, ids))
             for arena in arenas:
-                taken += arena.take(ids)
-            arrays.append(taken)
-        return Columns(self._slots, len(ids), arrays)
+                result += arena.sources(ids)
+        return result
+
+    def lengths(self, ids: Ints, slot: int) -> Ints:
+        """How many time steps each of the rows ``ids`` has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
+        return self._arenas[slot][self._slots.types[slot].seq_type - 1].counts[ids]
 
     def release(self, rows: Any) -> None:
         """Give the rows back; their ids are used again. Raises KeyError for an id that is not live, or given twice."""

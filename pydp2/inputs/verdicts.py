@@ -23,9 +23,15 @@ Found = Iterator[tuple[int, BadSample]]
 
 
 def judge(
-    slots: Slots, slot: int, counts: list[NDArray[np.int32]], runs: list[NDArray[Any]]
+    slots: Slots, slot: int, counts: list[NDArray[np.int32]], runs: list[NDArray[Any]], good: bool
 ) -> tuple[list[Array], dict[int, BadSample]]:
-    """The arrays of the slot in schema order, and by row what is wrong with it (the first thing found)."""
+    """The arrays of the slot in schema order, and by row what is wrong with it (the first thing found).
+
+    ``good``: nothing is, and the runs are the arrays.
+    """
+    if good:
+        fields = slots.fields[slot][len(counts) :]
+        return [*counts, *(run.reshape(-1, *field.shape) for run, field in zip(runs, fields, strict=True))], {}
     judged = _Judge(slots, slot, counts)
     return [*counts, *judged.leaves(runs)], judged.bad
 

@@ -19,7 +19,7 @@ from pydp2.inputs.names import encode
 from pydp2.order.plan import Buckets, Plan
 from pydp2.order.pool import Pool, Rows, Store
 from pydp2.order.saved import Saved
-from pydp2.order.source import Run, Source
+from pydp2.order.source import Block, Run, Source
 from pydp2.order.stream import Blocked, Failed, Stream
 from pydp2.order.words import Words, permutation
 
@@ -89,11 +89,15 @@ class BucketPool(Pool):
     def add(self, file: int, run: Run) -> None:
         """Put the samples of ``run`` at the ends of their lots."""
         rows = self._enter(file, run)
-        self._length[rows] = self._lengths(run)
         self._count += len(rows)
         if not self._uniform:
             self._heaviest = max(self._heaviest, int(self._weight[rows].max()))
         self._deal(rows)
+
+    def _keep(self, file: int, run: Run, block: Block) -> Rows:
+        rows = super()._keep(file, run, block)
+        self._length[rows] = run.columns.lengths(self._buckets.slot)[block.first : block.until]
+        return rows
 
     def _deal(self, rows: Rows) -> None:
         """Put ``rows`` into their lots, in this order."""
@@ -107,11 +111,10 @@ class BucketPool(Pool):
 
     def numbers(self, run: Run) -> npt.NDArray[np.int64]:
         """The buckets of the samples of ``run``, by number."""
-        return self._number(self._lengths(run))
-
-    def _lengths(self, run: Run) -> npt.NDArray[np.int64]:
-        lengths: npt.NDArray[np.int64] = run.columns.lengths(self._buckets.slot)
-        return lengths[run.lo : run.hi]
+        block = run.together()
+        if block.rows is not None:
+            return self._number(self._length[block.rows[run.lo - block.first : run.hi - block.first]])
+        return self._number(run.columns.lengths(self._buckets.slot)[run.lo : run.hi])
 
     def _number(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.searchsorted(np.array(self.bounds or (), np.int64), lengths)

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.inputs.names import encode
+from pydp2.order.picking import pick
 from pydp2.order.plan import Plan
-from pydp2.order.source import Run
+from pydp2.order.source import Block, Run
 from pydp2.order.words import Words, below, permutation
 
 Rows = npt.NDArray[np.int64]
@@ -32,7 +33,10 @@ _ROW_TABLES = ("_file", "_ordinal", "_weight", "_size")
 
 
 class Pool:
-    """Samples by row id, with the picking rules. ``rows`` is in pool order, which is part of the order of a pass."""
+    """Samples by row id, with the picking rules. ``rows`` is in pool order, which is part of the order of a pass.
+
+    With the first of some samples that lie together all of them go into the store; they are in the pool one by one.
+    """
 
     _tables: tuple[str, ...] = _ROW_TABLES
     bounds: tuple[int, ...] | None = None
@@ -73,24 +77,30 @@ class Pool:
         self.rows.frombytes(self._enter(file, run).tobytes())
 
     def _enter(self, file: int, run: Run) -> Rows:
-        """Store the samples of ``run`` and note what is to be known of them; their rows."""
-        lo, hi = run.lo, run.hi
+        """The rows of the samples of ``run``, which the pool has from now on."""
+        block = run.together()
+        if block.rows is None:
+            block.rows = self._keep(file, run, block)
+        rows = block.rows[run.lo - block.first : run.hi - block.first]
+        self.bytes += block.nbytes(run.lo, run.hi)
+        self.weight += run.hi - run.lo if run.weights is None else int(run.weights[run.lo : run.hi].sum())
+        return rows
+
+    def _keep(self, file: int, run: Run, block: Block) -> Rows:
+        """Store the samples of ``run`` and all that lie together with them, and note what is to be known of each."""
+        lo, hi = block.first, block.until
         rows = self._store.append(run.columns.slice(lo, hi))
         top = int(rows.max()) + 1
         if top > len(self._file):
             self._grow(top)
         self._file[rows] = file
         self._ordinal[rows] = run.ordinals[lo:hi]
-        sizes = run.sizes[lo:hi]
-        self._size[rows] = sizes
-        self.bytes += int(sizes.sum())
+        self._size[rows] = run.sizes[lo:hi]
         if run.weights is None:
             self._weight[rows] = 1
-            self.weight += hi - lo
         else:
             weights = run.weights[lo:hi]
             self._weight[rows] = weights
-            self.weight += int(weights.sum())
             self._uniform = self._uniform and bool((weights == 1).all())
         return rows
 
@@ -118,25 +128,16 @@ class Pool:
             rows = self._pick_uniform(n)
         else:
             rows = self._pick(n)
-        weight = int(self._weight[rows].sum())
+        weight = len(rows) if self._uniform else int(self._weight[rows].sum())
         self.weight -= weight
         self.bytes -= int(self._size[rows].sum())
         self._picked += len(rows)
         return rows, weight
 
     def _pick_uniform(self, n: int) -> Rows:
-        pool = self.rows
-        size = len(pool)
-        count = min(self._plan.batch_size, size)
-        words = Words(self._plan.seed, self._plan.pass_id, "pick", n).take(count)
-        bounds = np.arange(size, size - count, -1).astype(np.uint64)
-        last = size - 1
-        for j in below(words, bounds).tolist():  # what is picked goes behind what stays, the first one last
-            pool[last], pool[j] = pool[j], pool[last]
-            last -= 1
-        picked = np.array(pool[size - count :], np.int64)[::-1].copy()
-        del pool[size - count :]
-        return picked
+        plan = self._plan
+        count = min(plan.batch_size, len(self.rows))
+        return pick(self.rows, Words(plan.seed, plan.pass_id, "pick", n).take(count))
 
     def _pick(self, n: int) -> Rows:
         plan, pool, weights = self._plan, self.rows, self._weight
@@ -239,7 +240,10 @@ class Pool:
         self.rows = array("q")
 
     def _by_name(self, rows: Rows) -> Rows:
-        return rows[np.lexsort((self._ordinal[rows], self._file[rows]))]
+        files, ordinals = self._file[rows], self._ordinal[rows]
+        if int(files.max(initial=0)) < 1 << 23 and int(ordinals.max(initial=0)) < 1 << 40:
+            return rows[np.argsort((files << 40) | ordinals)]  # several times as fast as the two keys
+        return rows[np.lexsort((ordinals, files))]
 
 
 def tail_order(plan: Plan, count: int) -> Rows:

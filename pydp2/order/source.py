@@ -41,7 +41,8 @@ class Run:
     """Consecutive accepted samples ``lo`` to ``hi`` of a chunk that are there to be taken.
 
     ``ordinals``, ``sizes`` (bytes) and ``weights`` (None: all 1) are int64, one entry per row of the chunk;
-    ``columns`` is whatever the pool's store takes rows from.
+    ``columns`` is whatever the pool's store takes rows from. Turns are short, so what costs the same for few samples
+    as for many is done once for all that lie together: ``block`` remembers it.
     """
 
     columns: Any
@@ -50,6 +51,44 @@ class Run:
     ordinals: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
     weights: npt.NDArray[np.int64] | None
+    block: Block | None = None
+
+    def look(self) -> Run:
+        """The same samples for somebody who shortens the run to what is taken of it."""
+        block = self.together()
+        if block.rows is not None:
+            self.columns = None  # the pool has them
+        return Run(self.columns, self.lo, self.hi, self.ordinals, self.sizes, self.weights, block)
+
+    def together(self) -> Block:
+        """What is known of the samples that lie together with these."""
+        if self.block is None:
+            self.block = Block(self)
+        return self.block
+
+    def nbytes(self, count: int) -> int:
+        """The bytes of the first ``count`` samples."""
+        return self.together().nbytes(self.lo, self.lo + count)
+
+
+class Block:
+    """What is known of samples that lie together, rows ``first`` to ``until`` of their chunk.
+
+    ``largest``: the bytes of the largest; ``rows``: under which ids the pool's store has them, once it does.
+    """
+
+    __slots__ = ("_sums", "first", "largest", "rows", "until")
+
+    def __init__(self, run: Run) -> None:
+        self.first, self.until = run.lo, run.hi
+        sizes = run.sizes[run.lo : run.hi]
+        self.largest = int(sizes.max(initial=0))
+        self._sums = [0, *np.cumsum(sizes).tolist()]
+        self.rows: npt.NDArray[np.int64] | None = None
+
+    def nbytes(self, lo: int, hi: int) -> int:
+        """The bytes of rows ``lo`` to ``hi`` of the chunk."""
+        return int(self._sums[hi - self.first] - self._sums[lo - self.first])
 
 
 class Source(Protocol):

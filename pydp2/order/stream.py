@@ -208,9 +208,9 @@ class Stream:
             weights = run.weights[run.lo : run.hi]
             before = np.cumsum(weights) - weights + pool.weight
             count = int(np.searchsorted(before, level)) if level < UNBOUNDED else count
-        sizes = run.sizes[run.lo : run.lo + count]
-        if pool.bytes + int(sizes.sum()) < plan.pool_bytes:
+        if pool.bytes + run.nbytes(count) < plan.pool_bytes:
             return count
+        sizes = run.sizes[run.lo : run.lo + count]
         full = np.cumsum(sizes) - sizes + pool.bytes >= plan.pool_bytes
         if weights is None:
             heavy = np.arange(pool.weight, pool.weight + count) >= plan.batch_size
@@ -222,6 +222,8 @@ class Stream:
     def _too_large(self, run: Run) -> Error | None:
         """An error for the first sample of ``run`` that no batch or no pool can hold, if it is the next one."""
         plan = self.plan
+        if run.together().largest <= plan.pool_bytes and (run.weights is None or plan.can_over_batch_size):
+            return None
         refused = run.sizes[run.lo : run.hi] > plan.pool_bytes
         if run.weights is not None and not plan.can_over_batch_size:
             refused = refused | (run.weights[run.lo : run.hi] > plan.batch_size)

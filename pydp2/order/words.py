@@ -7,15 +7,24 @@ used: their streams may change between versions of numpy, raw Philox words may n
 
 from __future__ import annotations
 
+import struct
 from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 from numpy.random import Philox
 
+from pydp2.inputs.drawing import compiled
+
+if compiled():
+    from pydp2.order import _words
+else:
+    _words = None  # type: ignore[assignment]
+
 ORDER_VERSION = 1
 """Raised whenever a rule of the order changes: two versions give different orders for the same seed."""
 
+_KEY = struct.Struct("<QQ")
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
@@ -23,15 +32,24 @@ _HALF = np.uint64(32)
 class Words:
     """The words for one purpose, drawn front to back: ``Words(seed, pass_id, "pick", n).take(128)``."""
 
-    __slots__ = ("_bits",)
+    __slots__ = ("_bits", "_key", "_taken")
 
     def __init__(self, seed: int, pass_id: int, purpose: str, n: int | None = None) -> None:
         name = f"{ORDER_VERSION}|{seed}|{pass_id}|{purpose}" + ("" if n is None else f"|{n}")
-        key = int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "little")
-        self._bits = Philox(key=key)
+        self._key = blake2b(name.encode(), digest_size=16).digest()
+        self._taken = 0
+        self._bits: Philox | None = None
 
     def take(self, count: int) -> npt.NDArray[np.uint64]:
         """The next ``count`` words, uint64 (count,)."""
+        if _words is not None:
+            low, high = _KEY.unpack(self._key)
+            words = np.empty(count, np.uint64)
+            _words.philox(low, high, self._taken, words)
+            self._taken += count
+            return words
+        if self._bits is None:
+            self._bits = Philox(key=int.from_bytes(self._key, "little"))
         return np.asarray(self._bits.random_raw(count), dtype=np.uint64)
 
 

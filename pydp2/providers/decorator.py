@@ -181,7 +181,9 @@ def provider(
         can_over_batch_size: whether a batch may exceed its size by its last sample.
         calc_batch_size: ``calc_batch_size(sample)`` gives the weight of a sample, a whole number from 0; the sample is
             always the list of its slot values, also of a single one. Without it a sample weighs 1.
-        cache: ``CacheType.CACHE_PASS_IN_MEM`` keeps the samples of the first pass for the later ones.
+        cache: ``CacheType.CACHE_PASS_IN_MEM`` keeps the samples of the first pass for the later ones,
+            ``CACHE_PASS_ON_DISK`` for later runs too, ``CACHE_PASS_IN_MEM_THEN_DISK`` puts on the disk what memory
+            has no room for. See docs/caching.md.
         check: strict types (no plain int in a dense slot).
         check_fail_continue: with ``check``, drop and count a bad sample instead of raising.
         init_hook: ``init_hook(settings, file_list=…, is_train=…, input_order=…, **args)``, called once per process

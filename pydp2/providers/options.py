@@ -26,10 +26,13 @@ _ON, _OFF = ("t", "true", "on"), ("f", "false", "off")
 
 
 class CacheType(IntEnum):
-    """What is kept between passes."""
+    """What is kept between passes. ``CACHE_PASS_ON_DISK`` keeps it for later runs too; both together, as in
+    ``CACHE_PASS_IN_MEM | CACHE_PASS_ON_DISK``, put on the disk what memory has no room for."""
 
     NO_CACHE = 0
     CACHE_PASS_IN_MEM = 1
+    CACHE_PASS_ON_DISK = 2
+    CACHE_PASS_IN_MEM_THEN_DISK = 3
 
 
 @dataclass(frozen=True, kw_only=True)

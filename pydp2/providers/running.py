@@ -25,6 +25,7 @@ from pydp2.errors import (
     provider_error,
 )
 from pydp2.inputs.declaration import Declaration
+from pydp2.inputs.rows import Rows
 from pydp2.inputs.spec import Slots
 from pydp2.inputs.wrap import Wrapper
 from pydp2.providers.options import (
@@ -45,22 +46,31 @@ _FRAMEWORK = ("file_list", "is_train", "input_order")
 
 
 class OpenFile(Iterator[Any]):
-    """One run of ``process`` over one file. ``next`` gives what it yields, raw; its exceptions pass untouched.
+    """One run of ``process`` over one file. ``next`` gives the next sample, raw, also of :func:`pydp2.rows` one by one;
+    what ``process`` raises passes untouched.
 
     Attributes:
         context: what settings show while it runs. A loop that draws many samples in a row from one file may call
             :meth:`Running.activate` with it once and then draw from ``iterator`` directly.
-        iterator: the generator itself.
+        iterator: the generator itself, which gives :class:`Rows` as they are.
     """
 
-    __slots__ = ("_settings", "context", "iterator")
+    __slots__ = ("_rows", "_settings", "_single", "context", "iterator")
 
-    def __init__(self, settings: Settings, context: Context, iterator: Iterator[Any]) -> None:
+    def __init__(self, settings: Settings, context: Context, iterator: Iterator[Any], single: bool) -> None:
         self._settings, self.context, self.iterator = settings, context, iterator
+        self._single = single
+        self._rows: Iterator[Any] = iter(())
 
     def __next__(self) -> Any:
         self._settings._context = self.context
-        return next(self.iterator)
+        while True:
+            for sample in self._rows:
+                return sample
+            drawn = next(self.iterator)
+            if type(drawn) is not Rows:
+                return drawn
+            self._rows = drawn.samples(self._single)
 
     def close(self) -> None:
         """Close the generator: its ``finally`` blocks run, and what they raise passes."""
@@ -78,6 +88,7 @@ class Running:
         declaration: what it declares.
         wrap: ``wrap(sample)`` is the list of slot values of one yielded sample; raises BadSample, or ProviderError
             (TypeError) for a dict where types are a list.
+        single: whether there is one slot, whose value is yielded bare.
     """
 
     def __init__(
@@ -85,7 +96,8 @@ class Running:
     ) -> None:
         self.settings = settings
         self.declaration = declaration
-        self.wrap = Wrapper(declaration.slots, single=len(declaration.slots) == 1).wrap
+        self.single = len(declaration.slots) == 1
+        self.wrap = Wrapper(declaration.slots, self.single).wrap
         self._weigher = weigher
 
     def weight(self, values: list[Any]) -> int:
@@ -123,7 +135,7 @@ class Running:
         if inspect.isgeneratorfunction(generator):
             with contextlib.suppress(TypeError):  # it takes other arguments: then the first next() is to say so
                 iterator = generator(settings, filename)
-        return OpenFile(settings, context, iterator or _late(generator, settings, filename))
+        return OpenFile(settings, context, iterator or _late(generator, settings, filename), self.single)
 
     def activate(self, context: Context) -> None:
         """Let the settings show ``context`` until another generator runs."""

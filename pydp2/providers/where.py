@@ -19,7 +19,8 @@ from pydp2.errors import (
     provider_error,
 )
 
-_OURS = (str(Path(__file__).resolve().parents[1]) + "/", importlib.__file__, "<frozen importlib")
+_COMPILED = "pydp2/inputs/_compiled.pyx"  # what frames of compiled code call their file, wherever it is installed
+_OURS = (str(Path(__file__).resolve().parents[1]) + "/", _COMPILED, importlib.__file__, "<frozen importlib")
 
 E = TypeVar("E", bound=RemoteError)
 

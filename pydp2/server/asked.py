@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any
 
+from pydp2.cache.entry import VERSION
+from pydp2.cache.terms import Origin, key_of
 from pydp2.config import JobOptions, job_options
 from pydp2.errors import OptionError, StateMismatch
 from pydp2.files import FileList
@@ -100,6 +103,18 @@ def fits(plan: JobPlan, declaration: Declaration, spec: ServiceSpec, files: File
         "slots": blake2b(repr(declared["slots"]).encode(), digest_size=8).hexdigest(),
         **fits_buckets(plan.buckets, declaration.slots),
     }
+
+
+def origin_of(declaration: Declaration, spec: ServiceSpec, files: FileList, source: str) -> Origin:
+    """What the cache on disk has to tell apart: all that decides what a provider yields for a file. Not the job's
+    options, and not the levels of the pool: those say what becomes of samples later."""
+    declared = declaration.to_wire()
+    told = {name: declared[name] for name in ("slots", "check", "check_fail_continue", "weighted")}
+    key = key_of(
+        VERSION, source, spec.provider, blake2b(spec.args, digest_size=16).digest(), spec.is_train,
+        list(spec.input_order), spec.root, told, sys.byteorder,
+    )  # fmt: skip
+    return Origin(key, spec.provider, files, spec.root, declaration.slots, declaration.weighted)
 
 
 def facts_of(told: Iterable[list[Any]], files: int) -> Mapping[int, tuple[int, str]]:

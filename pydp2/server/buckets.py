@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from pydp2.config import JobOptions
 from pydp2.errors import OptionError, OptionTypeError, StateMismatch
-from pydp2.inputs import Columns
 from pydp2.inputs.spec import Slots
 from pydp2.order import Buckets
 from pydp2.values import bucket_bounds
@@ -90,9 +92,8 @@ class Padding:
         self.steps = 0
         self.padded = 0
 
-    def add(self, columns: Columns, slot: int) -> None:
-        """A batch was delivered."""
-        lengths = columns.lengths(slot)
+    def add(self, lengths: npt.NDArray[np.int64]) -> None:
+        """A batch was delivered, with sequences of these ``lengths``."""
         self.steps += int(lengths.sum())
         self.padded += len(lengths) * int(lengths.max(initial=0))
 

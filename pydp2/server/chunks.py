@@ -15,18 +15,24 @@ from pydp2.order import Run
 from pydp2.order.saved import Recall
 from pydp2.protocol.messages import Chunk
 from pydp2.protocol.ranges import MAX_WEIGHT, Part
-from pydp2.transport import buffers
+from pydp2.transport import buffers, views
 
 Recalled = Callable[[Part], Recall | None]
 """What was asked for of a file that is read again in part; None for late output of an attempt given up."""
 
 
 def ranges(
-    chunk: Chunk, body: Sequence[memoryview], declaration: Declaration, recalled: Recalled = lambda _: None
+    chunk: Chunk,
+    body: Sequence[memoryview],
+    declaration: Declaration,
+    recalled: Recalled = lambda _: None,
+    *,
+    keep: bool = True,
 ) -> Iterator[tuple[Part, Run | None]]:
     """Each part of ``chunk`` with its samples. Everything is checked before the first is given.
 
-    Raises RemoteProtocolError when counts, frames and slots do not agree.
+    ``keep``: they may stay for long, so they get memory of their own; else they may lie in memory that is shared with
+    the worker. Raises RemoteProtocolError when counts, frames and slots do not agree.
     """
     parts = [Part.from_wire(wire) for wire in chunk.parts]
     rows = chunk.rows
@@ -37,7 +43,7 @@ def ranges(
             raise RemoteProtocolError("Chunk: frames without rows")
         return iter([(part, None) for part in parts])
     slots = declaration.slots
-    arrays = buffers(body)
+    arrays = buffers(body) if keep else views(body)
     frames = frame_count(slots)
     if len(arrays) != frames + declaration.weighted:
         raise RemoteProtocolError(f"Chunk: expected {frames + declaration.weighted} frames, got {len(arrays)}")

@@ -95,7 +95,9 @@ class Coordinator:
         out: list[Action] = []
         if not worker.ready:
             self._start_deaths += 1
-            if self._start_deaths >= _START_DEATHS or self.declaration is None:
+            # whoever kills workers at random meets some that are starting: that is not the provider's doing
+            most = _START_DEATHS if event.of_itself else _VAIN_DEATHS
+            if self._start_deaths >= most or self.declaration is None:
                 return [
                     Fatal(
                         ProviderError(

@@ -98,8 +98,8 @@ class Desk:
         if end.dropped:
             what = "bad sample was" if end.dropped == 1 else "bad samples were"
             self._log(f"pass {self.job.pass_id}: {end.dropped} {what} dropped", "")
-        cache = None if self._cache is None else self._cache.cache
-        if cache is not None and cache.full:
+        cache = None if self._cache is None or self._cache.disk is not None else self._cache.cache
+        if cache is not None and cache.full:  # with a disk beside it the rest goes there
             self._log(
                 f"the cache is full at {cache.limit} bytes: the files that did not fit are read "
                 "again in every pass; raise memory_limit to keep all",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from pydp2.cache import PassCache
+from pydp2.cache import DiskCache, PassCache
 from pydp2.config import JobOptions
 from pydp2.errors import Error, JobTaken, ProtocolError, RemoteProtocolError, Rewound, to_wire
 from pydp2.files import FileList
@@ -16,7 +17,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.facts import split
 from pydp2.protocol.moves import Link, Role, State, client_link
 from pydp2.server.actions import Action, Log
-from pydp2.server.asked import asked, facts_of, has_room, numbers_of, same
+from pydp2.server.asked import asked, facts_of, has_room, numbers_of, origin_of, same
 from pydp2.server.claims import Claims
 from pydp2.server.coordinator import Coordinator
 from pydp2.server.desk import Desk, together
@@ -67,6 +68,8 @@ class Front:
         self._declaration: Declaration | None = None
         self._source = ""
         self._cache: Claims | None = None
+        self.disk: DiskCache | None = None
+        """The cache on disk, where the provider asks for one."""
         self._budget = min(_READ_AHEAD, spec.memory_limit // 2)
         self._desks: dict[str, Desk] = {}  # by name of the job
         self._at: dict[bytes, Desk] = {}  # who is attached to which
@@ -81,7 +84,7 @@ class Front:
         self._declaration = declaration
         self._source = source
         if declaration.cache:
-            self._cache = Claims(PassCache(self._spec.memory_limit - self._budget))
+            self._cache = self._caches(declaration)
         if self._keeper.durable:
             self._keeper.bring_back(
                 len(self._files), lambda kept: self._open(kept.name, kept.world, kept.options), time.monotonic()
@@ -90,6 +93,28 @@ class Front:
         for peer, attach in pending:
             if peer in self._links:  # it may have left meanwhile
                 self._attach(peer, attach, time.monotonic())
+
+    def _caches(self, declaration: Declaration) -> Claims:
+        spec = self._spec
+        if declaration.kept_on_disk and self._source:
+            origin = origin_of(declaration, spec, self._files, self._source)
+            self.disk = DiskCache(Path(spec.cache_dir), origin, spec.cache_size)
+        elif declaration.kept_on_disk:
+            self._log(
+                "nothing is kept on disk: the provider is not in a file, so nobody could tell when it changes", ""
+            )
+        return Claims(PassCache(spec.memory_limit - self._budget) if declaration.kept_in_memory else None, self.disk)
+
+    def disk_answered(self) -> None:
+        """The cache on disk has found or done something."""
+        if self._cache is not None:
+            for said in self._cache.answered():
+                self._log(said.text, said.kind)
+
+    @property
+    def caching(self) -> bool:
+        """Whether what comes from workers now is kept in memory for later passes."""
+        return self._cache is not None and self._cache.cache is not None and not self._cache.cache.full
 
     # -- what clients say ------------------------------------------------------------------------------------------
     def receive(self, now: float) -> bool:
@@ -108,8 +133,8 @@ class Front:
             self._deliver(now)
         return True
 
-    def _message(self, peer: bytes, frames: Sequence[memoryview], now: float) -> None:
-        message, body = m.decode(frames)
+    def _message(self, peer: bytes, frames: list[memoryview], now: float) -> None:
+        message, body = m.decode(self._hub.open(peer, frames))
         link = self._links.get(peer)
         if peer in self._vanished:
             if isinstance(message, m.Detach):
@@ -318,6 +343,7 @@ class Front:
     def _forget(self, peer: bytes) -> None:
         self._links.pop(peer, None)
         self._at.pop(peer, None)
+        self._hub.drop(peer)
 
     def close(self, reason: str, error: Error | None, *, asked: bool) -> None:
         """Tell everybody that the service ends: ``error`` is what it could not survive. Unless its program ``asked``
@@ -332,5 +358,7 @@ class Front:
         now = time.monotonic()
         jobs = {name: desk.figures(now) for name, desk in self._desks.items()}
         cache = None if self._cache is None else self._cache.cache
-        kept = {} if cache is None else {"files": len(cache), "bytes": cache.bytes}
+        kept: dict[str, Any] = {} if cache is None else {"files": len(cache), "bytes": cache.bytes}
+        if self.disk is not None:
+            kept |= {"disk": self.disk.figures()}
         return together([*jobs.values()], self._budget) | {"jobs": jobs, "cache": kept} | self.server_stats()

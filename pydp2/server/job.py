@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pydp2.errors import Error, NotRepeatable
-from pydp2.inputs import Columns
 from pydp2.inputs.declaration import Declaration
+from pydp2.inputs.picked import Picked
 from pydp2.inputs.store import ColumnStore
 from pydp2.order import Blocked, Buckets, Cut, Done, Failed, Plan, Stream, file_order, stream_of
 from pydp2.order.files import turn_length
@@ -39,7 +39,7 @@ class Ready:
     """A batch that was cut."""
 
     cut: Cut
-    columns: Columns
+    picked: Picked
     bucket: dict[str, Any]
 
 
@@ -143,7 +143,7 @@ class Job:
         job, provider = self.plan, self.declaration
         self.pass_id = pass_id
         self.samples = self.batches = 0
-        cached = self._cache is not None
+        cached = provider.kept_in_memory
         plan = Plan(
             seed=job.seed,
             pass_id=pass_id,
@@ -265,7 +265,7 @@ class Job:
             first, last = self._cut[0], self._cut[-1].cut
             rows = first.cut.rows
             self._cut += [
-                Ready(Cut(last.index + 1 + i, rows, 0, 0, len(rows), last.gone), first.columns, first.bucket)
+                Ready(Cut(last.index + 1 + i, rows, 0, 0, len(rows), last.gone), first.picked, first.bucket)
                 for i in range(missing)
             ]
         return replace(over, batches=over.batches + missing)
@@ -285,11 +285,10 @@ class Job:
                 self.reading.want(file)
                 return None
             case Cut():
-                columns = self._store.take(outcome.rows)
-                self._store.release(outcome.rows[: len(outcome.rows) - outcome.padding])
+                picked = Picked(self._store, outcome.rows, outcome.padding)
                 if self.plan.buckets is not None:
-                    self.padding.add(columns, self.plan.buckets.slot)
-                return Ready(outcome, columns, self._bucket(outcome))
+                    self.padding.add(picked.lengths(self.plan.buckets.slot))
+                return Ready(outcome, picked, self._bucket(outcome))
             case Done(batches) if batches < self._skip_to:
                 return Broke(
                     NotRepeatable(

@@ -92,7 +92,7 @@ class Entry:
             raise RemoteProtocolError(f"file {self.file}: a range of {part.count} with {part.rows} samples")
         cost = HOLE_COST * len(part.holes)
         if run is not None:
-            cost += int(run.sizes[run.lo : run.hi].sum()) + SAMPLE_COST * part.rows
+            cost += run.nbytes(run.hi - run.lo) + SAMPLE_COST * part.rows
             self.runs.append(run)
             self.ends.append((part.first + part.count, part.crcs))
         self.holes.extend((y, slot, reason) for y, slot, reason in part.holes)
@@ -146,8 +146,7 @@ class Entry:
     def front(self) -> Run | Failure | Gap | None:
         """The next samples, or what comes instead; None: not known yet."""
         if self.runs:
-            run = self.runs[0]
-            return Run(run.columns, run.lo, run.hi, run.ordinals, run.sizes, run.weights)
+            return self.runs[0].look()
         return self.tail
 
     def meet_end(self) -> bool:
@@ -162,7 +161,7 @@ class Entry:
         """The merge took ``count`` samples of the first run; the ordinal of the last one."""
         run = self.runs[0]
         end = run.lo + count
-        self.merged += int(run.sizes[run.lo : end].sum()) + SAMPLE_COST * count
+        self.merged += run.nbytes(count) + SAMPLE_COST * count
         run.lo = end
         last = int(run.ordinals[end - 1])
         self.y = max(self.y, last + 1)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from pydp2.engine.base import Engine, EngineLost, Exited, Started
+from pydp2.engine.base import Engine, EngineLost, Exited, Note, Started
 from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, from_wire
 from pydp2.files import FileList
 from pydp2.inputs.declaration import Declaration
@@ -82,6 +82,7 @@ class Server:
         self._control = control
         self._parent = os.getppid()
         self._wakeup = wakeup
+        self._cached = -1  # can be read when the cache on disk has something to say
         self._unheard: dict[int, float] = {}  # workers that ended, and until when their last words may come
         self._logged: Counter[str] = Counter()
         self._declaration: Declaration | None = None
@@ -121,6 +122,8 @@ class Server:
         if self._wakeup in ready:
             number = os.read(self._wakeup, 1)
             raise Stop(f"it received {signal.Signals(number[0]).name}")
+        if self._cached in ready:
+            self._front.disk_answered()
         if self._engine.fileno() in ready:
             self._engine_events()
         self._worker_messages(now)
@@ -160,12 +163,15 @@ class Server:
                         self._unheard[worker] = time.monotonic() + _LAST_WORDS
                     else:
                         self._exited(worker, status)
+                case Note(text, kind):
+                    self.log(text, kind)
 
     def _exited(self, worker: int, status: int) -> None:
         wire = self._wires.pop(worker, None)
         seat = self._coordinator.seat_of(worker)
         if wire is not None:
             self._number.pop(wire.peer, None)
+            self._hub.drop(wire.peer)
         running = None if seat is None else Seat(self._engine.row(seat)).running
         how = wire.doomed if wire is not None and wire.doomed else _how(status)
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
@@ -184,8 +190,8 @@ class Server:
                     self._wires[worker].doomed = "broke the protocol"
                     self._engine.kill(worker)
 
-    def _worker_message(self, peer: bytes, frames: Sequence[memoryview], now: float) -> None:
-        message, body = m.decode(frames)
+    def _worker_message(self, peer: bytes, frames: list[memoryview], now: float) -> None:
+        message, body = m.decode(self._hub.open(peer, frames))
         if isinstance(message, m.Hello):
             self._hello(peer, message)
             return
@@ -202,6 +208,9 @@ class Server:
                     self._overseer.begin(wire.pid)
                     self._declaration = Declaration.from_wire(declaration)
                     self._front.declared(self._declaration, source)
+                    if self._front.disk is not None:
+                        self._cached = self._front.disk.handle
+                        self._poll.add(self._cached)
                 self._do(self._coordinator.handle(WorkerReady(worker, declaration)))
             case m.Broken(error):
                 self._do(self._coordinator.handle(WorkerBroken(worker, from_wire(error))))
@@ -223,7 +232,8 @@ class Server:
         if self._declaration is None:
             return
         coordinator = self._coordinator
-        for part, run in ranges(chunk, body, self._declaration, coordinator.recalled):
+        keep = self._front.caching
+        for part, run in ranges(chunk, body, self._declaration, coordinator.recalled, keep=keep):
             coordinator.commit(worker, part, run)
         wire.rates.add(now, chunk.rows)
         for item in chunk.blocked:
@@ -278,9 +288,13 @@ class Server:
         """Tell everybody, of ``error`` too if that is why, and end the workers. ``asked``: its program wanted that."""
         self._coordinator.close()
         self._front.close(reason, error, asked=asked)
+        if self._front.disk is not None:
+            self._front.disk.end()
         self._keeper.close()
         self._engine.close()
         self._quarantine.close()
+        if self._front.disk is not None:
+            self._front.disk.close()
 
     def stats(self) -> dict[str, Any]:
         """The workers as plain data."""

@@ -27,7 +27,7 @@ from pydp2.server.shown import Shown
 from pydp2.server.spec import ServiceSpec, receive_spec, send_plain
 from pydp2.transport import Hub
 from pydp2.transport.sockets import context
-from pydp2.worker.main import WorkerSpec, worker_main
+from pydp2.worker.main import WorkerSpec, prepare
 
 _FAREWELL_MS = 300
 _WAITING = 64  # messages of one client: more than one that waits for batches ever has under way
@@ -69,11 +69,11 @@ def main(descriptor: int) -> int:
     args = plain.decode(spec.args)
     pump: list[OutputPump] = []
 
-    def on_output(worker: int, seat: int, output: int) -> None:
-        pump[0].add(output, Shown(worker, Seat(engine.row(seat)), files))
+    def on_output(worker: int, seat: int | None, output: int) -> None:
+        pump[0].add(output, Shown(worker, None if seat is None else Seat(engine.row(seat)), files))
 
-    work = partial(worker_main, _worker_spec(spec, files, args))
-    engine = LocalEngine(work, seats(spec.workers), on_output)
+    ready = partial(prepare, _worker_spec(spec, files, args))
+    engine = LocalEngine(ready, seats(spec.workers), on_output, once=spec.start == "auto")
     pump.append(OutputPump())
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)

@@ -109,12 +109,12 @@ class Member:
 
     def head(self, held: Held, at: Edge) -> tuple[m.BatchHead, list[Any]]:
         """What announces ``held``, and its frames; ``at``: where the trainer is once it has it."""
-        cut, columns = held.ready.cut, held.ready.columns
+        cut, picked = held.ready.cut, held.ready.picked
         point = None if at.point is self.point else at.point
         facts = to_frames(held.group.facts[self.facts :])
         self.point, self.facts = at.point, len(held.group.facts)
         head = m.BatchHead(
-            self.run, cut.index, columns.rows, cut.size, cut.pool_weight, cut.padding, at.gone, at.after, at.beyond,
+            self.run, cut.index, len(picked), cut.size, cut.pool_weight, cut.padding, at.gone, at.after, at.beyond,
             {} if point is None else point.to_wire(), len(facts), held.ready.bucket,
         )  # fmt: skip
-        return head, [*columns.frames(), *(() if point is None else (point.pool,)), *facts]
+        return head, [picked, *(() if point is None else (point.pool,)), *facts]

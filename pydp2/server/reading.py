@@ -51,12 +51,10 @@ class Reading:
         facts: Mapping[int, tuple[int, str]] | None = None,
         error_budget: float | None = None,
     ) -> None:
-        self.pass_id = pass_id
-        self.seed = seed
+        self.pass_id, self.seed = pass_id, seed
         self._order = order
         self._lanes = max(1, lanes)
-        self._workers = workers
-        self._label = label
+        self._workers, self._label = workers, label
         self._ramp = ramp or {}  # the first stop of the first lanes: none runs on before all have something
         self._skip = skip_errors
         self._cache = Claims(None) if cache is None else cache
@@ -70,16 +68,14 @@ class Reading:
             self._next = self._bound = saved.next_file
             self._places = np.empty(len(order), np.int64)
             self._places[order] = np.arange(len(order))
-        self._waiting = Waiting()
-        self._crew = Crew()
+        self._waiting, self._crew = Waiting(), Crew()
         self._thirsty: dict[int, Entry] = {}
         self._out: list[Action] = []
         self.losses = Losses(pass_id, label, error_budget, facts or {}, saved, order)
         self.samples_committed = 0
         self._over = False
-        self.budget = budget
-        """What all readings of the service share."""
-        self.number = 0
+        self.budget, self.number = budget, 0
+        """What all readings of the service share, and which of them this is."""
         self.attempts: Attempts[Reading] = Attempts()
         """The coordinator gives it these when it begins."""
 
@@ -323,6 +319,7 @@ class Reading:
     def end(self) -> list[Action]:
         """The pass is over or was left: workers drop what they have of it."""
         self._over = True
+        self._cache.over()
         out, self._out = self._out, []  # what the merge met last is still to be told
         out += [Send(worker, EndReading(self.number)) for worker in self._crew]
         for entry in self.entries.values():
@@ -349,7 +346,10 @@ class Reading:
             return
         while self._next < len(self._order) and len(self.entries) < self._lanes + _KNOWN:
             file = int(self._order[self._next])
-            if self._cache.comes(file):
+            comes = self._cache.ahead(self._order, self._next, self._bound)
+            if comes is None:
+                return
+            if comes:
                 self._next += 1  # the merge finds it there when it binds it
                 continue
             worker = self._crew.idlest()

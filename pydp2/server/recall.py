@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.cache import PassCache
+from pydp2.cache.terms import Found
 from pydp2.order.saved import NEVER, Recall
 from pydp2.order.source import END, Run
 from pydp2.protocol.ranges import Assignment
-from pydp2.server.ledger import Entry
+from pydp2.server.ledger import Entry, Hole
 
 
 def terms(recall: Recall | None) -> dict[str, int]:
@@ -56,10 +57,20 @@ def asked(runs: Iterable[Run], recall: Recall) -> Iterator[Run]:
 
 def from_cache(entry: Entry, cache: PassCache[Run]) -> None:
     """All of ``entry`` that is wanted comes from the cache: its samples use no credit."""
-    runs, recall = map(fresh, cache.runs(entry.file)), entry.recall
+    _from(entry, map(fresh, cache.runs(entry.file)), cache.holes(entry.file))
+
+
+def from_disk(entry: Entry, found: Found) -> None:
+    """As :func:`from_cache`, of what was found on the disk."""
+    runs = [Run(p.columns, 0, p.columns.rows, p.ordinals, p.sizes, p.weights) for p in found.pieces]
+    _from(entry, runs, found.holes)
+
+
+def _from(entry: Entry, runs: Iterable[Run], holes: Iterable[Hole]) -> None:
+    recall = entry.recall
     entry.runs.extend(runs if recall is None else asked(runs, recall))
     start = 0 if recall is None else recall.start
-    entry.holes.extend(hole for hole in cache.holes(entry.file) if hole[0] >= start)
+    entry.holes.extend(hole for hole in holes if hole[0] >= start)
     entry.tail = END
     entry.cached = True
 

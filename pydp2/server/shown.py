@@ -11,15 +11,16 @@ from pydp2.protocol.turns import read_once, read_turn
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # Where a stack of faulthandler's goes on below the user's generator: the worker, and what it was forked from.
-_OURS = tuple(f'  File "{_PACKAGE / part}/'.encode() for part in ("worker", "engine", "server"))
+_OURS = tuple(f'  File "{_PACKAGE / part}/'.encode() for part in ("inputs", "worker", "engine", "server"))
 _THREAD = b"Thread 0x"
 _START = b'  File "<string>", line 1 in <module>'
 
 
 class Shown:
-    """Marks the lines of one worker, who sits on ``seat``; see :class:`pydp2.engine.output.Marks`."""
+    """Marks the lines of one worker, who sits on ``seat``; see :class:`pydp2.engine.output.Marks`. None: it reads no
+    files, but is made ready for those who do."""
 
-    def __init__(self, worker: int, seat: Seat, files: Sequence[str]) -> None:
+    def __init__(self, worker: int, seat: Seat | None, files: Sequence[str]) -> None:
         self._worker = worker
         self._seat = seat
         self._files = files
@@ -29,7 +30,7 @@ class Shown:
 
     def here(self) -> int:
         """The file that runs."""
-        return self._seat.file_of(self._worker)
+        return NO_FILE if self._seat is None else self._seat.file_of(self._worker)
 
     def first(self, lines: Sequence[bytes], here: int) -> int:
         """The file that printed what comes first."""

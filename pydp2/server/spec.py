@@ -27,6 +27,7 @@ class ServiceSpec:
     root: str
     path: tuple[str, ...] = field(repr=False)
     workers: int
+    start: str
     memory_limit: int
     memory: int
     worker_memory: int | None
@@ -39,6 +40,8 @@ class ServiceSpec:
     worker_address: str
     run_dir: str
     state_dir: str | None = None
+    cache_dir: str = ""
+    cache_size: int | None = None
 
 
 def send_blocks(channel: socket.socket, *blocks: bytes | memoryview) -> None:

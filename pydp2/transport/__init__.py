@@ -1,5 +1,6 @@
 """Frames from one process to another, without a meaning. The only part that knows ZeroMQ."""
 
-from pydp2.transport.sockets import Gone, Hub, Line, Poll, buffers
+from pydp2.transport.slabs import Late
+from pydp2.transport.sockets import Gone, Hub, Line, Poll, buffers, views
 
-__all__ = ["Gone", "Hub", "Line", "Poll", "buffers"]
+__all__ = ["Gone", "Hub", "Late", "Line", "Poll", "buffers", "views"]

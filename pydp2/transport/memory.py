@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from typing import Any
 
+from pydp2.transport.slabs import expanded
 from pydp2.transport.sockets import Frames, Gone
 
 
@@ -90,6 +91,12 @@ class Hub:
         received: tuple[bytes, list[memoryview]] | None = self._box.get()
         return received
 
+    def open(self, peer: bytes, frames: list[memoryview]) -> list[memoryview]:
+        return frames
+
+    def drop(self, peer: bytes) -> None:
+        """Nothing is shared."""
+
     def close(self, linger_ms: int = 0) -> None:
         for line in list(self._lines.values()):
             self._drop(line)
@@ -151,4 +158,4 @@ class Line:
 
 
 def _copied(frames: Frames) -> list[memoryview]:
-    return [memoryview(bytearray(memoryview(frame).cast("B"))) for frame in frames]
+    return [memoryview(bytearray(memoryview(frame).cast("B"))) for frame in expanded(frames)]

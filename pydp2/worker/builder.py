@@ -14,13 +14,15 @@ import numpy.typing as npt
 from pydp2.errors import BadSample, Error, NotRepeatable, to_wire
 from pydp2.inputs import Columns, Packer, crc
 from pydp2.inputs.declaration import Declaration
+from pydp2.inputs.drawing import Budget, Draws, Seat
 from pydp2.protocol.messages import HEADER_LIMIT
 from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Part, hole_bytes
 from pydp2.providers.where import finding
+from pydp2.worker.block import Block
 from pydp2.worker.task import NEVER, Hand, Task
 
 MAX_ROWS = 4096
-MAX_BYTES = 256 * 1024
+MAX_BYTES = 1024 * 1024
 MAX_PARTS = 128
 MAX_HOLES = 24
 """A chunk is sent when it reaches any of these."""
@@ -33,6 +35,7 @@ _HOLES_ROOM = _ROOM // 3
 
 Ints = npt.NDArray[np.int64]
 _NONE: Ints = np.empty(0, np.int64)
+_NOTHING = Budget(0, 0, 0, 0)
 Place = Callable[[BadSample, Task, int], BadSample]
 
 
@@ -124,6 +127,34 @@ class Builder:
         self._segments.append(segment)
         return segment
 
+    def drawer(self, single: bool, seat: Seat) -> Draws:
+        """What draws samples and may pack them here; :meth:`absorb` is told of these. ``single``: the only slot's value
+        is yielded bare."""
+        return self._packer.drawer(single, seat)
+
+    def budget(self, task: Task, edge: int) -> Budget:
+        """How many samples of ``task`` may be packed unseen: what they are is plain as far as that, and the one after
+        them is looked at. ``edge``: the next one of the task."""
+        y, packer = task.y, self._packer
+        if self._weighted or task.start <= y < task.send_from:  # some of these are sent and others are not
+            return _NOTHING
+        credit = NEVER if y < task.start else task.limit - task.spent
+        rows = min(edge - y, MAX_ROWS - packer.rows) - 1
+        return Budget(rows, MAX_BYTES - packer.nbytes, credit, SAMPLE_COST)
+
+    def absorb(self, task: Task, rows: int, nbytes: int) -> None:
+        """The drawer has packed ``rows`` samples of ``task`` within its budget."""
+        self._packer.absorb(rows, nbytes)
+        self._count(task, rows, nbytes)
+
+    def _count(self, task: Task, rows: int, nbytes: int) -> None:
+        segment = self._segment(task)
+        segment.rows += rows
+        segment.count += rows
+        if task.y >= task.start:
+            task.spent += nbytes + rows * SAMPLE_COST
+        task.y += rows
+
     def add(self, task: Task, values: list[object], weigh: Callable[[list[object]], int]) -> bool:
         """Add sample ``task.y``. False when it was bad: then it is a hole, or the task is over.
 
@@ -153,6 +184,35 @@ class Builder:
         self.last_cost = cost = size + SAMPLE_COST
         if task.y > task.start and (task.y > task.send_from or task.asked(task.y - 1)):
             task.spent += cost
+        return True
+
+    def add_next(
+        self, task: Task, edge: int, wrap: Callable[[object], list[object]], weigh: Callable[[list[object]], int]
+    ) -> bool:
+        """Add what comes next of the task's block: one sample, as :meth:`add` does, or as many as may go together.
+        ``edge``: the next one of the task."""
+        block = task.block
+        assert block is not None
+        added = self._add_together(task, block, edge)
+        if not added and block.left:
+            added = self.add(task, wrap(block.next()), weigh)
+        if not block.left:
+            task.block = None
+        return added
+
+    def _add_together(self, task: Task, block: Block, edge: int) -> bool:
+        y, packer = task.y, self._packer
+        if self._weighted or task.start <= y < task.send_from:  # as in budget
+            return False
+        credit = NEVER if y < task.start else task.limit - task.spent
+        laid = block.take(min(edge - y, MAX_ROWS - packer.rows), MAX_BYTES - packer.nbytes, credit)
+        if laid is None:
+            return False
+        before = packer.nbytes
+        if packer.add_columns(laid) is None:
+            block.give_back(laid.rows)
+            return False
+        self._count(task, laid.rows, packer.nbytes - before)
         return True
 
     def bad(self, task: Task, error: BadSample) -> None:

@@ -1,4 +1,7 @@
-"""The life of a worker process: connect, get the provider ready, run. Entered after a fork from the nursery."""
+"""The life of a worker process: get the provider ready, connect, run.
+
+The first of these may have been done in the process that the worker is forked from, for all workers at once.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,8 @@ from pydp2.worker.surroundings import Surroundings
 
 IN_WORKER = "PYDP2_WORKER"
 """Set in the environment of workers, and so of what they start: there, no service is started."""
+IN_TEMPLATE = "template"
+"""What stands there in the process that workers are forked from; in a worker it is its number."""
 
 
 @dataclass(frozen=True)
@@ -54,54 +60,102 @@ class WorkerSpec:
     dump_signal: int
 
 
-def worker_main(spec: WorkerSpec, worker: int, row: memoryview) -> None:
-    """Run worker number ``worker`` until the server ends it."""
-    os.environ[IN_WORKER] = str(worker)
+@dataclass(frozen=True)
+class Ready:
+    """What a worker does once it is prepared. ``usable``: False if it can only tell an error."""
+
+    main: Callable[[int, memoryview, int], None]
+    usable: bool
+
+
+@dataclass(frozen=True)
+class _Provided:
+    """The provider with its hook run, what the server is told of it, the working directory and process it has."""
+
+    running: Running
+    declared: m.Declared
+    home: str
+    pid: int
+
+
+def prepare(spec: WorkerSpec, worker: int | None) -> Ready:
+    """Import the provider and run its hook, for ``worker`` or, None, for all that will be forked from this process.
+
+    What goes wrong in it is told by the worker, once it is one.
+    """
+    os.environ[IN_WORKER] = IN_TEMPLATE if worker is None else str(worker)
     faulthandler.enable(all_threads=False)
     faulthandler.register(spec.dump_signal, all_threads=True)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # forked: it is the interpreter's own stream
-    line = Line(context(), spec.address)
-    link = worker_link(Role.WORKER)
-
-    def send(message: m.Message) -> None:
-        link.sending(message)
-        line.send([m.encode(message)])
-
-    send(m.Hello(m.WIRE_VERSION, worker, os.getpid()))
+    _seed()
     try:
         os.chdir(spec.root)
-        surroundings = Surroundings(worker, row)
+        home = str(Path.cwd())
         sys.path[:] = [spec.root, *(p for p in spec.path if p != spec.root)]
-        random.seed()
-        np.random.seed(int.from_bytes(os.urandom(4), "little"))
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            try:
-                running = resolve(spec.provider).start(
-                    args=dict(spec.args),
-                    is_train=spec.is_train,
-                    input_order=list(spec.input_order) or None,
-                    file_list=spec.files,
-                )
-            except Error:
-                raise
-            except BaseException as error:
-                raise from_user(f"provider {spec.provider} cannot be started", error, own_frames(error)) from None
-        declared = _declared(running, caught)
+        running, declared = _start(spec)
     except Error as error:
-        send(m.Broken(to_wire(error)))
-        line.close(linger_ms=2000)
-        return
+        return Ready(partial(_tell, spec, to_wire(error)), usable=False)
     except OSError as error:
-        send(m.Broken(to_wire(from_user(f"the working directory {spec.root} cannot be used", error))))
-        line.close(linger_ms=2000)
-        return
-    send(declared)
+        told = from_user(f"the working directory {spec.root} cannot be used", error)
+        return Ready(partial(_tell, spec, to_wire(told)), usable=False)
+    return Ready(partial(_work, spec, _Provided(running, declared, home, os.getpid())), usable=True)
+
+
+def _seed() -> None:
+    random.seed()
+    np.random.seed(int.from_bytes(os.urandom(4), "little"))
+
+
+def _start(spec: WorkerSpec) -> tuple[Running, m.Declared]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            running = resolve(spec.provider).start(
+                args=dict(spec.args),
+                is_train=spec.is_train,
+                input_order=list(spec.input_order) or None,
+                file_list=spec.files,
+            )
+        except Error:
+            raise
+        except BaseException as error:
+            raise from_user(f"provider {spec.provider} cannot be started", error, own_frames(error)) from None
+    return running, _declared(running, caught)
+
+
+class _Speaker:
+    """A worker's line to the server, on which it has said who it is."""
+
+    def __init__(self, spec: WorkerSpec, worker: int) -> None:
+        self.line = Line(context(), spec.address, lends=True)
+        self.link = worker_link(Role.WORKER)
+        self.send(m.Hello(m.WIRE_VERSION, worker, os.getpid()))
+
+    def send(self, message: m.Message) -> None:
+        self.link.sending(message)
+        self.line.send([m.encode(message)])
+
+
+def _tell(spec: WorkerSpec, error: dict[str, Any], worker: int, row: memoryview, output: int) -> None:
+    """All there is to do where the provider cannot be had."""
+    speaker = _Speaker(spec, worker)
+    speaker.send(m.Broken(error))
+    speaker.line.close(linger_ms=2000)
+
+
+def _work(spec: WorkerSpec, provided: _Provided, worker: int, row: memoryview, output: int) -> None:
+    """Run worker number ``worker`` until the server ends it."""
+    os.environ[IN_WORKER] = str(worker)
+    if os.getpid() != provided.pid:
+        _seed()  # workers forked from one process must not all draw the same
+    surroundings = Surroundings(worker, row, output, provided.home)
+    speaker = _Speaker(spec, worker)
+    speaker.send(provided.declared)
     gc.collect()
     gc.freeze()  # what is here now stays: no later collection needs to look at it, and no page of it is copied
     runner = Runner(
-        line, link, running, spec.files, Seat(row), surroundings,
+        speaker.line, speaker.link, provided.running, spec.files, Seat(row), surroundings,
         ahead=spec.ahead, timed=spec.timed, lenient=spec.lenient,
     )  # fmt: skip
     try:
@@ -109,7 +163,7 @@ def worker_main(spec: WorkerSpec, worker: int, row: memoryview) -> None:
             runner.run()
     finally:
         with contextlib.suppress(Exception):
-            line.close(linger_ms=200)
+            speaker.line.close(linger_ms=200)
 
 
 def _declared(running: Running, caught: list[warnings.WarningMessage]) -> m.Declared:

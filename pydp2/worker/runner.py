@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 
 from pydp2.errors import BadSample, ProviderError
+from pydp2.inputs import Rows
 from pydp2.inputs.columns import frame_count
+from pydp2.inputs.drawing import Seat as RowSeat
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Link
 from pydp2.protocol.ranges import Assignment, ints
@@ -31,12 +33,14 @@ from pydp2.protocol.seat import ATTEMPT, FILE, ORDINAL, RUNNING, SINCE, Seat
 from pydp2.providers.running import Running
 from pydp2.providers.where import place, raised
 from pydp2.transport import Line, buffers
+from pydp2.worker.block import Block
 from pydp2.worker.builder import MAX_BLOCKED, Builder, Packed
 from pydp2.worker.choice import Tasks
 from pydp2.worker.surroundings import Surroundings
 from pydp2.worker.task import Task
 
 _POLL = 0.001
+_POLL_NS = 1_000_000
 FLUSH = 0.020
 """Seconds that a sample waits at most for others to be sent with, and a job for another."""
 _SLOW = 0.005  # a sample that took this long is not kept waiting for the next
@@ -65,13 +69,14 @@ class Runner:
         self._seat = seat
         self._surroundings = surroundings
         self._timed = timed
-        self._away = False  # the thread of the loop is in the user's code, and touches nothing here
-        self._sending = False  # the other thread is about to send, or does
-        self._sends = threading.Lock()  # held meanwhile
+        self._sends = threading.Lock()  # held while the other thread is about to send, or does
         self._checksums = frame_count(running.declaration.slots) + 1
         self._builder = Builder(
             running.declaration, lambda error, task, y: place(error, files[task.file], y), lenient=lenient
         )
+        # ``away``: the thread of the loop is in the user's code, and touches nothing here; ``sending``: see above
+        self._drawer = self._builder.drawer(running.single, RowSeat(seat.row, ORDINAL, SINCE, RUNNING, timed))
+        self._drawn: Task | None = None  # whose samples the drawer packs
         self._tasks = Tasks(ahead)
         self._blocked: list[list[int]] = []
         self._busy = 0.0
@@ -111,21 +116,29 @@ class Runner:
         For another thread. Where the loop is at work it looks for that itself.
         """
         with self._sends:
-            self._sending = True
+            drawer = self._drawer
+            drawer.sending = True
             try:
-                if self._away and not self._builder.empty and time.perf_counter() - self._builder.since > FLUSH:
-                    self._flush()
+                if drawer.away:
+                    self._meet()
+                    if not self._builder.empty and time.perf_counter() - self._builder.since > FLUSH:
+                        self._flush()
             finally:
-                self._sending = False
+                drawer.sending = False
+
+    def _meet(self) -> None:
+        """Count what the drawer has packed up to the sample that the user's code is at."""
+        self._drawer.met = True
+        self._absorb()
 
     @contextlib.contextmanager
     def _in_users_code(self) -> Iterator[None]:
-        self._away = True
+        self._drawer.away = True
         try:
             yield
         finally:
-            self._away = False
-            if self._sending:
+            self._drawer.away = False
+            if self._drawer.sending:
                 self._wait()
 
     def _wait(self) -> None:
@@ -207,36 +220,40 @@ class Runner:
             self._open(task)
         self._running.activate(task.context)
         builder, wrap, weigh, clock = self._builder, self._running.wrap, self._running.weight, time.perf_counter
-        iterator, timed, edge = task.iterator, self._timed, task.edge
+        iterator, drawer, edge = task.iterator, self._drawer, task.edge
         assert iterator is not None
+        draw, self._drawn = drawer.draw, task
         if task.y >= task.until and not task.done:  # the last one had to wait for credit
             builder.end(task)
         polled = began = clock()
         while not task.done:
-            row[ORDINAL] = task.y
-            if timed:
-                row[SINCE] = time.monotonic_ns()
-            row[RUNNING] = 1
-            try:
-                self._away = True  # as in _in_users_code, which would cost more than all the rest here
+            if task.block is None:
                 try:
-                    sample = next(iterator)
-                finally:
-                    self._away = False
-                    if self._sending:
-                        self._wait()
-            except StopIteration:
-                if not task.done:
-                    builder.end(task)
-                break
-            except BaseException as error:
-                if not task.done:
-                    builder.fail(task, raised(error, self._files[task.file], task.y))
-                break
-            if task.done:  # sent meanwhile, and found to be bad
-                break
+                    try:
+                        sample = draw(iterator, task.y, *builder.budget(task, edge), _POLL_NS)
+                    finally:  # as in _in_users_code
+                        if drawer.sending:
+                            self._wait()
+                        self._absorb()
+                except StopIteration:
+                    if not task.done:
+                        builder.end(task)
+                    break
+                except BaseException as error:
+                    if not task.done:
+                        builder.fail(task, raised(error, self._files[task.file], task.y))
+                    break
+                if task.done:  # sent meanwhile, and found to be bad
+                    break
+                if type(sample) is Rows:
+                    task.block = Block(sample, self._running.declaration.slots, self._running.single)
+            else:
+                self._go_on(task)
             try:
-                added = builder.add(task, wrap(sample), weigh)
+                if task.block is None:
+                    added = builder.add(task, wrap(sample), weigh)
+                else:
+                    added = builder.add_next(task, edge, wrap, weigh)
             except BadSample as error:
                 builder.bad(task, error)
                 added = False
@@ -275,6 +292,21 @@ class Runner:
         if task.done:
             self._finish(task)
 
+    def _go_on(self, task: Task) -> None:
+        """Note that samples which were yielded before are looked at now: that may run the user's code too."""
+        row = self._seat.row
+        row[ORDINAL] = task.y
+        if self._timed:
+            row[SINCE] = time.monotonic_ns()
+        row[RUNNING] = 1
+
+    def _absorb(self) -> None:
+        """Count the samples that the drawer has packed."""
+        rows, nbytes = self._drawer.taken()
+        if rows:
+            assert self._drawn is not None
+            self._builder.absorb(self._drawn, rows, nbytes)
+
     def _finish(self, task: Task) -> None:
         self._tasks.remove(task)
         self._surroundings.let_out()  # before the end of the file is told: the trainer may close the service on it
@@ -293,7 +325,7 @@ class Runner:
             sys.stderr.write(
                 f"closing the generator of {self._files[task.file]} raised {type(error).__name__}: {error}\n"
             )
-        task.iterator = None
+        task.iterator = task.block = None
         self._surroundings.settle()
 
     # -- sending ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import fcntl
 import os
 import sys
 import termios
-from pathlib import Path
 
 from pydp2.protocol.seat import FILE, NO_FILE, WORKER
 from pydp2.protocol.turns import once, turn
@@ -19,13 +18,14 @@ _NOTHING = bytes(4)
 
 
 class Surroundings:
-    """Of one worker. Made before any of the user's code runs; ``row`` is that of its seat."""
+    """Of one worker. ``row`` is that of its seat, ``output`` where its stdout and stderr lead before any of the user's
+    code runs, ``home`` its working directory then."""
 
-    def __init__(self, worker: int, row: memoryview) -> None:
+    def __init__(self, worker: int, row: memoryview, output: int, home: str) -> None:
         self._row = row
         row[FILE], row[WORKER] = NO_FILE, worker + 1
-        self._output = os.dup(1)
-        self._home = str(Path.cwd())
+        self._output = output
+        self._home = home
 
     def let_out(self) -> None:
         """What the user's code printed leaves this process."""

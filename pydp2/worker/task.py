@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pydp2.inputs import Columns
 from pydp2.protocol.ranges import Assignment
+from pydp2.worker.block import Block
 
 NEVER = 1 << 62
 """An ordinal that no file reaches."""
@@ -52,6 +53,7 @@ class Task:
     crcs: list[int] = field(default_factory=list)
     hand: Hand | None = None
     iterator: Iterator[Any] | None = None
+    block: Block | None = None  # what is left of many samples that came in one yield
     context: Any = None
     close: Any = None
     done: bool = False

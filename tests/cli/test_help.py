@@ -14,18 +14,19 @@ from pydp2_cli import main
 
 import pydp2
 from pydp2.config import JOB_OPTIONS, SERVICE_OPTIONS
+from pydp2.inputs import drawing
 
 GOLDEN = Path(__file__).parent / "golden"
-NAMES = ["", *sorted(main.commands)]
+NAMES = ["", *sorted(main.commands), *(f"cache {name}" for name in ("ls", "verify", "clear"))]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_help_is_that_of_the_golden_file(name: str, cli: Callable[..., Result]) -> None:
     """On a difference the file is written anew and the test fails: look at the difference, and keep it or not."""
-    shown = cli(*filter(None, [name]), "--help")
+    shown = cli(*name.split(), "--help")
     assert shown.exit_code == 0
     assert all(len(line) <= 80 for line in shown.stdout.splitlines())
-    file = GOLDEN / f"{name or 'pydp2'}.txt"
+    file = GOLDEN / f"{name.replace(' ', '-') or 'pydp2'}.txt"
     before = file.read_text("utf-8") if file.exists() else ""
     if shown.stdout != before:
         file.write_text(shown.stdout, "utf-8")
@@ -33,11 +34,17 @@ def test_the_help_is_that_of_the_golden_file(name: str, cli: Callable[..., Resul
 
 
 def test_golden_files_are_of_commands_that_exist() -> None:
-    assert {file.stem for file in GOLDEN.iterdir()} == {name or "pydp2" for name in NAMES}
+    assert {file.stem for file in GOLDEN.iterdir()} == {name.replace(" ", "-") or "pydp2" for name in NAMES}
 
 
-def test_the_version_is_that_of_the_package(cli: Callable[..., Result]) -> None:
-    assert cli("--version").stdout == f"pydp2 {pydp2.__version__}\n"
+def test_the_version_is_that_of_the_package_and_says_which_form_of_packing_runs(
+    cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(drawing.PURE, raising=False)
+    form = "compiled" if drawing.compiled() else "in Python, because there was no C compiler at the installation"
+    assert cli("--version").stdout == f"pydp2 {pydp2.__version__} (packing: {form})\n"
+    monkeypatch.setenv(drawing.PURE, "1")
+    assert cli("--version").stdout.startswith(f"pydp2 {pydp2.__version__} (packing: in Python, because ")
 
 
 def test_each_option_of_a_service_is_a_flag_of_serve_by_the_same_name() -> None:

@@ -169,7 +169,7 @@ def test_an_argument_that_the_decorator_does_not_have_is_an_error_at_start(provi
         pydp2.launch(["f"], provider_file(code), workers=1)
 
 
-@pytest.mark.parametrize("arguments", ["pool_size=0", "pool_size=-2", "min_pool_size=-5", "cache=2"])
+@pytest.mark.parametrize("arguments", ["pool_size=0", "pool_size=-2", "min_pool_size=-5", "cache=4"])
 def test_an_argument_with_a_value_that_it_cannot_have_is_an_error_at_start(provider_file: Any, arguments: str) -> None:
     code = f"""
     @provider(input_types=[integer_value(10)], {arguments})

@@ -61,7 +61,13 @@ def test_pd_22_the_hook_is_given_settings_first_and_all_else_by_name(provider_fi
 def test_pd_23_the_hook_runs_at_most_once_in_a_process_and_before_any_file(provider_file: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with pydp2.load(
-        ["x", "y", "z"], provider_file(TELLING), args={"log": str(log)}, is_train=True, batch_size=2, workers=2
+        ["x", "y", "z"],
+        provider_file(TELLING),
+        args={"log": str(log)},
+        is_train=True,
+        batch_size=2,
+        workers=2,
+        start="spawn",
     ) as data:
         assert [sum(len(b) for b in data) for _ in range(3)] == [9, 9, 9]
     lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -164,7 +170,7 @@ def test_pd_23_every_process_must_declare_the_same(provider_file: Any, tmp_path:
             yield 1
     """
     (tmp_path / "width").write_text("10")
-    with pydp2.load(["f"], provider_file(code), root=tmp_path, batch_size=10, workers=1) as data:
+    with pydp2.load(["f"], provider_file(code), root=tmp_path, batch_size=10, workers=1, start="spawn") as data:
 
         def lose_a_worker(batch: pydp2.Batch) -> None:
             if batch.index == 3:

@@ -253,7 +253,10 @@ def test_workers_that_die_while_they_start_end_the_service_with_a_word(
             yield 1
     """
     with pytest.raises(ProviderError, match=r"ended with exit code 9 while it imported the provider or ran its"):
-        raise one_pass(["a", "b"], provider_file(code), root=tmp_path).error or AssertionError("nothing was said")
+        raise (
+            one_pass(["a", "b"], provider_file(code), root=tmp_path, start="spawn").error
+            or AssertionError("nothing was said")
+        )
 
 
 def test_workers_that_die_by_themselves_without_a_file_to_blame_end_the_service(

@@ -11,7 +11,7 @@ import pytest
 
 import pydp2
 
-from ..runs import Program, eventually, is_dead, processes
+from ..runs import Program, eventually, is_dead, processes, service
 from .programs import LAUNCH, LOAD, SERVER, TRAINER
 
 Start = Callable[..., Program]
@@ -76,8 +76,8 @@ def test_a_worker_that_is_killed_is_replaced_with_a_line(code: str, program: Sta
     trainer = program(code)
     trainer.said("ready")
     assert eventually(lambda: len(processes("sleep")) == 1)
+    service(2)
     before = processes("pydp2-worker")
-    assert len(before) == 3
     child = processes("sleep")[0]
     os.kill(os.getpgid(child), signal.SIGKILL)
     assert eventually(lambda: "pydp2: worker lost: worker " in trainer.screen)
@@ -97,7 +97,7 @@ def test_everybody_is_killed_at_once(
     """No process is left; the run directory is, until the next start of any service removes it."""
     trainer = program(code)
     trainer.said("ready")
-    everybody = [trainer.pid, *processes("pydp2-"), *processes("sleep")]
+    everybody = [trainer.pid, *service(2), *processes("sleep")]
     for pid in everybody:
         os.kill(pid, signal.SIGSTOP)  # so that none has the time to clean up after another
     for pid in everybody:
@@ -146,7 +146,7 @@ def test_a_program_that_is_killed_while_it_starts_leaves_nothing(program: Start,
         "def process(settings, filename):\n    yield 0\n"
     )
     trainer = program("import pydp2\npydp2.launch(['a'], 'slow.process', workers=2)\n")
-    assert eventually(lambda: len(processes("pydp2-worker")) == 3, 20)
+    assert eventually(lambda: len(processes("pydp2-template")) == 1, 20)
     trainer.signal(signal.SIGKILL)
     trainer.ended()
     assert eventually(gone)

@@ -15,18 +15,31 @@ import faulthandler, os, signal, subprocess, sys, time
 from pathlib import Path
 signal.alarm(40)  # a hang ends here
 from pydp2.engine import EngineLost, Exited, Started
+from pydp2.engine import Note
 from pydp2.engine.local import LocalEngine
 
+ONCE = MODE
 outputs = {}
 
-def engine_of(main, seats=2):
-    return LocalEngine(main, seats, lambda worker, seat, descriptor: outputs.__setitem__(worker, descriptor))
+class Ready:
+    def __init__(self, main, usable=True):
+        self.main, self.usable = main, usable
+
+def engine_of(main, seats=2, prepare=None, once=ONCE):
+    """Workers run ``main(worker, row)``, in processes in which ``prepare(worker or None)`` ran."""
+    def ready(worker):
+        usable = prepare is None or prepare(worker) is not False
+        return Ready(lambda worker, row, output: main(worker, row), usable)
+    def on_output(worker, seat, descriptor):
+        outputs["template" if seat is None else worker] = descriptor
+    return LocalEngine(ready, seats, on_output, once=once)
 
 def wait(engine, kind, worker, seconds=10.0):
-    """The event of this kind for this worker; others are kept for later calls."""
+    """The event of this kind for this worker ; others are kept for later calls."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        seen.extend(engine.events())
+        for event in engine.events():
+            (notes if isinstance(event, Note) else seen).append(event)
         for event in seen:
             if isinstance(event, kind) and event.worker == worker:
                 seen.remove(event)
@@ -34,7 +47,12 @@ def wait(engine, kind, worker, seconds=10.0):
         time.sleep(0.001)
     raise SystemExit(f"no {kind.__name__} of worker {worker}, only {seen}")
 
-seen = []
+seen, notes = [], []
+
+def noted(engine):
+    """The next note."""
+    until(lambda: notes.extend(e for e in engine.events() if isinstance(e, Note)) or notes)
+    return notes.pop(0).text
 
 def until(what, seconds=10.0):
     deadline = time.monotonic() + seconds
@@ -78,13 +96,19 @@ def forever(worker, row):
 '''
 
 
+@pytest.fixture(params=["once", "each"])
+def mode(request: pytest.FixtureRequest) -> str:
+    """Whether workers are forked from a process made ready for all of them."""
+    return str(request.param)
+
+
 @pytest.fixture
-def run() -> Callable[..., str]:
+def run(mode: str) -> Callable[..., str]:
     """``run(code)`` runs ``code`` in an interpreter of its own; its output. Fails when the code does."""
 
     def run(code: str, *, fails: bool = False) -> str:
         done = subprocess.run(
-            [sys.executable, "-c", PRELUDE + textwrap.dedent(code)],
+            [sys.executable, "-c", PRELUDE.replace("MODE", str(mode == "once")) + textwrap.dedent(code)],
             capture_output=True,
             text=True,
             timeout=60,

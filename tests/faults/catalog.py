@@ -10,6 +10,7 @@ from . import (
     disk,
     endings,
     everybody_dies,
+    kept,
     lists,
     misbehave,
     network,
@@ -24,12 +25,11 @@ from . import (
 from .case import Fault
 
 _MODULES = (
-    workers_die, server_dies, trainers_die, everybody_dies, ranks_die, slow, samples, misbehave, disk, endings, lists,
-    network, clock, starts,
+    workers_die, server_dies, trainers_die, everybody_dies, ranks_die, slow, samples, misbehave, disk, kept, endings,
+    lists, network, clock, starts,
 )  # fmt: skip
 
 ABSENT = {
-    "F17": "damaged cache: this release has no cache on disk",
     "F20": "malformed frames: tests/protocol and tests/transport",
     "F21": "amplification: tests/protocol and tests/transport",
     "F22": "keys: this release binds to this host alone",

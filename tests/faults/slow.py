@@ -9,7 +9,7 @@ from typing import Any
 
 import pydp2
 
-from ..runs import eventually, processes
+from ..runs import eventually, processes, service
 from .bench import Bench, cpu, memory, resident
 from .case import Event, Fault, Report, Schedule
 
@@ -42,8 +42,7 @@ def play(bench: Bench, schedule: Schedule) -> Report:
         workers=setup["workers"], memory_limit=budget, pool_bytes=pool, seed=schedule.seed,
     ) as data:  # fmt: skip
         stream = iter(data)
-        assert eventually(lambda: len(processes("pydp2-worker")) == setup["workers"] + 1)  # the one in reserve
-        pids = processes("pydp2-")
+        pids = service(setup["workers"])
         empty = {pid: resident(pid) for pid in pids}
         for _ in range(40):
             next(stream)

@@ -84,6 +84,10 @@ def test_f16_a_disk_that_is_full_ends_no_pass() -> None:
     hold("F16", 7)
 
 
+def test_f17_a_cache_that_was_damaged_gives_no_wrong_data() -> None:
+    hold("F17")
+
+
 def test_f18_whatever_signal_ends_a_program_nothing_of_it_is_left() -> None:
     hold("F18")
 

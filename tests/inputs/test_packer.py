@@ -18,6 +18,7 @@ from pydp2.inputs import (
     dense_vector,
     dense_vector_sequence,
     dense_vector_sub_sequence,
+    drawing,
     integer_value,
     integer_value_sequence,
     integer_value_sub_sequence,
@@ -25,6 +26,17 @@ from pydp2.inputs import (
     sparse_binary_vector_sequence,
     sparse_float_vector,
 )
+
+
+@pytest.fixture(scope="module", autouse=True, params=["compiled", "python"])
+def form(request):
+    """Every test here holds for both forms of packing."""
+    if request.param == "compiled" and not drawing.built():
+        pytest.skip("the compiled form was not built")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(drawing.PURE, "0" if request.param == "compiled" else "1")
+        yield
+
 
 quick = settings(max_examples=60, deadline=None)
 data = st.data()

@@ -17,6 +17,7 @@ from pydp2.inputs import (
     integer_value,
     integer_value_sequence,
     integer_value_sub_sequence,
+    moving,
     sparse_float_vector_sub_sequence,
 )
 
@@ -34,7 +35,7 @@ def test_the_store_does_what_a_dict_of_samples_does(some, data):
 @given(data=data)
 def test_it_still_does_when_it_sweeps_at_every_turn_in_tiny_steps(some, data):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_module, "_SWEEP", 3)
+        patch.setattr(moving, "_PIECE", 3)
         patch.setattr(store_module, "_SLACK", 8)
         follow_a_dict(some, data, rounds=12)
 

@@ -12,7 +12,7 @@ import pytest
 
 import pydp2
 
-from ..runs import eventually, processes
+from ..runs import processes, service
 
 MB = 1_000_000
 
@@ -48,7 +48,7 @@ def test_a_slow_trainer_makes_memory_flat(shuffle: bool, provider_file: Callable
         ["a", "b", "c", "d"], provider_file(code),
         batch_size=32, workers=2, shuffle=shuffle, memory_limit=32 * MB, pool_bytes=20 * MB,
     ) as data:  # fmt: skip
-        pids = [os.getpid(), *processes("pydp2-")]
+        pids = [os.getpid(), *service(2)]
         before = {pid: own(pid) for pid in pids}
         stream = iter(data)
         for _ in range(30):
@@ -81,11 +81,11 @@ def test_small_samples_take_no_more_memory_the_longer_a_pass_lasts(provider_file
         stream = iter(data)
         (server,) = processes("pydp2-server")
         memory = []
-        for _ in range(4):
+        for _ in range(6):
             for _ in range(1000):
                 next(stream)
             memory.append(own(server))
-    assert memory[-1] - memory[0] < 3 * MB, memory
+    assert memory[-1] - memory[2] < 3 * MB, memory  # before, it grows to what it needs
 
 
 def test_ten_thousand_files_of_one_sample_are_ordinary(provider_file: Callable[[str], str]) -> None:
@@ -102,7 +102,7 @@ def test_ten_thousand_files_of_one_sample_are_ordinary(provider_file: Callable[[
     seen = np.zeros(10_000, int)
     most_open = 0
     with pydp2.load(names, provider_file(code), batch_size=100, workers=2) as data:
-        pids = processes("pydp2-")
+        pids = service(2)
         before = {pid: own(pid) for pid in pids}
         for batch in data:
             np.add.at(seen, batch[0], 1)
@@ -139,9 +139,8 @@ def test_a_list_of_a_million_entries_is_not_copied_into_every_process(
     ):
         with pydp2.load(files, address, batch_size=4, workers=4) as data:
             next(iter(data))
-            assert eventually(lambda: len(processes("pydp2-worker")) == 5)
+            together[kind] = shared_out(service(4))
             workers = processes("pydp2-worker")
-            together[kind] = shared_out(processes("pydp2-"))
             largest[kind] = max(own(pid) for pid in workers)
     assert largest["long"] - largest["short"] < size / 10
     assert together["long"] - together["short"] < 2 * size

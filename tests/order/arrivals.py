@@ -111,8 +111,7 @@ class Arrivals:
         if self._random.random() < 0.3:
             self.reveal(file)
         if self._runs.get(file):
-            run = self._runs[file][0]
-            return Run(run.columns, run.lo, run.hi, run.ordinals, run.sizes, run.weights)
+            return self._runs[file][0].look()
         if file not in self._closed:
             return WAIT
         if self._files[file].raises and not self._skip:

@@ -129,7 +129,10 @@ def test_a_hook_that_declares_other_types_in_another_worker_is_an_error(
             yield i % 10
     """
     with pytest.raises(ValueError, match=r"the init_hook declares something else in another worker.*arguments alone"):
-        raise one_pass(["a", "b"], provider_file(code), root=tmp_path).error or AssertionError("nothing was said")
+        raise (
+            one_pass(["a", "b"], provider_file(code), root=tmp_path, start="spawn").error
+            or AssertionError("nothing was said")
+        )
 
 
 WEIGHED = """

@@ -16,32 +16,21 @@ import pytest
 
 import pydp2
 from pydp2.errors import JobTaken, OptionError, Rewound
+from tests.runs import NUMBERS, Numbered, numbered
+from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
 FILES = [str(n) for n in range(12)]
-OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
-PROVIDER = """
-@provider(input_types=[integer_value(100000)], pool_size=200)
-def process(settings, filename):
-    for i in range(int(filename) * 29 % 97 + 20):
-        yield int(filename) * 1000 + i
-"""
-Numbered = tuple[int, list[int]]
 
 
 @pytest.fixture
 def address(provider_file: Callable[[str], str]) -> str:
-    return provider_file(PROVIDER)
+    return provider_file(NUMBERS)
 
 
 @pytest.fixture
 def service(address: str) -> Iterator[pydp2.Service]:
     with pydp2.launch(FILES, address, workers=2) as service:
         yield service
-
-
-def numbered(batch: pydp2.Batch) -> Numbered:
-    """Its number, and its samples without what only pads."""
-    return batch.index, batch[0].tolist()[: len(batch) - batch.padding]
 
 
 @pytest.fixture

@@ -6,27 +6,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import pydp2
 from pydp2.errors import JobTaken, ServiceLost, ServiceUnreachable
 from tests.faults.relay import Relay, free_port
+from tests.runs import NUMBERS
+from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
 FILES = [str(n) for n in range(8)]
-OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
-PROVIDER = """
-@provider(input_types=[integer_value(100000)], pool_size=200)
-def process(settings, filename):
-    for i in range(int(filename) * 29 % 97 + 20):
-        yield int(filename) * 1000 + i
-"""
 
 
 @pytest.fixture
 def address(provider_file: Callable[[str], str]) -> str:
-    return provider_file(PROVIDER)
+    return provider_file(NUMBERS)
 
 
 @pytest.fixture

@@ -20,20 +20,10 @@ import pydp2
 from pydp2.errors import Error, OptionError, ServiceLost, ServiceUnreachable, StateMismatch
 from pydp2.server.statedir import LAST, decode
 from tests.conftest import wait_until
+from tests.runs import NUMBERS, Numbered, numbered
+from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
 FILES = [str(n) for n in range(12)]
-OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
-PROVIDER = """
-@provider(input_types=[integer_value(100000)], pool_size=200)
-def process(settings, filename):
-    for i in range(int(filename) * 29 % 97 + 20):
-        yield int(filename) * 1000 + i
-"""
-Numbered = tuple[int, list[int]]
-
-
-def numbered(batch: pydp2.Batch) -> Numbered:
-    return batch.index, batch[0].tolist()
 
 
 class Restarted:
@@ -63,7 +53,7 @@ class Restarted:
 
 @pytest.fixture
 def address(provider_file: Callable[[str], str]) -> str:
-    return provider_file(PROVIDER)
+    return provider_file(NUMBERS)
 
 
 @pytest.fixture
@@ -304,6 +294,11 @@ def test_another_stream_is_refused_by_what_differs(restarted: Restarted, address
 def test_any_port_is_refused_where_trainers_have_to_find_it_again(address: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="takes any port"):
         pydp2.launch(FILES, address, bind="tcp://127.0.0.1:0", state_dir=tmp_path)
+
+
+def test_a_socket_whose_name_looks_like_any_port_is_no_port(address: str, tmp_path: Path) -> None:
+    with pydp2.launch(FILES, address, workers=1, bind=f"ipc://{tmp_path}/a:0", state_dir=tmp_path / "state") as service:
+        assert service.address == f"ipc://{tmp_path}/a:0"
 
 
 def test_a_path_that_is_no_directory_is_refused(address: str, tmp_path: Path) -> None:

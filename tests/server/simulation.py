@@ -140,7 +140,8 @@ class Worker(Runner):
 
     def send_now(self) -> None:
         """As the other thread does, while the loop is in the user's code; after 20 ms or not."""
-        assert self._away
+        assert self._drawer.away
+        self._meet()
         self._flush()
 
     def _receive(self, timeout_ms: int) -> None:
@@ -262,9 +263,9 @@ class Trainer:
             match self.job.next():
                 case None:
                     return
-                case Group([Ready(cut, columns, bucket)], _, _, point, facts):
+                case Group([Ready(cut, picked, bucket)], _, _, point, facts):
                     self.credit -= 1
-                    sample = columns.arrays
+                    sample = picked.columns().arrays
                     files, ys = sample[0][0].tolist(), sample[1][0].tolist()
                     outcome.batches.append(list(zip(files, ys, strict=True)))
                     outcome.pool_weights.append(cut.pool_weight)

@@ -14,8 +14,10 @@ import numpy as np
 from pydp2.client.position import Position
 from pydp2.config import JobOptions
 from pydp2.errors import from_wire
-from pydp2.inputs import Columns, Packer, Slots, integer_value
+from pydp2.inputs import Packer, Slots, integer_value
 from pydp2.inputs.names import encode
+from pydp2.inputs.picked import Picked
+from pydp2.inputs.store import ColumnStore
 from pydp2.order import Cut
 from pydp2.order.saved import Saved
 from pydp2.protocol import messages as m
@@ -29,10 +31,11 @@ OPTIONS = JobOptions(batch_size=1)
 EMPTY = encode(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def columns(number: int) -> Columns:
+def picked(number: int) -> Picked:
     packer = Packer(SLOTS, strict=False)
     packer.add([number])
-    return packer.cut().columns
+    store = ColumnStore(SLOTS)
+    return Picked(store, store.append(packer.cut().columns))
 
 
 class Numbers:
@@ -80,7 +83,7 @@ class Numbers:
         self._next += len(group)
         if self._next // 7 * 7 > (0 if self._point is None else self._point.index):
             self._point = Saved(self._next // 7 * 7, EMPTY, False, 0, 0, 0, 0, [], 0, 0)
-        cuts = [Ready(Cut(n, np.zeros(1, np.int64), 1, 1), columns(n), {}) for n in group]
+        cuts = [Ready(Cut(n, np.zeros(1, np.int64), 1, 1), picked(n), {}) for n in group]
         return Group(cuts, self._next, 0, self._point, [])
 
 
@@ -314,6 +317,26 @@ class World:
             for trainer in self.trainers:
                 if trainer.peer == peer:
                     trainer.inbox.append(message)
+
+    def finish(self, trainers: Collection[Trainer], passes: int, *, close: bool = False) -> None:
+        """In peace to the end of so many passes; with ``close`` each leaves that has had them, or was refused."""
+        for _ in range(5000):
+            going = [t for t in trainers if t.position.pass_id < passes and t.error is None]
+            if not going:
+                return
+            for trainer in [each for each in self.trainers if close and each not in going]:
+                self.close(trainer)
+            self.now += 1.0
+            for trainer in going:
+                if trainer.over:
+                    self.begin(trainer)
+                if trainer.waits:
+                    self.receive(trainer)
+                else:
+                    self.next(trainer)
+            self.team.watch(self.now)
+            self.serve()
+        raise AssertionError(f"no end: {[(t.rank, t.position, t.waits, t.away) for t in trainers]}")
 
     def used(self) -> list[tuple[int, int]]:
         return sorted(pair for trainer in self.trainers for pair in trainer.used)

@@ -111,7 +111,7 @@ def test_padding_is_what_the_longest_of_each_batch_has_more_than_the_others() ->
         assert columns.lengths(0).tolist() == lengths
         assert columns.lengths(1).tolist() == [length + 2 for length in lengths]
         assert columns.lengths(1).dtype == np.int64
-        padding.add(columns, 0)
+        padding.add(columns.lengths(0))
     assert (padding.steps, padding.padded) == (12, 14)
     assert padding.figures(slots, 0) == {"slot": "slot 0", "steps": 12, "places": 14, "share": 1 - 12 / 14}
     assert "slot 0 padded to the longest of each batch is 14.3% padding" in padding.told(slots, 0, (2, 4))

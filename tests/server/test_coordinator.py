@@ -180,6 +180,13 @@ def test_workers_lost_before_they_were_ready_are_replaced_a_few_times(two: Coord
     assert two.active == [1, 2]  # those that were ready work on meanwhile
 
 
+def test_those_that_somebody_killed_before_they_were_ready_are_replaced_more_often(two: Coordinator) -> None:
+    lost = [two.handle(WorkerGone(0, None, "was killed by SIGKILL", of_itself=False))]
+    for number in range(3, 23):
+        lost.append(two.handle(WorkerGone(number, None, "was killed by SIGKILL", of_itself=False)))
+    assert [type(actions[-1]) for actions in lost] == [Spawn] * 20 + [Fatal]
+
+
 def test_the_reserve_that_is_lost_is_no_loss_to_the_pass(two: Coordinator) -> None:
     two.begin(pass_over(4))
     two.dispatch()

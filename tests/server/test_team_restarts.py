@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from copy import deepcopy
 from random import Random
 
@@ -55,24 +56,7 @@ def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kil
     for rank in ranks:
         if rank not in trainers:
             trainers[rank] = made.come(0 if dynamic else rank)
-    for _ in range(5000):
-        going = [t for t in trainers.values() if t.position.pass_id < passes and t.error is None]
-        if not going:
-            break
-        for trainer in [each for each in made.trainers if each not in going]:
-            made.close(trainer)  # it has had all that it wants
-        made.now += 1.0
-        for trainer in going:
-            if trainer.over:
-                made.begin(trainer)
-            if trainer.waits:
-                made.receive(trainer)
-            else:
-                made.next(trainer)
-        made.team.watch(made.now)
-        made.serve()
-    else:
-        raise AssertionError(f"no end: {[(t.rank, t.position, t.waits, t.away) for t in trainers.values()]}")
+    made.finish(trainers.values(), passes, close=True)
     for trainer in trainers.values():
         used += trainer.used
         if trainer.error is not None:
@@ -80,16 +64,24 @@ def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kil
     return used
 
 
+def drawn(seed: int, *, shared: float = 0.4, lengths: Sequence[int] = (0, 1, 3, 10, 40)) -> tuple[Random, World]:
+    """A job, and what its further choices are drawn from; ``shared``: how many of them are dynamic."""
+    choose = Random(-seed - 1)
+    dynamic = choose.random() < shared
+    world = 1 if dynamic else choose.choice([2, 3])
+    return choose, World(choose.choice(lengths), world, dynamic=dynamic, seed=seed)
+
+
+def everything(made: World) -> list[tuple[int, int]]:
+    return [(p, n) for p in range(3) for n in range(made.numbers.length)]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_batch_is_lost_or_repeated_whoever_dies(seed: int) -> None:
-    choose = Random(-seed - 1)
-    dynamic = choose.random() < 0.4
-    world = 1 if dynamic else choose.choice([2, 3])
-    length = choose.choice([0, 1, 3, 10, 40])
-    made = World(length, world, dynamic=dynamic, seed=seed)
-    ranks = range(choose.choice([1, 2, 3]) if dynamic else world)
+    choose, made = drawn(seed)
+    ranks = range(choose.choice([1, 2, 3]) if made.team.dynamic else made.team.world)
     used = run(made, seed, ranks, snapshot=-1, passes=3, kills=True)
-    assert sorted(used) == [(p, n) for p in range(3) for n in range(length)]
+    assert sorted(used) == everything(made)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -97,35 +89,27 @@ def test_a_job_of_one_rank_needs_nothing_written_down(seed: int) -> None:
     made = World(Random(seed).choice([0, 1, 3, 10, 40]), 1, seed=seed)
     made.write = lambda: None  # type: ignore[method-assign]
     used = run(made, seed, range(1), snapshot=-1, passes=3, kills=False)
-    assert used == [(p, n) for p in range(3) for n in range(made.numbers.length)]
+    assert used == everything(made)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_from_an_older_snapshot_the_stream_is_the_same_or_is_refused(seed: int) -> None:
-    choose = Random(-seed - 1)
-    dynamic = choose.random() < 0.4
-    world = 1 if dynamic else choose.choice([2, 3])
-    length = choose.choice([0, 1, 3, 10, 40])
-    made = World(length, world, dynamic=dynamic, seed=seed)
+    _, made = drawn(seed)
     try:
-        used = run(made, seed, range(3 if dynamic else world), snapshot=-2, passes=3, kills=False)
+        used = run(made, seed, range(3 if made.team.dynamic else made.team.world), snapshot=-2, passes=3, kills=False)
     except Rewound:
         return
-    assert sorted(used) == [(p, n) for p in range(3) for n in range(length)]
+    assert sorted(used) == everything(made)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_any_snapshot_the_stream_is_the_same_or_is_refused(seed: int) -> None:
-    choose = Random(-seed - 1)
-    dynamic = choose.random() < 0.6
-    world = 1 if dynamic else choose.choice([2, 3])
-    length = choose.choice([1, 3, 10, 40])
-    made = World(length, world, dynamic=dynamic, seed=seed)
+    _, made = drawn(seed, shared=0.6, lengths=(1, 3, 10, 40))
     try:
-        used = run(made, seed, range(3 if dynamic else world), snapshot=-9, passes=3, kills=False)
+        used = run(made, seed, range(3 if made.team.dynamic else made.team.world), snapshot=-9, passes=3, kills=False)
     except Rewound:
         return
-    assert sorted(used) == [(p, n) for p in range(3) for n in range(length)]
+    assert sorted(used) == everything(made)
 
 
 def test_who_loaded_a_state_and_was_answered_goes_on_after_a_kill() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pydp2.transport import Gone, memory, sockets
+from pydp2.transport import Gone, memory, slabs, sockets
 
 MAX_FRAME = 1 << 16
 
@@ -39,7 +39,7 @@ class Joined:
             if received is None:
                 assert poll.wait(int(seconds * 1000)), f"only {len(heard)} of {count} messages came"
             else:
-                heard.append((received[0], [bytes(frame) for frame in received[1]]))
+                heard.append((received[0], [bytes(frame) for frame in self.hub.open(*received)]))
         return heard
 
     def meet(self, line: Any) -> bytes:
@@ -60,13 +60,20 @@ def joined(way: str, folder: Path, max_frame: int = MAX_FRAME) -> Iterator[Joine
         ends.close()
         return
     theirs, ours = sockets.context(), sockets.context()  # as in two processes
-    address = f"ipc://{folder}/s" if way == "ipc" else "tcp://127.0.0.1:*"
-    ends = Joined(
-        lambda: sockets.Hub(theirs, address, max_frame),
-        lambda hub, watch: sockets.Line(ours, hub.address, watch=watch),
-    )
-    yield ends
-    ends.close()
+    address = "tcp://127.0.0.1:*" if way == "tcp" else f"ipc://{folder}/s"
+
+    def line(hub: Any, watch: bool) -> sockets.Line:
+        one = sockets.Line(ours, hub.address, watch=watch, lends=way == "shared")
+        if way == "shared":
+            one.borrow()
+        return one
+
+    ends = Joined(lambda: sockets.Hub(theirs, address, max_frame), line)
+    with pytest.MonkeyPatch.context() as patch:
+        if way == "shared":
+            patch.setattr(slabs, "SMALL", 1)
+        yield ends
+        ends.close()
     ours.term()
     theirs.term()
 
@@ -99,11 +106,11 @@ def _zeromq_has_its_thread() -> None:
     start_zeromq_thread()
 
 
-@pytest.fixture(params=["memory", "ipc", "tcp"])
+@pytest.fixture(params=["memory", "ipc", "shared", "tcp"])
 def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Joined]:
     yield from joined(request.param, tmp_path_factory.mktemp("s"))
 
 
-@pytest.fixture(params=["ipc", "tcp"])
+@pytest.fixture(params=["ipc", "shared", "tcp"])
 def socket_ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Joined]:
     yield from joined(request.param, tmp_path_factory.mktemp("s"))

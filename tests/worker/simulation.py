@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from pydp2.errors import ProviderError, from_wire
-from pydp2.inputs import Slots, frame_count, integer_value, integer_value_sequence
+from pydp2.inputs import (
+    Ragged,
+    Rows,
+    Slots,
+    Wrapper,
+    frame_count,
+    integer_value,
+    integer_value_sequence,
+    rows,
+)
 from pydp2.inputs.declaration import Declaration
 from pydp2.order.source import Failure, Run
 from pydp2.protocol import messages as m
@@ -17,6 +29,7 @@ from pydp2.protocol.ranges import Assignment, Part
 from pydp2.providers.where import place
 from pydp2.server.chunks import ranges
 from pydp2.server.ledger import Entry
+from pydp2.worker.block import Block
 from pydp2.worker.builder import MAX_BLOCKED, Builder, Packed
 from pydp2.worker.task import Task
 
@@ -36,6 +49,16 @@ def values_of(what: Yield) -> list[Any]:
         case "bad value":
             return [n % 100, [*words, 50]]
     return [n % 100, words]
+
+
+def together(some: Sequence[Yield]) -> Rows:
+    """The samples of ``some`` in one yield: as arrays, if they can be."""
+    samples = [values_of(what) for what in some]
+    numbers, words = [sample[0] for sample in samples], [sample[1] for sample in samples]
+    if None in numbers:
+        return rows(id=numbers, words=words)
+    flat = np.array([word for each in words for word in each], np.int64)
+    return rows(id=np.array(numbers, np.int64), words=Ragged(flat, np.cumsum([0, *map(len, words)])))
 
 
 def weigh_of(what: Yield) -> Any:
@@ -139,8 +162,12 @@ def run_at_random(
     cuts: float = 0.1,
     *,
     lenient: bool = False,
+    blocks: float = 0.0,
 ) -> Ledger:
-    """All files to their ends: files take turns, chunks are cut and samples held in hand at random."""
+    """All files to their ends: files take turns, chunks are cut and samples held in hand at random.
+
+    ``blocks``: how often samples come many at once.
+    """
     ledger = Ledger(declared, starts or [fresh(i) for i in range(len(files))])
     builder = Builder(declared, lambda error, task, y: place(error, f"f{task.file}", y), lenient=lenient)
     tasks = [task_of(entry, declared) for entry in ledger.entries]
@@ -175,8 +202,20 @@ def run_at_random(
         elif what[0] == "raise":
             builder.fail(task, ProviderError(f"file f{task.file}, sample {task.y}: process raised"))
         else:
+            if task.block is None and choose.random() < blocks:
+                some = list(
+                    itertools.takewhile(lambda each: each[0] not in ("end", "raise"), files[task.file][task.y :])
+                )
+                task.block = Block(together(some[: choose.choice([1, 10, 100])]), declared.slots, single=False)
+                task.limit = choose.choice([1 << 60, task.spent + 1000])
             try:
-                if builder.add(task, values_of(what), weigh_of(what)) and task.y > task.start:
+                if task.block is not None:
+                    before = task.y
+                    added = builder.add_next(task, task.edge, Wrapper(declared.slots).wrap, weigh_of(what))
+                    added = added and task.y == before + 1  # many at once are within what may be sent
+                else:
+                    added = builder.add(task, values_of(what), weigh_of(what))
+                if added and task.y > task.start:
                     hand = task
             except ProviderError as error:
                 builder.fail(task, place(error, f"f{task.file}", task.y))

@@ -34,6 +34,10 @@ bad = st.tuples(st.sampled_from(["bad type", "bad value", "bad weight"]), st.int
 ends = st.sampled_from([("end", 0), ("end", 0), ("raise", 0)])
 files = st.lists(st.builds(lambda many, end: [*many, end], st.lists(good | good | bad, max_size=25), ends), min_size=1,
                  max_size=4)  # fmt: skip
+long_files = st.lists(st.builds(
+    lambda many, times, end: [*many * times, end],
+    st.lists(good | good | good | bad, min_size=1, max_size=20) | st.lists(good, min_size=8, max_size=20),
+    st.integers(1, 8), ends), min_size=1, max_size=3)  # fmt: skip
 flags = st.booleans()
 chooser = st.integers(0, 2**32).map(random.Random)
 
@@ -45,6 +49,42 @@ def test_what_comes_out_is_what_the_files_say(
     ledger = run_at_random(choose, files, declaration(drop=drop, weighted=weighted), cuts=cuts)
     for file, content in enumerate(files):
         assert ledger.found[file] == expected(content, drop=drop, weighted=weighted)
+
+
+@given(long_files, flags, flags, chooser, st.sampled_from([0.0, 0.05, 0.3]))
+def test_samples_that_come_many_at_once_are_what_they_are_alone(
+    files: list[list[Yield]], drop: bool, weighted: bool, choose: random.Random, cuts: float
+) -> None:
+    declared = declaration(drop=drop, weighted=weighted)
+    alone = run_at_random(choose, files, declared, cuts=cuts)
+    ledger = run_at_random(choose, files, declared, cuts=cuts, blocks=0.3)
+    for file, content in enumerate(files):
+        assert ledger.found[file] == expected(content, drop=drop, weighted=weighted)
+        assert ledger.entries[file].crcs == alone.entries[file].crcs
+        assert ledger.entries[file].spent == alone.entries[file].spent
+    assert {file: str(error) for file, error in ledger.errors.items()} == {
+        file: str(error) for file, error in alone.errors.items()
+    }
+
+
+@given(long_files, flags, flags, chooser)
+def test_a_new_attempt_may_be_given_them_in_other_pieces(
+    files: list[list[Yield]], drop: bool, weighted: bool, choose: random.Random
+) -> None:
+    declared = declaration(drop=drop, weighted=weighted)
+    first = run_at_random(choose, files, declared, cuts=0.3, blocks=0.3)
+    starts = [
+        again(file, choose.choice(marks[:-1])) if len(marks) > 1 else fresh(file)
+        for file, marks in enumerate(first.marks)
+    ]
+    begun = [entry.committed for entry in starts]
+    second = run_at_random(choose, files, declared, starts, cuts=0.3, blocks=0.3)
+    for file, content in enumerate(files):
+        whole = expected(content, drop=drop, weighted=weighted)
+        assert second.found[file].samples == [sample for sample in whole.samples if sample[0] >= begun[file]]
+        assert second.found[file].holes == [y for y in whole.holes if y >= begun[file]]
+        assert second.entries[file].crcs == first.entries[file].crcs
+        assert second.entries[file].spent == first.entries[file].spent
 
 
 @given(files, flags, chooser)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ from pydp2.transport import memory
 from pydp2.worker.late import sending_late
 from pydp2.worker.runner import Runner
 from pydp2.worker.surroundings import Surroundings
-from tests.worker.simulation import Ledger, Outcome, Yield, again, expected, fresh, values_of, weigh_of
+from tests.worker.simulation import Ledger, Outcome, Yield, again, expected, fresh, together, values_of, weigh_of
 
 ALL = 1 << 60
 Process = Callable[[Any, str], Iterable[Any]]
@@ -45,7 +47,7 @@ class Script:
         self.hub = memory.Hub()
         self.line = memory.Line(self.hub)
         self.page = Page(1)
-        self.surroundings = Surroundings(0, self.page.row(0))
+        self.surroundings = Surroundings(0, self.page.row(0), os.dup(1), str(Path.cwd()))
         link = worker_link(Role.WORKER)
         for greeting in (m.Hello(1, 0, 1), m.Declared({}, "", [])):
             link.sending(greeting)
@@ -162,11 +164,21 @@ def script() -> Iterator[Callable[..., Script]]:
         one.close()
 
 
-def reader(contents: Sequence[Sequence[Yield]]) -> Process:
-    """A provider over ``contents``, for :func:`tests.worker.simulation.expected`."""
+def reader(contents: Sequence[Sequence[Yield]], blocks: float = 0.0) -> Process:
+    """A provider over ``contents``, for :func:`tests.worker.simulation.expected`; ``blocks``: how often it yields many
+    samples at once."""
 
     def process(settings: Any, filename: str) -> Iterator[Any]:
-        for what in contents[int(filename[1:])]:
+        choose, content, y = random.Random(filename), contents[int(filename[1:])], 0
+        while y < len(content):
+            what = content[y]
+            if choose.random() < blocks:
+                plain = itertools.takewhile(lambda each: each[0] not in ("end", "raise"), content[y:])
+                some = list(plain)[: choose.choice([0, 1, 10, 100])]
+                yield together(some)
+                y += len(some)
+                continue
+            y += 1
             if what[0] == "end":
                 return
             if what[0] == "raise":
@@ -674,15 +686,15 @@ contents = st.lists(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(contents, st.booleans(), st.booleans(), st.integers(0, 2**32))
+@given(contents, st.booleans(), st.booleans(), st.integers(0, 2**32), st.sampled_from([0.0, 0.5]))
 def test_under_any_credit_pauses_and_wishes_the_same_samples_come(
-    files: list[list[Yield]], drop: bool, weighted: bool, seed: int
+    files: list[list[Yield]], drop: bool, weighted: bool, seed: int, blocks: float
 ) -> None:
     choose = random.Random(seed)
     options: dict[str, Any] = {"check": drop, "check_fail_continue": drop}
     if weighted:
         options["calc_batch_size"] = weigh_of(("good", 0))
-    one = Script(reader(files), files=len(files), ahead=choose.choice([1, 2, 8]), **options)
+    one = Script(reader(files, blocks), files=len(files), ahead=choose.choice([1, 2, 8]), **options)
     try:
         waiting: set[int] = set()
 

@@ -1,0 +1,65 @@
+"""The trainer of every run: touches all data, counts, times, and refuses a pass that is not each sample once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from benchmarks import processes
+from benchmarks.job import Batch, Job, Total, Workload
+
+_PAGE = 4096  # one element of each is looked at, so that bytes which never arrived cannot count
+_STEADY = (0.25, 0.9)  # the part of a pass that start and end do not touch
+
+
+class WrongPass(AssertionError):
+    """A pass delivered something else than each sample once."""
+
+
+def consume(batches: Callable[[], Iterable[Any]], workload: Workload, expected: Total, convert: Any = None) -> dict:
+    """One pass over ``batches()``: its call and ``iter()`` belong to the time.
+
+    Args:
+        convert: turns what comes into a dict of arrays with ``label``; None: it is one.
+
+    Returns:
+        began: on time.perf_counter; samples; seconds; first: seconds to the first batch; steady: samples/s between
+        25 % and 90 % of the pass; cpu, others: see :class:`benchmarks.processes.Meter`.
+
+    Raises:
+        WrongPass: samples, sum of labels or number of elements are not those of the data.
+    """
+    low, high = (int(expected.samples * share) for share in _STEADY)
+    marks: list[tuple[int, float]] = []
+    samples = labels = elements = 0
+    first = sink = 0.0
+    meter = processes.Meter()
+    began = time.perf_counter()
+    for batch in batches():
+        if not first:
+            first = time.perf_counter() - began
+        arrays: Batch = batch if convert is None else convert(batch)
+        for array in arrays.values():
+            sink += float(array.reshape(-1)[:: max(1, _PAGE // array.itemsize)].sum())
+        label = arrays["label"]
+        samples += len(label)
+        labels += int(label.sum())
+        for name in workload.counted:
+            elements += arrays[name].size
+        if samples >= (high if marks else low) and len(marks) < 2:
+            marks.append((samples, time.perf_counter()))
+    seconds = time.perf_counter() - began
+    cost = meter.stop()
+    got = Total(samples, labels, elements)
+    if got != expected:
+        raise WrongPass(f"a pass must deliver {expected}, got {got}")
+    (few, early), (many, late) = marks[0], marks[-1]
+    steady = (many - few) / (late - early) if late > early else samples / seconds
+    return {"began": began, "samples": samples, "seconds": seconds, "first": first, "steady": steady} | cost
+
+
+def passes(job: Job, batches: Callable[[], Iterable[Any]], convert: Any = None) -> list[dict]:
+    """As many passes as the job asks for; ``batches()`` is called for each."""
+    expected = job.total()
+    return [consume(batches, job.kind, expected, convert) for _ in range(job.passes)]

@@ -1,0 +1,223 @@
+"""The job that everybody does: readers of one file, what a batch is, and what a whole pass must amount to.
+
+A reader is what a user writes: a generator over the samples of one file. Samples are tuples, the label last.
+The same functions are pydp2's providers, the bare generator's loop and the peers' datasets. No pydp2 in here.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+BATCH = 128
+WORDS = 30_000  # entries of the dictionary
+SIDE = 256  # of a picture, in pixels
+HEADER = struct.Struct("<II")  # before each picture of a file: label, bytes
+Batch = dict[str, np.ndarray]
+
+
+# -- readers -----------------------------------------------------------------------------------------------------------
+def mnist_text(settings: Any, filename: str) -> Iterator[Any]:
+    with open(filename) as lines:
+        for line in lines:
+            label, pixels = line.split(";")
+            yield [float(p) for p in pixels.split()], int(label)
+
+
+def words(settings: Any, filename: str) -> Iterator[Any]:
+    dictionary = settings.dictionary
+    with open(filename) as lines:
+        for line in lines:
+            label, text = line.split("\t")
+            yield [dictionary[word] for word in text.split()], int(label)
+
+
+def ctr(settings: Any, filename: str) -> Iterator[Any]:
+    with open(filename) as lines:
+        for line in lines:
+            label, ids, pairs = line.split("\t")
+            values = []
+            for pair in pairs.split():
+                index, value = pair.split(":")
+                values.append((int(index), float(value)))
+            yield [int(i) for i in ids.split()], values, int(label)
+
+
+def rows(settings: Any, filename: str) -> Iterator[Any]:
+    array = np.load(filename)
+    for i in range(len(array)):
+        yield array[i], i % 10
+
+
+def jpeg(settings: Any, filename: str) -> Iterator[Any]:
+    from PIL import Image
+
+    with open(filename, "rb") as file:
+        while head := file.read(HEADER.size):
+            label, size = HEADER.unpack(head)
+            yield np.asarray(Image.open(io.BytesIO(file.read(size)))), label
+
+
+def read_dictionary(path: Path) -> dict[str, int]:
+    with open(path) as lines:
+        return {word: int(i) for word, i in (line.split("\t") for line in lines)}
+
+
+def prepare(settings: Any, workload: str, folder: str) -> None:
+    """What a reader needs before its first file: ``words`` its dictionary."""
+    if workload == "words":
+        settings.dictionary = read_dictionary(Path(folder) / "dictionary.txt")
+
+
+# -- batches: lists of samples to numpy, in the quickest way that plain numpy has --------------------------------------
+def _labels(column: tuple[int, ...]) -> np.ndarray:
+    return np.fromiter(column, np.int64, len(column))
+
+
+def _starts(column: tuple[Any, ...]) -> np.ndarray:
+    starts = np.zeros(len(column) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, column), np.int64, len(column)), out=starts[1:])
+    return starts
+
+
+def _flat(column: tuple[Any, ...], starts: np.ndarray) -> np.ndarray:
+    return np.fromiter(chain.from_iterable(column), np.int64, starts[-1])
+
+
+def _numbers(samples: list[Any]) -> Batch:
+    pixels, label = zip(*samples, strict=True)
+    flat = np.fromiter(chain.from_iterable(pixels), np.float32, 784 * len(samples))
+    return {"pixel": flat.reshape(-1, 784), "label": _labels(label)}
+
+
+def _ids(samples: list[Any]) -> Batch:
+    ids, label = zip(*samples, strict=True)
+    starts = _starts(ids)
+    return {"ids": _flat(ids, starts), "starts": starts, "label": _labels(label)}
+
+
+def _clicks(samples: list[Any]) -> Batch:
+    ids, pairs, label = zip(*samples, strict=True)
+    starts, pair_starts = _starts(ids), _starts(pairs)
+    indices, values = zip(*chain.from_iterable(pairs), strict=True)
+    return {
+        "ids": _flat(ids, starts), "starts": starts,
+        "indices": np.array(indices, np.int64), "values": np.array(values, np.float32), "pair_starts": pair_starts,
+        "label": _labels(label),
+    }  # fmt: skip
+
+
+def _arrays(name: str, samples: list[Any]) -> Batch:
+    arrays, label = zip(*samples, strict=True)
+    return {name: np.stack(arrays), "label": _labels(label)}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One kind of data: its reader, how samples become a batch, the arrays of a batch whose elements are counted."""
+
+    name: str
+    read: Callable[[Any, str], Iterator[Any]]
+    collate: Callable[[list[Any]], Batch]
+    counted: tuple[str, ...]
+    pool: int = 4096
+
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("mnist_text", mnist_text, _numbers, ("pixel",)),
+        Workload("words", words, _ids, ("ids",)),
+        Workload("ctr", ctr, _clicks, ("ids", "indices")),
+        Workload("rows", rows, partial(_arrays, "row"), ("row",)),
+        # 4096 decoded pictures are 0.8 GB, and peers keep as many in each worker
+        Workload("jpeg", jpeg, partial(_arrays, "picture"), ("picture",), pool=512),
+    )
+}
+
+
+def shuffled_batches(samples: Iterable[Any], workload: Workload, seed: int) -> Iterator[Batch]:
+    """The usual shuffle buffer of a streaming dataset, then batches: what runs inside the workers of most peers."""
+    draw = random.Random(seed)
+    number = draw.random
+    size, collate = workload.pool, workload.collate
+    waiting: list[Any] = []
+    batch: list[Any] = []
+    for sample in samples:
+        if len(waiting) < size:
+            waiting.append(sample)
+            continue
+        place = int(number() * size)
+        batch.append(waiting[place])
+        waiting[place] = sample
+        if len(batch) == BATCH:
+            yield collate(batch)
+            batch = []
+    draw.shuffle(waiting)
+    batch += waiting
+    del waiting
+    for begin in range(0, len(batch), BATCH):
+        yield collate(batch[begin : begin + BATCH])
+
+
+# -- one run -----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Total:
+    """What a pass amounts to: each sample once gives exactly this."""
+
+    samples: int
+    labels: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of one contestant: plain data, so that it can be said to another interpreter.
+
+    Args:
+        folder: of the workload's data, with ``meta.json``.
+        options: of the contestant, as ``{"order": "relaxed"}``.
+    """
+
+    peer: str
+    workload: str
+    folder: str
+    workers: int = 2
+    passes: int = 2
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def option(self, name: str, default: Any = None) -> Any:
+        return dict(self.options).get(name, default)
+
+    @property
+    def kind(self) -> Workload:
+        return WORKLOADS[self.workload]
+
+    def files(self) -> list[str]:
+        """The list, in order; a file may stand in it several times."""
+        return [str(Path(self.folder) / name) for name, *_ in self._meta()]
+
+    def total(self) -> Total:
+        meta = self._meta()
+        return Total(*(sum(column) for column in list(zip(*meta, strict=True))[1:]))
+
+    def reader(self) -> Callable[[str], Iterator[Any]]:
+        """The workload's reader, ready for files."""
+        settings = SimpleNamespace()
+        prepare(settings, self.workload, self.folder)
+        return partial(self.kind.read, settings)
+
+    def _meta(self) -> list[tuple[str, int, int, int]]:
+        meta = json.loads((Path(self.folder) / "meta.json").read_text())
+        return [tuple(entry) for entry in meta["files"]] * meta["times"]

@@ -1,0 +1,67 @@
+"""One run in a process of its own: ``python -m benchmarks.one JOB`` does JOB, said as JSON, and prints a line of JSON.
+
+The line is ``{"passes": […], "start": seconds, "versions": {…}}``, or ``{"absent": "…"}`` where the peer, or a library
+that the workload needs, is not installed here. Anything else is a failure: a traceback on stderr and an exit code.
+Other libraries may print what they like before it: the last line counts. Needs numpy and the peer alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from benchmarks.job import Job
+
+PEERS = {
+    "pydp2": "with_pydp2",
+    "bare": "bare",
+    "torch": "with_torch",
+    "spdl": "with_spdl",
+    "grain": "with_grain",
+    "tf": "with_tf",
+    "paddle": "with_paddle",
+    "ray": "with_ray",
+}
+
+
+def said(job: Job) -> str:
+    """The job as an argument."""
+    return json.dumps({**vars(job), "options": dict(job.options)})
+
+
+def understood(text: str) -> Job:
+    told = json.loads(text)
+    return Job(**{**told, "options": tuple(told["options"].items())})
+
+
+def do(job: Job) -> dict[str, Any]:
+    try:
+        if job.workload == "jpeg":
+            importlib.import_module("PIL")
+        peer = importlib.import_module(f"benchmarks.peers.{PEERS[job.peer]}")
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("benchmarks"):
+            raise
+        return {"absent": f"{error.name} is not installed"}
+    if not job.passes:
+        return {"passes": [], "start": 0.0, "versions": peer.versions()}
+    began = time.perf_counter()
+    passes = peer.measure(job)
+    start = passes[0]["began"] - began
+    return {"passes": passes, "start": start, "versions": peer.versions()}
+
+
+def main() -> None:
+    result = do(understood(sys.argv[1]))
+    sys.stdout.write(f"\n{json.dumps(result)}\n")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # some peers' threads outlive their loaders, and would be waited for
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""pydp2: a running service, one client; a global pool, strict order unless told otherwise, every value checked."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pydp2
+from benchmarks import consumer
+from benchmarks.job import BATCH, Batch, Job
+
+_PROVIDED = Path(__file__).with_name("provided.py")
+_PATIENCE = 30.0
+
+
+def versions() -> dict[str, str]:
+    return {"pydp2": f"{pydp2.__version__} (packing: {pydp2.packing()})", "numpy": np.__version__}
+
+
+def _dense(name: str, batch: Any) -> Batch:
+    return {name: batch[name], "label": batch["label"]}
+
+
+def _words(batch: Any) -> Batch:
+    ids = batch["ids"]
+    return {"ids": ids.values, "starts": ids.sequence_start_positions, "label": batch["label"]}
+
+
+def _ctr(batch: Any) -> Batch:
+    ids, pairs = batch["ids"], batch["pairs"]
+    return {
+        "ids": ids.indices, "starts": ids.indptr,
+        "indices": pairs.indices, "values": pairs.values, "pair_starts": pairs.indptr, "label": batch["label"],
+    }  # fmt: skip
+
+
+_ARRAYS = {
+    "mnist_text": lambda batch: _dense("pixel", batch),
+    "words": _words,
+    "ctr": _ctr,
+    "rows": lambda batch: _dense("row", batch),
+    "jpeg": lambda batch: _dense("picture", batch),
+}
+
+
+def _until_all_workers_are_there(service: pydp2.Service, workers: int) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while len(service.stats()["workers"]) < workers:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{workers} workers must be there after {_PATIENCE:.0f} s")
+        time.sleep(0.01)
+
+
+def measure(job: Job) -> list[dict]:
+    """Passes of a client, from ``iter()`` on the running service: nothing is read before that."""
+    address = f"{_PROVIDED}:{job.workload}{'_cached' if job.option('cache') else ''}"
+    args = {"workload": job.workload, "folder": job.folder}
+    with (
+        pydp2.launch(job.files(), address, args=args, workers=job.workers) as service,
+        service.connect(batch_size=BATCH, seed=1, order=job.option("order", "strict")) as client,
+    ):
+        _until_all_workers_are_there(service, job.workers)
+        return consumer.passes(job, lambda: client, _ARRAYS[job.workload])

@@ -1,0 +1,71 @@
+"""SPDL: a subprocess for each worker that shuffles and batches, their batches merged by one thread each.
+
+Large rows go through its shared-memory ring, which is quicker there; the others through its queue, which is quicker
+for them. The subprocesses run before the first pass begins.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from spdl.pipeline import SharedMemoryRingBuffer, iterate_in_subprocess
+
+from benchmarks import consumer
+from benchmarks.job import Batch, Job, shuffled_batches
+
+_RING = {"rows": 64 << 20, "jpeg": 256 << 20}
+_END = object()
+
+
+def versions() -> dict[str, str]:
+    return {"spdl-core": version("spdl-core"), "numpy": np.__version__}
+
+
+class _Files:
+    def __init__(self, job: Job, number: int) -> None:
+        self.read, self.files, self.kind, self.seed = job.reader(), job.files()[number :: job.workers], job.kind, 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.seed += 1
+        return shuffled_batches((sample for file in self.files for sample in self.read(file)), self.kind, self.seed)
+
+
+def _merged(sources: list[Iterable[Any]]) -> Iterator[Any]:
+    """What comes from any of the sources, as it comes."""
+    ready: queue.Queue[Any] = queue.Queue(8)
+
+    def pump(source: Iterable[Any]) -> None:
+        try:
+            for batch in source:
+                ready.put(batch)
+            ready.put(_END)
+        except BaseException as error:
+            ready.put(error)
+
+    for source in sources:
+        threading.Thread(target=pump, args=(source,), daemon=True).start()
+    running = len(sources)
+    while running:
+        batch = ready.get()
+        if batch is _END:
+            running -= 1
+        elif isinstance(batch, BaseException):
+            raise batch
+        else:
+            yield batch
+
+
+def measure(job: Job) -> list[dict]:
+    sources = []
+    for number in range(job.workers):
+        size = job.option("ring", _RING.get(job.workload))
+        ring = {"arena": SharedMemoryRingBuffer(size)} if size else {}
+        make = partial(_Files, job, number)
+        sources.append(iterate_in_subprocess(make, buffer_size=8, mp_context="fork", timeout=120, **ring))
+    return consumer.passes(job, lambda: _merged(sources))

@@ -1,0 +1,212 @@
+"""Runs in alternation: every contestant once in each round, each run in a fresh process, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import data, one, processes
+from benchmarks.job import WORKLOADS, Job
+
+ROOT = Path(__file__).resolve().parents[1]
+_TRIES = 3
+_LOOK = 0.05  # seconds between two looks at the memory
+_QUIET = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "GLOG_minloglevel": "3",
+}
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to do the job: a peer (a key of ``one.PEERS``) and how it is set up."""
+
+    name: str
+    peer: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+CONTESTANTS = (
+    Contestant("bare", "bare"),
+    Contestant("pydp2", "pydp2"),
+    Contestant("pydp2 relaxed", "pydp2", (("order", "relaxed"),)),
+    Contestant("pydp2 cached", "pydp2", (("cache", True),)),
+    Contestant("torch", "torch"),
+    Contestant("spdl", "spdl"),
+    Contestant("grain", "grain"),
+    Contestant("tf.data", "tf"),
+    Contestant("tf.data cached", "tf", (("cache", True),)),
+    Contestant("paddle", "paddle"),
+    Contestant("ray", "ray"),
+)
+ALWAYS = ("bare", "pydp2")
+PEERS = tuple(peer for peer in one.PEERS if peer not in ALWAYS)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run.
+
+    Args:
+        peers: keys of ``one.PEERS``; bare and pydp2 take part always.
+        workers: numbers of workers, each a table of its own.
+        pythons: interpreters of peers that need an environment of their own.
+        memory: whether one more round looks at memory; it is not timed, because looking takes time too.
+        deadline: seconds that one run may take.
+        others: a run of which others took a greater share of the cores is tried again, twice at most.
+    """
+
+    workloads: tuple[str, ...] = tuple(WORKLOADS)
+    peers: tuple[str, ...] = PEERS
+    workers: tuple[int, ...] = (2,)
+    rounds: int = 5
+    scale: float = 1.0
+    folder: Path = Path(tempfile.gettempdir()) / "pydp2-benchmark-data"
+    pythons: Mapping[str, str] | None = None
+    memory: bool = True
+    deadline: float = 300.0
+    others: float = 1.0
+
+    def contestants(self) -> list[Contestant]:
+        return [c for c in CONTESTANTS if c.peer in (*ALWAYS, *self.peers)]
+
+    def python(self, peer: str) -> str:
+        return (self.pythons or {}).get(peer, sys.executable)
+
+
+def alternating(contestants: Sequence[Contestant], number: int) -> list[Contestant]:
+    """The order of one round: who began the last one comes last in this, so that no place is anybody's."""
+    turn = number % len(contestants) if contestants else 0
+    return [*contestants[turn:], *contestants[:turn]]
+
+
+def run(job: Job, python: str, deadline: float = 300.0, watch: bool = False) -> dict[str, Any]:
+    """One run in a process of its own, of which nothing is left afterwards.
+
+    Returns:
+        what :mod:`benchmarks.one` says; ``{"failed": "…"}`` if it ended otherwise or took longer than ``deadline``;
+        with ``watch`` also ``peak``, the most bytes that all of its processes had together.
+    """
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryDirectory(prefix="pb-", ignore_cleanup_errors=True) as folder:
+        given = {processes.MARK: mark, "PYTHONPATH": str(ROOT), "TMPDIR": folder, "PYTHONUNBUFFERED": "1"}
+        out, err = Path(folder) / "said", Path(folder) / "complained"
+        command = [python, "-m", "benchmarks.one", one.said(job)]
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env={**os.environ, **_QUIET, **given}, stdin=subprocess.DEVNULL, stdout=stdout,
+                stderr=stderr, start_new_session=True,
+            )  # fmt: skip
+        try:
+            peak = _wait(process, mark, deadline, watch)
+        finally:
+            processes.end(mark)
+            process.wait()
+        result = _result(process.returncode, out.read_text(errors="replace"), err.read_text(errors="replace"), deadline)
+    return {**result, "peak": peak} if watch and "passes" in result else result
+
+
+def disturbed(result: dict[str, Any]) -> float:
+    """The greatest share of the cores that others took in a pass of a run."""
+    return max((p["others"] for p in result.get("passes", ())), default=0.0)
+
+
+def least_disturbed(once: Callable[[], dict[str, Any]], others: float) -> dict[str, Any]:
+    """``once()``, again while it was disturbed more than ``others``; of all tries the one that was disturbed least."""
+    results = [once()]
+    while disturbed(results[-1]) > others and len(results) < _TRIES:
+        results.append(once())
+    return min(results, key=disturbed)
+
+
+def _wait(process: subprocess.Popen[bytes], mark: str, deadline: float, watch: bool) -> int:
+    """Until the process ended or the deadline is over; the peak of memory, if it is watched."""
+    peak = 0
+    until = time.monotonic() + deadline
+    while (left := until - time.monotonic()) > 0:
+        try:
+            process.wait(min(_LOOK, left) if watch else left)
+            break
+        except subprocess.TimeoutExpired:
+            if watch:
+                peak = max(peak, processes.pss(mark))
+    return peak
+
+
+def _result(code: int, said: str, complained: str, deadline: float) -> dict[str, Any]:
+    lines = said.splitlines()
+    if code == 0 and lines and lines[-1].startswith("{"):
+        return json.loads(lines[-1])
+    if code < 0:
+        return {"failed": f"killed by signal {-code}, after {deadline:.0f} s if it was ours"}
+    return {"failed": (complained.strip().splitlines() or [f"exit code {code}"])[-1], "complained": complained[-4000:]}
+
+
+def rounds(plan: Plan, say: Say = print) -> dict[str, Any]:
+    """All rounds of a plan.
+
+    Returns:
+        plain data: ``runs`` (round, workload, workers, contestant, and what :func:`run` gave), ``absent`` (contestant
+        and workload to the reason), ``versions`` (contestant to its libraries). Round 0 is the one that is watched.
+    """
+    runs: list[dict[str, Any]] = []
+    absent: dict[str, str] = {}
+    versions: dict[str, dict[str, str]] = {}
+
+    @cache
+    def probe(peer: str, pictures: bool) -> dict[str, Any]:
+        """What there is of a peer; a job without passes only imports it."""
+        job = Job(peer, "jpeg" if pictures else "words", str(plan.folder), passes=0)
+        return run(job, plan.python(peer), plan.deadline)
+
+    for workload in plan.workloads:
+        try:
+            folder = data.make(workload, plan.folder, plan.scale)
+        except ModuleNotFoundError as error:
+            absent[workload] = f"{error.name} is not installed"
+            say(f"{workload}: left out: {absent[workload]}")
+            continue
+        present = []
+        for contestant in plan.contestants():
+            result = probe(contestant.peer, workload == "jpeg")
+            if "versions" in result:
+                present.append(contestant)
+                versions[contestant.name] = result["versions"]
+            else:
+                absent[f"{contestant.name}, {workload}"] = reason = result.get("absent") or result["failed"]
+                say(f"{workload}: without {contestant.name}: {reason}")
+        for number in range(0 if plan.memory else 1, plan.rounds + 1):
+            for workers in plan.workers:
+                for contestant in alternating(present, number):
+                    job = Job(contestant.peer, workload, str(folder), workers, options=contestant.options)
+                    once = partial(run, job, plan.python(contestant.peer), plan.deadline, watch=number == 0)
+                    result = least_disturbed(once, plan.others)
+                    runs.append(
+                        {"round": number, "workload": workload, "workers": workers, "contestant": contestant.name}
+                        | result
+                    )
+                    say(_line(runs[-1], plan.rounds))
+    return {"runs": runs, "absent": absent, "versions": versions}
+
+
+def _line(run: dict[str, Any], rounds: int) -> str:
+    where = f"{run['workload']}, {run['workers']} workers, " + (
+        f"round {run['round']} of {rounds}" if run["round"] else "memory"
+    )
+    if "passes" not in run:
+        return f"{where}: {run['contestant']} failed: {run.get('failed') or run.get('absent')}"
+    rates = ", ".join(f"{p['samples'] / p['seconds']:,.0f}/s" for p in run["passes"])
+    return f"{where}: {run['contestant']} {rates}"

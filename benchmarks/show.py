@@ -1,0 +1,100 @@
+"""Tables of results for a terminal and, as markdown, for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks.results import Row, Table
+
+_NONE = "-"
+_WIDE = 132  # columns, where it goes to a file
+
+
+def _number(value: float | None, form: str = ",.0f") -> str:
+    return _NONE if value is None else format(value, form)
+
+
+def _significant(value: float | None) -> str:
+    return _NONE if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _spread(row: Row) -> str:
+    """From the least to the most, as a share of the median."""
+    if row.rate is None or row.low is None or row.high is None:
+        return _NONE
+    return f"{(row.high - row.low) / row.rate:.0%}"
+
+
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "": lambda row: row.contestant,
+    "samples/s": lambda row: _number(row.rate),
+    "spread": _spread,
+    "others": lambda row: _number(row.others, ".0%"),
+    "of bare": lambda row: _number(row.of_bare, ".2f"),
+    "pydp2 against it": lambda row: _NONE if row.ahead is None else f"{_significant(row.ahead)}x",
+    "second pass": lambda row: _number(row.second),
+    "first batch, s": lambda row: _number(row.first, ".3f"),
+    "start, s": lambda row: _number(row.start, ".2f"),
+    "CPU s a million": lambda row: _significant(row.cpu),
+    "peak MB": lambda row: _NONE if row.peak is None else f"{row.peak / 1e6:,.0f}",
+}
+
+
+def title(table: Table) -> str:
+    return f"{table.workload}, {table.workers} workers (medians of {table.rounds} alternating rounds)"
+
+
+def sentences(table: Table) -> Iterator[str]:
+    """What is asked first of a table."""
+    if table.best is not None and table.ahead is not None:
+        yield f"best peer: {table.best}; pydp2 has {table.ahead:.2f}x its samples/s"
+    if table.cached_ahead is not None:
+        yield f"cached pass: pydp2 has {_significant(table.cached_ahead)}x the best other one"
+    if table.first_behind is not None:
+        yield f"first batch: pydp2 takes {table.first_behind:.2f}x the quickest peer's time"
+    if table.strict_of_relaxed is not None:
+        yield f"strict order has {table.strict_of_relaxed:.2f} of relaxed"
+    for row in table.rows:
+        if row.failed:
+            yield f"{row.contestant} failed {row.failed} of {row.tries} times"
+
+
+def on_terminal(tables: list[Table]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as Drawn
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDE
+    for table in tables:
+        drawn = Drawn(title=title(table), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+        for number, name in enumerate(COLUMNS):
+            drawn.add_column(name, justify="right" if number else "left", no_wrap=not number)
+        for row in table.rows:
+            style = "bold" if row.contestant == "pydp2" else "dim" if row.contestant == "bare" else None
+            drawn.add_row(*(cell(row) for cell in COLUMNS.values()), style=style)
+        console.print(drawn)
+        for sentence in sentences(table):
+            console.print(f"  {sentence}")
+        console.print()
+
+
+def markdown(tables: list[Table]) -> str:
+    """The tables for a page."""
+    lines: list[str] = []
+    for table in tables:
+        lines += [f"**{title(table)}**", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+        lines += [f"| {' | '.join(cell(row) for cell in COLUMNS.values())} |" for row in table.rows]
+        lines += ["", *(f"- {sentence}" for sentence in sentences(table)), ""]
+    return "\n".join(lines)
+
+
+def versions(result: dict[str, Any]) -> list[str]:
+    """One line for each contestant whose libraries nobody before it has named."""
+    lines: dict[str, None] = {}
+    for name, libraries in result["versions"].items():
+        lines[f"{name.removesuffix(' cached').removesuffix(' relaxed')}: "
+              + ", ".join(f"{library} {version}" for library, version in libraries.items())] = None  # fmt: skip
+    return list(lines)

@@ -1,0 +1,95 @@
+"""``pydp2 bench``: what is slow between files and trainer, in a table and one sentence."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+from pydp2_cli.options import Asked, SourceCommand
+from pydp2_cli.output import apart, notes, results
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_SECONDS = 15.0
+_CROWDED = 0.25
+
+
+@click.command(
+    "bench",
+    cls=SourceCommand,
+    tables={
+        "service": ["workers", "start", "memory_limit", "input_order"],
+        "job": ["batch_size", "shuffle", "interleave", "pool_bytes", "prefetch"],
+    },
+    short_help="Measure what is slow, and say what to change.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1),
+    default=_SECONDS,
+    metavar="SECONDS",
+    help=f"For all measurements together; default: {_SECONDS:g}.",
+)
+@click.option(
+    "--step_ms",
+    type=click.FloatRange(0.001),
+    metavar="NUMBER",
+    help="Milliseconds that a step of your trainer takes: whether it would wait, and how many workers would feed it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def command(asked: Asked, seconds: float, step_ms: float | None, as_json: bool) -> None:
+    """Measure how fast samples of LIST come, stage by stage, and say what bounds them and what to change.
+
+    First process() alone, looped in as many processes as there would be workers; then with checks and packing, with
+    transport, with order and pool, and with a trainer whose step takes --step_ms. Of large data no more is read than
+    fits the time, small data are read again and again.
+
+    \b
+    pydp2 bench train.list --provider my_provider.process --step_ms 2
+    pydp2 bench --config configs/digits.toml --workers 4 --json
+    """
+    import pydp2
+
+    console = notes()
+
+    def progress(text: str) -> None:
+        console.print(f"measuring {text} …", style="dim", soft_wrap=True)
+
+    with apart(as_json):
+        seen = pydp2.bench(
+            **asked.source, **asked.service, **asked.job, seconds=seconds, step_ms=step_ms, progress=progress
+        )
+    if as_json:
+        click.echo(json.dumps(seen.plain(), indent=2))
+    else:
+        _show(results(), seen)
+
+
+def _show(console: Console, seen: Any) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("stage")
+    table.add_column("samples/s", justify="right")
+    table.add_column("of the time", justify="right")
+    table.add_column("")
+    for stage in seen.stages:
+        share = "" if stage.share is None else f"{stage.share:.0%}"
+        table.add_row(escape(stage.name), f"{stage.rate:,.0f}" if stage.rate else "-", share, escape(stage.note))
+    console.print(table)
+    many = f"{seen.workers} worker{'' if seen.workers == 1 else 's'}, {seen.cores} core{'' if seen.cores == 1 else 's'}"
+    first = "none came"
+    if seen.first_batch is not None:
+        first = f"after {seen.first_batch:.2f} s, {seen.launched:.2f} s with the start of the service"
+    console.print(f"{many}, batches of {seen.batch_size}; first batch: {first}", style="dim", soft_wrap=True)
+    if seen.crowded > _CROWDED and seen.workers <= seen.cores:
+        console.print(
+            f"other processes had the cores for {seen.crowded:.0%} of the time: look again when the machine is quieter",
+            style="yellow",
+            soft_wrap=True,
+        )
+    sentence = seen.advice.sentence
+    console.print(f"{escape(sentence[0].upper() + sentence[1:])}.", style="bold", soft_wrap=True)

@@ -1,0 +1,111 @@
+"""``pydp2 cache ls | verify | clear``: what lies in a cache on disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+from pydp2_cli.output import results, size
+
+if TYPE_CHECKING:
+    from pydp2 import CacheFolder
+
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+class _Age(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
+    """``30m``, ``12h``, ``7d`` or ``2w``, as seconds."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number, unit = str(value)[:-1], str(value)[-1:]
+        if unit not in _UNITS or not number.isascii() or not number.isdigit():
+            self.fail(f"must be an age like 30m, 12h, 7d or 2w, got {value!r}", param, ctx)
+        return float(int(number) * _UNITS[unit])
+
+
+def _folder(function: Callable[..., None]) -> Callable[..., None]:
+    return click.option("--cache_dir", metavar="DIRECTORY", help="default: $XDG_CACHE_HOME/pydp2 or ~/.cache/pydp2")(
+        function
+    )
+
+
+def _opened(cache_dir: str | None) -> CacheFolder:
+    import pydp2
+
+    return pydp2.CacheFolder(cache_dir)
+
+
+@click.group("cache")
+def command() -> None:
+    """Look at, verify or clear the cache on disk that providers with CACHE_PASS_ON_DISK fill.
+
+    Services may use it meanwhile: what one of them reads it keeps.
+    """
+
+
+@command.command("ls")
+@_folder
+def ls(cache_dir: str | None) -> None:
+    """List the entries: provider, entry of the list, samples, size, and how long ago it was used."""
+    from rich.table import Table
+
+    folder = _opened(cache_dir)
+    entries = folder.entries()
+    table = Table("provider", "entry of the list", "samples", "size", "used", box=None)
+    for entry in entries:
+        what = [entry.provider, entry.file, str(entry.samples)] if not entry.damaged else ["damaged", entry.damaged, ""]
+        table.add_row(*what, size(entry.size), _ago(entry.used))
+    if entries:
+        results().print(table, markup=False)
+    click.echo(f"{folder.path}: {_counted(len(entries))}, {size(sum(entry.size for entry in entries))}", err=True)
+
+
+@command.command("verify")
+@_folder
+@click.pass_context
+def verify(ctx: click.Context, cache_dir: str | None) -> None:
+    """Compare all checksums, and name the entries that are damaged. Exits with 1 if there are any.
+
+    Services do this by themselves before they use an entry, and read what is damaged again.
+    """
+    folder = _opened(cache_dir)
+    entries = folder.entries(verify=True)
+    damaged = [entry for entry in entries if entry.damaged]
+    for entry in damaged:
+        click.echo(f"{entry.path}: {entry.damaged}")
+    click.echo(f"{folder.path}: {_counted(len(entries))}, {len(damaged)} damaged", err=True)
+    if damaged:
+        ctx.exit(1)
+
+
+@command.command("clear")
+@_folder
+@click.option("--older_than", type=_Age(), metavar="AGE", help="only what was not used for 30m, 12h, 7d, 2w, …")
+@click.pass_context
+def clear(ctx: click.Context, cache_dir: str | None, older_than: float | None) -> None:
+    """Remove all entries, or those that were not used for long."""
+    folder = _opened(cache_dir)
+    latest = None if older_than is None else time.time() - older_than
+    entries = [entry for entry in folder.entries() if latest is None or entry.used <= latest]
+    removed = [entry for entry in entries if folder.remove(entry)]
+    gone = size(sum(entry.size for entry in removed))
+    click.echo(f"{folder.path}: {_counted(len(removed))} removed, {gone}", err=True)
+    if len(removed) < len(entries):
+        click.echo(f"Error: {_counted(len(entries) - len(removed))} could not be removed", err=True)
+        ctx.exit(1)
+
+
+def _counted(number: int) -> str:
+    return f"{number} entry" if number == 1 else f"{number} entries"
+
+
+def _ago(when: float) -> str:
+    seconds = max(0.0, time.time() - when)
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f}{unit} ago"
+    return f"{seconds:.0f}s ago"

@@ -1,0 +1,275 @@
+"""A provider measured alone: its generators looped in processes of their own, bare and with checks and packing.
+
+The program starts a supervisor, a fresh interpreter with one thread that never runs the user's code. That forks a unit,
+which imports the provider and runs the hook, and is forked for the other units where it has one thread; else the
+supervisor forks them, and each prepares the code for itself. What a unit counts lies in memory that all share, so that
+nothing is lost of one that hangs or dies. All of them are one process group, which :func:`measure_alone` kills at the
+end.
+
+A unit goes back and forth between both ways of drawing, a few milliseconds each, within the same files: what else the
+machine does then changes both in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydp2.api.looped import AREA, BARE, FIRST, PACKED, Area, Drawn, Loop
+from pydp2.api.rundir import above_standard, is_open
+from pydp2.api.slow import SlotCost
+from pydp2.errors import Error, ServiceLost, from_user, from_wire, provider_error, to_wire
+from pydp2.files import FileList
+from pydp2.protocol import plain
+from pydp2.providers import Running, resolve
+from pydp2.providers.where import own_frames
+from pydp2.server.spec import receive_block, receive_plain, send_blocks, send_plain
+from pydp2.worker.main import IN_WORKER
+
+_GRACE = 0.5  # seconds for a unit to end by itself
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_FIELDS = ("samples", "wall", "cpu", "queued")
+
+
+@dataclass(frozen=True)
+class Alone:
+    """``bare``, ``packed``: all ``units`` together; ``first``: the first samples, counted only where no others came;
+    ``nbytes``: of the columns of what was packed; ``slots``: what packing the first samples took, by slot;
+    ``caches``: whether later passes come out of a cache."""
+
+    units: int
+    bare: Drawn
+    packed: Drawn
+    first: Drawn
+    nbytes: int
+    slots: list[SlotCost]
+    caches: bool
+
+    def __add__(self, other: Alone) -> Alone:
+        return replace(
+            self,
+            bare=self.bare + other.bare,
+            packed=self.packed + other.packed,
+            first=self.first + other.first,
+            nbytes=self.nbytes + other.nbytes,
+        )
+
+    @property
+    def crowded(self) -> float:
+        """The share of the time in which units could have run but others had their core."""
+        total = self.first + self.bare + self.packed
+        return total.queued / total.wall if total.wall > 0 else 0.0
+
+
+# -- in the program ----------------------------------------------------------------------------------------------------
+def measure_alone(
+    provider: str,
+    files: FileList,
+    *,
+    args: bytes,
+    is_train: bool,
+    input_order: Sequence[str],
+    root: str,
+    path: Sequence[str],
+    units: int,
+    seconds: float,
+) -> Alone:
+    """Loop ``provider`` over ``files``, shared out among ``units`` processes, for so many seconds.
+
+    Raises what the provider raises: ProviderError, BadSample, with file and sample.
+    """
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours, theirs = (socket.socket(fileno=above_standard(end.detach())) for end in pair)
+    package = str(Path(__file__).resolve().parents[2])
+    code = (
+        f"import sys; p = {package!r}; p in sys.path or sys.path.insert(0, p); "
+        f"from pydp2.api.alone import supervise; supervise({theirs.fileno()})"
+    )
+    error = 2 if is_open(2) else subprocess.DEVNULL
+    with ours:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=error,
+                stderr=error,
+                start_new_session=True,  # Ctrl-C reaches this program, which kills the group
+                env=os.environ | _ONE_THREAD | {IN_WORKER: "bench"},
+            )
+        finally:
+            theirs.close()
+        try:
+            blob, offsets = files.to_parts()
+            spec = {
+                "provider": provider, "args": args, "is_train": is_train, "input_order": list(input_order),
+                "root": root, "path": list(path), "units": units, "seconds": seconds, "source": files.source,
+            }  # fmt: skip
+            send_plain(ours, spec)
+            send_blocks(ours, blob, offsets)
+            told = receive_plain(ours)
+        except (EOFError, OSError):
+            raise ServiceLost("the process that measured the provider alone ended before it told anything") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # not waited for yet: the number is still its own
+            process.wait()
+    if "error" in told:
+        raise from_wire(told["error"])
+    return Alone(
+        units=units,
+        bare=Drawn(*told["bare"]),
+        packed=Drawn(*told["packed"]),
+        first=Drawn(*told["first"]),
+        nbytes=told["nbytes"],
+        slots=[SlotCost(**each) for each in told["slots"]],
+        caches=told["caches"],
+    )
+
+
+# -- the supervisor ----------------------------------------------------------------------------------------------------
+_READY, _ALONE, _DONE = b".", b"a", b"d"
+
+
+def supervise(descriptor: int) -> None:
+    """The life of the supervisor. It does not return: the program kills it, or it ends when the program does."""
+    channel = socket.socket(fileno=descriptor)
+    spec = receive_plain(channel)
+    blob, offsets = receive_block(channel), receive_block(channel)
+    files = FileList.from_parts(blob, offsets, spec["source"])
+    units = spec["units"]
+    memory = mmap.mmap(-1, units * AREA)
+    areas = [Area(memory, unit) for unit in range(units)]
+    told, tell = os.pipe()
+    gate, go = os.pipe()
+
+    def fork(unit: int) -> None:
+        if not os.fork():
+            _unit(unit, areas, spec, files, tell, gate, (channel.fileno(), told, go))
+
+    fork(0)
+    signs, over, statuses = b"", time.monotonic() + 1e9, list[int]()
+    while signs.count(_DONE) < units and time.monotonic() < over:
+        patience = max(0.0, min(over - time.monotonic(), 0.5))
+        ready = select.select([channel.fileno(), told], [], [], patience)[0]
+        if channel.fileno() in ready:  # it says nothing more: the program is gone
+            os.killpg(0, signal.SIGKILL)
+        if told in ready:
+            more = os.read(told, 4096)
+            if _ALONE in more:
+                for unit in range(1, units):
+                    fork(unit)
+            signs += more
+        if go >= 0 and signs.count(_READY) + signs.count(_DONE) >= units:
+            os.close(go)
+            go, over = -1, time.monotonic() + spec["seconds"] + _GRACE
+        if not _children(statuses) or any(statuses) or any("error" in area.said() for area in areas):
+            break
+    told_all = _together(areas)
+    if any(statuses) and "error" not in told_all:
+        how = os.waitstatus_to_exitcode(max(statuses))
+        how_text = f"was killed by signal {-how}" if how < 0 else f"ended with exit code {how}"
+        told_all = {"error": to_wire(provider_error(f"the process that ran process() {how_text}", "RuntimeError"))}
+    send_plain(channel, told_all)
+    channel.recv(1)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _children(statuses: list[int]) -> bool:
+    """Whether there are any. Those that ended are waited for: how they did."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            statuses.append(ended[1])
+        return True
+    return False
+
+
+def _together(areas: Sequence[Area]) -> dict[str, Any]:
+    told: dict[str, Any] = {"slots": [], "caches": False}
+    for area in areas:
+        said = area.said()
+        if "error" in said:
+            return said
+        if said and not told["slots"]:
+            told |= said
+    for way, name in ((BARE, "bare"), (PACKED, "packed"), (FIRST, "first")):
+        total = sum((area.counted(way) for area in areas), Drawn())
+        told[name] = [getattr(total, field) for field in _FIELDS]
+    return told | {"nbytes": sum(area.nbytes for area in areas)}
+
+
+# -- a unit ------------------------------------------------------------------------------------------------------------
+def _unit(
+    unit: int,
+    areas: Sequence[Area],
+    spec: dict[str, Any],
+    files: FileList,
+    tell: int,
+    gate: int,
+    others: Sequence[int],
+) -> None:
+    """The life of a unit; it does not return."""
+    try:
+        for descriptor in others:
+            os.close(descriptor)
+        running = _loaded(spec, files)
+        if unit == 0 and len(areas) > 1:
+            if _threads() == 1:
+                for other in range(1, len(areas)):
+                    if not os.fork():
+                        unit = other
+                        break
+            else:
+                os.write(tell, _ALONE)
+        os.write(tell, _READY)
+        os.read(gate, 1)  # ends when all are ready
+        own = list(range(unit, len(files), len(areas)))
+        Loop(running, files, own, areas[unit]).run(time.perf_counter() + spec["seconds"])
+    except Error as error:
+        areas[unit].say({"error": to_wire(error)})
+    except BaseException as error:
+        areas[unit].say({"error": to_wire(from_user("the provider cannot be measured", error, own_frames(error)))})
+    finally:
+        os.write(tell, _DONE)
+        if unit == 0:
+            with contextlib.suppress(ChildProcessError):
+                while True:  # the supervisor sees by its own children alone whether there is anybody
+                    os.wait()
+        os._exit(0)
+
+
+def _threads() -> int:
+    try:
+        return len(list(Path("/proc/self/task").iterdir()))
+    except OSError:
+        return 2  # not known: each unit then prepares for itself
+
+
+def _loaded(spec: dict[str, Any], files: FileList) -> Running:
+    """As in a worker."""
+    os.chdir(spec["root"])
+    sys.path[:] = [spec["root"], *(entry for entry in spec["path"] if entry != spec["root"])]
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        return resolve(spec["provider"]).start(
+            args=plain.decode(spec["args"]),
+            is_train=spec["is_train"],
+            input_order=spec["input_order"] or None,
+            file_list=files,
+        )
+    except Error:
+        raise
+    except BaseException as error:
+        raise from_user(f"provider {spec['provider']} cannot be started", error, own_frames(error)) from None

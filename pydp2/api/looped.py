@@ -1,0 +1,257 @@
+"""The inner loop of a provider measured alone: drawing samples bare, and as a worker draws, checks and packs them."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import mmap
+import random
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydp2.api.slow import slot_costs
+from pydp2.errors import BadSample, ProviderError, from_wire
+from pydp2.files import FileList
+from pydp2.inputs import Rows
+from pydp2.inputs.columns import frame_count
+from pydp2.inputs.drawing import Seat
+from pydp2.protocol.ranges import Assignment
+from pydp2.protocol.seat import FIELDS, ORDINAL, RUNNING, SINCE
+from pydp2.providers import Running, place, raised
+from pydp2.worker.block import Block
+from pydp2.worker.builder import Builder
+from pydp2.worker.task import NEVER, Task
+
+FIRST, BARE, PACKED = range(3)
+"""Ways of drawing: the first samples are looked at one by one."""
+AREA = 64 * 1024
+"""Bytes of an :class:`Area`."""
+_TEXT = 512  # where in an area its text begins
+_LENGTH = struct.Struct("<i")
+_SLICE = 0.02  # seconds of one way of drawing, then the other
+_POLL_NS = 1_000_000
+_KEPT = 48  # samples that are looked at one by one …
+_KEPT_SECONDS = 0.5  # … or as many as come in this time
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What one way of drawing took, in seconds of all units together: ``wall``, ``cpu`` (of all their threads), and
+    ``queued``, in which they could have run but others had the core (0 where the kernel does not say)."""
+
+    samples: int = 0
+    wall: float = 0.0
+    cpu: float = 0.0
+    queued: float = 0.0
+
+    def __add__(self, other: Drawn) -> Drawn:
+        return Drawn(
+            self.samples + other.samples, self.wall + other.wall, self.cpu + other.cpu, self.queued + other.queued
+        )
+
+
+class Area:
+    """What a unit counts and says: ways of drawing as float64, and a text."""
+
+    def __init__(self, memory: mmap.mmap, unit: int) -> None:
+        view = memoryview(memory)[unit * AREA : (unit + 1) * AREA]
+        self._numbers = view[:_TEXT].cast("d")
+        self._text = view[_TEXT:]
+
+    def count(self, way: int, samples: int, wall: float, cpu: float, queued: float, nbytes: int = 0) -> None:
+        """So much more by ``way``."""
+        for i, more in enumerate((samples, wall, cpu, queued)):
+            self._numbers[4 * way + i] += more
+        self._numbers[12] += nbytes
+
+    def counted(self, way: int) -> Drawn:
+        samples, *seconds = self._numbers[4 * way : 4 * way + 4]
+        return Drawn(int(samples), *seconds)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._numbers[12])
+
+    def say(self, value: dict[str, Any]) -> None:
+        data = json.dumps(value).encode()
+        if len(data) <= len(self._text) - _LENGTH.size:
+            self._text[_LENGTH.size : _LENGTH.size + len(data)] = data
+            _LENGTH.pack_into(self._text, 0, len(data))  # last: a text that is not whole is none
+
+    def said(self) -> dict[str, Any]:
+        size = _LENGTH.unpack_from(self._text)[0]
+        told: dict[str, Any] = json.loads(bytes(self._text[_LENGTH.size : _LENGTH.size + size])) if size else {}
+        return told
+
+
+class Loop:
+    """Draws from the files ``own``, over and over."""
+
+    def __init__(self, running: Running, files: FileList, own: Sequence[int], area: Area) -> None:
+        self._running, self._files, self._own, self._area = running, files, own, area
+        declaration = running.declaration
+        self._builder = Builder(declaration, lambda error, task, y: place(error, files[task.file], y))
+        row = memoryview(bytearray(8 * FIELDS)).cast("q")
+        self._drawer = self._builder.drawer(running.single, Seat(row, ORDINAL, SINCE, RUNNING, False))
+        self._checksums = frame_count(declaration.slots) + 1
+        self._kept: list[list[Any]] = []
+        self._step = 1  # samples between looks at the clock, drawn bare
+        self._drawn = 0
+
+    def run(self, until: float) -> None:
+        """Until then, or until all files turn out to have no samples."""
+        gc.collect()
+        gc.freeze()  # as in a worker
+        runs = self._runs()
+        current = next(runs, None)
+        draws = {FIRST: self._look, BARE: self._bare, PACKED: self._pack}
+        for way, end in self._ways(until):
+            draw, clock, samples, self._nbytes = draws[way], _Clock(), 0, 0
+            while current is not None:
+                more, over = draw(*current, end)
+                samples += more
+                self._drawn += more
+                if not over:
+                    break
+                current = next(runs, None)
+            self._area.count(way, samples, *clock.read(), self._nbytes)
+            if way == FIRST:
+                declaration = self._running.declaration
+                costs = slot_costs(declaration.slots, declaration.check, self._kept)
+                self._kept.clear()
+                self._area.say({"slots": [asdict(each) for each in costs], "caches": bool(declaration.cache)})
+            if current is None:
+                return
+
+    def _ways(self, until: float) -> Iterator[tuple[int, float]]:
+        """Each way of drawing with the time that it ends."""
+        yield FIRST, min(until, time.perf_counter() + _KEPT_SECONDS)
+        for way in itertools.cycle((BARE, PACKED)):
+            now = time.perf_counter()
+            if now >= until and way == BARE:
+                return  # not between the two: of each there is one, however slow
+            yield way, now + _SLICE
+
+    def _runs(self) -> Iterator[tuple[Iterator[Any], Task]]:
+        """The files, opened one after the other. Not by size or name: the first ones are to be like the others."""
+        numbers = list(self._own)
+        for pass_id in itertools.count():
+            drawn = self._drawn
+            random.Random(pass_id).shuffle(numbers)
+            for number in numbers:
+                opened = self._running.open(self._files[number], file_index=number, seed=0, pass_id=pass_id)
+                self._running.activate(opened.context)
+                given = Assignment(number, 0, 0, 0, 0, NEVER, NEVER, False, [])
+                yield opened.iterator, Task.of(given, self._checksums)
+            if self._drawn == drawn:
+                return
+
+    # Each of these draws until ``end``: how many, and whether the file is over.
+    def _look(self, iterator: Iterator[Any], task: Task, end: float) -> tuple[int, bool]:
+        drawn = 0
+        while time.perf_counter() < end and len(self._kept) < _KEPT:
+            try:
+                sample = next(iterator)
+            except StopIteration:
+                return drawn, True
+            except BaseException as error:
+                raise raised(error, self._files[task.file], drawn) from None
+            if type(sample) is Rows:  # packed together: of single values there is nothing to be said
+                return drawn + len(sample), False
+            drawn += 1
+            with contextlib.suppress(BadSample, ProviderError):  # drawn in the other way, it is told
+                self._kept.append(self._running.wrap(sample))
+        return drawn, False
+
+    def _bare(self, iterator: Iterator[Any], task: Task, end: float) -> tuple[int, bool]:
+        samples = drawn = 0
+        step, clock = self._step, time.perf_counter
+        began = clock()
+        try:
+            while began < end:
+                before = drawn
+                for sample in itertools.islice(iterator, step):
+                    drawn += 1
+                    samples += 1 if type(sample) is not Rows else len(sample)
+                now = clock()
+                if drawn - before < step:
+                    return samples, True
+                if now - began < _SLICE / 16:
+                    step *= 2
+                elif now - began > _SLICE / 4 and step > 1:
+                    step //= 2
+                began = now
+        except BaseException as error:
+            raise raised(error, self._files[task.file], task.y + samples) from None
+        finally:
+            self._step = step
+        return samples, False
+
+    def _pack(self, iterator: Iterator[Any], task: Task, end: float) -> tuple[int, bool]:
+        """As the loop of a worker does it, without sending."""
+        running, builder, drawer, edge = self._running, self._builder, self._drawer, task.edge
+        before = task.y
+        slots, sample = running.declaration.slots, None
+        while task.block is not None or time.perf_counter() < end:
+            if task.block is None:
+                try:
+                    try:
+                        sample = drawer.draw(iterator, task.y, *builder.budget(task, edge), _POLL_NS)
+                    finally:
+                        rows, nbytes = drawer.taken()
+                        if rows:
+                            builder.absorb(task, rows, nbytes)
+                except StopIteration:
+                    self._cut()
+                    return task.y - before, True
+                except BaseException as error:
+                    raise raised(error, self._files[task.file], task.y) from None
+                if type(sample) is Rows:
+                    task.block = Block(sample, slots, running.single)
+            try:
+                if task.block is None:
+                    builder.add(task, running.wrap(sample), running.weight)
+                else:
+                    builder.add_next(task, edge, running.wrap, running.weight)
+            except BadSample as error:
+                builder.bad(task, error)
+            except ProviderError as error:
+                raise place(error, self._files[task.file], task.y) from None
+            except Exception as error:
+                raise raised(error, self._files[task.file], task.y) from None
+            if builder.full or task.done:
+                self._cut()
+        return task.y - before, False
+
+    def _cut(self) -> None:
+        for packed in self._builder.cut():
+            self._nbytes += packed.columns.nbytes
+            for part in packed.parts:
+                if part.error:
+                    raise from_wire(part.error)
+
+
+class _Clock:
+    """Seconds since it was made: on the wall, on processors, waiting for one."""
+
+    def __init__(self) -> None:
+        self._began = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        try:
+            queued = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            queued = 0.0
+        return time.perf_counter(), time.process_time(), queued
+
+    def read(self) -> tuple[float, float, float]:
+        """All three."""
+        wall, cpu, queued = self._now()
+        return wall - self._began[0], cpu - self._began[1], queued - self._began[2]

@@ -1,0 +1,112 @@
+"""The directory of the cache on disk: where it is, what lies in it, what is oldest.
+
+::
+
+    DIRECTORY / key of a provider / name of an entry
+
+Several services may use one directory at the same time: entries come and go by rename and unlink alone, each whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydp2.cache.entry import TEMPORARY
+
+_TAG = "CACHEDIR.TAG"  # programs that make backups know it
+_TAGGED = "Signature: 8a477f597d28d172789f06886806bc55\n# Made by pydp2; `pydp2 cache clear` empties it.\n"
+
+
+def default_folder() -> Path:
+    """``$XDG_CACHE_HOME/pydp2``, or ``~/.cache/pydp2``."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / "pydp2"
+
+
+@dataclass(frozen=True, order=True)
+class Found:
+    """An entry by its last use (ns since 1970), with its size in bytes; it may be damaged."""
+
+    used: int
+    size: int
+    path: Path
+
+
+def prepare(folder: Path, key: str) -> Path:
+    """Where entries of ``key`` lie, made where it is not there. Raises OSError."""
+    if not folder.is_dir():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        tag = os.open(folder / _TAG, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(tag, "w", encoding="ascii") as file:
+            file.write(_TAGGED)
+    place = folder / key
+    place.mkdir(mode=0o700, exist_ok=True)
+    return place
+
+
+def entries(folder: Path) -> Iterator[Found]:
+    """All entries in ``folder``, in no order."""
+    for place in _listed(folder):
+        if place.is_dir(follow_symlinks=False):
+            for each in _listed(place.path):
+                if not each.name.startswith("."):
+                    with contextlib.suppress(OSError):  # another service removed it
+                        known = each.stat(follow_symlinks=False)
+                        if not stat.S_ISDIR(known.st_mode):
+                            yield Found(known.st_mtime_ns, known.st_size, Path(each.path))
+
+
+def sweep(folder: Path) -> int:
+    """Remove what services that were killed had begun to write; the bytes of what others are writing now."""
+    written = 0
+    for place in _listed(folder):
+        if not place.is_dir(follow_symlinks=False):
+            continue
+        for each in _listed(place.path):
+            if each.name.startswith(TEMPORARY):
+                with contextlib.suppress(OSError):
+                    written += _sweep(Path(each.path))
+    return written
+
+
+def _sweep(path: Path) -> int:
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        size = os.fstat(file).st_size
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return size
+        if size:  # an empty one may just have been made, and not be locked yet
+            path.unlink()
+        return 0
+    finally:
+        os.close(file)
+
+
+def remove(found: Found) -> bool:
+    """Remove an entry; False when that failed. Who has it mapped keeps what he has."""
+    try:
+        found.path.unlink()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    with contextlib.suppress(OSError):  # others are in it
+        found.path.parent.rmdir()
+    return True
+
+
+def _listed(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []

@@ -1,0 +1,310 @@
+"""The process that has workers forked, watches and ends them. The user's code never runs in it.
+
+Workers come from a template, a process that the user's code was prepared in (:mod:`pydp2.engine.template`), or, where
+that cannot be, from the nursery itself, and then each prepares the user's code for itself. Either way the nursery is
+their parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+from collections import deque
+from dataclasses import dataclass
+
+from pydp2.engine.base import Page, Prepare
+from pydp2.engine.births import SPAWN, leave_nursery, live, watch
+from pydp2.engine.names import adopt_orphans, set_name
+from pydp2.engine.template import ALONE, FORKED, PACKET, READY, be_template
+
+
+@dataclass(slots=True)
+class _Template:
+    """The template, as the nursery knows it. ``word``: what it said last of itself; '': it is being prepared."""
+
+    pid: int
+    channel: socket.socket
+    worker: int  # under whose number its output is shown
+    word: str = ""
+    served: bool = False
+
+
+class Nursery:
+    """Single-threaded by construction: it starts no thread and opens no ZeroMQ context.
+
+    ``once``: have the user's code prepared once for all workers, where that can be.
+    """
+
+    def __init__(self, commands: socket.socket, page: Page, prepare: Prepare, *, once: bool) -> None:
+        self._commands = commands
+        self._page = page
+        self._prepare = prepare
+        self._once = once
+        self._pid = os.getpid()
+        self._pids: dict[int, int] = {}
+        self._waiting: deque[tuple[int, int]] = deque()  # (worker, seat) that are to be started
+        self._under_way: tuple[int, int, int] | None = None  # (worker, seat, output) that the template forks now
+        self._doomed: set[int] = set()  # workers to be killed as soon as they are there
+        self._unknown: dict[int, int] = {}  # who ended while a worker is under way, and how
+        self._template: _Template | None = None
+        self._lifeline = os.pipe()  # workers hold the read end; it ends with us
+        self._wakeup = os.pipe()
+        self._poll = select.poll()
+
+    def run(self) -> None:
+        """Obey until the engine is gone."""
+        # No parent-death signal here: it would leave no time to end what workers have started.
+        set_name("pydp2-nursery")
+        for end in self._wakeup:
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
+        if not self._once:
+            self._each_for_itself(SPAWN)
+        elif not adopt_orphans():
+            self._each_for_itself("this system has no other way")
+        self._poll.register(self._commands, select.POLLIN)
+        self._poll.register(self._wakeup[0], select.POLLIN)
+        text = b""
+        while True:
+            ready = dict(self._poll.poll())
+            if self._wakeup[0] in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wakeup[0], 4096)
+                self._reap()
+            if self._template is not None and self._template.channel.fileno() in ready:
+                self._hear()
+            if self._commands.fileno() in ready:
+                try:
+                    data = self._commands.recv(1 << 16)
+                except OSError:
+                    data = b""
+                if not data:
+                    break
+                *lines, text = (text + data).split(b"\n")
+                for line in lines:
+                    self._obey(line.decode().split())
+            self._go_on()
+        self._end_all()
+
+    # -- commands --------------------------------------------------------------------------------------------------
+    def _obey(self, words: list[str]) -> None:
+        worker, number = int(words[1]), int(words[2])
+        if words[0] == "start":
+            self._waiting.append((worker, number))
+        elif worker in self._pids:
+            pid = self._pids[worker]
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if number == signal.SIGKILL:
+                    os.killpg(pid, number)
+                else:
+                    os.kill(pid, number)
+        elif number == signal.SIGKILL and worker in self._expected():
+            self._doomed.add(worker)
+
+    def _expected(self) -> list[int]:
+        """Workers that were asked for and are not there yet."""
+        return [worker for worker, *_ in (*self._waiting, *([self._under_way] if self._under_way else []))]
+
+    def _go_on(self) -> None:
+        """Start those that wait, as far as it can be done now."""
+        while self._waiting and self._under_way is None:
+            if self._template is None:
+                if self._once:
+                    self._make_template(self._waiting[0][0])
+                else:
+                    self._fork(*self._waiting.popleft())
+            elif not self._template.word or not self._hand_over(self._template):
+                return
+
+    # -- the template ----------------------------------------------------------------------------------------------
+    def _make_template(self, worker: int) -> None:
+        output, their_output = os.pipe()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+
+            def life() -> None:
+                ours.close()
+                os.close(output)
+                leave_nursery(self._pid, "pydp2-template", their_output)
+                os.close(their_output)
+                self._close_ends()
+                with theirs:
+                    be_template(theirs, self._pid, self._page, self._prepare)
+
+            live(life)
+        theirs.close()
+        os.close(their_output)
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)  # both sides set it: neither may come too late
+        ours.setblocking(False)
+        self._template = _Template(pid, ours, worker)
+        self._poll.register(ours, select.POLLIN)
+        self._tell(f"template {worker} {pid}", [output])
+        os.close(output)
+
+    def _hand_over(self, template: _Template) -> bool:
+        """Have the next one that waits forked from the template, or be it. False: the template is gone."""
+        worker, seat = self._waiting[0]
+        output, theirs = os.pipe()
+        try:
+            socket.send_fds(template.channel, [f"{worker} {seat}".encode()], [theirs])
+        except OSError:  # its end will be told
+            os.close(output)
+            return False
+        finally:
+            os.close(theirs)
+        self._waiting.popleft()
+        template.served = True
+        self._under_way = (worker, seat, output)
+        if template.word == ALONE:
+            self._leave(template)
+            self._born(template.pid)
+        return True
+
+    def _hear(self) -> None:
+        """What the template says of itself."""
+        while (template := self._template) is not None:
+            try:
+                data = template.channel.recv(PACKET)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:  # it closed it, so it ends, or should
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(template.channel)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(template.pid, signal.SIGKILL)
+                return
+            word, _, rest = data.decode(errors="replace").partition(" ")
+            if word == FORKED:
+                self._born(int(rest))
+            else:
+                template.word = word
+            if word == ALONE and rest:
+                self._each_for_itself(rest)
+
+    def _leave(self, template: _Template) -> None:
+        """It is no template any more."""
+        with contextlib.suppress(KeyError):
+            self._poll.unregister(template.channel)
+        template.channel.close()
+        self._template = None
+
+    def _template_ended(self, template: _Template, status: int) -> None:
+        """Whoever waited for it has died in it; if nobody did, the user's code did not kill it: make another."""
+        self._leave(template)
+        victim = None
+        if self._under_way is not None:
+            worker, _, output = self._under_way
+            os.close(output)
+            self._under_way, victim = None, worker
+        elif not template.word and self._waiting:
+            victim, _ = self._waiting.popleft()
+        if victim is not None:
+            self._doomed.discard(victim)
+            self._tell(f"started {victim} {template.pid}", [])
+            self._tell(f"exited {victim} {template.pid} {status}", [])
+        elif template.word == READY:
+            self._tell(f"lost {template.worker} {template.pid} {status}", [])
+            if template.served:
+                self._make_template(template.worker)
+
+    def _each_for_itself(self, reason: str) -> None:
+        self._once = False
+        self._tell(f"each {reason}", [])
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+    def _fork(self, worker: int, seat: int) -> None:
+        output, their_output = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+
+            def life() -> None:
+                os.close(output)
+                leave_nursery(self._pid, f"pydp2-worker-{worker}", their_output)
+                self._close_ends()
+                if sys.platform != "linux":
+                    watch(self._lifeline[0])
+                self._prepare(worker).main(worker, self._page.row(seat), their_output)
+
+            live(life)
+        os.close(their_output)
+        self._under_way = (worker, seat, output)
+        self._born(pid)
+
+    def _born(self, pid: int) -> None:
+        """The worker under way is process ``pid``."""
+        assert self._under_way is not None
+        worker, _, output = self._under_way
+        self._under_way = None
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)  # both sides set it: neither may come too late
+        self._pids[worker] = pid
+        self._tell(f"output {worker}", [output])
+        self._tell(f"started {worker} {pid}", [])
+        os.close(output)
+        unknown, self._unknown = self._unknown, {}
+        doomed = worker in self._doomed
+        self._doomed.discard(worker)
+        if pid in unknown:
+            self._gone(worker, unknown[pid])
+        elif doomed:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def _gone(self, worker: int, status: int) -> None:
+        self._tell(f"exited {worker} {self._pids.pop(worker)} {status}", [])
+
+    def _close_ends(self) -> None:
+        """In a process just forked: what belongs to the nursery alone."""
+        self._commands.close()
+        for end in (*self._wakeup, self._lifeline[1]):
+            os.close(end)
+        if self._template is not None:
+            self._template.channel.close()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._hear()  # of a template that is gone too: what it said last, and whom it left
+            worker = next((w for w, p in self._pids.items() if p == pid), None)
+            template = self._template
+            if worker is None and (template is None or template.pid != pid):
+                if self._under_way is not None:
+                    self._unknown[pid] = status
+                continue  # an orphan of the user's code, or the worker under way
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # what the user's code started goes with its worker
+            if worker is not None:
+                self._gone(worker, status)
+            elif template is not None:
+                self._template_ended(template, status)
+
+    def _tell(self, text: str, descriptors: list[int]) -> None:
+        with contextlib.suppress(OSError):  # nobody listens any more: the next read of commands ends us
+            socket.send_fds(self._commands, [text.encode() + b"\n"], descriptors)
+
+    def _end_all(self) -> None:
+        if self._template is not None:
+            self._pids[-1] = self._template.pid
+            self._template.channel.close()
+        for pid in self._pids.values():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+        for pid in self._pids.values():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)

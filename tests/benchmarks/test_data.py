@@ -1,0 +1,67 @@
+"""The data of the benchmarks: the same for everybody, and what they say about themselves is so."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydp2
+from benchmarks import data
+from benchmarks.job import WORKLOADS, Job, Total
+from benchmarks.peers import provided
+
+SCALE = 0.001
+needs_pillow = pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="no Pillow")
+ALL = [pytest.param(name, marks=needs_pillow if name == "jpeg" else ()) for name in WORKLOADS]
+
+
+def job_of(workload: str, folder: Path) -> Job:
+    return Job("bare", workload, str(data.make(workload, folder, SCALE)))
+
+
+def elements(value: Any) -> int:
+    return value.size if hasattr(value, "size") else len(value)
+
+
+@pytest.mark.parametrize("workload", ALL)
+def test_data_are_seeded(workload: str, data_folder: Path, tmp_path: Path) -> None:
+    once, again = (data.make(workload, folder, SCALE) for folder in (data_folder, tmp_path))
+    assert {file.name: file.read_bytes() for file in once.iterdir()} == {
+        file.name: file.read_bytes() for file in again.iterdir()
+    }
+    parts = [file.read_bytes() for file in once.glob("part-*")]
+    assert len(set(parts)) == len(parts) == data.FILES
+
+
+@pytest.mark.parametrize("workload", ALL)
+def test_a_pass_of_the_reader_amounts_to_what_the_data_say(workload: str, data_folder: Path) -> None:
+    job = job_of(workload, data_folder)
+    read = job.reader()
+    samples = [sample for file in job.files() for sample in read(file)]
+    counted = sum(elements(value) for sample in samples for value in sample[:-1])
+    assert job.total() == Total(len(samples), sum(sample[-1] for sample in samples), counted)
+    assert len(samples) >= data.FILES
+
+
+@pytest.mark.parametrize("workload", ALL)
+def test_the_readers_are_providers_whose_samples_hold(workload: str, data_folder: Path) -> None:
+    job = job_of(workload, data_folder)
+    args = {"workload": workload, "folder": job.folder}
+    report = pydp2.check(job.files()[:2], f"{provided.__file__}:{workload}", args=args)
+    assert report.ok
+    assert report.samples == sum(1 for file in job.files()[:2] for _ in job.reader()(file))
+
+
+def test_data_that_are_there_are_not_made_again_and_halves_of_them_are(tmp_path: Path) -> None:
+    folder = data.make("ctr", tmp_path, SCALE)
+    first = folder / "part-00.txt"
+    whole = first.read_bytes()
+    first.write_bytes(b"mine")
+    assert data.make("ctr", tmp_path, SCALE) == folder
+    assert first.read_bytes() == b"mine"
+    (folder / "meta.json").unlink()  # as when it was interrupted
+    data.make("ctr", tmp_path, SCALE)
+    assert first.read_bytes() == whole

@@ -1,0 +1,151 @@
+"""Runs in processes of their own, their rounds, and the whole program on very little data."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import data, one, rounds
+from benchmarks.__main__ import parser
+from benchmarks.job import WORKLOADS, Job
+
+from .conftest import ROOT
+
+SCALE = 0.001
+LIBRARIES = {"torch": "torch", "spdl": "spdl", "grain": "grain", "tf": "tensorflow", "paddle": "paddle", "ray": "ray"}
+ABSENT = [peer for peer, library in LIBRARIES.items() if importlib.util.find_spec(library) is None]
+
+
+@given(
+    st.builds(
+        Job, st.sampled_from(sorted(one.PEERS)), st.sampled_from(sorted(WORKLOADS)), st.text(), st.integers(1, 64),
+        st.integers(0, 9), st.lists(st.tuples(st.text(), st.one_of(st.booleans(), st.text())), unique_by=lambda o: o[0])
+        .map(tuple),
+    )
+)  # fmt: skip
+def test_a_job_is_understood_as_it_was_said(job: Job) -> None:
+    assert one.understood(one.said(job)) == job
+
+
+@given(st.integers(1, 12))
+def test_within_as_many_rounds_as_contestants_each_stands_at_each_place_once(many: int) -> None:
+    contestants = [rounds.Contestant(str(n), "bare") for n in range(many)]
+    orders = [rounds.alternating(contestants, number) for number in range(many)]
+    for place in zip(*orders, strict=True):
+        assert Counter(place) == Counter(contestants)
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=3), st.floats(0, 1))
+def test_a_run_is_tried_until_it_was_undisturbed_three_times_at_most(shares: list[float], others: float) -> None:
+    results = [{"passes": [{"others": 0.0}, {"others": share}]} for share in shares]
+    tried = iter(results)
+    kept = rounds.disturbed(rounds.least_disturbed(lambda: next(tried), others))
+    first = next((number for number, share in enumerate(shares) if share <= others), 2)
+    assert kept == min(shares[: first + 1])
+    assert list(tried) == results[first + 1 :]
+
+
+def test_a_run_that_failed_is_not_tried_again() -> None:
+    tried = iter([{"failed": "it fell over"}, {"passes": []}])
+    assert rounds.least_disturbed(lambda: next(tried), 0.0) == {"failed": "it fell over"}
+
+
+def test_every_peer_has_a_module_that_measures_and_names_its_versions() -> None:
+    assert {c.peer for c in rounds.CONTESTANTS} == set(one.PEERS)
+    for module in one.PEERS.values():
+        text = (ROOT / f"benchmarks/peers/{module}.py").read_text("utf-8")
+        assert "def measure(job: Job) -> list[dict]:" in text
+        assert "def versions() -> dict[str, str]:" in text
+
+
+def test_what_other_interpreters_import_does_not_import_pydp2(data_folder: Path) -> None:
+    job = Job("bare", "words", str(data.make("words", data_folder, SCALE)), passes=1)
+    code = "import sys, json; from benchmarks import one; one.do(one.understood(sys.argv[1])); print(*sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", code, one.said(job)], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "benchmarks.peers.bare" in said
+    assert [name for name in said if name.partition(".")[0] in ("pydp2", "zmq", "msgpack", "rich")] == []
+
+
+@pytest.mark.parametrize("peer", ABSENT[:1])
+def test_a_peer_that_is_not_installed_is_said_to_be_absent(peer: str, data_folder: Path) -> None:
+    job = Job(peer, "words", str(data.make("words", data_folder, SCALE)))
+    assert rounds.run(job, sys.executable) == {"absent": f"{LIBRARIES[peer]} is not installed"}
+
+
+def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
+    result = rounds.run(Job("bare", "rows", str(tmp_path / "nowhere")), sys.executable)
+    assert result["failed"].startswith("FileNotFoundError")
+    assert "Traceback" in result["complained"]
+
+
+def test_a_run_that_takes_too_long_is_ended(data_folder: Path) -> None:
+    job = Job("pydp2", "words", str(data.make("words", data_folder, SCALE)), passes=100_000)
+    result = rounds.run(job, sys.executable, deadline=2.0)  # the fixture of all tests sees that nothing is left
+    assert result["failed"].startswith("killed by signal 9")
+
+
+@pytest.mark.parametrize(
+    ("workload", "options"),
+    [("mnist_text", ()), ("words", (("order", "relaxed"),)), ("ctr", (("cache", True),)), ("rows", ())],
+)
+def test_pydp2_does_every_workload(workload: str, options: Any, data_folder: Path) -> None:
+    job = Job("pydp2", workload, str(data.make(workload, data_folder, SCALE)), options=options)
+    result = rounds.run(job, sys.executable, watch=True)
+    assert [p["samples"] for p in result["passes"]] == [job.total().samples] * 2
+    assert result["peak"] > 30 << 20
+    assert result["start"] > 0
+    assert result["passes"][0]["cpu"] > 0
+
+
+def test_the_program_measures_shows_and_draws(tmp_path: Path) -> None:
+    def program(*arguments: str) -> str:
+        command = [sys.executable, "-m", "benchmarks", *arguments]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    file = tmp_path / "result.json"
+    given = ["--workload", "rows", "--peer", *ABSENT[:1], "--rounds", "2", "--scale", str(SCALE)]
+    shown = program("run", *given, "--data", str(tmp_path), "--json", str(file))
+    result = json.loads(file.read_text())
+    ran = [run["contestant"] for run in result["runs"]]
+    assert Counter(ran) == dict.fromkeys(("bare", "pydp2", "pydp2 relaxed", "pydp2 cached"), 3)
+    assert ran[0] != ran[4] != ran[8]
+    assert all("passes" in run for run in result["runs"])
+    assert "rows, 2 workers (medians of 2 alternating rounds)" in shown
+    assert "strict order has" in shown
+    assert all(f"left out: {name}, rows" in shown for name in (c.name for c in rounds.CONTESTANTS if c.peer in given))
+    assert program("table", str(file)) == shown
+    assert "| pydp2 |" in program("table", str(file), "--markdown")
+    if importlib.util.find_spec("matplotlib"):
+        program("plot", str(file), str(tmp_path / "picture.png"))
+        assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_program_that_is_ended_ends_what_it_runs(data_folder: Path) -> None:
+    given = ["--workload", "words", "--peer", "--rounds", "1000", "--scale", str(SCALE), "--data", str(data_folder)]
+    command = [sys.executable, "-m", "benchmarks", "run", *given]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as program:
+        assert program.stderr is not None
+        assert b"words" in program.stderr.readline()  # one run is through, and the next one is under way
+        program.terminate()
+        program.stderr.read()  # the fixture of all tests sees that nothing is left
+        assert program.wait(30) == 143
+
+
+def test_the_command_line_takes_several_numbers_of_workers_and_interpreters() -> None:
+    given = parser().parse_args(["run", "--workers", "1,2,4", "--python", "tf=/a/b", "--python", "ray=/c"])
+    assert given.workers == (1, 2, 4)
+    assert given.python == ["tf=/a/b", "ray=/c"]
+    assert given.workload == list(WORKLOADS)
