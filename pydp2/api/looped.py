@@ -20,7 +20,7 @@ from pydp2.errors import BadSample, ProviderError, from_wire
 from pydp2.files import FileList
 from pydp2.inputs import Rows
 from pydp2.inputs.columns import frame_count
-from pydp2.inputs.drawing import Seat
+from pydp2.inputs.drawing import Mark
 from pydp2.protocol.ranges import Assignment
 from pydp2.protocol.seat import FIELDS, ORDINAL, RUNNING, SINCE
 from pydp2.providers import Running, place, raised
@@ -98,7 +98,7 @@ class Loop:
         declaration = running.declaration
         self._builder = Builder(declaration, lambda error, task, y: place(error, files[task.file], y))
         row = memoryview(bytearray(8 * FIELDS)).cast("q")
-        self._drawer = self._builder.drawer(running.single, Seat(row, ORDINAL, SINCE, RUNNING, False))
+        self._drawer = self._builder.drawer(running.single, Mark(row, ORDINAL, SINCE, RUNNING, False))
         self._checksums = frame_count(declaration.slots) + 1
         self._kept: list[list[Any]] = []
         self._step = 1  # samples between looks at the clock, drawn bare

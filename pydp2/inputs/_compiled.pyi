@@ -19,7 +19,7 @@ class Drawer:
         adders: tuple[Any, ...],
         names: tuple[str, ...] | None,
         single: bool,
-        seat: memoryview,
+        mark: memoryview,
         fields: tuple[int, int, int],
         timed: bool,
     ) -> None: ...

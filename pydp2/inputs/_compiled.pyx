@@ -7,14 +7,14 @@ columns and the same messages, and this one has no words of its own.
 """
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.dict cimport PyDict_CheckExact
 from cpython.list cimport PyList_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM
 from libc.math cimport isinf
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 import numpy as np
@@ -42,7 +42,6 @@ cdef extern from "<time.h>" nogil:
 
 cdef enum:
     UNSURE = -1
-    DEEPEST = 3
 
 cdef double _LARGEST = 3.4e38  # what is larger, or no number, is looked at more closely
 
@@ -80,6 +79,14 @@ cdef inline bint _plain(PyObject** items, Py_ssize_t count, float* at) noexcept:
         large |= not -_LARGEST < number < _LARGEST
         at[i] = <float>number
     return not large
+
+
+cdef inline void _put(bint wide, char* at, Py_ssize_t i, int64_t got) noexcept nogil:
+    """Write ``got`` as number ``i`` of the ids at ``at``, of 8 bytes each or of 4."""
+    if wide:
+        (<int64_t*>at)[i] = got
+    else:
+        (<int32_t*>at)[i] = <int32_t>got
 
 
 cdef object _array(data, dtype):
@@ -129,7 +136,7 @@ cdef class Adder:
     cdef char _code
     cdef Py_ssize_t _width
     cdef int64_t _dim, _least, _most
-    cdef bint _strict, _wide, _mixed
+    cdef bint _strict, _wide
     cdef Growing _values, _second
     cdef Growing _counts0, _counts1, _counts2
     cdef Py_ssize_t _rows, _spared
@@ -259,10 +266,7 @@ cdef class Adder:
         if self._id(<PyObject*>value, &got) < 0:
             return UNSURE
         at = self._values.room(8)
-        if self._wide:
-            (<int64_t*>at)[0] = got
-        else:
-            (<int32_t*>at)[0] = <int32_t>got
+        _put(self._wide, at, 0, got)
         self._values.used += self._size
         return self._size
 
@@ -284,10 +288,7 @@ cdef class Adder:
                 return UNSURE
             rising = rising and got > last
             last = got
-            if self._wide:
-                (<int64_t*>at)[i] = got
-            else:
-                (<int32_t*>at)[i] = <int32_t>got
+            _put(self._wide, at, i, got)
         if self._kind == 1 and not rising and self._again(at, count):
             return UNSURE
         self._values.used += count * self._size
@@ -295,7 +296,7 @@ cdef class Adder:
 
     cdef Py_ssize_t _id_array(self, object value, Py_ssize_t* counted) except -2:
         cdef Py_buffer view
-        cdef Py_ssize_t i, count, size = UNSURE
+        cdef Py_ssize_t i, count
         cdef int64_t got, last = -1
         cdef bint rising = True
         cdef char* at
@@ -316,15 +317,11 @@ cdef class Adder:
                     return UNSURE
                 rising = rising and got > last
                 last = got
-                if self._wide:
-                    (<int64_t*>at)[i] = got
-                else:
-                    (<int32_t*>at)[i] = <int32_t>got
+                _put(self._wide, at, i, got)
             if self._kind == 1 and not rising and self._again(at, count):
                 return UNSURE
-            size = count * self._size
-            self._values.used += size
-            return size
+            self._values.used += count * self._size
+            return count * self._size
         finally:
             PyBuffer_Release(&view)
 
@@ -488,10 +485,7 @@ cdef class Adder:
                 return UNSURE
             rising = rising and got > last
             last = got
-            if self._wide:
-                (<int64_t*>at)[i] = got
-            else:
-                (<int32_t*>at)[i] = <int32_t>got
+            _put(self._wide, at, i, got)
             second[i] = <float>number
             if isinf(second[i]) and not isinf(number):
                 return UNSURE
@@ -566,13 +560,13 @@ cdef class Drawer:
     cdef tuple _adders, _names
     cdef bint _single, _timed
     cdef Py_buffer _view
-    cdef int64_t* _seat
+    cdef int64_t* _mark
     cdef int _ordinal, _since, _running
     cdef Py_ssize_t _slots
     cdef Py_ssize_t _rows, _bytes
     cdef public bint away, sending, met
 
-    def __cinit__(self, tuple adders, tuple names, bint single, seat, tuple fields, bint timed):
+    def __cinit__(self, tuple adders, tuple names, bint single, mark, tuple fields, bint timed):
         for adder in adders:
             if type(adder) is not Adder:
                 raise TypeError("compiled adders are needed")
@@ -580,8 +574,8 @@ cdef class Drawer:
         self._names = names
         self._single = single
         self._slots = len(adders)
-        PyObject_GetBuffer(seat, &self._view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
-        self._seat = <int64_t*>self._view.buf
+        PyObject_GetBuffer(mark, &self._view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
+        self._mark = <int64_t*>self._view.buf
         self._ordinal, self._since, self._running = fields
         self._timed = timed
 
@@ -602,10 +596,10 @@ cdef class Drawer:
         cdef PyObject* drawn
         self.met = False
         while True:
-            self._seat[self._ordinal] = ordinal
+            self._mark[self._ordinal] = ordinal
             if self._timed:
-                self._seat[self._since] = _nanoseconds()
-            self._seat[self._running] = 1
+                self._mark[self._since] = _nanoseconds()
+            self._mark[self._running] = 1
             self.away = True
             try:
                 sample = next(iterator)

@@ -61,7 +61,7 @@ def adders(slots: Slots, strict: bool, fast: bool) -> tuple[Packs, ...]:
     )
 
 
-class Seat(NamedTuple):
+class Mark(NamedTuple):
     """Where a worker notes which sample it asks for: a row of shared int64, and the places in it of the sample's
     number, of when that began (``time.monotonic_ns``; noted only if ``timed``), and of whether it does."""
 
@@ -70,6 +70,14 @@ class Seat(NamedTuple):
     since: int
     running: int
     timed: bool
+
+    def at(self, ordinal: int) -> None:
+        """Note that sample ``ordinal`` begins."""
+        row = self.row
+        row[self.ordinal] = ordinal
+        if self.timed:
+            row[self.since] = time.monotonic_ns()
+        row[self.running] = 1
 
 
 class Budget(NamedTuple):
@@ -102,10 +110,10 @@ class Drawer:
     ``met`` is set by it when it has asked for what was :meth:`taken`.
     """
 
-    __slots__ = ("_seat", "away", "met", "sending")
+    __slots__ = ("_mark", "away", "met", "sending")
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, mark: Mark) -> None:
+        self._mark = mark
         self.away = self.sending = self.met = False
 
     def draw(
@@ -116,12 +124,7 @@ class Drawer:
         Samples before it were packed within the budget (see :class:`Budget`) and ``ns`` nanoseconds; :meth:`taken`
         tells how many. Raises what the iterator raises, and StopIteration at its end.
         """
-        seat = self._seat
-        row = seat.row
-        row[seat.ordinal] = ordinal
-        if seat.timed:
-            row[seat.since] = time.monotonic_ns()
-        row[seat.running] = 1
+        self._mark.at(ordinal)
         self.away = True
         try:
             return next(iterator)
@@ -133,8 +136,8 @@ class Drawer:
         return 0, 0
 
 
-def drawer(packs: tuple[Packs, ...], slots: Slots, single: bool, seat: Seat) -> Draws:
+def drawer(packs: tuple[Packs, ...], slots: Slots, single: bool, mark: Mark) -> Draws:
     """What draws samples for ``packs``. ``single``: the only slot's value is yielded bare."""
     if _compiled is None or not isinstance(packs[0], _compiled.Adder):
-        return Drawer(seat)
-    return _compiled.Drawer(packs, slots.names, single, seat.row, (seat.ordinal, seat.since, seat.running), seat.timed)
+        return Drawer(mark)
+    return _compiled.Drawer(packs, slots.names, single, mark.row, (mark.ordinal, mark.since, mark.running), mark.timed)

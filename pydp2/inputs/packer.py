@@ -12,7 +12,7 @@ import numpy as np
 
 from pydp2.errors import BadSample
 from pydp2.inputs.columns import Columns, Ints
-from pydp2.inputs.drawing import Draws, Packs, Seat, adders, compiled, drawer
+from pydp2.inputs.drawing import Draws, Mark, Packs, adders, compiled, drawer
 from pydp2.inputs.rows import beyond
 from pydp2.inputs.spec import Slots
 from pydp2.inputs.verdicts import judge
@@ -80,10 +80,10 @@ class Packer:
                 each.rollback(pending)
             raise
 
-    def drawer(self, single: bool, seat: Seat) -> Draws:
+    def drawer(self, single: bool, mark: Mark) -> Draws:
         """What draws samples and may pack them here; :meth:`absorb` is told of these. ``single``: the only slot's value
         is yielded bare."""
-        return drawer(self._adders, self._slots, single, seat)
+        return drawer(self._adders, self._slots, single, mark)
 
     def absorb(self, rows: int, nbytes: int) -> None:
         """The drawer has packed ``rows`` samples, good in every way."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pydp2.errors import BadSample, Error, NotRepeatable, to_wire
 from pydp2.inputs import Columns, Packer, crc
 from pydp2.inputs.declaration import Declaration
-from pydp2.inputs.drawing import Budget, Draws, Seat
+from pydp2.inputs.drawing import Budget, Draws, Mark
 from pydp2.protocol.messages import HEADER_LIMIT
 from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Part, hole_bytes
 from pydp2.providers.where import finding
@@ -35,7 +35,7 @@ _HOLES_ROOM = _ROOM // 3
 
 Ints = npt.NDArray[np.int64]
 _NONE: Ints = np.empty(0, np.int64)
-_NOTHING = Budget(0, 0, 0, 0)
+_NOTHING = Budget(-1, 0, 0, 0)  # nor the one after them
 Place = Callable[[BadSample, Task, int], BadSample]
 
 
@@ -127,10 +127,10 @@ class Builder:
         self._segments.append(segment)
         return segment
 
-    def drawer(self, single: bool, seat: Seat) -> Draws:
+    def drawer(self, single: bool, mark: Mark) -> Draws:
         """What draws samples and may pack them here; :meth:`absorb` is told of these. ``single``: the only slot's value
         is yielded bare."""
-        return self._packer.drawer(single, seat)
+        return self._packer.drawer(single, mark)
 
     def budget(self, task: Task, edge: int) -> Budget:
         """How many samples of ``task`` may be packed unseen: what they are is plain as far as that, and the one after
@@ -201,11 +201,9 @@ class Builder:
         return added
 
     def _add_together(self, task: Task, block: Block, edge: int) -> bool:
-        y, packer = task.y, self._packer
-        if self._weighted or task.start <= y < task.send_from:  # as in budget
-            return False
-        credit = NEVER if y < task.start else task.limit - task.spent
-        laid = block.take(min(edge - y, MAX_ROWS - packer.rows), MAX_BYTES - packer.nbytes, credit)
+        packer = self._packer
+        rows, room, credit, _ = self.budget(task, edge)
+        laid = block.take(rows + 1, room, credit)  # these are all here: the last one need not be looked at
         if laid is None:
             return False
         before = packer.nbytes

@@ -25,7 +25,7 @@ import numpy as np
 from pydp2.errors import BadSample, ProviderError
 from pydp2.inputs import Rows
 from pydp2.inputs.columns import frame_count
-from pydp2.inputs.drawing import Seat as RowSeat
+from pydp2.inputs.drawing import Mark
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Link
 from pydp2.protocol.ranges import Assignment, ints
@@ -68,14 +68,14 @@ class Runner:
         self._files = files
         self._seat = seat
         self._surroundings = surroundings
-        self._timed = timed
         self._sends = threading.Lock()  # held while the other thread is about to send, or does
         self._checksums = frame_count(running.declaration.slots) + 1
         self._builder = Builder(
             running.declaration, lambda error, task, y: place(error, files[task.file], y), lenient=lenient
         )
         # ``away``: the thread of the loop is in the user's code, and touches nothing here; ``sending``: see above
-        self._drawer = self._builder.drawer(running.single, RowSeat(seat.row, ORDINAL, SINCE, RUNNING, timed))
+        self._mark = Mark(seat.row, ORDINAL, SINCE, RUNNING, timed)
+        self._drawer = self._builder.drawer(running.single, self._mark)
         self._drawn: Task | None = None  # whose samples the drawer packs
         self._tasks = Tasks(ahead)
         self._blocked: list[list[int]] = []
@@ -247,8 +247,8 @@ class Runner:
                     break
                 if type(sample) is Rows:
                     task.block = Block(sample, self._running.declaration.slots, self._running.single)
-            else:
-                self._go_on(task)
+            else:  # yielded before and looked at now: that may run the user's code too
+                self._mark.at(task.y)
             try:
                 if task.block is None:
                     added = builder.add(task, wrap(sample), weigh)
@@ -291,14 +291,6 @@ class Runner:
         self._report(task)
         if task.done:
             self._finish(task)
-
-    def _go_on(self, task: Task) -> None:
-        """Note that samples which were yielded before are looked at now: that may run the user's code too."""
-        row = self._seat.row
-        row[ORDINAL] = task.y
-        if self._timed:
-            row[SINCE] = time.monotonic_ns()
-        row[RUNNING] = 1
 
     def _absorb(self) -> None:
         """Count the samples that the drawer has packed."""

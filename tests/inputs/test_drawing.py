@@ -25,7 +25,7 @@ from pydp2.inputs import (
     sparse_binary_vector,
     sparse_float_vector,
 )
-from pydp2.inputs.drawing import Budget, Seat
+from pydp2.inputs.drawing import Budget, Mark
 
 quick = settings(max_examples=150, deadline=None)
 needs_compiled = pytest.mark.skipif(not drawing.built(), reason="the compiled form was not built")
@@ -55,7 +55,7 @@ class Draw:
         self.row = array("q", [0] * 8)
         self.packer = Packer(slots, strict, fast)
         self.single = len(slots) == 1
-        self.drawer = self.packer.drawer(self.single, Seat(memoryview(self.row), 2, 4, 3, timed))
+        self.drawer = self.packer.drawer(self.single, Mark(memoryview(self.row), 2, 4, 3, timed))
         self.packed = 0
 
     def __call__(self, samples: Iterator[Any], budget: Budget = PLENTY, ns: int = SECOND) -> Any:
