@@ -13,33 +13,30 @@ machine does then changes both in the same way.
 from __future__ import annotations
 
 import contextlib
-import logging
 import mmap
 import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+from pydp2.api.fresh import interpreter
 from pydp2.api.looped import AREA, BARE, FIRST, PACKED, Area, Drawn, Loop
-from pydp2.api.rundir import above_standard, is_open
 from pydp2.api.slow import SlotCost
+from pydp2.engine.births import threads
 from pydp2.errors import Error, ServiceLost, from_user, from_wire, provider_error, to_wire
 from pydp2.files import FileList
 from pydp2.protocol import plain
-from pydp2.providers import Running, resolve
+from pydp2.providers import Running
+from pydp2.providers.starting import enter, start_at
 from pydp2.providers.where import own_frames
 from pydp2.server.spec import receive_block, receive_plain, send_blocks, send_plain
 from pydp2.worker.main import IN_WORKER
 
 _GRACE = 0.5  # seconds for a unit to end by itself
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _FIELDS = ("samples", "wall", "cpu", "queued")
 
 
@@ -90,27 +87,8 @@ def measure_alone(
 
     Raises what the provider raises: ProviderError, BadSample, with file and sample.
     """
-    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    ours, theirs = (socket.socket(fileno=above_standard(end.detach())) for end in pair)
-    package = str(Path(__file__).resolve().parents[2])
-    code = (
-        f"import sys; p = {package!r}; p in sys.path or sys.path.insert(0, p); "
-        f"from pydp2.api.alone import supervise; supervise({theirs.fileno()})"
-    )
-    error = 2 if is_open(2) else subprocess.DEVNULL
+    process, ours = interpreter("pydp2.api.alone", "supervise", prints=True, environment={IN_WORKER: "bench"})
     with ours:
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=error,
-                stderr=error,
-                start_new_session=True,  # Ctrl-C reaches this program, which kills the group
-                env=os.environ | _ONE_THREAD | {IN_WORKER: "bench"},
-            )
-        finally:
-            theirs.close()
         try:
             blob, offsets = files.to_parts()
             spec = {
@@ -226,7 +204,7 @@ def _unit(
             os.close(descriptor)
         running = _loaded(spec, files)
         if unit == 0 and len(areas) > 1:
-            if _threads() == 1:
+            if threads() == 1:
                 for other in range(1, len(areas)):
                     if not os.fork():
                         unit = other
@@ -250,26 +228,13 @@ def _unit(
         os._exit(0)
 
 
-def _threads() -> int:
-    try:
-        return len(list(Path("/proc/self/task").iterdir()))
-    except OSError:
-        return 2  # not known: each unit then prepares for itself
-
-
 def _loaded(spec: dict[str, Any], files: FileList) -> Running:
     """As in a worker."""
-    os.chdir(spec["root"])
-    sys.path[:] = [spec["root"], *(entry for entry in spec["path"] if entry != spec["root"])]
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    try:
-        return resolve(spec["provider"]).start(
-            args=plain.decode(spec["args"]),
-            is_train=spec["is_train"],
-            input_order=spec["input_order"] or None,
-            file_list=files,
-        )
-    except Error:
-        raise
-    except BaseException as error:
-        raise from_user(f"provider {spec['provider']} cannot be started", error, own_frames(error)) from None
+    enter(spec["root"], spec["path"])
+    return start_at(
+        spec["provider"],
+        args=plain.decode(spec["args"]),
+        is_train=spec["is_train"],
+        input_order=spec["input_order"],
+        file_list=files,
+    )

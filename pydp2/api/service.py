@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from pydp2.api import machine
-from pydp2.api.rundir import RunDir, above_standard, is_open, take_path, take_state
+from pydp2.api.fresh import interpreter
+from pydp2.api.rundir import RunDir, take_path, take_state
 from pydp2.api.sources import Files, Source, settle
 from pydp2.cache.folder import default_folder
 from pydp2.client import Client, ask_stats
@@ -40,8 +41,6 @@ from pydp2.worker.main import IN_WORKER
 _END = 4.0  # seconds that a service has to end in order
 _PATIENCE = 10.0  # seconds to wait for an answer
 _LEAST_MEMORY = 1 << 20
-# The server forks workers, so it must have one thread: numpy's BLAS would start more. Workers share the cores anyway.
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class Service:
@@ -293,28 +292,7 @@ def search_path() -> list[str]:
 
 
 def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int]) -> Service:
-    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    ours, theirs = (socket.socket(fileno=above_standard(end.detach())) for end in pair)
-    package = str(Path(__file__).resolve().parents[2])
-    code = (
-        f"import sys; p = {package!r}; p in sys.path or sys.path.insert(0, p); "
-        f"from pydp2.server.main import main; sys.exit(main({theirs.fileno()}))"
-    )
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code],
-            pass_fds=[theirs.fileno(), *locks],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=None if is_open(2) else subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C reaches this program; it ends the service in order
-            env=os.environ | _ONE_THREAD,
-        )
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
+    process, ours = interpreter("pydp2.server.main", "main", passed=locks)
     try:
         send_spec(ours, spec, files)
         answer = receive_plain(ours)

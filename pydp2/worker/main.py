@@ -9,7 +9,6 @@ import contextlib
 import faulthandler
 import gc
 import hashlib
-import logging
 import os
 import random
 import sys
@@ -27,9 +26,8 @@ from pydp2.files import FileList
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Role, worker_link
 from pydp2.protocol.seat import Seat
-from pydp2.providers.address import resolve
 from pydp2.providers.running import Running
-from pydp2.providers.where import own_frames
+from pydp2.providers.starting import enter, start_at
 from pydp2.transport import Line
 from pydp2.transport.sockets import context
 from pydp2.worker.late import sending_late
@@ -89,10 +87,8 @@ def prepare(spec: WorkerSpec, worker: int | None) -> Ready:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # forked: it is the interpreter's own stream
     _seed()
     try:
-        os.chdir(spec.root)
+        enter(spec.root, spec.path)
         home = str(Path.cwd())
-        sys.path[:] = [spec.root, *(p for p in spec.path if p != spec.root)]
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
         running, declared = _start(spec)
     except Error as error:
         return Ready(partial(_tell, spec, to_wire(error)), usable=False)
@@ -110,17 +106,9 @@ def _seed() -> None:
 def _start(spec: WorkerSpec) -> tuple[Running, m.Declared]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        try:
-            running = resolve(spec.provider).start(
-                args=dict(spec.args),
-                is_train=spec.is_train,
-                input_order=list(spec.input_order) or None,
-                file_list=spec.files,
-            )
-        except Error:
-            raise
-        except BaseException as error:
-            raise from_user(f"provider {spec.provider} cannot be started", error, own_frames(error)) from None
+        running = start_at(
+            spec.provider, args=spec.args, is_train=spec.is_train, input_order=spec.input_order, file_list=spec.files
+        )
     return running, _declared(running, caught)
 
 
