@@ -119,7 +119,7 @@ class JobOptions(_Options):
     interleave: int = _option(whole(1), "files that a shuffled pass takes turns with", 16)
     pool_bytes: int = _option(number_of_bytes, "most bytes waiting in the pool; part of the order", 1 << 30)
     last_batch: str = _option(Choice(("keep", "drop", "pad")), "what becomes of a last smaller batch", "keep")
-    prefetch: int = _option(whole(1), "batches ready at the client", 2)
+    prefetch: int = _option(whole(1), "batches ready at the client; of small ones more", 2)
     bucket_by: str | int | None = _option(
         or_none(slot), "sequence slot by whose length samples are batched: its name or number", None
     )

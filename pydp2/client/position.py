@@ -59,7 +59,8 @@ class Position:
             self.point = Point(head.saved, pool)
         if self.point is not None and self.point.saved.get("ended") and head.gone:
             self.point = Point({**self.point.saved, "index": head.after, "offset": head.gone}, self.point.pool)
-        self.facts = self.facts + facts
+        if facts:
+            self.facts = self.facts + facts
         self.buckets = {key: value for key, value in head.bucket.items() if key != "longest"}
         if head.index < head.after:
             self.batch = head.after

@@ -1,7 +1,7 @@
 """A trainer's end of a job: iterating is one pass, and the stream's state lives here.
 
-No thread: batches that were granted arrive in ZeroMQ's own while the trainer computes (``prefetch`` of them), and are
-turned into arrays when they are asked for.
+No thread: batches that were granted arrive in ZeroMQ's own while the trainer computes (:mod:`.ahead` says how many),
+and are turned into arrays when they are asked for.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from pydp2.client.ahead import Ahead
+from pydp2.client.arrived import Arrived, arrived
 from pydp2.client.comeback import come_back
 from pydp2.client.connection import Connection, ask_stats, connect_once, welcomed
 from pydp2.client.position import Position
@@ -28,11 +30,10 @@ from pydp2.errors import (
     StateMismatch,
     from_wire,
 )
-from pydp2.inputs import Batch, Columns
+from pydp2.inputs import Batch
 from pydp2.inputs.declaration import Declaration
 from pydp2.protocol import messages as m
-from pydp2.protocol.facts import split, to_frames
-from pydp2.transport import buffers
+from pydp2.protocol.facts import to_frames
 
 _BEATS = 4  # signs of life per lease while a batch is waited for
 
@@ -59,7 +60,8 @@ class Client:
     ) -> None:
         self.address = address
         self._pid = os.getpid()
-        self._prefetch = int(options["prefetch"])
+        self._shared = world_size > 1 or options.get("share") == "dynamic"
+        self._ahead = Ahead(int(options["prefetch"]), alone=not self._shared)
         self._lease = float(options["lease"])
         self._spoke = time.monotonic()
         self.owner: object = None
@@ -85,6 +87,7 @@ class Client:
         self._loaded = ""  # the state that was loaded, until the service has answered
         self._named = False  # the service was told
         self._inbox: deque[tuple[m.Message, list[memoryview]]] = deque()  # came, and was not asked for yet
+        self._ready: deque[Arrived] = deque()  # of this run, and before what is in the inbox
         self._lost: Error | None = None
         self._between = True  # no pass is under way: the next iteration begins at the position
         self._length: int | None = None
@@ -120,13 +123,14 @@ class Client:
     def _begin(self) -> None:
         """Ask for the pass from the position on."""
         self._run += 1
+        self._ready.clear()
         at = self._position
         point, pool = ({}, b"") if at.point is None else (at.point.saved, at.point.pool)
         facts = to_frames(at.facts)
+        credit = self._ahead.begin()
         begin = m.BeginPass(
-            self._run, at.pass_id, at.batch, self._prefetch, point, len(facts), at.beyond, self._loaded, at.buckets,
-            self._named,
-        )  # fmt: skip
+            self._run, at.pass_id, at.batch, credit, point, len(facts), at.beyond, self._loaded, at.buckets, self._named
+        )
         frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
         self._say(begin, [*frames, *facts])
         self._connection.progress = (self._run, 0)
@@ -207,26 +211,21 @@ class Client:
             self._worked += began - self._left_at
         if time.monotonic() - self._spoke > self._lease:
             self._begin()  # what waits here may have been given to others
-        run, done = self._connection.progress
-        waited, worked = self._waited - self._told[0], self._worked - self._told[1]
-        self._told = (self._waited, self._worked)
-        self._say(m.Need(run, 1, done, int(waited * 1e6), int(worked * 1e6)))
+        self._ask()
         while True:
+            run, done = self._connection.progress
             received = self._receive(run)
+            if isinstance(received, Arrived):
+                return self._deliver(received, done, began)
             if received is None:
-                run, done = self._connection.progress
-                self._say(m.Need(run, 1, done, 0, 0))
+                self._ask()
                 continue
             message, body = received
             if getattr(message, "run", None) == run:
                 self._loaded, self._named = "", False
             match message:
                 case m.BatchHead() if message.run == run:
-                    batch = self._batch(message, body)
-                    self._connection.progress = (run, done + 1)
-                    self._left_at = time.perf_counter()
-                    self._waited += self._left_at - began
-                    return batch
+                    self._ready.extend(arrived(self._declaration.slots, message, body))
                 case m.PassEnd() if message.run == run:
                     self._position = self._position.next_pass()
                     self._between = True
@@ -241,21 +240,34 @@ class Client:
                 case _:
                     raise RemoteProtocolError(f"{type(message).__name__} in the middle of a pass")
 
-    def _receive(self, run: int) -> tuple[m.Message, list[memoryview]] | None:
-        """The next message; before all others one that says that this run is not the job's any more. None: the service
-        had gone and is back, and a new run has begun."""
+    def _ask(self, *, waits: bool = False) -> None:
+        """Before a batch is taken: ask for more, if it is time for that. ``waits``: there is none."""
+        count = self._ahead.due(now=waits or time.monotonic() - self._spoke > self._lease / _BEATS)
+        if count is not None:
+            run, done = self._connection.progress
+            waited, worked = self._waited - self._told[0], self._worked - self._told[1]
+            self._told = (self._waited, self._worked)
+            self._say(m.Need(run, count, done, int(waited * 1e6), int(worked * 1e6)))
+
+    def _receive(self, run: int) -> Arrived | tuple[m.Message, list[memoryview]] | None:
+        """The next batch that is there, or message; before all others one that says that this run is not the job's any
+        more. None: the service had gone and is back, and a new run has begun."""
         while True:
-            self._fetch(0.0)
+            if self._shared or not self._ready:
+                self._fetch(0.0)
             for received in self._inbox:
                 message = received[0]
                 if isinstance(message, m.Failed) and message.run == run and message.error.get("kind") == "Rewound":
                     self._inbox.clear()
                     return received
+            if self._ready:
+                return self._ready.popleft()
             if self._inbox:
                 return self._inbox.popleft()
             if self._lost is not None:
                 self._come_back(self._lost)
                 return None
+            self._ask(waits=True)
             self._fetch(self._lease / _BEATS)
             if time.monotonic() - self._spoke > self._lease / _BEATS:
                 self._say(m.Need(run, 0, self._connection.progress[1], 0, 0))  # it waits, but lives
@@ -286,28 +298,14 @@ class Client:
             self._connection.send(message, frames)
         self._spoke = time.monotonic()
 
-    def _batch(self, head: m.BatchHead, body: list[memoryview]) -> Batch:
-        pool = b""
-        body, facts = split("BatchHead", body, head.facts)
-        if head.saved:
-            if not body:
-                raise RemoteProtocolError("BatchHead: a point without its pool")
-            *body, last = body
-            pool = bytes(last)
-        if any(type(index) is not int for index in head.beyond):
-            raise RemoteProtocolError("BatchHead: numbers of batches are needed beyond it")
-        columns = Columns.from_frames(self._declaration.slots, head.rows, buffers(body))
-        self._position.taken(head, pool, facts)
-        self.samples += head.rows - head.padding
-        return Batch(
-            columns,
-            pass_id=self._position.pass_id,
-            index=head.index,
-            size=head.size,
-            pool_weight=head.pool_weight,
-            padding=head.padding,
-            bucket=head.bucket.get("longest") or None,
-        )
+    def _deliver(self, batch: Arrived, done: int, began: float) -> Batch:
+        self._position.taken(batch.head, batch.pool, batch.facts)
+        self._ahead.took(batch.columns.nbytes)
+        self.samples += batch.head.rows - batch.head.padding
+        self._connection.progress = (self._run, done + 1)
+        self._left_at = time.perf_counter()
+        self._waited += self._left_at - began
+        return batch.batch(self._position.pass_id)
 
     def _leave(self) -> None:
         if self._end.alive and self._pid == os.getpid():

@@ -1,4 +1,4 @@
-"""Rows of a store that make a batch: gathered when, and where, they are wanted."""
+"""Rows of a store that make a batch, or several: gathered when, and where, they are wanted."""
 
 from __future__ import annotations
 
@@ -13,27 +13,19 @@ from pydp2.inputs.moving import Where, entries, gather, gathered
 from pydp2.inputs.store import ColumnStore
 
 
-class Picked:
-    """The rows ``ids`` of ``store``, of which the last ``padding`` stand for others a second time.
+class Gathered:
+    """The rows ``ids`` of ``store``. For a transport they are the frames of their columns
+    (``pydp2.transport.Late``)."""
 
-    The store keeps them as long as there is this object; then, and not before, their places are used again. So a batch
-    can be sent a second time, and lies in memory once. For a transport it is the frames of its columns
-    (``pydp2.transport.Late``).
-    """
+    __slots__ = ("_ids", "_sources", "_store")
 
-    __slots__ = ("_ids", "_kept", "_sources", "_store")
-
-    def __init__(self, store: ColumnStore, ids: Ints, padding: int = 0) -> None:
+    def __init__(self, store: ColumnStore, ids: Ints) -> None:
         self._store = store
         self._ids = ids
-        self._kept = ids[: len(ids) - padding]
         self._sources: list[tuple[Array, Where]] = []
 
-    def __del__(self) -> None:
-        self._store.release(self._kept)
-
     def __len__(self) -> int:
-        """Rows, with those that only pad."""
+        """Rows."""
         return len(self._ids)
 
     def columns(self) -> Columns:
@@ -60,3 +52,27 @@ class Picked:
         for (array, where), memory in zip(sources, into, strict=True):
             if count := entries(where):
                 gather(array, where, memory.view(array.dtype).reshape(count, *array.shape[1:]))
+
+
+class Picked(Gathered):
+    """The rows of a batch, of which the last ``padding`` stand for others a second time; ``nbytes`` without these.
+
+    The store keeps them as long as there is this object; then, and not before, their places are used again. So a batch
+    can be sent a second time, and lies in memory once.
+    """
+
+    __slots__ = ("_kept", "nbytes")
+
+    def __init__(self, store: ColumnStore, ids: Ints, padding: int = 0, nbytes: int = 0) -> None:
+        super().__init__(store, ids)
+        self._kept = ids[: len(ids) - padding]
+        self.nbytes = nbytes
+
+    def __del__(self) -> None:
+        self._store.give_back(self._kept)
+
+
+def together(several: Sequence[Picked]) -> Gathered:
+    """The rows of all, one batch after the other. Only as long as there are these."""
+    first = several[0]
+    return first if len(several) == 1 else Gathered(first._store, np.concatenate([each._ids for each in several]))

@@ -108,7 +108,7 @@ class ColumnStore:
     twice what is live now, plus a constant; it is kept for use again. See docs/architecture.md.
     """
 
-    __slots__ = ("_arenas", "_fixed", "_fixed_bytes", "_free", "_free_count", "_live", "_slots")
+    __slots__ = ("_arenas", "_back", "_fixed", "_fixed_bytes", "_free", "_free_count", "_live", "_slots")
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -126,14 +126,16 @@ class ColumnStore:
         self._live = np.empty(0, np.bool_)
         self._free: Ints = np.empty(0, np.int64)  # a stack: the first _free_count ids are free
         self._free_count = 0
+        self._back: list[Ints] = []  # given back, and not released yet
 
     def __len__(self) -> int:
         """Live rows."""
-        return len(self._live) - self._free_count
+        return len(self._live) - self._free_count - sum(map(len, self._back))
 
     @property
     def live_bytes(self) -> int:
         """Bytes of the live rows, as :meth:`Columns.sample_bytes` counts them."""
+        self._settle()
         return len(self) * self._fixed_bytes + sum(a.live_bytes for arenas in self._arenas for a in arenas)
 
     @property
@@ -143,6 +145,7 @@ class ColumnStore:
 
     def append(self, columns: Columns) -> Ints:
         """Copy the rows of ``columns`` in; their ids ``(rows,)``, valid until released."""
+        self._settle()
         count = columns.rows
         if count > self._free_count:
             self._add_rows(count - self._free_count)
@@ -180,6 +183,15 @@ class ColumnStore:
     def lengths(self, ids: Ints, slot: int) -> Ints:
         """How many time steps each of the rows ``ids`` has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
         return self._arenas[slot][self._slots.types[slot].seq_type - 1].counts[ids]
+
+    def give_back(self, ids: Ints) -> None:
+        """Release ``ids`` together with others, before room is needed."""
+        self._back.append(ids)
+
+    def _settle(self) -> None:
+        if self._back:
+            back, self._back = self._back, []
+            self.release(np.concatenate(back))
 
     def release(self, rows: Any) -> None:
         """Give the rows back; their ids are used again. Raises KeyError for an id that is not live, or given twice."""

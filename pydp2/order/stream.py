@@ -26,7 +26,7 @@ class Cut:
     """Batch ``index``: rows of the store, their weight, the pool's weight before the cut, rows that only pad.
 
     ``gone``: how many samples of the tail are gone after it, 0 before the tail, and with buckets. ``longest``: the
-    bound of its bucket, 0 for none.
+    bound of its bucket, 0 for none. ``nbytes``: of its samples, each once.
     """
 
     index: int
@@ -36,6 +36,7 @@ class Cut:
     padding: int = 0
     gone: int = 0
     longest: int = 0
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +100,15 @@ class Stream:
         return self._cut()
 
     def _cut(self) -> Cut | Done:
-        plan, before = self.plan, self.pool.weight
+        plan, before, held = self.plan, self.pool.weight, self.pool.bytes
         rows, size = self.pool.draw(self.index)
-        padding = 0
+        padding, nbytes = 0, held - self.pool.bytes
         if self._ended and size < plan.batch_size and self.pool.exhausted:
             if plan.last_batch == "drop":
                 return self._cut() if len(self.pool) else Done(self.index)
             if plan.last_batch == "pad":
                 rows, padding = self._pad(rows, size)
-        cut = Cut(self.index, rows, size, before, padding, self.pool.gone, self.pool.longest)
+        cut = Cut(self.index, rows, size, before, padding, self.pool.gone, self.pool.longest, nbytes)
         self.index += 1
         if self.pool.snapshot_point():
             self._save(self.pool.names(), ended=False)

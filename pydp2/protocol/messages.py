@@ -215,7 +215,8 @@ class BatchHead(Message):
     then the last frame. ``gone``: how many samples of the tail are gone at ``after``. ``facts``: so many
     frames of new facts stand behind all others.
     ``bucket``: "longest", the bound of its bucket (0: none), the "bounds" of all, and the "group" of batches that come
-    from one; {} without buckets.
+    from one; {} without buckets. ``more``: batches that come with it, their rows behind its own in the columns; see
+    :mod:`.packs`.
     """
 
     has_body: ClassVar[bool] = True
@@ -231,6 +232,7 @@ class BatchHead(Message):
     saved: Plain
     facts: int
     bucket: Plain = field(default_factory=dict)
+    more: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pydp2.server.job import Broke, Group, Job, Over
 from pydp2.server.member import Edge, Held, Member, Stands
 from pydp2.server.places import Places
 
-_WINDOW = 4  # groups, and twice the prefetch, that may wait for a rank
+_WINDOW = 4  # groups, and twice what any rank asks for at a time, that may wait for a rank
 _AHEAD = 1000  # batches that may be used beyond one that is not, dynamic
 _EDGES = 64  # between one look at which are still needed and the next
 
@@ -54,7 +54,7 @@ class Dealer(Places):
         """Whether so much waits for ``member`` that the others wait for it."""
         if self.dynamic or len(member.held) < _WINDOW or member.stands is Stands.LEFT:
             return False
-        return len(member.held) >= _WINDOW + 2 * max(each.prefetch for each in self.members)
+        return len(member.held) >= _WINDOW + 2 * max(each.ahead for each in self.members)
 
     def _take(self, group: Group) -> None:
         self._position = group.after

@@ -119,10 +119,11 @@ class Desk:
         return more
 
     # -- figures ---------------------------------------------------------------------------------------------------
-    def sent(self, head: m.BatchHead, now: float) -> None:
-        """A batch went out."""
-        self._samples.add(now, head.rows)
-        self._batches.add(now, 1)
+    def sent(self, batches: Sequence[m.BatchHead], now: float) -> None:
+        """Batches went out."""
+        if batches:
+            self._samples.add(now, sum(head.rows for head in batches))
+            self._batches.add(now, len(batches))
 
     def spent(self, waited: int, worked: int) -> None:
         """A trainer says how it spent its time, in us."""

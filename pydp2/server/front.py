@@ -23,6 +23,7 @@ from pydp2.server.coordinator import Coordinator
 from pydp2.server.desk import Desk, together
 from pydp2.server.keeper import Keeper
 from pydp2.server.member import Member
+from pydp2.server.outbox import messages
 from pydp2.server.spec import ServiceSpec
 from pydp2.transport import Gone, Hub
 
@@ -256,10 +257,9 @@ class Front:
         if self._keeper.durable and any(desk.team.to_keep for desk in self._desks.values()):
             self._keeper.keep(self._desks.values(), now, wait=True)
         for desk in self._desks.values():
-            while desk.team.out:
-                peer, message, frames = desk.team.out.popleft()
-                if self._send(peer, message, frames) and isinstance(message, m.BatchHead):
-                    desk.sent(message, now)
+            for peer, message, frames, batches in messages(desk.team.out):
+                if self._send(peer, message, frames):
+                    desk.sent(batches, now)
 
     # -- whether they live -----------------------------------------------------------------------------------------
     def watch(self, now: float) -> None:

@@ -285,7 +285,7 @@ class Job:
                 self.reading.want(file)
                 return None
             case Cut():
-                picked = Picked(self._store, outcome.rows, outcome.padding)
+                picked = Picked(self._store, outcome.rows, outcome.padding, outcome.nbytes)
                 if self.plan.buckets is not None:
                     self.padding.add(picked.lengths(self.plan.buckets.slot))
                 return Ready(outcome, picked, self._bucket(outcome))

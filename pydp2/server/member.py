@@ -70,7 +70,7 @@ class Member:
     below: int = 0  # before this batch it has had all of its own
     point: Saved | None = None  # the last one told
     facts: int = 0  # told
-    prefetch: int = 0
+    ahead: int = 0  # the most that it asked for at a time beyond the one that it takes next
     pending: m.BeginPass | None = None  # of a pass that cannot begin yet
 
     def use(self, done: int) -> list[int]:
@@ -82,6 +82,11 @@ class Member:
             self.done += 1
         return numbers
 
+    def ask(self, count: int) -> None:
+        """It takes ``count`` batches more."""
+        self.credit += count
+        self.ahead = max(self.ahead, self.credit + self.sent - 1)
+
     def join(self, begin: m.BeginPass, facts: int) -> list[int]:
         """The trainer, who knows so many facts, goes on with the run of ``begin``; which batches it has used."""
         used = had(begin, self.held)
@@ -89,7 +94,7 @@ class Member:
         self.stands = Stands.IN
         self.below = max(self.below, begin.batch)
         self.sent = self.done = 0
-        self.credit = self.prefetch = begin.credit
+        self.credit = self.ahead = begin.credit
         self.facts = facts
         return used
 

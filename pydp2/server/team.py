@@ -252,8 +252,8 @@ class Team(Dealer):
         """A trainer takes a batch and has used those before."""
         member = self._heard(peer, now)
         if need.run == member.run:
-            member.credit += need.count
             self._use(member.use(need.done))
+            member.ask(need.count)
 
     def _heard(self, peer: bytes, now: float) -> Member:
         member = self.of(peer)

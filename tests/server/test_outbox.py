@@ -1,0 +1,84 @@
+"""What leaves for trainers: each gets all of its own, in order, few messages for small batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydp2.inputs import Columns, ColumnStore, Packer, Slots, integer_value, integer_value_sequence
+from pydp2.inputs.picked import Picked
+from pydp2.protocol import messages as m
+from pydp2.protocol.packs import MOST, PACK_BYTES, unpacked
+from pydp2.server.outbox import Said, messages
+
+SLOTS = Slots((integer_value(1 << 20), integer_value_sequence(1 << 20)))
+
+
+def store_of(count: int) -> tuple[ColumnStore, np.ndarray]:
+    packer = Packer(SLOTS, strict=False)
+    for i in range(count):
+        packer.add([i, [i] * (i % 4)])
+    store = ColumnStore(SLOTS)
+    return store, store.append(packer.cut().columns)
+
+
+batches = st.lists(
+    st.tuples(st.sampled_from([b"a", b"b"]), st.integers(0, 5), st.sampled_from([10, PACK_BYTES // 3]), st.booleans()),
+    max_size=30,
+)
+
+
+@given(batches, st.data())
+def test_each_gets_its_own_in_order(said: list[tuple[bytes, int, int, bool]], data: st.DataObject) -> None:
+    store, ids = store_of(200)
+    out: deque[Said] = deque()
+    expected: dict[bytes, list[Any]] = {b"a": [], b"b": []}
+    at = 0
+    for index, (peer, rows, nbytes, point) in enumerate(said):
+        head = m.BatchHead(1, index, rows, rows, 9, 0, 0, index + 1, [], {"index": index} if point else {}, 0)
+        picked = Picked(store, ids[at : at + rows], nbytes=nbytes)
+        out.append((peer, head, [picked, *([b"pool %d" % index] if point else [])]))
+        expected[peer].append((head, list(range(at, at + rows)), b"pool %d" % index if point else None))
+        at += rows
+        if data.draw(st.integers(0, 9)) == 0:
+            out.append((peer, m.Probe(), ()))
+            expected[peer].append(m.Probe())
+    got: dict[bytes, list[Any]] = {b"a": [], b"b": []}
+    for peer, message, frames, heads in messages(out):
+        if not isinstance(message, m.BatchHead):
+            assert heads == []
+            got[peer].append(message)
+            continue
+        assert unpacked(message) == heads
+        picked, *rest = frames
+        columns = Columns.from_frames(SLOTS, sum(head.rows for head in heads), picked.frames())
+        numbers = columns.arrays[0][0].tolist()
+        for i, head in enumerate(heads):
+            got[peer].append((head, numbers[: head.rows], bytes(rest[0]) if rest and not i else None))
+            del numbers[: head.rows]
+    assert got == expected
+    assert not out
+
+
+def test_small_ones_go_together_and_large_ones_alone() -> None:
+    store, ids = store_of(100)
+
+    def sent(nbytes: int, count: int = 100) -> list[int]:
+        out: deque[Said] = deque(
+            (
+                b"a",
+                m.BatchHead(1, i, 1, 1, 1, 0, 0, i + 1, [], {}, 0),
+                [Picked(store, ids[i % 50 : i % 50 + 1], padding=1, nbytes=nbytes)],
+            )
+            for i in range(count)
+        )
+        return [len(heads) for _, _, _, heads in messages(out)]
+
+    assert sent(10) == [MOST, 100 - MOST]
+    assert sent(PACK_BYTES // 4, 9) == [4, 4, 1]
+    assert sent(PACK_BYTES // 2 + 1, 3) == [1, 1, 1]
+    assert sent(10 * PACK_BYTES, 3) == [1, 1, 1]
