@@ -31,7 +31,22 @@ cdef extern from "Python.h":
     bint is_float "PyFloat_CheckExact"(PyObject*)
     double as_double "PyFloat_AS_DOUBLE"(PyObject*)
     bint is_int "PyLong_CheckExact"(PyObject*)
-    long long as_int "PyLong_AsLongLongAndOverflow"(PyObject*, int*) except? -1
+
+cdef extern from *:
+    """
+    /* Of numbers of one digit, which nearly all are, the call would cost more than the look. */
+    static inline long long pydp2_as_int(PyObject* number, int* overflow) {
+    #if PY_VERSION_HEX >= 0x030C0000
+        if (PyUnstable_Long_IsCompact((PyLongObject*)number)) {
+            return PyUnstable_Long_CompactValue((PyLongObject*)number);
+        }
+    #elif defined(Py_LONGINTREPR_H)
+        if (Py_SIZE(number) == 1) return ((PyLongObject*)number)->ob_digit[0];
+    #endif
+        return PyLong_AsLongLongAndOverflow(number, overflow);
+    }
+    """
+    long long as_int "pydp2_as_int"(PyObject*, int*) except? -1
 
 cdef extern from "<time.h>" nogil:
     cdef struct timespec:

@@ -17,7 +17,8 @@ from pydp2.inputs.moving import Stretches, Where, close_up, gather, gathered
 from pydp2.inputs.spec import Field, Slots
 
 _FIRST_ROWS = 256  # or fewer, where they are large
-_SLACK = 1 << 20  # bytes of garbage or spare room per arena that are not worth a sweep
+_SLACK = 1 << 20  # bytes of garbage per arena that are not worth a sweep
+_GARBAGE = 6  # a sweep is due when of so many parts of what is live one more is garbage
 
 
 def _grown(array: Array, entries: int) -> Array:
@@ -28,15 +29,20 @@ def _grown(array: Array, entries: int) -> Array:
 
 
 class _Arena:
-    """The arrays of one level below the rows; a row has the entries ``start`` to ``start + count`` of each."""
+    """The arrays of one level below the rows; a row has the entries ``start`` to ``start + count`` of each.
 
-    __slots__ = ("_bytes", "arrays", "counts", "live", "starts", "used")
+    Room that was never used costs no memory: arrays have plenty, and sweeping keeps low how much of it is ever used.
+    """
+
+    __slots__ = ("_bytes", "_slack", "_touched", "arrays", "counts", "live", "starts", "used")
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self.arrays = [np.empty((0, *f.shape), f.dtype) for f in fields]
         self.starts: Ints = np.empty(0, np.int64)
         self.counts: Ints = np.empty(0, np.int64)
         self._bytes = sum(f.entry_bytes for f in fields)
+        self._slack = _SLACK // max(self._bytes, 1)
+        self._touched = 0  # entries that were used at some time
         self.used = 0  # entries in use or garbage; free from here on
         self.live = 0  # entries in use
 
@@ -50,7 +56,7 @@ class _Arena:
 
     @property
     def held_bytes(self) -> int:
-        return self.capacity * self._bytes
+        return self._touched * self._bytes
 
     def add_rows(self, capacity: int) -> None:
         self.starts = _grown(self.starts, capacity)
@@ -58,10 +64,12 @@ class _Arena:
 
     def append(self, rows: Ints, edges: Ints, arrays: Sequence[Array], live: Array) -> None:
         count = int(edges[-1])
+        need = self.live + count
         if self.used + count > self.capacity:
             # Sweeping in place pays as long as it leaves a third of the room free; else it is time to grow.
-            need = self.live + count
             self._sweep(live, self.capacity if need * 3 <= self.capacity * 2 else need + need * 3 // 4)
+        elif self.used > self.live and self.used + count > need + need // _GARBAGE + self._slack:
+            self._sweep(live, self.capacity)
         at = self.used
         for mine, theirs in zip(self.arrays, arrays, strict=True):
             mine[at : at + count] = theirs
@@ -69,6 +77,7 @@ class _Arena:
         self.counts[rows] = edges[1:] - edges[:-1]
         self.used += count
         self.live += count
+        self._touched = max(self._touched, self.used)
 
     def sources(self, rows: Ints) -> list[tuple[Array, Where]]:
         which = Stretches(self.starts[rows], self.counts[rows])
@@ -78,12 +87,13 @@ class _Arena:
         self.live -= int(self.counts[rows].sum())
         if not self.live:
             self.used = 0
-        slack = _SLACK // max(self._bytes, 1)
-        if self.capacity > 2 * self.live + slack:
+        if self._touched > 2 * self.live + self._slack:
             self._sweep(live, self.live + self.live // 2)
 
     def _sweep(self, live: Array, capacity: int) -> None:
         """Move the rows that are ``live`` together, into arrays of ``capacity`` entries."""
+        if capacity != self.capacity:
+            self._touched = self.live
         if self.used == self.live:  # nothing to sweep, only to grow
             self.arrays = [_grown(a[: self.used], capacity) for a in self.arrays]
             return
@@ -104,11 +114,11 @@ class _Arena:
 class ColumnStore:
     """Rows of columns that can be taken and released in any order.
 
-    What is held stays below about twice the most that was live at once, and for sequences and sparse slots below about
-    twice what is live now, plus a constant; it is kept for use again. See docs/architecture.md.
+    What is held stays below 1.25 times the most that was live at once, and for sequences and sparse slots below twice
+    what is live now, plus 1 MiB for each array; it is kept for use again. See docs/architecture.md.
     """
 
-    __slots__ = ("_arenas", "_back", "_fixed", "_fixed_bytes", "_free", "_free_count", "_live", "_slots")
+    __slots__ = ("_arenas", "_back", "_fixed", "_fixed_bytes", "_free", "_free_count", "_live", "_slots", "_touched")
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -124,6 +134,7 @@ class ColumnStore:
             for each, depth in zip(fields, self._slots.depths, strict=True)
         ]
         self._live = np.empty(0, np.bool_)
+        self._touched = 0  # rows that were used at some time
         self._free: Ints = np.empty(0, np.int64)  # a stack: the first _free_count ids are free
         self._free_count = 0
         self._back: list[Ints] = []  # given back, and not released yet
@@ -140,8 +151,8 @@ class ColumnStore:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the memory set aside for rows, used or not."""
-        return len(self._live) * self._fixed_bytes + sum(a.held_bytes for arenas in self._arenas for a in arenas)
+        """Bytes of the memory that rows have or had."""
+        return self._touched * self._fixed_bytes + sum(a.held_bytes for arenas in self._arenas for a in arenas)
 
     def append(self, columns: Columns) -> Ints:
         """Copy the rows of ``columns`` in; their ids ``(rows,)``, valid until released."""
@@ -152,6 +163,8 @@ class ColumnStore:
         self._free_count -= count
         rows = self._free[self._free_count : self._free_count + count][::-1].copy()
         self._live[rows] = True
+        if count:
+            self._touched = max(self._touched, int(rows.max()) + 1)
         for slot, arrays in enumerate(columns.arrays):
             self._fixed[slot][rows] = arrays[0]
             depth = len(self._arenas[slot])
@@ -212,7 +225,7 @@ class ColumnStore:
     def _add_rows(self, missing: int) -> None:
         old = len(self._live)
         new = max(old + missing, old + old // 2, min(_FIRST_ROWS, _SLACK // max(1, self._fixed_bytes)))
-        self._fixed = [_grown(a, new) for a in self._fixed]
+        self._fixed = [_grown(a[: self._touched], new) for a in self._fixed]
         for arenas in self._arenas:
             for arena in arenas:
                 arena.add_rows(new)

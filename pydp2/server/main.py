@@ -7,6 +7,7 @@ thread come to life.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -30,6 +31,7 @@ from pydp2.transport.sockets import context
 from pydp2.worker.main import WorkerSpec, prepare
 
 _FAREWELL_MS = 300
+_COLLECT = 10_000  # lists and the like that are made and kept before one looks for rings of them; we make none
 _WAITING = 64  # messages of one client: more than one that waits for batches ever has under way
 
 
@@ -94,6 +96,8 @@ def main(descriptor: int) -> int:
         hubs.append(clients)
         server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup_read)
         server.started()
+        gc.freeze()  # modules and code stay: no collection has to look at them again
+        gc.set_threshold(_COLLECT)
         send_plain(channel, {"address": clients.address, "pid": os.getpid()})
         serving = True
         server.run()

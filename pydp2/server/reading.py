@@ -54,7 +54,7 @@ class Reading:
         self.pass_id, self.seed = pass_id, seed
         self._order = order
         self._lanes = max(1, lanes)
-        self._workers, self._label = workers, label
+        self._workers, self.label = workers, label
         self._ramp = ramp or {}  # the first stop of the first lanes: none runs on before all have something
         self._skip = skip_errors
         self._cache = Claims(None) if cache is None else cache
@@ -71,6 +71,7 @@ class Reading:
         self._waiting, self._crew = Waiting(), Crew()
         self._thirsty: dict[int, Entry] = {}
         self._out: list[Action] = []
+        self._grants: dict[int, dict[int, list[int]]] = {}  # by worker and attempt, told with the next dispatch
         self.losses = Losses(pass_id, label, error_budget, facts or {}, saved, order)
         self.samples_committed = 0
         self._over = False
@@ -80,10 +81,6 @@ class Reading:
         """The coordinator gives it these when it begins."""
 
     # -- the merge's side ------------------------------------------------------------------------------------------
-    def label(self, file: int) -> str:
-        """How messages name ``file``."""
-        return self._label(file)
-
     def recalled(self, part: Part) -> Recall | None:
         """What was asked for of the file of ``part``, when that is read again in part by the attempt that sends it."""
         entry = self.entries.get(part.file)
@@ -210,7 +207,7 @@ class Reading:
             self.credit.set_use(file, entry.use)
             self._thirsty.pop(file, None)
             if condemned and ordinal is not None:
-                self._end_early(entry, condemned_at(self._label(file), ordinal, how, self._skip, hungry=hungry))
+                self._end_early(entry, condemned_at(self.label(file), ordinal, how, self._skip, hungry=hungry))
             else:
                 self._waiting.add(entry)
 
@@ -313,6 +310,8 @@ class Reading:
                     self._out.append(Send(worker, Assign(self.number, [a.to_wire() for a in these]), frames))
             for entry in sorted(self._thirsty.values(), key=lambda e: e.position):
                 self._grant(entry)
+        self._out += [Send(worker, Grant([*items.values()])) for worker, items in self._grants.items()]
+        self._grants.clear()
         out, self._out = self._out, []
         return out
 
@@ -393,7 +392,7 @@ class Reading:
         self.credit.set_use(entry.file, entry.use)
         self._thirsty.pop(entry.file, None)
         item = [entry.attempt, entry.limit, entry.pause, int(entry.bound)]
-        self._out.append(Send(entry.worker, Grant([item])))
+        self._grants.setdefault(entry.worker, {})[entry.attempt] = item
 
     def load(self, worker: int) -> int:
         """How many files ``worker`` was given that have not ended."""

@@ -32,8 +32,8 @@ Frames = Sequence[Any]
 _SMALL = 1 << 16  # libzmq lays smaller frames side by side in a shared buffer: unaligned, and each pins all of it
 _ENDINGS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _HANDSHAKE_MS = 5_000
-_CHUNKS = 16 << 20  # bytes of a slab for what a worker sends; it holds what the server has not stored yet
-_BATCHES = 256 << 20  # for what a trainer is sent: of it, as much is ever used as is under way at a time
+_CHUNKS = 256 << 20  # bytes of a slab for what a worker sends: of it, as much is ever used as is under way at a time
+_BATCHES = 256 << 20  # for what a trainer is sent: the same
 _PEERS = 1024  # that have offered a slab
 _NEVER_MS = 3_600_000  # not -1: with that, libzmq drops what had arrived and was not read yet when the other side goes
 

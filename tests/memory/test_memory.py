@@ -88,6 +88,31 @@ def test_small_samples_take_no_more_memory_the_longer_a_pass_lasts(provider_file
     assert memory[-1] - memory[2] < 3 * MB, memory  # before, it grows to what it needs
 
 
+def test_the_pool_takes_a_quarter_more_than_its_samples_also_when_these_differ_a_thousand_times_in_size(
+    provider_file: Callable[[str], str],
+) -> None:
+    """And what lies together with the next samples of each lane, a chunk of 1 MiB at most."""
+    code = """
+    @provider(input_types=[integer_value_sequence(1 << 20)], pool_size=6000)
+    def process(settings, filename):
+        y = int(filename) * 7919
+        while True:
+            y = (y * 1103515245 + 12345) % (1 << 31)
+            yield [y % 1000] * int(10 * 1000 ** (y / (1 << 31)))
+    """
+    lanes, seen = 16, []
+    names = [str(n) for n in range(lanes)]
+    with pydp2.load(names, provider_file(code), batch_size=64, workers=2, interleave=lanes) as data:
+        stream = iter(data)
+        for _ in range(30):
+            for _ in range(20):
+                next(stream)
+            seen.append(data.stats()["pool"])
+    assert min(pool["bytes"] for pool in seen) > 25 * MB
+    over = [(pool["memory"] - 1.25 * pool["bytes"]) / (1 << 20) for pool in seen]
+    assert max(over) <= lanes + 1, over  # and 1 MiB that is not worth a sweep
+
+
 def test_ten_thousand_files_of_one_sample_are_ordinary(provider_file: Callable[[str], str]) -> None:
     """Each is opened and closed again: no worker holds many, and memory does not grow with their number."""
     code = """

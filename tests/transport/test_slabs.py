@@ -286,8 +286,11 @@ def test_a_large_message_travels_as_a_reference(opened: Callable[[str], Ends], t
     assert [bytes(frame) for frame in received] == [b"head", LARGE, b"y"]
 
 
-def test_who_keeps_everything_gets_everything(opened: Callable[[str], Ends], tmp_path: Path) -> None:
+def test_who_keeps_everything_gets_everything(
+    opened: Callable[[str], Ends], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When all of the slab is lent, the bytes go through the socket."""
+    monkeypatch.setattr(sockets, "_CHUNKS", 16 << 20)
     ends = opened(f"ipc://{tmp_path}/s")
     kept = [ends.up(b"%d" % i, LARGE + b"%d" % i) for i in range(40)]
     assert [bytes(meant[1]) for _, _, meant in kept] == [LARGE + b"%d" % i for i in range(40)]
