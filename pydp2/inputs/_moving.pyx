@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The compiled form of :mod:`pydp2.inputs.moving`, which says what these functions do."""
+"""The compiled form of :mod:`pydp2.inputs.moving` and :mod:`.names`, which say what these functions do."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 
@@ -49,3 +49,56 @@ def close_up(array, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssi
             at += counts[i]
     finally:
         PyBuffer_Release(&mine)
+
+
+cdef inline Py_ssize_t _varint(uint8_t* out, uint64_t value) noexcept nogil:
+    cdef Py_ssize_t size = 0
+    while value >= 128:
+        out[size] = <uint8_t>(value | 128)
+        value >>= 7
+        size += 1
+    out[size] = <uint8_t>value
+    return size + 1
+
+
+def encode(const int64_t[::1] files, const int64_t[::1] ordinals, uint8_t[::1] out):
+    cdef Py_ssize_t i, begin, count = files.shape[0], starts = 0, heads = 0, size
+    cdef bint first, runs
+    cdef int64_t before
+    cdef uint8_t* at
+    if ordinals.shape[0] != count or out.shape[0] < 10 * (1 + 3 * count):
+        raise ValueError("as many ordinals as files are needed, and room for them")
+    if not count:
+        return 0, False
+    for i in range(count):
+        first = i == 0 or files[i] != files[i - 1]
+        starts += first
+        heads += first or ordinals[i] != ordinals[i - 1] + 1
+    runs = 2 * heads < count
+    at = &out[0]
+    size = _varint(at, starts)
+    before = -1
+    for i in range(count):
+        if i == 0 or files[i] != files[i - 1]:
+            size += _varint(at + size, files[i] - before - 1)
+            before = files[i]
+    begin = 0  # of each file how many samples it has, or runs
+    for i in range(count):
+        if i and files[i] != files[i - 1]:
+            size += _varint(at + size, begin)
+            begin = 0
+        begin += not runs or i == 0 or files[i] != files[i - 1] or ordinals[i] != ordinals[i - 1] + 1
+    size += _varint(at + size, begin)
+    for i in range(count):
+        if i == 0 or files[i] != files[i - 1]:
+            size += _varint(at + size, ordinals[i])
+        elif not runs or ordinals[i] != ordinals[i - 1] + 1:
+            size += _varint(at + size, ordinals[i] - ordinals[i - 1] - 1)
+    if runs:
+        begin = 0
+        for i in range(1, count):
+            if files[i] != files[i - 1] or ordinals[i] != ordinals[i - 1] + 1:
+                size += _varint(at + size, i - begin - 1)
+                begin = i
+        size += _varint(at + size, count - begin - 1)
+    return size, runs

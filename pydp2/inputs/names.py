@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import base64
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from pydp2.errors import OptionError
+from pydp2.inputs.drawing import compiled
 
 Ints = npt.NDArray[np.int64]
 _MAX_BYTES = 1 << 30  # of a set: far above any pool, far below what would hurt
 _GAPS, _RUNS = b"g", b"r"
 
 
-def encode(files: Ints, ordinals: Ints) -> bytes:
+def encode_in_python(files: Ints, ordinals: Ints) -> bytes:
     """The set as bytes. The samples must be in the order of (file, ordinal), each once."""
     starts = np.flatnonzero(np.diff(files, prepend=-1))  # where each file begins
     numbers = np.diff(files[starts], prepend=-1) - 1
@@ -35,6 +37,23 @@ def encode(files: Ints, ordinals: Ints) -> bytes:
         return _RUNS + _varint(np.concatenate([count, numbers, runs, gaps[heads], lengths - 1]))
     counts = np.diff(np.append(starts, len(files)))
     return _GAPS + _varint(np.concatenate([count, numbers, counts, gaps]))
+
+
+encode: Callable[[Ints, Ints], bytes] = encode_in_python
+
+if compiled():
+    from pydp2.inputs import _moving
+
+    def _encode(files: Ints, ordinals: Ints) -> bytes:
+        if not len(files):
+            return encode_in_python(files, ordinals)
+        out = np.empty(
+            10 * (1 + 3 * len(files)), np.uint8
+        )  # ten bytes hold any number; what is not written costs nothing
+        size, runs = _moving.encode(files, ordinals, out)
+        return (_RUNS if runs else _GAPS) + out[:size].tobytes()
+
+    encode = _encode
 
 
 def decode(data: bytes) -> tuple[Ints, Ints]:

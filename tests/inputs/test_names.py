@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.errors import OptionError
-from pydp2.inputs.names import decode, encode, from_text, to_text
+from pydp2.inputs.names import decode, encode, encode_in_python, from_text, to_text
 
 names = st.sets(st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 40)), max_size=60)
 stretches = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3000), st.integers(1, 300)), max_size=6)
@@ -26,6 +26,7 @@ def columns(of: set[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 def test_a_set_comes_back_from_its_bytes_and_from_its_text(single: set[tuple[int, int]], runs: list) -> None:
     files, ordinals = columns(single | {(f, y) for f, lo, n in runs for y in range(lo, lo + n)})
     data = encode(files, ordinals)
+    assert data == encode_in_python(files, ordinals)
     assert from_text(to_text(data)) == data
     for back, sent in zip(decode(data), (files, ordinals), strict=True):
         assert back.tolist() == sent.tolist()
