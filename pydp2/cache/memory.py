@@ -1,19 +1,26 @@
 """CACHE_PASS_IN_MEM: whole files in memory, up to a limit.
 
 Keeps the first that fit: a pass larger than the limit would push out of an LRU exactly what the next pass wants first.
+A file that is whole moves to the shelf, where there is one: samples that lie there can be gathered by their numbers,
+from all files together. What was offered of it is from then on a look at what lies there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.inputs.columns import Ints, spans
+from pydp2.inputs.names import encode
+from pydp2.inputs.shelf import OVERHEAD, Shelf
+
 
 class Samples(Protocol):
-    """Consecutive samples of one file: rows ``lo`` to ``hi`` of ``columns``, with their sizes in bytes."""
+    """Consecutive samples of one file: rows ``lo`` to ``hi`` of ``columns``, with their sizes in bytes. For a shelf
+    they have ordinals and weights as well."""
 
     columns: Any
     lo: int
@@ -24,15 +31,24 @@ class Samples(Protocol):
 S = TypeVar("S", bound=Samples)
 Hole = tuple[int, str, str]
 """(ordinal, slot, reason) of a dropped sample: a pass tells the same wherever its files come from."""
-_OVERHEAD = 64  # bytes per sample for its name, size and weight
-_HOLE = 512  # and per dropped sample
+_HOLE = 512  # bytes per dropped sample
+
+
+class Names(NamedTuple):
+    """All samples that are there: the rows of the shelf in the order of names, and the names as a set."""
+
+    rows: Ints
+    encoded: bytes
 
 
 class PassCache(Generic[S]):
     """Files by number. A file is in the cache once all of it is: never a part of one."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, shelf: Shelf | None = None) -> None:
         self.limit = limit
+        self.shelf = shelf
+        self.holes_kept = False
+        """A file that is there has dropped samples."""
         self.bytes = 0
         self.full = False
         """A file did not fit; from then on nothing is added."""
@@ -40,6 +56,8 @@ class PassCache(Generic[S]):
         self._partial: dict[int, tuple[int, list[S], list[Hole]]] = {}
         self.thrown: dict[int, tuple[list[S], list[Hole]]] = {}
         """What was not whole when it was found to be full, for whoever wants to keep it elsewhere."""
+        self._rows: dict[int, tuple[int, int]] = {}  # of each file in the shelf: its first row, and how many
+        self._names: Names | None = None
 
     def __len__(self) -> int:
         return len(self._files)
@@ -62,7 +80,7 @@ class PassCache(Generic[S]):
             return
         size = _HOLE * len(holes)
         if samples is not None:
-            size += int(samples.sizes[samples.lo : samples.hi].sum()) + _OVERHEAD * (samples.hi - samples.lo)
+            size += int(samples.sizes[samples.lo : samples.hi].sum()) + OVERHEAD * (samples.hi - samples.lo)
         held, parts, gaps = self._partial.setdefault(file, (0, [], []))
         if samples is not None:
             parts.append(samples)
@@ -78,9 +96,37 @@ class PassCache(Generic[S]):
 
     def complete(self, file: int) -> None:
         """``file`` ended and was offered whole."""
-        if not self.full and file not in self._files:
-            self._files[file] = self._partial.pop(file, (0, [], []))[1:]
+        if self.full or file in self._files:
+            return
+        _, parts, gaps = self._partial.pop(file, (0, [], []))
+        self._files[file] = parts, gaps
+        self.holes_kept = self.holes_kept or bool(gaps)
+        if self.shelf is not None:
+            self._rows[file] = self.shelf.rows, sum(part.hi - part.lo for part in parts)
+            self._names = None
+            for part in parts:
+                _move(part, self.shelf)
+
+    def names(self) -> Names:
+        """All samples that are there, where there is a shelf, and no file that has dropped ones."""
+        if self._names is None:
+            files = np.array(sorted(self._rows), np.int64)
+            where = np.array([self._rows[file] for file in files.tolist()], np.int64).reshape(-1, 2)
+            first, count = where[:, 0], where[:, 1]
+            ordinals = spans(np.zeros(len(files), np.int64), count)
+            self._names = Names(spans(first, count), encode(np.repeat(files, count), ordinals))
+        return self._names
 
     def drop(self, file: int) -> None:
         """``file`` will not be complete: forget its samples."""
         self.bytes -= self._partial.pop(file, (0, [], []))[0]
+
+
+def _move(part: Any, shelf: Shelf) -> None:
+    """Have ``part`` lie in ``shelf``, and nowhere else."""
+    lo, hi, weights = part.lo, part.hi, part.weights
+    weights = None if weights is None else weights[lo:hi]
+    at, part.columns = shelf.append(part.columns.slice(lo, hi), part.ordinals[lo:hi], part.sizes[lo:hi], weights)
+    part.lo, part.hi = 0, hi - lo
+    part.ordinals, part.sizes = shelf.ordinals[at : shelf.rows], shelf.sizes[at : shelf.rows]
+    part.weights = None if weights is None else shelf.weights[at : shelf.rows]

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.inputs.columns import Array, Columns, Ints
 from pydp2.inputs.moving import Where, entries, gather, gathered
-from pydp2.inputs.store import ColumnStore
+
+
+class Store(Protocol):
+    """Where rows lie: as :class:`.store.ColumnStore` and :class:`.shelf.Shelf` do it."""
+
+    def take(self, ids: Ints) -> Columns: ...
+    def sources(self, ids: Ints) -> list[tuple[Array, Where]]: ...
+    def lengths(self, ids: Ints, slot: int) -> Ints: ...
+    def give_back(self, ids: Ints) -> None: ...
 
 
 class Gathered:
@@ -19,7 +27,7 @@ class Gathered:
 
     __slots__ = ("_ids", "_sources", "_store")
 
-    def __init__(self, store: ColumnStore, ids: Ints) -> None:
+    def __init__(self, store: Store, ids: Ints) -> None:
         self._store = store
         self._ids = ids
         self._sources: list[tuple[Array, Where]] = []
@@ -63,7 +71,7 @@ class Picked(Gathered):
 
     __slots__ = ("_kept", "nbytes")
 
-    def __init__(self, store: ColumnStore, ids: Ints, padding: int = 0, nbytes: int = 0) -> None:
+    def __init__(self, store: Store, ids: Ints, padding: int = 0, nbytes: int = 0) -> None:
         super().__init__(store, ids)
         self._kept = ids[: len(ids) - padding]
         self.nbytes = nbytes

@@ -177,9 +177,9 @@ class ColumnStore:
                 arena.append(rows, edges, theirs, self._live)
         return rows
 
-    def take(self, rows: Any) -> Columns:
-        """The rows with the ids ``rows``, in that order, as columns over fresh, writable arrays."""
-        ids = np.asarray(rows, np.int64)
+    def take(self, ids: Any) -> Columns:
+        """The rows with these ``ids``, in that order, as columns over fresh, writable arrays."""
+        ids = np.asarray(ids, np.int64)
         taken = iter([gathered(array, which) for array, which in self.sources(ids)])
         return Columns(self._slots, len(ids), [[next(taken) for _ in fields] for fields in self._slots.fields])
 

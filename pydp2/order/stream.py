@@ -125,7 +125,7 @@ class Stream:
             0,
             merge.next_file,
             merge.current,
-            merge.left,
+            0 if ended else merge.left,
             lanes,
             taken,
             dropped,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from pydp2.config import JobOptions
 from pydp2.errors import Error, JobTaken, ProtocolError, RemoteProtocolError, Rewound, to_wire
 from pydp2.files import FileList
 from pydp2.inputs.declaration import Declaration
+from pydp2.inputs.shelf import Layout, Shelf
+from pydp2.order import Run
 from pydp2.order.saved import Saved
 from pydp2.protocol import messages as m
 from pydp2.protocol.facts import split
@@ -25,7 +28,7 @@ from pydp2.server.keeper import Keeper
 from pydp2.server.member import Member
 from pydp2.server.outbox import messages
 from pydp2.server.spec import ServiceSpec
-from pydp2.transport import Gone, Hub
+from pydp2.transport import Gone, Hub, Lasting
 
 _PROBE = 2.0  # seconds between looks whether trainers still live
 _LAST_WORDS = 0.2  # seconds in which what a vanished trainer said last arrives
@@ -69,6 +72,7 @@ class Front:
         self._declaration: Declaration | None = None
         self._source = ""
         self._cache: Claims | None = None
+        self._lasting: Lasting | None = None
         self.disk: DiskCache | None = None
         """The cache on disk, where the provider asks for one."""
         self._budget = min(_READ_AHEAD, spec.memory_limit // 2)
@@ -104,7 +108,15 @@ class Front:
             self._log(
                 "nothing is kept on disk: the provider is not in a file, so nobody could tell when it changes", ""
             )
-        return Claims(PassCache(spec.memory_limit - self._budget) if declaration.kept_in_memory else None, self.disk)
+        return Claims(self._in_memory(declaration) if declaration.kept_in_memory else None, self.disk)
+
+    def _in_memory(self, declaration: Declaration) -> PassCache[Run]:
+        layout = Layout(declaration.slots, self._spec.memory_limit - self._budget)
+        shelf = None
+        with contextlib.suppress(OSError):  # without that many addresses each file lies where it was read
+            self._lasting = Lasting(layout.size)
+            shelf = Shelf(layout, self._lasting.memory)
+        return PassCache(layout.limit, shelf)
 
     def disk_answered(self) -> None:
         """The cache on disk has found or done something."""

@@ -9,15 +9,18 @@ from typing import Any
 from pydp2.errors import Error, NotRepeatable
 from pydp2.inputs.declaration import Declaration
 from pydp2.inputs.picked import Picked
+from pydp2.inputs.shelf import Shelf
 from pydp2.inputs.store import ColumnStore
 from pydp2.order import Blocked, Buckets, Cut, Done, Failed, Plan, Stream, file_order, stream_of
 from pydp2.order.files import turn_length
 from pydp2.order.plan import UNBOUNDED
 from pydp2.order.saved import Saved
+from pydp2.order.whole import Whole
 from pydp2.protocol.facts import listed
 from pydp2.server.buckets import Padding, begun
 from pydp2.server.claims import Claims
 from pydp2.server.reading import Reading
+from pydp2.server.whole import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class Job:
         self.total_batches = 0
         self.waiting_for: int | None = None
         self._stream: Stream | None = None
-        self._store: ColumnStore | None = None
+        self._store: ColumnStore | Shelf | None = None
         self.reading: Reading | None = None
         self.padding = Padding()
         self._bounds: dict[str, Any] = {}  # of buckets, once they are drawn: a rank without a batch does not know them
@@ -180,8 +183,14 @@ class Job:
             facts=facts,
             error_budget=self._error_budget,
         )
-        self._store = ColumnStore(provider.slots)
-        self._stream = stream_of(plan, self.reading, self._store, order, saved)
+        at_hand = whole(plan, self._cache, saved, facts)
+        if at_hand is None:
+            self._store = ColumnStore(provider.slots)
+            self._stream = stream_of(plan, self.reading, self._store, order, saved)
+        else:
+            self._store, listing = at_hand
+            self.reading.losses.taken = len(listing.rows)  # there is nothing that it would read
+            self._stream = Whole(plan, self.reading, listing)
         return self.reading
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.cache import PassCache
+from pydp2.inputs import Packer, Slots, integer_value
+from pydp2.inputs.names import decode
+from pydp2.inputs.shelf import Layout, Shelf
+from pydp2.order import Run
 
+SLOTS = Slots((integer_value(1000),))
 COST = 10 + 64  # a sample of 10 bytes and what the cache needs for it
 
 
@@ -93,6 +99,56 @@ def test_a_file_that_is_there_is_not_taken_twice() -> None:
     cache.complete(0)
     assert cache.bytes == COST
     assert len(cache.runs(0)) == 1
+
+
+def run(file: int, lo: int, hi: int) -> Run:
+    """Samples of ``file``, between rows of others."""
+    packer = Packer(SLOTS, strict=False)
+    for y in range(lo - 1, hi + 1):
+        packer.add([100 * file + y + 1])
+    columns = packer.cut().columns
+    return Run(columns, 1, 1 + hi - lo, np.arange(lo - 1, hi + 1), columns.sample_bytes(), None)
+
+
+def test_what_is_whole_lies_on_the_shelf_and_nowhere_else() -> None:
+    layout = Layout(SLOTS, 10_000)
+    memory = np.zeros(layout.size, np.uint8)
+    cache: PassCache[Run] = PassCache(layout.limit, Shelf(layout, memory))
+    offered = [run(3, 0, 4), run(1, 0, 2), run(3, 4, 5)]
+    read = weakref.ref(offered[0].columns.arrays[0][0])
+    for each, file in zip(offered, (3, 1, 3), strict=True):
+        cache.offer(file, each)
+    assert cache.shelf is not None
+    assert cache.shelf.rows == 0
+    cache.complete(3)
+    assert read() is None
+    cache.complete(1)
+    cache.complete(2)
+    runs = [*cache.runs(1), *cache.runs(3)]
+    for each in runs:
+        assert all(np.may_share_memory(array, memory) for array in (each.columns.arrays[0][0], each.sizes))
+    assert [(each.ordinals.tolist(), each.columns.samples()) for each in runs] == [
+        ([0, 1], [[101], [102]]), ([0, 1, 2, 3], [[301], [302], [303], [304]]), ([4], [[305]]),
+    ]  # fmt: skip
+    names = cache.names()
+    assert cache.shelf.take(names.rows).samples() == [[101], [102], [301], [302], [303], [304], [305]]
+    assert [part.tolist() for part in decode(names.encoded)] == [[1, 1, 3, 3, 3, 3, 3], [0, 1, 0, 1, 2, 3, 4]]
+    cache.offer(0, run(0, 0, 1))
+    cache.complete(0)
+    assert cache.shelf.take(cache.names().rows[:1]).samples() == [[1]]
+
+
+def test_of_a_file_that_does_not_fit_nothing_lies_on_the_shelf() -> None:
+    layout = Layout(SLOTS, 4 * 68)
+    cache: PassCache[Run] = PassCache(layout.limit, Shelf(layout, bytearray(layout.size)))
+    cache.offer(0, run(0, 0, 2))
+    cache.complete(0)
+    cache.offer(1, run(1, 0, 2))
+    cache.offer(1, run(1, 2, 3))
+    cache.complete(1)
+    assert cache.full
+    assert cache.shelf is not None
+    assert cache.shelf.rows == 2
 
 
 moves = st.lists(st.tuples(st.sampled_from(["offer", "complete", "drop"]), st.integers(0, 4), st.integers(0, 5)))

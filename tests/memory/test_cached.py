@@ -1,0 +1,154 @@
+"""Cached passes, gathered where the cache lies: the stream of the ordinary way, for trainers of every kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydp2
+
+from ..runs import processes
+
+FILES = [str(i) for i in range(7)]
+CACHED = """
+import numpy as np
+
+@provider(input_types={"x": dense_vector(6), "y": integer_value_sequence(1 << 30), "z": sparse_float_vector(99)},
+          cache=CacheType.CACHE_PASS_IN_MEM, can_over_batch_size=False,
+          calc_batch_size=lambda sample: 1 + len(sample[1]) % 3)
+def process(settings, filename):
+    number = int(filename)
+    for i in range(40 + number):
+        yield {"x": np.full(6, number * 1000 + i, "f"), "y": [number, i] * (i % 5), "z": [(i % 99, i / 7)]}
+"""
+ORDINARY = "import pydp2.server.job\npydp2.server.job.whole = lambda *_: None\n"
+NO_MEMFD = "import os\ndel os.memfd_create\n"
+HOW: dict[str, Any] = {"batch_size": 9, "seed": 5}
+
+
+def seen(batch: pydp2.Batch) -> Any:
+    y, z = batch["y"], batch["z"]
+    arrays = (batch["x"], y.values, y.sequence_start_positions, z.indptr, z.indices, z.values)
+    contents = tuple(array.tobytes() for array in arrays)
+    return batch.pass_id, batch.index, batch.size, batch.pool_weight, batch.padding, len(batch), contents
+
+
+def stream(data: pydp2.Client, passes: int = 3) -> list[Any]:
+    """All batches, and after each the state, but for what belongs to the service."""
+    return [(seen(batch), {**data.state_dict(), "fits": None}) for _ in range(passes) for batch in data]
+
+
+def straight(data: pydp2.Client) -> bool:
+    """Whether a pass does without a store; it is left."""
+    for _ in data:
+        figures = data.stats()["pool"]
+        return bool(figures["samples"]) and not figures["memory"]
+    return False
+
+
+@pytest.fixture
+def provider(provider_file: Callable[[str], str]) -> str:
+    return provider_file(CACHED)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """What every process of the services that follow does first."""
+
+    def write(code: str) -> None:
+        (tmp_path / "site").mkdir(exist_ok=True)
+        (tmp_path / "site" / "sitecustomize.py").write_text(code)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+
+    return write
+
+
+WAYS = {"ipc": ("", {}), "without memfd": (NO_MEMFD, {}), "tcp": ("", {"bind": "tcp://127.0.0.1:*"})}
+
+
+@pytest.mark.parametrize("last_batch", ["keep", "drop", "pad"])
+def test_the_stream_of_a_trainer_is_that_of_the_ordinary_way(
+    provider: str, site: Callable[[str], None], last_batch: str
+) -> None:
+    found = {}
+    for name, (code, bind) in {"ordinary": (ORDINARY, {}), **WAYS}.items():
+        site(code)
+        with (
+            pydp2.launch(FILES, provider, workers=2, **bind) as service,
+            service.connect(last_batch=last_batch, **HOW) as data,
+        ):
+            found[name] = (
+                stream(data, 1),
+                straight(data) is not (name == "ordinary"),
+                stream(data, 2),
+                {key: data.stats()[key] for key in ("pass", "dropped", "cache", "samples")},
+            )
+    assert all(each == found["ordinary"] for each in found.values()), list(found)
+
+
+@pytest.mark.parametrize("share", ["ranks", "dynamic"])
+def test_so_is_that_of_several_ranks(provider: str, site: Callable[[str], None], share: str) -> None:
+    found = {}
+    for name, (code, bind) in {"ordinary": (ORDINARY, {}), **WAYS}.items():
+        site(code)
+
+        def one(rank: int, service: pydp2.Service) -> list[Any]:
+            how = {"rank": rank, "world_size": 2} if share == "ranks" else {"share": "dynamic"}
+            with service.connect(last_batch="pad", **HOW, **how) as data:
+                return [seen(batch) for _ in range(3) for batch in data]
+
+        with pydp2.launch(FILES, provider, workers=2, **bind) as service, ThreadPoolExecutor(2) as pool:
+            mine = list(pool.map(lambda rank, service=service: one(rank, service), range(2)))
+        found[name] = mine if share == "ranks" else sorted(mine[0] + mine[1])
+    assert all(each == found["ordinary"] for each in found.values()), list(found)
+
+
+def test_a_state_from_the_middle_of_it_goes_on_in_a_service_that_has_no_cache_yet(provider: str) -> None:
+    with pydp2.load(FILES, provider, workers=2, **HOW) as data:
+        whole, states = [], []
+        for _ in range(3):
+            for batch in data:
+                whole.append(seen(batch))
+                states.append(data.state_dict())
+    for number in range(len(whole) // 3, len(whole), 17):
+        with pydp2.load(FILES, provider, workers=2, **HOW) as data:
+            data.load_state_dict(states[number])
+            rest = []
+            while len(rest) + number + 1 < len(whole):
+                rest += [seen(batch) for batch in data]
+            assert rest == whole[number + 1 :]
+
+
+def test_one_may_go_back_in_a_pass_that_is_gathered(provider: str) -> None:
+    with pydp2.load(FILES, provider, workers=2, **HOW) as data:
+        list(data)
+        first, states = [], []
+        for batch in data:
+            first.append(seen(batch))
+            states.append(data.state_dict())
+        for number in (0, len(first) // 2, len(first) - 2):
+            data.load_state_dict(states[number])
+            assert [seen(batch) for batch in data] == first[number + 1 :]
+        assert [each[1:] for each in map(seen, data)] != [each[1:] for each in first]
+
+
+def test_the_server_has_every_sample_once(provider_file: Callable[[str], str]) -> None:
+    """And what a pass from the cache needs besides is a small part of it."""
+    provider = provider_file(CACHED.replace("6", "4096").replace("40 + number", "300"))
+    with pydp2.launch(FILES, provider, workers=2) as service, service.connect(batch_size=8, pool_bytes=1 << 26) as data:
+        for _ in range(2):
+            assert sum(len(batch) for batch in data) == 7 * 300
+        assert straight(data)
+        assert sum(len(batch) for batch in data) == 7 * 300
+        figures = data.stats()
+        size = figures["cache"]["bytes"]
+        assert size > 7 * 300 * 4096 * 4
+        resident = int(Path(f"/proc/{processes('pydp2-server')[0]}/statm").read_text().split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
+        assert resident < 2 * size + (120 << 20)
