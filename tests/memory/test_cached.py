@@ -86,7 +86,7 @@ def test_the_stream_of_a_trainer_is_that_of_the_ordinary_way(
                 stream(data, 1),
                 straight(data) is not (name == "ordinary"),
                 stream(data, 2),
-                {key: data.stats()[key] for key in ("pass", "dropped", "cache", "samples")},
+                {key: data.stats()[key] for key in ("pass", "dropped", "cache", "samples_in_pass")},
             )
     assert all(each == found["ordinary"] for each in found.values()), list(found)
 
