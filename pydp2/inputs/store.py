@@ -18,7 +18,14 @@ from pydp2.inputs.spec import Field, Slots
 
 _FIRST_ROWS = 256  # or fewer, where they are large
 _SLACK = 1 << 20  # bytes of garbage per arena that are not worth a sweep
+_SPARE = 256 << 20  # bytes of room that is not needed yet
 _GARBAGE = 6  # a sweep is due when of so many parts of what is live one more is garbage
+
+
+def _roomy(need: int, size: int) -> int:
+    """So many entries of ``size`` bytes to make room for when ``need`` are needed. Moving to a larger place costs more
+    than room that is never used."""
+    return max(need + need * 3 // 4, min(4 * need, need + _SPARE // max(size, 1)))
 
 
 def _grown(array: Array, entries: int) -> Array:
@@ -67,7 +74,7 @@ class _Arena:
         need = self.live + count
         if self.used + count > self.capacity:
             # Sweeping in place pays as long as it leaves a third of the room free; else it is time to grow.
-            self._sweep(live, self.capacity if need * 3 <= self.capacity * 2 else need + need * 3 // 4)
+            self._sweep(live, self.capacity if need * 3 <= self.capacity * 2 else _roomy(need, self._bytes))
         elif self.used > self.live and self.used + count > need + need // _GARBAGE + self._slack:
             self._sweep(live, self.capacity)
         at = self.used
@@ -224,7 +231,8 @@ class ColumnStore:
 
     def _add_rows(self, missing: int) -> None:
         old = len(self._live)
-        new = max(old + missing, old + old // 2, min(_FIRST_ROWS, _SLACK // max(1, self._fixed_bytes)))
+        first = min(_FIRST_ROWS, _SLACK // max(1, self._fixed_bytes))
+        new = max(first, _roomy(old + missing, self._fixed_bytes))
         self._fixed = [_grown(a[: self._touched], new) for a in self._fixed]
         for arenas in self._arenas:
             for arena in arenas:

@@ -117,6 +117,7 @@ class Job:
         self.waiting_for: int | None = None
         self._stream: Stream | None = None
         self._store: ColumnStore | Shelf | None = None
+        self._pool: ColumnStore | None = None  # of the pass before: its memory need not be made anew
         self.reading: Reading | None = None
         self.padding = Padding()
         self._bounds: dict[str, Any] = {}  # of buckets, once they are drawn: a rank without a batch does not know them
@@ -185,12 +186,13 @@ class Job:
         )
         at_hand = whole(plan, self._cache, saved, facts)
         if at_hand is None:
-            self._store = ColumnStore(provider.slots)
+            self._store = ColumnStore(provider.slots) if self._pool is None else self._pool
             self._stream = stream_of(plan, self.reading, self._store, order, saved)
         else:
             self._store, listing = at_hand
             self.reading.losses.taken = len(listing.rows)  # there is nothing that it would read
             self._stream = Whole(plan, self.reading, listing)
+        self._pool = None
         return self.reading
 
     @property
@@ -222,6 +224,8 @@ class Job:
 
     def leave(self) -> None:
         """The pass is over or not wanted any more."""
+        if isinstance(self._store, ColumnStore) and len(self._store) == 0:  # at its end
+            self._pool = self._store
         self._stream = None
         self._store = None
         self.reading = None
