@@ -6,8 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from pydp2.client.lots import Lot, lots
 from pydp2.errors import RemoteProtocolError
 from pydp2.inputs import Batch, Columns, Slots
+from pydp2.inputs.columns import Ints
+from pydp2.inputs.shelf import Shelf
 from pydp2.protocol import messages as m
 from pydp2.protocol.facts import split
 from pydp2.protocol.packs import unpacked
@@ -16,18 +21,29 @@ from pydp2.transport import buffers
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A batch that came: what announced it, its rows, the pool of the point and the facts that came with it."""
+    """A batch that came: what announced it, its rows, the pool of the point and the facts that came with it. The rows
+    are columns, or a part of a lot."""
 
     head: m.BatchHead
-    columns: Columns
+    rows: Columns | tuple[Lot, int, int]
     pool: bytes = b""
     facts: list[list[Any]] = field(default_factory=list)
 
+    @property
+    def nbytes(self) -> int:
+        """What of it lies here before it is taken."""
+        return self.rows.nbytes if isinstance(self.rows, Columns) else 8 * self.head.rows
+
     def batch(self, pass_id: int) -> Batch:
-        """For the trainer."""
+        """For the trainer. Raises RemoteProtocolError where its rows are none."""
         head = self.head
+        if isinstance(self.rows, Columns):
+            columns = self.rows
+        else:
+            lot, lo, hi = self.rows
+            columns = lot.columns(lo, hi)
         return Batch(
-            self.columns,
+            columns,
             pass_id=pass_id,
             index=head.index,
             size=head.size,
@@ -37,8 +53,9 @@ class Arrived:
         )
 
 
-def arrived(slots: Slots, head: m.BatchHead, body: Sequence[memoryview]) -> list[Arrived]:
-    """The batches that came with ``head`` and the frames ``body``. Raises RemoteProtocolError for what cannot be."""
+def arrived(slots: Slots, head: m.BatchHead, body: Sequence[memoryview], shelf: Shelf | None = None) -> list[Arrived]:
+    """The batches that came with ``head`` and the frames ``body``. ``shelf``: the cache of the service, where it can
+    be seen. Raises RemoteProtocolError for what cannot be."""
     frames, facts = split("BatchHead", body, head.facts)
     pool = b""
     if head.saved:
@@ -49,6 +66,11 @@ def arrived(slots: Slots, head: m.BatchHead, body: Sequence[memoryview]) -> list
     if any(type(index) is not int for index in head.beyond):
         raise RemoteProtocolError("BatchHead: numbers of batches are needed beyond it")
     first, *others = unpacked(head)
+    if head.kept:
+        counts = [each.rows for each in (first, *others)]
+        found = lots(*_kept(head, sum(counts), frames, shelf), counts)
+        batches = [Arrived(each, part) for each, part in zip((first, *others), found, strict=True)]
+        return [Arrived(first, batches[0].rows, pool, facts), *batches[1:]]
     columns = Columns.from_frames(slots, sum(each.rows for each in (first, *others)), buffers(frames))
     if not others:
         return [Arrived(first, columns, pool, facts)]
@@ -58,3 +80,15 @@ def arrived(slots: Slots, head: m.BatchHead, body: Sequence[memoryview]) -> list
         batches.append(Arrived(each, columns.slice(at, at + each.rows)))
         at += each.rows
     return batches
+
+
+def _kept(head: m.BatchHead, rows: int, frames: Sequence[memoryview], shelf: Shelf | None) -> tuple[Shelf, Ints]:
+    """The cache, and the numbers of the rows of ``head`` there, checked."""
+    if shelf is None or head.kept > shelf.layout.rows:
+        raise RemoteProtocolError(f"BatchHead: rows of a cache of {head.kept}, which is not known here")
+    if len(frames) != 1 or frames[0].nbytes != 8 * rows:
+        raise RemoteProtocolError("BatchHead: one frame with the number of each row is needed")
+    ids = np.frombuffer(frames[0], "<i8").astype(np.int64)
+    if rows and not 0 <= int(ids.min()) <= int(ids.max()) < head.kept:
+        raise RemoteProtocolError(f"BatchHead: a row that is not among the {head.kept} of the cache")
+    return shelf, ids

@@ -9,12 +9,16 @@ from typing import Any
 
 from pydp2.client.connection import Connection, welcomed
 from pydp2.errors import ServiceLost, ServiceUnreachable, StateMismatch
+from pydp2.inputs import Slots
 from pydp2.protocol import messages as m
 from pydp2.protocol.fits import differences
 
 
-def come_back(connection: Connection, attach: m.Attach, fits: Mapping[str, Any], patience: float) -> None:
+def come_back(
+    connection: Connection, attach: m.Attach, fits: Mapping[str, Any], patience: float, cached: Slots | None = None
+) -> None:
     """Wait ``patience`` seconds for the service of ``connection`` and take the old place there, as ``attach`` says.
+    ``cached``: the slots of samples that are kept in memory.
 
     Raises:
         ServiceLost: it did not come back. JobTaken: another trainer has the place.
@@ -34,7 +38,7 @@ def come_back(connection: Connection, attach: m.Attach, fits: Mapping[str, Any],
             f"the service at {connection.address} came back with another stream: {'; '.join(wrong)}; start it with "
             "what it was started with before"
         )
-    connection.borrow()
+    connection.borrow(cached)
     _say(f"the service at {connection.address} is back after {time.monotonic() - began:.1f} s")
 
 

@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydp2.client.lots import opened
 from pydp2.errors import Error, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
+from pydp2.inputs import Slots
+from pydp2.inputs.shelf import Shelf
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Role, client_link
 from pydp2.transport import Line
@@ -33,6 +36,9 @@ class Connection:
         """The run that was asked for last, and how many batches of it are used once the connection ends in order."""
         self.away = False
         """The service went away without a word, or said that it may come back."""
+        self.shelf: Shelf | None = None
+        """The cache of the service, to be read, once it is known that it can be."""
+        self._slots: Slots | None = None
 
     def send(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
         """Send one message, with raw frames."""
@@ -57,6 +63,7 @@ class Connection:
                         f"the service at {self.address} went away without a word; look at what it wrote last"
                     )
             if frames is not None:
+                self._look()
                 message, body = m.decode(frames)
                 self._link.received(message)
                 if isinstance(message, m.Closing):
@@ -77,9 +84,24 @@ class Connection:
         self.away = False
         return answer
 
-    def borrow(self) -> None:
-        """Have batches come through shared memory from now on, where that can be."""
+    def borrow(self, cached: Slots | None = None) -> None:
+        """Have batches come through shared memory from now on, where that can be; of samples with the slots ``cached``
+        that are kept in memory, gather them here."""
         self._line.borrow()
+        self._slots = cached
+        if cached is not None:
+            self._line.ask()
+
+    def _look(self) -> None:
+        """Whether the service has shown its cache."""
+        wish = self._line.wish
+        if wish is None or not wish.open or self._slots is None or (given := wish.look()) is None:
+            return
+        self.shelf = opened(self._slots, *given)
+        if self.shelf is None:
+            wish.close()
+        else:
+            wish.use()
 
     def stale(self) -> None:
         """The message that ended a pass belonged to one that was left before."""
@@ -88,6 +110,7 @@ class Connection:
     def close(self, linger_ms: int = 200) -> None:
         """Close the connection."""
         self._line.close(0 if self._line.lost else linger_ms)
+        self.shelf = None
         self._zmq.term()
 
 

@@ -30,7 +30,7 @@ from pydp2.errors import (
     StateMismatch,
     from_wire,
 )
-from pydp2.inputs import Batch
+from pydp2.inputs import Batch, Slots
 from pydp2.inputs.declaration import Declaration
 from pydp2.protocol import messages as m
 from pydp2.protocol.facts import to_frames
@@ -72,14 +72,14 @@ class Client:
         try:
             welcome = welcomed(answer)
             started = Position.from_welcome(welcome.service.get("position", {}))
+            self._declaration = Declaration.from_wire(welcome.declaration)
         except Error:
             connection.close()
             raise
-        connection.borrow()
+        connection.borrow(self._cached)
         self._connection = connection
         # At the latest when the program ends: what is left to the interpreter's last moments can hang there.
         self._end = weakref.finalize(self, _part, connection, on_close, self._pid)
-        self._declaration = Declaration.from_wire(welcome.declaration)
         self._fits: dict[str, Any] = welcome.service.get("fits", {})
         self._durable = welcome.service.get("durable") is True  # it can be started again and go on
         self._run = 0
@@ -97,6 +97,11 @@ class Client:
         self._left_at: float | None = None
         self.samples = 0
         """Samples delivered so far, over all passes."""
+
+    @property
+    def _cached(self) -> Slots | None:
+        """What samples are that the service keeps in memory; None where it keeps none."""
+        return self._declaration.slots if self._declaration.kept_in_memory else None
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -225,7 +230,7 @@ class Client:
                 self._loaded, self._named = "", False
             match message:
                 case m.BatchHead() if message.run == run:
-                    self._ready.extend(arrived(self._declaration.slots, message, body))
+                    self._ready.extend(arrived(self._declaration.slots, message, body, self._connection.shelf))
                 case m.PassEnd() if message.run == run:
                     self._position = self._position.next_pass()
                     self._between = True
@@ -277,7 +282,7 @@ class Client:
         relaxed = self._fits.get("order") == "relaxed" and self._position.batch
         if not (self._durable and self._connection.away) or relaxed:
             raise lost
-        come_back(self._connection, self._attach, self._fits, self._lease)
+        come_back(self._connection, self._attach, self._fits, self._lease, self._cached)
         self._lost = None
         self._begin()
 
@@ -299,13 +304,14 @@ class Client:
         self._spoke = time.monotonic()
 
     def _deliver(self, batch: Arrived, done: int, began: float) -> Batch:
+        made = batch.batch(self._position.pass_id)
         self._position.taken(batch.head, batch.pool, batch.facts)
-        self._ahead.took(batch.columns.nbytes)
+        self._ahead.took(batch.nbytes)
         self.samples += batch.head.rows - batch.head.padding
         self._connection.progress = (self._run, done + 1)
         self._left_at = time.perf_counter()
         self._waited += self._left_at - began
-        return batch.batch(self._position.pass_id)
+        return made
 
     def _leave(self) -> None:
         if self._end.alive and self._pid == os.getpid():

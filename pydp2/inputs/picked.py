@@ -36,6 +36,15 @@ class Gathered:
         """Rows."""
         return len(self._ids)
 
+    @property
+    def ids(self) -> Ints:
+        """By which numbers the store knows them."""
+        return self._ids
+
+    def lies_in(self, store: Store) -> bool:
+        """Whether they are rows of ``store``."""
+        return self._store is store
+
     def columns(self) -> Columns:
         """The rows, in memory of their own."""
         return self._store.take(self._ids)

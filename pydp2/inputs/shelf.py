@@ -113,7 +113,10 @@ class Shelf:
             result.append((arrays[0], ids))
             for level, edges in enumerate(levels, 1):
                 starts = edges[ids]
-                which = Stretches(starts, edges[ids + 1] - starts)
+                counts = edges[ids + 1] - starts
+                if len(ids) and not 0 <= int(counts.min()) <= int(counts.max()) <= len(arrays[level]):
+                    raise IndexError("a row without an end")  # before there is room made for it
+                which = Stretches(starts, counts)
                 result += [(a, which) for a in (arrays[level:] if level == len(levels) else arrays[level : level + 1])]
         return result
 

@@ -216,7 +216,8 @@ class BatchHead(Message):
     frames of new facts stand behind all others.
     ``bucket``: "longest", the bound of its bucket (0: none), the "bounds" of all, and the "group" of batches that come
     from one; {} without buckets. ``more``: batches that come with it, their rows behind its own in the columns; see
-    :mod:`.packs`.
+    :mod:`.packs`. ``kept``: the columns are not here, but the numbers of their rows, int64, in one frame; the service
+    has so many rows in its cache, where this client gathers them (0: the columns are here).
     """
 
     has_body: ClassVar[bool] = True
@@ -233,6 +234,7 @@ class BatchHead(Message):
     facts: int
     bucket: Plain = field(default_factory=dict)
     more: list[Any] = field(default_factory=list)
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pydp2.config import JobOptions
 from pydp2.errors import Error, JobTaken, ProtocolError, RemoteProtocolError, Rewound, to_wire
 from pydp2.files import FileList
 from pydp2.inputs.declaration import Declaration
+from pydp2.inputs.picked import Picked
 from pydp2.inputs.shelf import Layout, Shelf
 from pydp2.order import Run
 from pydp2.order.saved import Saved
@@ -72,7 +73,7 @@ class Front:
         self._declaration: Declaration | None = None
         self._source = ""
         self._cache: Claims | None = None
-        self._lasting: Lasting | None = None
+        self._shelf: Shelf | None = None
         self.disk: DiskCache | None = None
         """The cache on disk, where the provider asks for one."""
         self._budget = min(_READ_AHEAD, spec.memory_limit // 2)
@@ -114,9 +115,15 @@ class Front:
         layout = Layout(declaration.slots, self._spec.memory_limit - self._budget)
         shelf = None
         with contextlib.suppress(OSError):  # without that many addresses each file lies where it was read
-            self._lasting = Lasting(layout.size)
-            shelf = Shelf(layout, self._lasting.memory)
+            lasting = Lasting(layout.size)
+            shelf = self._shelf = Shelf(layout, lasting.memory)
+            if lasting.descriptor is not None:  # trainers on this machine gather for themselves
+                self._hub.gifts.gift = lasting.descriptor, layout.limit.to_bytes(8, "little")
         return PassCache(layout.limit, shelf)
+
+    def _kept(self, peer: bytes, picked: Picked) -> int:
+        shelf = self._shelf
+        return shelf.rows if shelf is not None and picked.lies_in(shelf) and self._hub.gifts.used(peer) else 0
 
     def disk_answered(self) -> None:
         """The cache on disk has found or done something."""
@@ -269,7 +276,7 @@ class Front:
         if self._keeper.durable and any(desk.team.to_keep for desk in self._desks.values()):
             self._keeper.keep(self._desks.values(), now, wait=True)
         for desk in self._desks.values():
-            for peer, message, frames, batches in messages(desk.team.out):
+            for peer, message, frames, batches in messages(desk.team.out, self._kept):
                 if self._send(peer, message, frames):
                     desk.sent(batches, now)
 

@@ -8,13 +8,14 @@ Connecting to nobody succeeds: whoever connects sets a deadline on the first ans
 
 Large bodies go through shared memory (:mod:`.slabs`) where that can be. Such a message is an empty frame, the reference
 (from a peer, behind the token of its slab), and the header. A peer offers a slab for what it is sent by an empty frame
-and the token.
+and the token; in the same way it asks for what a hub has for all (:mod:`.gifts`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from pydp2.errors import RemoteProtocolError, ServiceUnreachable
+from pydp2.transport.gifts import Gifts, Wish
 from pydp2.transport.handover import Handover, offer
 from pydp2.transport.slabs import TOKEN, Filler, Viewer, lies_in_slab, stow
 
@@ -77,6 +79,8 @@ class Hub:
         self._handover = Handover(self.address)
         self._fillers: dict[bytes, Filler] = {}
         self._viewers: dict[bytes, dict[bytes, Viewer]] = {}
+        self.gifts = Gifts()
+        """What peers may see, where they can be given a descriptor."""
 
     @property
     def handle(self) -> zmq.Socket[bytes]:
@@ -130,9 +134,13 @@ class Hub:
         return [frames[2], *body]
 
     def _offered(self, peer: bytes, token: bytes) -> None:
-        """``peer`` offers a slab for what it is sent. If that cannot be used, things go on without it."""
+        """``peer`` offers a slab for what it is sent, or a way to give it something. If that cannot be used, things go
+        on without it."""
         descriptor = self._handover.take(token)
         if descriptor is None:
+            return
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            self.gifts.asked(peer, descriptor)
             return
         if len(self._fillers) >= _PEERS:
             os.close(descriptor)
@@ -145,11 +153,13 @@ class Hub:
         used."""
         self._fillers.pop(peer, None)
         self._viewers.pop(peer, None)
+        self.gifts.drop(peer)
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; what is queued has ``linger_ms`` to leave."""
         self._socket.close(linger=linger_ms)
         self._handover.close()
+        self.gifts.close()
         self._fillers.clear()
         self._viewers.clear()
 
@@ -170,6 +180,8 @@ class Line:
         self._lends = lends
         self._filler: Filler | None = None
         self._viewer: Viewer | None = None
+        self.wish: Wish | None = None
+        """For what the hub has for all, once it was asked."""
         self._socket = context.socket(zmq.DEALER)
         _prepare(self._socket, address, max_frame)
         self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
@@ -204,6 +216,13 @@ class Line:
             with contextlib.suppress(OSError):
                 self._viewer = Viewer(descriptor)
                 self._socket.send_multipart([b"", token], zmq.NOBLOCK)
+
+    def ask(self) -> None:
+        """Ask for what the hub has for all, if that can be. To be called once the hub has answered."""
+        self.wish = Wish(self._address)
+        if self.wish.token is not None:
+            with contextlib.suppress(zmq.Again):
+                self._socket.send_multipart([b"", self.wish.token], zmq.NOBLOCK)
 
     def receive(self, timeout_ms: int = 0) -> list[memoryview] | None:
         """The next message within ``timeout_ms`` (-1: forever), or None. Raises RemoteProtocolError when its frames are
@@ -249,6 +268,8 @@ class Line:
             self._monitor = None
         self._socket.close(linger=linger_ms)
         self._filler = self._viewer = None
+        if self.wish is not None:
+            self.wish.close()
 
 
 class Poll:

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,7 @@ BAD_BATCHES: dict[str, Frames] = {
     "batches beyond it that are no numbers": said(
         m.BatchHead(1, 0, 3, 3, 3, 0, 0, 0, [[]], {}, 0), columns(3).frames()
     ),
+    "rows of a cache that it did not show": said(replace(head(), kept=9), [bytes(24)]),
     "a saved point without its pool": said(head(saved={"index": 0})),
     "frames where none belong": [m.encode(m.PassEnd(1, 1, 1, 0, True)), b"x"],
 }

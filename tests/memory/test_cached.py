@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,8 +13,10 @@ from typing import Any
 import pytest
 
 import pydp2
+from pydp2.client.arrived import Arrived
+from pydp2.errors import ServiceLost
 
-from ..runs import processes
+from ..runs import Program, processes
 
 FILES = [str(i) for i in range(7)]
 CACHED = """
@@ -68,7 +72,16 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Non
     return write
 
 
-WAYS = {"ipc": ("", {}), "without memfd": (NO_MEMFD, {}), "tcp": ("", {"bind": "tcp://127.0.0.1:*"})}
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "by number": ("", {}),
+    "without memfd": (NO_MEMFD, {}),
+    "tcp": ("", {"bind": "tcp://127.0.0.1:*"}),
+}
+
+
+def mapped(pid: int | str = "self") -> int:
+    """How many caches the process sees, its own or that of a service."""
+    return Path(f"/proc/{pid}/maps").read_text().count("memfd:pydp2-cache")
 
 
 @pytest.mark.parametrize("last_batch", ["keep", "drop", "pad"])
@@ -152,3 +165,141 @@ def test_the_server_has_every_sample_once(provider_file: Callable[[str], str]) -
             "SC_PAGE_SIZE"
         )
         assert resident < 2 * size + (120 << 20)
+
+
+def carried(data: pydp2.Client, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of the batches of a pass, whether each came as numbers."""
+    came: list[bool] = []
+    make = Arrived.batch
+
+    def batch(self: Arrived, pass_id: int) -> pydp2.Batch:
+        came.append(isinstance(self.rows, tuple))
+        return make(self, pass_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Arrived, "batch", batch)
+        for _ in data:
+            pass
+    return came
+
+
+def test_a_trainer_on_the_same_machine_gathers_for_itself_and_no_other(
+    provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pydp2.launch(FILES, provider, workers=2) as service:
+        with service.connect(**HOW) as data:
+            assert not any(carried(data, monkeypatch))
+            assert all(carried(data, monkeypatch))
+            assert all(carried(data, monkeypatch))
+        with service.connect(job="a second one", **HOW) as data:
+            assert not any(carried(data, monkeypatch)), "a first pass goes through the pool"
+            assert all(carried(data, monkeypatch))
+    with (
+        pydp2.launch(FILES, provider, workers=2, bind="tcp://127.0.0.1:*") as service,
+        service.connect(**HOW) as data,
+    ):
+        assert [any(carried(data, monkeypatch)) for _ in range(3)] == [False] * 3
+
+
+@pytest.mark.parametrize("lacks", ["a way to be given it", "room for it"])
+def test_a_trainer_that_cannot_see_the_cache_is_sent_the_same_batches(
+    provider: str, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    with pydp2.launch(FILES, provider, workers=2) as service:
+        with service.connect(**HOW) as data:
+            expected = stream(data)
+        with monkeypatch.context() as patch:
+            if lacks == "room for it":
+                patch.setattr("pydp2.client.lots.look", cannot)
+            else:
+                patch.setattr("pydp2.transport.gifts.hand_over", lambda *_: None)
+            with service.connect(job="other", **HOW) as data:
+                assert stream(data) == expected
+                assert not any(carried(data, monkeypatch))
+                assert mapped() == 0
+
+
+def cannot(descriptor: int, size: int) -> None:
+    os.close(descriptor)
+    raise OSError("as it has to be")
+
+
+def test_a_trainer_that_keeps_its_batches_and_writes_into_them_spoils_nothing(provider: str) -> None:
+    with pydp2.load(FILES, provider, workers=2, **HOW) as data:
+        list(data)
+        kept = list(data)
+        before = [seen(batch) for batch in kept]
+        for batch in kept[::2]:
+            batch["x"][:] = -1
+            batch["y"].values[:] = -1
+        assert [seen(batch) for batch in kept[1::2]] == before[1::2]
+        other = [seen(batch) for batch in data]
+        assert sorted(row for each in other for row in rows_of(each)) == sorted(
+            row for each in before for row in rows_of(each)
+        )
+    del data
+    gc.collect()
+    assert mapped() == 0
+    assert [seen(batch) for batch in kept[1::2]] == before[1::2]
+
+
+def rows_of(each: Any) -> list[bytes]:
+    contents = each[-1][0]
+    return [contents[i : i + 24] for i in range(0, len(contents), 24)]
+
+
+def test_what_has_come_is_good_when_the_server_is_killed_and_everything_is_freed_then(provider: str) -> None:
+    with pydp2.launch(FILES, provider, workers=2) as service, service.connect(prefetch=64, **HOW) as data:
+        list(data)
+        expected = [seen(batch) for batch in data]
+        data.load_state_dict(state_of(data))
+        batches = iter(data)
+        found = [seen(next(batches))]
+        (pid,) = processes("pydp2-server")
+        assert mapped(pid) == 1
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ServiceLost):
+            found.extend(map(seen, batches))
+        assert len(found) > 1, "more had come with the first"
+        assert [each[1:] for each in found] == [each[1:] for each in expected[: len(found)]]
+    del data, batches
+    gc.collect()
+    assert mapped() == 0
+
+
+def state_of(data: pydp2.Client) -> dict[str, Any]:
+    """The beginning of the second pass."""
+    return {**data.state_dict(), "pass": 1, "batch": 0, "point": None}
+
+
+TRAINER = """
+import sys, time, pydp2
+data = pydp2.connect(sys.argv[1], job=sys.argv[2], batch_size=9, seed=5)
+for number in range(2):
+    for i, batch in enumerate(data):
+        if number and i == 3:
+            print("ready", flush=True)
+            time.sleep(1000)
+"""
+
+
+def test_trainers_that_are_killed_leave_nothing_at_the_server_and_disturb_nobody(
+    provider: str, program: Callable[..., Program]
+) -> None:
+    with pydp2.launch(FILES, provider, workers=2) as service, service.connect(**HOW) as data:
+        expected = stream(data)
+        (pid,) = processes("pydp2-server")
+        batches, counts = iter(data), []
+        next(batches)
+        for number in range(4):
+            trainer = program(TRAINER, service.address, f"job {number}")
+            trainer.said("ready")
+            assert mapped(trainer.pid) == 1
+            next(batches)
+            trainer.signal(signal.SIGKILL)
+            trainer.ended()
+            with service.connect(job=f"job {number}", **HOW) as other:
+                assert stream(other) == expected
+            counts.append(len(list(Path(f"/proc/{pid}/fd").iterdir())))
+        assert max(counts) <= counts[0] + 4, counts
+        assert mapped(pid) == 1

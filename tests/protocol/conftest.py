@@ -111,6 +111,7 @@ EXAMPLES: tuple[m.Message, ...] = (
         1,
         {"longest": 16, "bounds": [8, 16], "group": 2},
         [[1, 128, 128, 4096, 0, 0, 2, 8]],
+        1500,
     ),
     m.PassEnd(4, 12, 1500, 3, True),
     m.Failed(4, ERROR),

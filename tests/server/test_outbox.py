@@ -82,3 +82,24 @@ def test_small_ones_go_together_and_large_ones_alone() -> None:
     assert sent(PACK_BYTES // 4, 9) == [4, 4, 1]
     assert sent(PACK_BYTES // 2 + 1, 3) == [1, 1, 1]
     assert sent(10 * PACK_BYTES, 3) == [1, 1, 1]
+
+
+def test_who_has_the_cache_gets_numbers_and_others_the_rows() -> None:
+    store, ids = store_of(100)
+
+    def kept(peer: bytes, picked: Picked) -> int:
+        return 77 if peer == b"a" and picked.ids[0] % 10 else 0
+
+    out: deque[Said] = deque()
+    for i in range(100):
+        for peer in (b"a", b"b"):
+            head = m.BatchHead(1, i, 1, 1, 1, 0, 0, i + 1, [], {}, 0)
+            out.append((peer, head, [Picked(store, ids[i : i + 1], padding=1, nbytes=PACK_BYTES)]))
+    got: dict[bytes, list[Any]] = {b"a": [], b"b": []}
+    for peer, message, (rows, *rest), heads in messages(out, kept):
+        assert isinstance(message, m.BatchHead)
+        assert not rest
+        numbers = rows.tolist() if message.kept else rows.columns().arrays[0][0].tolist()
+        assert numbers == [head.index for head in heads] == [head.index for head in unpacked(message)]
+        got[peer].append((message.kept, len(heads)))
+    assert got == {b"a": [(0, 1), (77, 9)] * 10, b"b": [(0, 1)] * 100}

@@ -1,0 +1,131 @@
+"""Batches that came as numbers: the rows that they name, a few small ones at a time, and nothing that is not there."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pydp2.client.arrived import arrived
+from pydp2.client.lots import lots, opened
+from pydp2.errors import RemoteProtocolError
+from pydp2.inputs import Packer, Slots, integer_value, integer_value_sequence
+from pydp2.inputs.shelf import Layout, Shelf
+from pydp2.protocol import messages as m
+from pydp2.protocol.packs import PACK_BYTES, packed
+from pydp2.transport import Lasting
+
+SLOTS = Slots((integer_value(1 << 20), integer_value_sequence(1 << 20)))
+ROWS = 50
+
+
+def fill(shelf: Shelf, factor: int = 1) -> Shelf:
+    packer = Packer(SLOTS, strict=False)
+    for i in range(ROWS):
+        packer.add([i, [i] * (i % 4 * factor)])
+    columns = packer.cut().columns
+    shelf.append(columns, np.arange(ROWS), columns.sample_bytes(), None)
+    return shelf
+
+
+def shelf_of(factor: int = 1) -> Shelf:
+    layout = Layout(SLOTS, 1 << 20)
+    return fill(Shelf(layout, bytearray(layout.size)), factor)
+
+
+SHELF = shelf_of()
+
+
+def head(index: int, rows: int, kept: int = 0) -> m.BatchHead:
+    return m.BatchHead(1, index, rows, rows, 9, 0, 0, index + 1, [], {}, 0, kept=kept)
+
+
+def frame(ids: Any) -> list[memoryview]:
+    return [memoryview(np.asarray(ids, np.int64).tobytes())]
+
+
+def message(batches: list[list[int]], kept: int = ROWS) -> tuple[m.BatchHead, list[memoryview]]:
+    heads = [head(i, len(ids), kept) for i, ids in enumerate(batches)]
+    return packed(heads), frame(sum(batches, []))  # noqa: RUF017  # a few
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(0, ROWS - 1), max_size=9), min_size=1, max_size=20))
+def test_each_batch_has_the_rows_that_it_names(batches: list[list[int]]) -> None:
+    found = arrived(SLOTS, *message(batches), SHELF)
+    assert [one.head.rows for one in found] == [len(ids) for ids in batches]
+    assert [one.nbytes for one in found] == [8 * len(ids) for ids in batches]
+    made = [one.batch(3) for one in found]
+    for ids, batch in zip(batches, made, strict=True):
+        assert batch[0].tolist() == ids
+        assert batch[1].values.tolist() == [i for i in ids for _ in range(i % 4)]
+        batch[0][:] = -1
+        batch[1].values[:] = -2
+    assert SHELF.take(np.arange(ROWS)).arrays[0][0].tolist() == list(range(ROWS))
+
+
+def test_small_ones_are_gathered_together_and_large_ones_alone() -> None:
+    ids = np.array([3] * 64)
+    for factor, together in ((1, 64), (PACK_BYTES // 120, 10), (PACK_BYTES // 20, 1), (PACK_BYTES, 1)):
+        shelf = shelf_of(1)
+        shelf.sizes[3] = 12 * factor
+        found = [lot for lot, _, _ in lots(shelf, ids, [1] * 64)]
+        assert found.count(found[0]) == together
+        assert [(lo, hi) for _, lo, hi in lots(shelf, ids, [1] * 64)][:together] == [
+            (i, i + 1) for i in range(together)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows", "kept", "frames"),
+    [
+        ([ROWS], 1, ROWS, 1),
+        ([-1], 1, ROWS, 1),
+        ([1 << 62], 1, ROWS, 1),
+        ([0], 2, ROWS, 1),
+        ([0, 1], 1, ROWS, 1),
+        ([0], 1, ROWS, 2),
+        ([0], 1, ROWS, 0),
+        ([0], 1, 1 << 40, 1),
+        ([0], 1 << 61, ROWS, 1),
+    ],
+)
+def test_what_cannot_be_rows_of_it_is_refused(ids: list[int], rows: int, kept: int, frames: int) -> None:
+    with pytest.raises(RemoteProtocolError):
+        arrived(SLOTS, head(0, rows, kept), frame(ids) * frames, SHELF)
+
+
+def test_numbers_of_a_cache_that_was_never_shown_are_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="not known"):
+        arrived(SLOTS, *message([[0]]), None)
+
+
+@pytest.mark.parametrize("edge", [-5, 1 << 40, 1 << 62, -(1 << 62)])
+def test_a_cache_that_says_of_its_rows_what_cannot_be_is_refused(edge: int) -> None:
+    for row in (7, 8):
+        shelf = shelf_of()
+        shelf._edges[1][0][8] = edge
+        (one,) = arrived(SLOTS, *message([[row]]), shelf)
+        with pytest.raises(RemoteProtocolError):
+            one.batch(0)
+
+
+def test_a_cache_is_seen_as_it_is_filled_and_cannot_be_written_to() -> None:
+    layout = Layout(SLOTS, 1 << 20)
+    lasting = Lasting(layout.size)
+    mine = Shelf(layout, lasting.memory)
+    assert lasting.descriptor is not None
+    seen = opened(SLOTS, os.dup(lasting.descriptor), (1 << 20).to_bytes(8, "little"))
+    assert seen is not None
+    fill(mine)
+    assert seen.take(np.array([7])).samples() == [[7, [7, 7, 7]]]
+    assert not seen.sizes.flags.writeable
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        seen.sizes.flags.writeable = True
+    for note in (b"", b"\1", (1 << 21).to_bytes(8, "little"), b"\xff" * 64):
+        assert opened(SLOTS, os.dup(lasting.descriptor), note) is None
+    lasting.close()
