@@ -43,7 +43,14 @@ def raised(error: BaseException, filename: str, y: int) -> ProviderError:
     """The user's ``error``, raised while ``process`` was to yield sample ``y`` of ``filename``, with its traceback."""
     if isinstance(error, ProviderError):  # our own words about what process did, not the user's exception
         return place(error, filename, y)
-    return from_user(f"file {filename}, sample {y}: process raised {type(error).__name__}", error, own_frames(error))
+    what = f"file {filename}, sample {y}: process raised {type(error).__name__}"
+    if (
+        isinstance(error, FileNotFoundError)
+        and isinstance(error.filename, str)
+        and not Path(error.filename).is_absolute()
+    ):
+        what += f"; relative paths start at {Path.cwd()}, or where root= (--root) says"
+    return from_user(what, error, own_frames(error))
 
 
 def own_frames(error: BaseException) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pydp2.errors import BadSample, FileCondemned, ProviderError, RemoteError, provider_error
@@ -53,3 +55,11 @@ def test_what_the_user_raised_keeps_its_class_and_its_traceback() -> None:
 
 def test_our_own_words_about_process_are_only_placed() -> None:
     assert str(raised(provider_error("must yield", "TypeError"), "f", 0)) == "file f, sample 0: must yield"
+
+
+@pytest.mark.parametrize(("path", "hint"), [("no/such/file", True), ("/no/such/file", False)])
+def test_a_relative_path_that_is_not_there_is_told_where_it_was_looked_up(path: str, hint: bool) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        open(path).close()
+    text = str(raised(caught.value, "a.txt", 0))
+    assert (f"; relative paths start at {Path.cwd()}, or where root= (--root) says" in text.splitlines()[0]) == hint
