@@ -33,6 +33,35 @@ def gather(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssiz
         PyBuffer_Release(&theirs)
 
 
+def take(source, const int64_t[::1] where, Py_ssize_t size, out):
+    cdef Py_buffer theirs, mine
+    cdef Py_ssize_t i, at, rows = where.shape[0], there
+    cdef char* to
+    cdef const char* of
+    PyObject_GetBuffer(source, &theirs, PyBUF_SIMPLE)
+    try:
+        there = theirs.len // size
+        PyObject_GetBuffer(out, &mine, PyBUF_WRITABLE)
+        try:
+            if mine.len != rows * size:
+                raise IndexError("what is gathered does not fill the place for it")
+            to, of = <char*>mine.buf, <const char*>theirs.buf
+            for i in range(rows):
+                at = where[i]
+                if not 0 <= at < there:
+                    raise IndexError("an entry lies outside of its array")
+                if size == 4:  # of a size that is known, no function is called for it
+                    memcpy(to + i * 4, of + at * 4, 4)
+                elif size == 8:
+                    memcpy(to + i * 8, of + at * 8, 8)
+                else:
+                    memcpy(to + i * size, of + at * size, size)
+        finally:
+            PyBuffer_Release(&mine)
+    finally:
+        PyBuffer_Release(&theirs)
+
+
 def close_up(array, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssize_t size):
     cdef Py_buffer mine
     cdef Py_ssize_t i, at = 0, end = 0, rows = starts.shape[0], there

@@ -91,7 +91,8 @@ if compiled():
 
     def _gather(source: Array, which: Where, out: Array) -> None:
         if not isinstance(which, Stretches):
-            gather_in_python(source, which, out)
+            if len(which) or len(out):
+                _moving.take(source, np.ascontiguousarray(which, np.int64), source.strides[0], out)
         elif which.entries or len(out):
             _moving.gather(source, which.starts, which.counts, source.strides[0], out)
 

@@ -60,4 +60,9 @@ def below(words: npt.NDArray[np.uint64], bound: npt.NDArray[np.uint64]) -> npt.N
 
 def permutation(seed: int, pass_id: int, purpose: str, count: int, n: int | None = None) -> npt.NDArray[np.int64]:
     """A permutation of ``range(count)``: the stable argsort of ``count`` words."""
-    return np.argsort(Words(seed, pass_id, purpose, n).take(count), kind="stable").astype(np.int64, copy=False)
+    words = Words(seed, pass_id, purpose, n).take(count)
+    order = np.argsort(words)  # several times as fast, and the same where no two words are alike
+    ordered = words[order]
+    if (ordered[1:] == ordered[:-1]).any():
+        order = np.argsort(words, kind="stable")
+    return order.astype(np.int64, copy=False)

@@ -52,6 +52,24 @@ def test_single_entries_are_gathered_as_stretches_are() -> None:
 
 
 @both_gather
+@pytest.mark.parametrize("dtype", ["u1", "i2", "i4", "f8", "3f4"])
+def test_single_entries_of_any_size_are_gathered(form: Callable[..., None], dtype: str) -> None:
+    shape = (3,) if dtype == "3f4" else ()
+    source = np.arange(240, dtype=dtype[-2:])[: 40 * max(1, 3 * len(shape))].reshape(40, *shape)
+    rows = np.array([5, 3, 3, 39, 0])
+    out = np.empty((5, *shape), source.dtype)
+    form(source, rows, out)
+    assert out.tolist() == source[rows].tolist()
+    form(source, rows[:0], out[:0])
+    for wrong in ([40], [-1], [1 << 62]):
+        with pytest.raises(IndexError):
+            form(source, np.array([0, *wrong]), out[:2])
+    for room in (4, 6):
+        with pytest.raises((IndexError, ValueError)):
+            form(source, rows, np.empty((room, *shape), source.dtype))
+
+
+@both_gather
 @pytest.mark.parametrize(
     "pairs", [[(38, 3)], [(-1, 2)], [(0, 2), (40, 1)], [(0, -1), (0, 2)], [(1 << 61, 1)], [(9, 1 << 61)]], ids=str
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.random import Philox
 
 from pydp2.order.picking import pick, pick_in_python
-from pydp2.order.words import ORDER_VERSION, Words
+from pydp2.order.words import ORDER_VERSION, Words, permutation
 
 quick = settings(max_examples=100, deadline=None)
 
@@ -49,3 +49,10 @@ def test_a_pick_takes_the_place_that_its_word_says_and_the_last_one_moves_there(
         assert left.tolist() == rest
 
     check()
+
+
+def test_a_permutation_is_the_stable_one_also_where_words_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = np.array([3, 1, 3, 2, 1, 3] * 50, np.uint64)
+    monkeypatch.setattr(Words, "take", lambda self, count: few[:count])
+    for count in (0, 1, 2, 4, 300):
+        assert permutation(1, 0, "tail", count).tolist() == np.argsort(few[:count], kind="stable").tolist()
