@@ -7,6 +7,9 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -303,3 +306,30 @@ def test_trainers_that_are_killed_leave_nothing_at_the_server_and_disturb_nobody
             counts.append(len(list(Path(f"/proc/{pid}/fd").iterdir())))
         assert max(counts) <= counts[0] + 4, counts
         assert mapped(pid) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_service_that_is_started_again_in_such_a_pass_shows_its_new_cache(
+    provider: str, tmp_path: Path, ranks: int
+) -> None:
+    """The rest of the pass is read again; the next one is gathered from the cache of the new service."""
+    with ExitStack() as stack:
+        start = partial(pydp2.launch, FILES, provider, workers=2, state_dir=tmp_path / "state")
+        with pydp2.load(FILES, provider, workers=2, **HOW) as data:
+            expected = [seen(batch) for _ in range(4) for batch in data]
+        service = stack.enter_context(start())
+        clients = [stack.enter_context(service.connect(rank=i, world_size=ranks, **HOW)) for i in range(ranks)]
+        found: list[Any] = []
+        for number in range(4):
+            passes = [iter(client) for client in clients]
+            for index in count():
+                batch = next(passes[index % ranks], None)
+                if batch is None:
+                    break
+                found.append(seen(batch))
+                if number == 1 and index == 10:
+                    os.kill(service.pid, signal.SIGKILL)
+                    stack.enter_context(start())
+            assert [next(each, None) for each in passes] == [None] * ranks
+        assert found == expected
+        assert mapped() == ranks
