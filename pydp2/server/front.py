@@ -219,6 +219,7 @@ class Front:
             self._send(peer, m.Refused(to_wire(error)))
             return
         self._at[peer] = desk
+        self._deliver(now)  # who knows that it has its place is written down, or it could not come back to it
         service = {
             "files": len(self._files), "workers": self._spec.workers, "shuffle": desk.job.plan.shuffle,
             "position": position, "fits": desk.fits, "durable": self._keeper.durable,

@@ -106,14 +106,16 @@ def test_a_pass_that_is_taken_up_survives_the_death_of_its_workers(
         seen, states = passes(client, 1)
         for k, state in (states[30], states[90]):
             client.load_state_dict(json.loads(state))
-            again = []
+            again, killed = [], 0
             for i, batch in enumerate(client):
                 again.append(sign(batch))
-                if i % 25 == 0:
-                    victim = random.choice([w for w in service.stats()["workers"] if w["active"]])
+                active = [w for w in service.stats()["workers"] if w["active"]] if i % 25 == 0 else []
+                if active:  # else those that were killed before are not replaced yet
                     with contextlib.suppress(ProcessLookupError):  # killed before, and only now cleared away
-                        os.kill(victim["pid"], signal.SIGKILL)
+                        os.kill(random.choice(active)["pid"], signal.SIGKILL)
+                        killed += 1
             assert again == seen[k:]
+            assert killed
 
 
 def test_the_state_is_there_when_the_service_is_gone(
