@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,16 @@ from pydp2.protocol.facts import split
 from pydp2.protocol.packs import unpacked
 from pydp2.transport import buffers
 
+Rows = Columns | tuple[Lot, int, int]
+"""Those of a batch: columns, or a part of a lot."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A batch that came: what announced it, its rows, the pool of the point and the facts that came with it. The rows
-    are columns, or a part of a lot."""
+    """A batch that came: what announced it, its rows, the pool of the point and the facts that came with it."""
 
     head: m.BatchHead
-    rows: Columns | tuple[Lot, int, int]
+    rows: Rows
     pool: bytes = b""
     facts: list[list[Any]] = field(default_factory=list)
 
@@ -65,21 +68,23 @@ def arrived(slots: Slots, head: m.BatchHead, body: Sequence[memoryview], shelf: 
         pool = bytes(last)
     if any(type(index) is not int for index in head.beyond):
         raise RemoteProtocolError("BatchHead: numbers of batches are needed beyond it")
-    first, *others = unpacked(head)
+    heads = unpacked(head)
+    counts = [each.rows for each in heads]
+    parts: Iterable[Rows]
     if head.kept:
-        counts = [each.rows for each in (first, *others)]
-        found = lots(*_kept(head, sum(counts), frames, shelf), counts)
-        batches = [Arrived(each, part) for each, part in zip((first, *others), found, strict=True)]
-        return [Arrived(first, batches[0].rows, pool, facts), *batches[1:]]
-    columns = Columns.from_frames(slots, sum(each.rows for each in (first, *others)), buffers(frames))
-    if not others:
-        return [Arrived(first, columns, pool, facts)]
-    batches = [Arrived(first, columns.slice(0, first.rows), pool, facts)]
-    at = first.rows
-    for each in others:
-        batches.append(Arrived(each, columns.slice(at, at + each.rows)))
-        at += each.rows
-    return batches
+        parts = lots(*_kept(head, sum(counts), frames, shelf), counts)
+    else:
+        parts = _parts(Columns.from_frames(slots, sum(counts), buffers(frames)), counts)
+    first, *others = map(Arrived, heads, parts)
+    return [replace(first, pool=pool, facts=facts), *others]
+
+
+def _parts(columns: Columns, counts: Sequence[int]) -> list[Columns]:
+    """``columns`` as several of ``counts`` rows."""
+    if len(counts) == 1:
+        return [columns]
+    ends = accumulate(counts)
+    return [columns.slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
 
 
 def _kept(head: m.BatchHead, rows: int, frames: Sequence[memoryview], shelf: Shelf | None) -> tuple[Shelf, Ints]:

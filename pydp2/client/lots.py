@@ -17,14 +17,11 @@ from pydp2.inputs.shelf import Layout, Shelf
 from pydp2.protocol.packs import PACK_BYTES
 from pydp2.transport.lasting import look
 
-NOTE = 8
-"""Bytes of what is said of a cache: its limit, by which its layout is known."""
-
 
 def opened(slots: Slots, descriptor: int, note: bytes) -> Shelf | None:
     """The cache of a service, whose samples have ``slots``, to be read. None: it cannot be had here. Closes
     ``descriptor``."""
-    layout = Layout(slots, int.from_bytes(note, "little"))
+    layout = Layout.noted(slots, note)
     try:
         return Shelf(layout, look(descriptor, layout.size))
     except (OSError, ValueError, OverflowError):  # no room for so many addresses, or it is something else

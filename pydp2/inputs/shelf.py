@@ -50,6 +50,16 @@ class Layout:
         self.edges = [[self._region(self.rows + 1, _INT) for _ in range(depth)] for depth in slots.depths]
         self.notes = [self._region(self.rows, _INT) for _ in range(3)]
 
+    @property
+    def note(self) -> bytes:
+        """What is told of it to who knows the slots."""
+        return self.limit.to_bytes(8, "little")
+
+    @classmethod
+    def noted(cls, slots: Slots, note: bytes) -> Layout:
+        """Inverse of :attr:`note`."""
+        return cls(slots, int.from_bytes(note, "little"))
+
     def _region(self, entries: int, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> _Region:
         region = _Region(self.size, entries, dtype, shape)
         self.size += -(-entries * dtype.itemsize * math.prod(shape) // _ALIGN) * _ALIGN

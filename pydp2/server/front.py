@@ -118,7 +118,7 @@ class Front:
             lasting = Lasting(layout.size)
             shelf = self._shelf = Shelf(layout, lasting.memory)
             if lasting.descriptor is not None:  # trainers on this machine gather for themselves
-                self._hub.gifts.gift = lasting.descriptor, layout.limit.to_bytes(8, "little")
+                self._hub.gifts.gift = lasting.descriptor, layout.note
         return PassCache(layout.limit, shelf)
 
     def _kept(self, peer: bytes, picked: Picked) -> int:

@@ -15,6 +15,29 @@ from pydp2.transport import Gone, memory, slabs, sockets
 MAX_FRAME = 1 << 16
 
 
+class Ends:
+    """A hub at ``address``, and a line to it."""
+
+    def __init__(self, address: str, max_frame: int = -1, lends: bool = False) -> None:
+        self.contexts = sockets.context(), sockets.context()
+        self.hub = sockets.Hub(self.contexts[0], address, max_frame)
+        self.line = sockets.Line(self.contexts[1], self.hub.address, lends=lends)
+
+    def received(self) -> tuple[bytes, list[memoryview]]:
+        """What the hub hears next, and from whom."""
+        poll = sockets.Poll()
+        poll.add(self.hub.handle)
+        while (received := self.hub.receive()) is None:
+            assert poll.wait(5000)
+        return received
+
+    def close(self) -> None:
+        self.line.close()
+        self.hub.close()
+        for context in self.contexts:
+            context.term()
+
+
 class Joined:
     """A hub, and lines to it on demand; all are closed at the end."""
 

@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from pydp2.transport import sockets
 from pydp2.transport.gifts import Gifts, Wish
 from pydp2.transport.handover import hand_over
 
+from .conftest import Ends
 
-class Ends:
-    """A hub and a line; ``peer``: who the line is at the hub."""
+
+class Asking(Ends):
+    """A hub and a line that has asked it; ``peer``: who the line is at the hub."""
 
     def __init__(self, address: str, gift: tuple[int, bytes] | None) -> None:
-        self.contexts = sockets.context(), sockets.context()
-        self.hub = sockets.Hub(self.contexts[0], address, -1)
+        super().__init__(address)
         self.hub.gifts.gift = gift
-        self.line = sockets.Line(self.contexts[1], self.hub.address)
         self.peer = self.hear(b"hello")
         self.line.ask()
         self.hear(b"asked")
@@ -29,23 +28,14 @@ class Ends:
     def hear(self, message: bytes) -> bytes:
         """All that the line has sent so far is heard."""
         self.line.send([message])
-        poll = sockets.Poll()
-        poll.add(self.hub.handle)
-        while (received := self.hub.receive()) is None:
-            assert poll.wait(5000)
-        assert [bytes(frame) for frame in received[1]] == [message]
-        return received[0]
+        peer, frames = self.received()
+        assert [bytes(frame) for frame in frames] == [message]
+        return peer
 
     @property
     def wish(self) -> Wish:
         assert self.line.wish is not None
         return self.line.wish
-
-    def close(self) -> None:
-        self.line.close()
-        self.hub.close()
-        for context in self.contexts:
-            context.term()
 
 
 @pytest.fixture
@@ -58,7 +48,7 @@ def shown() -> Iterator[int]:
 
 
 def test_what_is_given_is_found_and_relied_on_once_it_is_used(shown: int, tmp_path: Path) -> None:
-    ends = Ends(f"ipc://{tmp_path}/s", (shown, b"note"))
+    ends = Asking(f"ipc://{tmp_path}/s", (shown, b"note"))
     assert not ends.hub.gifts.used(ends.peer)
     found = ends.wish.look()
     assert found is not None
@@ -78,7 +68,7 @@ def test_what_is_given_is_found_and_relied_on_once_it_is_used(shown: int, tmp_pa
 
 @pytest.mark.parametrize("how", ["has nothing", "has no use", "is gone"])
 def test_where_nothing_comes_of_it_both_know(shown: int, tmp_path: Path, how: str) -> None:
-    ends = Ends(f"ipc://{tmp_path}/s", None if how == "has nothing" else (shown, b"note"))
+    ends = Asking(f"ipc://{tmp_path}/s", None if how == "has nothing" else (shown, b"note"))
     if how == "has no use":
         ends.wish.close()
     elif how == "is gone":
@@ -94,17 +84,17 @@ def test_where_nothing_comes_of_it_both_know(shown: int, tmp_path: Path, how: st
 
 
 def test_where_no_descriptor_can_be_handed_over_nothing_is_asked(shown: int, tmp_path: Path) -> None:
-    ends = Ends("tcp://127.0.0.1:*", (shown, b"note"))
+    ends = Asking("tcp://127.0.0.1:*", (shown, b"note"))
     assert not ends.wish.open
     ends.close()
-    ends = Ends(f"ipc://{tmp_path}/s", (shown, b"note"))
+    ends = Asking(f"ipc://{tmp_path}/s", (shown, b"note"))
     (tmp_path / "s.fd").unlink()
     assert Wish(ends.hub.address).token is None
     ends.close()
 
 
 def test_who_asks_again_is_given_it_again(shown: int, tmp_path: Path) -> None:
-    ends = Ends(f"ipc://{tmp_path}/s", (shown, b"note"))
+    ends = Asking(f"ipc://{tmp_path}/s", (shown, b"note"))
     first = ends.wish
     ends.line.ask()
     ends.hear(b"again")
@@ -119,7 +109,7 @@ def test_who_asks_again_is_given_it_again(shown: int, tmp_path: Path) -> None:
 
 def test_what_was_given_and_not_looked_at_is_closed_with_both_ends(shown: int, tmp_path: Path) -> None:
     """The next test would see it: a descriptor in a socket that nobody has is gone."""
-    Ends(f"ipc://{tmp_path}/s", (shown, b"note")).close()
+    Asking(f"ipc://{tmp_path}/s", (shown, b"note")).close()
 
 
 def test_a_socket_that_cannot_carry_it_changes_nothing(shown: int, tmp_path: Path) -> None:

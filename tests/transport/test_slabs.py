@@ -20,6 +20,8 @@ from pydp2.transport import sockets
 from pydp2.transport.handover import Handover, hand_over
 from pydp2.transport.slabs import SMALL, Bytes, Filler, Viewer, create, expanded, stow
 
+from .conftest import Ends
+
 ROOM = 1 << 16
 SIZES = st.lists(st.one_of(st.integers(0, 200), st.integers(0, ROOM // 2)), min_size=1, max_size=5)
 
@@ -228,21 +230,16 @@ def test_late_frames_are_made_where_they_shall_lie(size: int) -> None:
 
 
 # -- between two processes ---------------------------------------------------------------------------------------------
-class Ends:
+class Sharing(Ends):
     """A hub and a line that share memory as far as they can."""
 
     def __init__(self, address: str, max_frame: int = -1) -> None:
-        self.contexts = sockets.context(), sockets.context()
-        self.hub = sockets.Hub(self.contexts[0], address, max_frame)
-        self.line = sockets.Line(self.contexts[1], self.hub.address, lends=True)
+        super().__init__(address, max_frame, lends=True)
 
     def up(self, *frames: bytes) -> tuple[bytes, list[memoryview], list[memoryview]]:
         """Line to hub: who sent it, what travelled, what it means."""
         self.line.send(frames)
-        poll = sockets.Poll()
-        poll.add(self.hub.handle)
-        while (received := self.hub.receive()) is None:
-            assert poll.wait(5000)
+        received = self.received()
         return received[0], received[1], self.hub.open(*received)
 
     def down(self, peer: bytes, *frames: bytes) -> list[memoryview]:
@@ -251,19 +248,13 @@ class Ends:
         assert received is not None
         return received
 
-    def close(self) -> None:
-        self.line.close()
-        self.hub.close()
-        for context in self.contexts:
-            context.term()
-
 
 @pytest.fixture
-def opened() -> Iterator[Callable[[str], Ends]]:
-    made: list[Ends] = []
+def opened() -> Iterator[Callable[[str], Sharing]]:
+    made: list[Sharing] = []
 
-    def make(address: str, max_frame: int = -1) -> Ends:
-        made.append(Ends(address, max_frame))
+    def make(address: str, max_frame: int = -1) -> Sharing:
+        made.append(Sharing(address, max_frame))
         return made[-1]
 
     yield make
@@ -274,7 +265,7 @@ def opened() -> Iterator[Callable[[str], Ends]]:
 LARGE = bytes(range(256)) * 4096
 
 
-def test_a_large_message_travels_as_a_reference(opened: Callable[[str], Ends], tmp_path: Path) -> None:
+def test_a_large_message_travels_as_a_reference(opened: Callable[[str], Sharing], tmp_path: Path) -> None:
     ends = opened(f"ipc://{tmp_path}/s")
     peer, travelled, meant = ends.up(b"head", LARGE, b"", b"x")
     assert sum(map(len, travelled)) < 200
@@ -287,7 +278,7 @@ def test_a_large_message_travels_as_a_reference(opened: Callable[[str], Ends], t
 
 
 def test_who_keeps_everything_gets_everything(
-    opened: Callable[[str], Ends], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Callable[[str], Sharing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When all of the slab is lent, the bytes go through the socket."""
     monkeypatch.setattr(sockets, "_CHUNKS", 16 << 20)
@@ -301,7 +292,7 @@ def test_who_keeps_everything_gets_everything(
 
 @pytest.mark.parametrize("lack", ["no memfd", "no seals", "other host", "nobody takes descriptors", "long path"])
 def test_without_shared_memory_the_socket_carries_all(
-    lack: str, opened: Callable[[str], Ends], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lack: str, opened: Callable[[str], Sharing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"ipc://{tmp_path}/s"
     if lack == "no memfd":
@@ -328,7 +319,7 @@ def refuse(*_: object) -> None:
     raise PermissionError
 
 
-def test_a_reference_to_what_nobody_handed_over_is_refused(opened: Callable[[str], Ends], tmp_path: Path) -> None:
+def test_a_reference_to_what_nobody_handed_over_is_refused(opened: Callable[[str], Sharing], tmp_path: Path) -> None:
     ends = opened(f"ipc://{tmp_path}/s")
     peer, _, _ = ends.up(b"hello")
     for frames in ([b"", bytes(40), b"head"], [b"", bytes(3), b"head"], [b"", b"", b"", b""], [b"", LARGE, b"head"]):
@@ -336,14 +327,14 @@ def test_a_reference_to_what_nobody_handed_over_is_refused(opened: Callable[[str
             ends.hub.open(peer, [memoryview(frame) for frame in frames])
 
 
-def test_the_limit_of_frames_holds_for_shared_memory_too(opened: Callable[..., Ends], tmp_path: Path) -> None:
+def test_the_limit_of_frames_holds_for_shared_memory_too(opened: Callable[..., Sharing], tmp_path: Path) -> None:
     ends = opened(f"ipc://{tmp_path}/s", SMALL)
     assert bytes(ends.up(b"head", bytes(SMALL))[2][1]) == bytes(SMALL)
     with pytest.raises(RemoteProtocolError, match="above"):
         ends.up(b"head", bytes(SMALL + 1))
 
 
-def test_an_offer_that_was_never_handed_over_changes_nothing(opened: Callable[[str], Ends], tmp_path: Path) -> None:
+def test_an_offer_that_was_never_handed_over_changes_nothing(opened: Callable[[str], Sharing], tmp_path: Path) -> None:
     ends = opened(f"ipc://{tmp_path}/s")
     ends.line.send([b"", bytes(16)])
     peer, _, _ = ends.up(b"hello")
@@ -374,7 +365,7 @@ def test_descriptors_that_nobody_names_do_not_pile_up(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before - 1  # noqa: PTH208
 
 
-def test_what_a_killed_peer_had_lent_is_let_go(opened: Callable[[str], Ends], tmp_path: Path) -> None:
+def test_what_a_killed_peer_had_lent_is_let_go(opened: Callable[[str], Sharing], tmp_path: Path) -> None:
     """What came from it can be read as long as somebody refers to it, and not longer."""
     before = open_slabs()
     ends = opened(f"ipc://{tmp_path}/s")
