@@ -105,7 +105,7 @@ def test_pydp2_does_every_workload(workload: str, options: Any, data_folder: Pat
     assert [p["samples"] for p in result["passes"]] == [job.total().samples] * 2
     assert result["peak"] > 30 << 20
     assert result["start"] > 0
-    assert result["passes"][0]["cpu"] > 0
+    assert all(p["cpu"] >= 0 for p in result["passes"])  # ticks of 10 ms, which so small a pass need not fill
 
 
 def test_the_program_measures_shows_and_draws(tmp_path: Path) -> None:
