@@ -19,7 +19,6 @@ import os
 import secrets
 import stat
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -32,6 +31,7 @@ import numpy.typing as npt
 
 from pydp2.errors import ProtocolError
 from pydp2.inputs import Columns
+from pydp2.inputs.checksum import crc32
 from pydp2.inputs.columns import frame_count
 from pydp2.inputs.spec import Slots
 
@@ -145,7 +145,7 @@ class Writer:
         for frame in frames:
             data = frame.view(np.uint8).data if frame.nbytes else memoryview(b"")
             padding = _ZEROS[: _padded(frame.nbytes) - frame.nbytes]
-            crc = zlib.crc32(padding, zlib.crc32(data, crc))
+            crc = crc32(padding, crc32(data, crc))
             self._write(data)
             self._write(padding)
         self._blocks.append([columns.rows, crc, *(frame.nbytes for frame in frames)])
@@ -227,7 +227,7 @@ class Reader:
         if any(self._data[_HEAD.size : _FIRST]):
             raise Damaged("there is something between its head and its samples")
         for number, block in enumerate(self.index.blocks):
-            if zlib.crc32(self._data[block.start : block.end]) != block.crc:
+            if crc32(self._data[block.start : block.end]) != block.crc:
                 raise Damaged(f"the checksum of block {number} is wrong")
             moved()
 

@@ -6,11 +6,19 @@ the adder in Python (``spare``), whose verdicts hold: here nothing is ever found
 columns and the same messages, and this one has no words of its own.
 """
 
-from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS,
+    PyBUF_FORMAT,
+    PyBUF_WRITABLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.dict cimport PyDict_CheckExact
 from cpython.list cimport PyList_CheckExact
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.mem cimport PyMem_Free, PyMem_RawFree, PyMem_RawRealloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM
 from libc.math cimport isinf
@@ -57,6 +65,7 @@ cdef extern from "<time.h>" nogil:
 
 cdef enum:
     UNSURE = -1
+    _MANY = 64 * 1024
 
 cdef double _LARGEST = 3.4e38  # what is larger, or no number, is looked at more closely
 
@@ -105,27 +114,45 @@ cdef inline void _put(bint wide, char* at, Py_ssize_t i, int64_t got) noexcept n
 
 
 cdef object _array(data, dtype):
-    """``data``, a bytearray, as an array; numpy takes no empty one."""
+    """``data``, which has a buffer, as an array; numpy takes no empty one."""
     return np.frombuffer(data, dtype) if len(data) else np.empty(0, dtype)
 
 
+@cython.final
+cdef class Grown:
+    """Bytes that grew, and belong to whoever refers to this."""
+
+    cdef char* data
+    cdef Py_ssize_t size
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.data)
+
+    def __len__(self):
+        return self.size
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.size, 0, flags)
+
+
 cdef class Growing:
-    """Bytes that grow at the end; their memory is used again after :meth:`out`."""
+    """Bytes that grow at the end. Few are copied when they go :meth:`out`, many go with their memory."""
 
     cdef char* data
     cdef Py_ssize_t used
     cdef Py_ssize_t capacity
+    cdef Py_ssize_t last
 
     def __dealloc__(self):
-        PyMem_Free(self.data)
+        PyMem_RawFree(self.data)
 
     cdef char* room(self, Py_ssize_t size) except NULL:
         """Where ``size`` more bytes may be written; ``used`` says then how many were."""
         cdef Py_ssize_t need = self.used + size
         cdef char* data
         if need > self.capacity or self.data == NULL:  # nothing at all needs a place too
-            need = max(need, 2 * self.capacity, 4096)
-            data = <char*>PyMem_Realloc(self.data, need)
+            need = max(need, 2 * self.capacity, self.last + self.last // 8, 4096)
+            data = <char*>PyMem_RawRealloc(self.data, need)
             if data == NULL:
                 raise MemoryError
             self.data = data
@@ -133,10 +160,17 @@ cdef class Growing:
         return self.data + self.used
 
     cdef object out(self):
-        """What is here, as a bytearray; then it is empty."""
-        data = PyByteArray_FromStringAndSize(self.data, self.used)
-        self.used = 0
-        return data
+        """What is here, as an object with a length and a writable buffer; then it is empty."""
+        cdef Grown all_
+        if self.used < _MANY:
+            data = PyByteArray_FromStringAndSize(self.data, self.used)
+            self.used = 0
+            return data
+        all_ = Grown.__new__(Grown)
+        all_.data, all_.size = self.data, self.used
+        self.last, self.data = self.used, NULL  # as many are likely to come again
+        self.used = self.capacity = 0
+        return all_
 
 
 cdef class Adder:

@@ -7,7 +7,6 @@ after the other. Nothing here checks what the values mean; :mod:`.packer` does t
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.errors import RemoteProtocolError
+from pydp2.inputs.checksum import crc32
 from pydp2.inputs.spec import DataType, Field, InputType, Slots
 
 Array = NDArray[Any]
@@ -241,4 +241,4 @@ def frame_count(slots: Slots) -> int:
 
 def crc(columns: Columns, running: Iterable[int]) -> list[int]:
     """CRC-32 of each array, continued from ``running`` (zeros at the start): the same for any cut into chunks."""
-    return [zlib.crc32(frame.data, value) for frame, value in zip(columns.frames(), running, strict=True)]
+    return [crc32(frame.data, value) for frame, value in zip(columns.frames(), running, strict=True)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from pydp2.errors import BadSample, Error, NotRepeatable, to_wire
 from pydp2.inputs import Columns, Packer, crc
+from pydp2.inputs.checksum import crc32
 from pydp2.inputs.declaration import Declaration
 from pydp2.inputs.drawing import Budget, Draws, Mark
 from pydp2.protocol.messages import HEADER_LIMIT
@@ -326,7 +326,7 @@ class Builder:
         task = segment.task
         task.crcs = [
             *crc(columns, task.crcs[:-1]),
-            zlib.crc32(b"".join(y.to_bytes(8, "little") for y, _, _ in segment.holes), task.crcs[-1]),
+            crc32(b"".join(y.to_bytes(8, "little") for y, _, _ in segment.holes), task.crcs[-1]),
         ]
         reached = segment.first + segment.count
         which = _NONE
