@@ -15,7 +15,8 @@
     │   ├── FileCondemned             a file killed its worker three times at the same sample
     │   ├── NotRepeatable             a generator yielded something else when it was run again
     │   ├── BudgetExceeded            more bad samples and files than error_budget allows
-    │   └── SampleTooLarge            (ValueError) a sample cannot fit the pool or the batch
+    │   ├── SampleTooLarge            (ValueError) a sample cannot fit the pool or the batch
+    │   └── FormatError               (ValueError) a file is not what its format says
     ├── ServiceError
     │   ├── ServiceUnreachable        (ConnectionError) nobody answers, or the address cannot be bound
     │   ├── ServiceLost               (ConnectionError) the service went away
@@ -111,6 +112,19 @@ class SampleTooLarge(RemoteError, ValueError):
     """A sample is heavier than the batch allows, or larger than the pool."""
 
 
+class FormatError(RemoteError, ValueError):
+    """A file is not what its format says: damaged, cut off, or of another kind.
+
+    Attributes:
+        file: what the file is called; "" where it was not told.
+        offset: the byte, of the decompressed file, at which it shows; None where it was not told.
+    """
+
+    def __init__(self, message: str, *, file: str = "", offset: int | None = None) -> None:
+        super().__init__(message)
+        self.file, self.offset = file, offset
+
+
 class ServiceError(Error):
     """The service cannot be reached, went away, or refuses."""
 
@@ -152,7 +166,7 @@ _KINDS: dict[str, type[Error]] = {
         Error, LocalError, OptionError, OptionTypeError, ListError, AddressError, StateMismatch, GuardError,
         ClientUseError,
         RemoteError, ProviderError, BadSample, FileCondemned, NotRepeatable, BudgetExceeded, SampleTooLarge,
-        ServiceError, ServiceUnreachable, ServiceLost, JobTaken, Rewound, ProtocolError,
+        FormatError, ServiceError, ServiceUnreachable, ServiceLost, JobTaken, Rewound, ProtocolError,
         LocalProtocolError, RemoteProtocolError,
     )
 }  # fmt: skip

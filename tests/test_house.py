@@ -25,6 +25,7 @@ LIBRARIES = {  # numpy is at home everywhere
     "click": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"cli"},
+    "cramjam": {"formats"},
     "sklearn": {"sample_data"},  # the script that made the digits
 }
 EXECUTING = {"pickle", "cPickle", "shelve", "dill", "cloudpickle", "joblib", "code", "runpy"}

@@ -1,0 +1,203 @@
+"""RecordIO as dmlc and MXNet write it (``.rec``): records of any bytes, findable from any place of the file.
+
+    magic CE D7 23 0A as u32 little-endian | u32: kind << 29 | length | payload | zeros to a multiple of 4
+
+Kind 0 is a whole record. The magic never stands at a multiple of 4 inside a payload: a record that holds it there is
+cut at each such place, the four bytes are left out, and the pieces are of kind 1 (first), 2 (middle) and 3 (last). So
+a reader that begins anywhere goes on to the next multiple of 4 with magic and kind 0 or 1, which is the next record.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from pydp2.errors import OptionError
+from pydp2.formats.parts import WHOLE, Part
+from pydp2.formats.source import PathOrFile, Source, create, open_source
+
+MAGIC = struct.pack("<I", 0xCED7230A)
+MOST = 1 << 29
+"""A record, or a piece of one, is shorter than this many bytes."""
+
+_HEAD = struct.Struct("<4sI")
+_LENGTH = MOST - 1
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+_BLOCK = 1 << 16  # looked through for the magic at a time
+
+
+class Reader:
+    """A RecordIO file that is open; a context manager. Iterating gives the records of ``part``, as ``bytes``.
+
+    A record belongs to the part in which it begins: parts are ranges of bytes, alike in size, whose ends move forward
+    to the next record.
+
+    Raises:
+        FormatError: wrong magic, a piece of a record out of place, a file that ends within a record, padding that is
+            not zero; while records are read.
+        OSError: the file cannot be read.
+    """
+
+    def __init__(self, path: PathOrFile, *, part: Part = WHOLE) -> None:
+        self._source = open_source(path)
+        self._part = part
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (record for _, record in self.with_offsets())
+
+    def with_offsets(self) -> Iterator[tuple[int, bytes]]:
+        """(offset of its first header, record) of each. Records may be read by offset meanwhile."""
+        at, last = self.bounds()
+        source = self._source
+        while at < last:
+            if source.offset != at:
+                source.seek(at)
+            record = self._record()
+            begin, at = at, source.offset
+            yield begin, record
+
+    def bounds(self) -> tuple[int, int]:
+        """The bytes of the part: both are places where a record begins, or the end of the file."""
+        source, part = self._source, self._part
+        assert source.size is not None
+        step = -(-source.size // part.count)
+        step += -step % 4
+        return self._next_record(step * part.index), self._next_record(step * (part.index + 1))
+
+    def read_at(self, offset: int) -> bytes:
+        """The record whose first header is at ``offset``."""
+        source = self._source
+        assert source.size is not None
+        if not 0 <= offset < source.size:
+            raise source.error(f"there is no record: the file has {source.size} bytes", offset)
+        source.seek(offset)
+        return self._record()
+
+    def _record(self) -> bytes:
+        """The record that begins here."""
+        source = self._source
+        kind, payload = self._piece(source)
+        if kind == _WHOLE:
+            return payload
+        if kind != _FIRST:
+            raise source.error(f"expected the begin of a record, got a later piece (kind {kind})", source.offset)
+        joined = bytearray(payload)
+        while kind != _LAST:
+            begin = source.offset
+            kind, payload = self._piece(source)
+            if kind not in (_MIDDLE, _LAST):
+                raise source.error(f"expected another piece of the record, got kind {kind}", begin)
+            joined += MAGIC
+            joined += payload
+        return bytes(joined)
+
+    @staticmethod
+    def _piece(source: Source) -> tuple[int, bytes]:
+        begin = source.offset
+        magic, word = _HEAD.unpack(source.read(8, "the header of a record"))
+        if magic != MAGIC:
+            raise source.error(f"expected the magic {MAGIC.hex()} of a record, got {magic.hex()}", begin)
+        length = word & _LENGTH
+        padding = -length % 4
+        source.room(length + padding, "a record")
+        payload = source.read(length, "a record")
+        if padding and source.read(padding, "the padding of a record") != bytes(padding):
+            raise source.error("expected zeros behind a record", source.offset - padding)
+        return word >> 29, payload
+
+    def _next_record(self, at: int) -> int:
+        """The first place from ``at`` on, a multiple of 4, where a record begins; the end of the file if there is
+        none."""
+        source = self._source
+        assert source.size is not None
+        if at == 0:
+            return 0  # whatever is there: if it is no record, reading it tells
+        while at < source.size:
+            source.seek(at)
+            block = source.some(_BLOCK + 4)  # a header at the end of a block is found whole
+            for found in re.finditer(re.escape(MAGIC), block):
+                here = found.start()
+                if (
+                    not here % 4
+                    and here < _BLOCK
+                    and len(block) >= here + 8
+                    and block[here + 7] >> 5 in (_WHOLE, _FIRST)
+                ):
+                    return at + here
+            at += _BLOCK
+        return source.size
+
+    def close(self) -> None:
+        """Close the file."""
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def read(path: PathOrFile, *, part: Part = WHOLE) -> Iterator[bytes]:
+    """The records of a file, one after the other. Raises as :class:`Reader` does."""
+    with Reader(path, part=part) as reader:
+        yield from reader
+
+
+class Writer:
+    """Writes records; a context manager."""
+
+    def __init__(self, path: PathOrFile, *, append: bool = False) -> None:
+        self._file, self._ours = create(path, append=append)
+
+    def write(self, record: bytes | bytearray | memoryview) -> int:
+        """Append ``record``; the offset of its header.
+
+        Raises:
+            OptionError: it has 2**29 bytes or more.
+        """
+        data = bytes(record)
+        if len(data) >= MOST:
+            raise OptionError(f"a record must have fewer than {MOST} bytes, got {len(data)}")
+        at = self._file.tell()
+        pieces = _cut(data) if MAGIC in data else [data]
+        last = len(pieces) - 1
+        for i, piece in enumerate(pieces):
+            kind = _WHOLE if not last else _FIRST if i == 0 else _LAST if i == last else _MIDDLE
+            self._file.write(_HEAD.pack(MAGIC, kind << 29 | len(piece)))
+            self._file.write(piece)
+            if len(piece) % 4:
+                self._file.write(bytes(-len(piece) % 4))
+        return at
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._ours:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def _cut(data: bytes) -> list[bytes]:
+    """``data`` without the magics at multiples of 4, cut there. Four bytes that overlap themselves would need care;
+    the magic does not."""
+    pieces, begin = [], 0
+    for found in re.finditer(re.escape(MAGIC), data):
+        if found.start() % 4 == 0:
+            pieces.append(data[begin : found.start()])
+            begin = found.end()
+    return [*pieces, data[begin:]]
+
+
+def write(path: PathOrFile, records: Iterator[bytes] | list[bytes]) -> None:
+    """Write a file of ``records``."""
+    with Writer(path) as writer:
+        for record in records:
+            writer.write(record)

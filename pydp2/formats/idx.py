@@ -1,0 +1,214 @@
+"""idx, the format of the MNIST files: one array, its type and sides in front, everything big-endian.
+
+    00 00 | type | number of sides d | d sides, u32 | values, last side fastest
+
+Types: 08 u8, 09 i8, 0B i16, 0C i32, 0D f32, 0E f64. A file may be gzip as a whole, which is seen by its first bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pydp2.errors import OptionError
+from pydp2.formats.parts import WHOLE, Part
+from pydp2.formats.source import LIMIT, PathOrFile, create, open_source
+
+Array = NDArray[Any]
+
+DTYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_CODES = {np.dtype(text): code for code, text in DTYPES.items()}
+_MOST_SIDES = 32
+_PIECE = 1 << 20
+
+
+class Reader:
+    """An idx file that is open; a context manager.
+
+    Args:
+        path: the file, plain or gzip.
+        limit: most bytes that the values of a compressed file may have.
+
+    Attributes:
+        shape: all sides; the first one counts samples.
+        dtype: of the values, in the machine's byte order.
+
+    Raises:
+        FormatError: another magic or type, too many sides, or another length than the sides ask for.
+        OSError: the file cannot be read.
+    """
+
+    def __init__(self, path: PathOrFile, *, limit: int = LIMIT) -> None:
+        self._source = open_source(path, gzipped=True)
+        try:
+            self._open(limit)
+        except BaseException:
+            self._source.close()
+            raise
+
+    def _open(self, limit: int) -> None:
+        source = self._source
+        head = source.read(4, "the header of an idx file")
+        code, sides = head[2], head[3]
+        if head[:2] != b"\0\0" or code not in DTYPES:
+            known = ", ".join(f"0000{code:02x}" for code in DTYPES)
+            raise source.error(f"expected an idx file, which begins with one of {known}; got {head[:3].hex()}", 0)
+        if not 1 <= sides <= _MOST_SIDES:
+            raise source.error(f"expected 1 to {_MOST_SIDES} sides, got {sides}", 3)
+        self.shape = tuple(int(side) for side in np.frombuffer(source.read(4 * sides, "the sides"), ">u4"))
+        self._disk = np.dtype(DTYPES[code])
+        self.dtype = self._disk.newbyteorder("=")
+        self._begin = source.offset
+        self._row = math.prod(self.shape[1:]) * self._disk.itemsize
+        total = self.shape[0] * self._row
+        if math.prod(side or 1 for side in self.shape) > 1 << 48:
+            raise source.error(f"sides of {self.shape} cannot be meant", 4)
+        if source.size is not None and total != source.size - self._begin:
+            raise source.error(
+                f"{self.shape} {self.dtype.name} needs {total} bytes of values, "
+                f"the file has {source.size - self._begin}"
+            )
+        if source.size is None and total > limit:
+            raise source.error(f"{total} bytes would be decompressed, more than limit={limit} allows")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def rows(self, first: int, last: int) -> Array:
+        """Samples ``first`` up to ``last``, shape ``(last - first, *shape[1:])``. Going back in a compressed file
+        decompresses it anew."""
+        if not 0 <= first <= last <= len(self):
+            raise OptionError(f"rows must be a range within 0 to {len(self)}, got {first} to {last}")
+        source = self._source
+        at = self._begin + first * self._row
+        if at != source.offset:
+            source.seek(at)
+        # read into place: bytes, then an array of them, would be held twice
+        values = np.empty((last - first, *self.shape[1:]), self._disk)
+        flat = values.reshape(-1).view(np.uint8).data if values.size else memoryview(b"")
+        for piece in range(0, len(flat), _PIECE):
+            part = flat[piece : piece + _PIECE]
+            part[:] = source.read(len(part), "the values")
+        if source.compressed and last == len(self):
+            source.end()  # also where gzip compares its checksum
+        return values if self._disk.isnative or values.itemsize == 1 else values.byteswap(inplace=True).view(self.dtype)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def read(path: PathOrFile, *, part: Part = WHOLE, limit: int = LIMIT) -> Array:
+    """The array of an idx file, in the machine's byte order; with ``part`` a share of its samples.
+
+    Raises as :class:`Reader` does.
+    """
+    with Reader(path, limit=limit) as reader:
+        return reader.rows(*part.range(len(reader)))
+
+
+class Writer:
+    """Writes an idx file sample by sample or many at a time; a context manager. The number of samples is written when
+    it is closed, so the file must be one that can be sought; :func:`write` also writes gzip.
+
+    Args:
+        path: the file.
+        dtype: u8, i8, i16, i32, f32 or f64.
+        sides: the shape of a sample.
+    """
+
+    def __init__(self, path: PathOrFile, dtype: Any, sides: tuple[int, ...] = ()) -> None:
+        self._disk = _disk_dtype(np.dtype(dtype))
+        self._sides = sides
+        header = _header(self._disk, (0, *sides))
+        self._file, self._ours = create(path)
+        if not self._file.seekable() or isinstance(self._file, gzip.GzipFile):
+            self._close_file()
+            raise OptionError("an idx file whose length is not known yet cannot be gzip: use idx.write")
+        self._at = self._file.tell()
+        self._count = 0
+        self._file.write(header)
+
+    def write(self, rows: ArrayLike) -> None:
+        """Append samples; shape ``(samples, *sides)``."""
+        array = _exact(np.asarray(rows), self._disk)
+        if array.shape[1:] != self._sides or not array.ndim:
+            raise OptionError(f"samples must have the shape {self._sides}, got {array.shape[1:]}")
+        if self._count + len(array) >= 1 << 32:
+            raise OptionError("an idx file has fewer than 2**32 samples")
+        self._file.write(array.reshape(-1).view(np.uint8).data if array.size else b"")
+        self._count += len(array)
+
+    def close(self) -> None:
+        """Write the number of samples, and close."""
+        end = self._file.tell()
+        self._file.seek(self._at)
+        self._file.write(_header(self._disk, (self._count, *self._sides)))
+        self._file.seek(end)
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._ours:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def write(path: PathOrFile, array: ArrayLike) -> None:
+    """Write ``array`` as an idx file; as gzip where the name ends in ``.gz``.
+
+    Raises:
+        OptionError: a dtype that idx does not have, no sides, or more than 32.
+    """
+    values = np.asarray(array)
+    disk = _disk_dtype(values.dtype)
+    header = _header(disk, values.shape)
+    file, ours = create(path)
+    try:
+        file.write(header)
+        flat = values.reshape(-1)
+        step = max(1, _PIECE // disk.itemsize)
+        for first in range(0, len(flat), step):
+            file.write(flat[first : first + step].astype(disk).tobytes())
+    finally:
+        if ours:
+            file.close()
+
+
+def _header(disk: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    if not 1 <= len(shape) <= _MOST_SIDES:
+        raise OptionError(f"an idx file has 1 to {_MOST_SIDES} sides, got the shape {shape}")
+    if max(shape) >= 1 << 32:
+        raise OptionError(f"a side of an idx file is below 2**32, got {shape}")
+    return bytes((0, 0, _CODES[disk], len(shape))) + np.array(shape, ">u4").tobytes()
+
+
+def _disk_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    disk = dtype.newbyteorder(">")
+    if disk not in _CODES:
+        known = ", ".join(np.dtype(text).name for text in DTYPES.values())
+        raise OptionError(f"idx has the types {known}, got {dtype}; convert the array first")
+    return disk
+
+
+def _exact(array: Array, disk: np.dtype[Any]) -> Array:
+    """``array`` as ``disk``, where no value changes by it."""
+    made = np.ascontiguousarray(array, disk)
+    if array.dtype != disk.newbyteorder("=") and not np.array_equal(made, array, equal_nan=disk.kind == "f"):
+        raise OptionError(f"the values do not fit {disk.newbyteorder('=').name}")
+    return made

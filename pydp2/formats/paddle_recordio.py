@@ -1,0 +1,301 @@
+"""RecordIO as Paddle writes it, in both of its layouts: chunks of records, each with a sum, packed or not.
+
+A chunk has five words, u32 little-endian, and a payload; a record in the payload is u32 length | bytes.
+
+    go       01020304 | CRC-32 of the stored payload | packing | stored size | number of records
+    fluid    01020304 | number of records | CRC-32 | packing | stored size
+
+Which of them a file has is told by neither magic nor name: it is the one whose sum is right for the first chunk, and
+all chunks of a file have the same. Packing is 0 none, 1 snappy (a stream in go, blocks in fluid), 2 gzip.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Literal, NamedTuple, Self
+
+from pydp2.errors import OptionError
+from pydp2.formats import snappy_frames
+from pydp2.formats.parts import WHOLE, Part
+from pydp2.formats.source import LIMIT, PathOrFile, create, open_source
+
+Layout = Literal["go", "fluid"]
+Packing = Literal["none", "snappy", "gzip"]
+
+MAGIC = 0x01020304
+PACKINGS: tuple[Packing, ...] = ("none", "snappy", "gzip")
+CHUNK_BYTES = 32 << 20
+CHUNK_RECORDS = 1000  # of the fluid layout
+
+_HEAD = struct.Struct("<5I")
+_LENGTH = struct.Struct("<I")
+_MOST = 1 << 32
+
+
+class Chunk(NamedTuple):
+    """What the header of a chunk says. ``offset`` is that of the header, ``size`` of the stored payload."""
+
+    offset: int
+    records: int
+    crc: int
+    packing: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Where the next chunk begins."""
+        return self.offset + _HEAD.size + self.size
+
+
+class Reader:
+    """A RecordIO file that is open; a context manager. Iterating gives the records of ``part``, as ``bytes``.
+
+    A chunk belongs to the part in which its header begins, parts being ranges of bytes alike in size.
+
+    Args:
+        path: the file.
+        part: which share of it.
+        limit: most bytes that a packed chunk may become.
+
+    Attributes:
+        layout: "go" or "fluid"; None for a file without records.
+
+    Raises:
+        FormatError: wrong magic, sum or packing, a file that ends within a chunk, a chunk whose records are not as many
+            or as long as it says, packed content that is damaged or above ``limit``; at once or while records are read.
+        OSError: the file cannot be read.
+    """
+
+    def __init__(self, path: PathOrFile, *, part: Part = WHOLE, limit: int = LIMIT) -> None:
+        self._source = open_source(path)
+        self._part, self._limit = part, limit
+        try:
+            self.layout = self._found_layout()
+        except BaseException:
+            self._source.close()
+            raise
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self.chunks():
+            yield from self.records(chunk)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The chunks of the part, by their headers: payloads are passed over."""
+        size = self._source.size
+        assert size is not None
+        first, last = self._part.range(size)
+        at = 0
+        while at < last:
+            chunk = self._header(at)
+            if at >= first:
+                yield chunk
+            at = chunk.end
+
+    def records(self, chunk: Chunk) -> Iterator[bytes]:
+        """The records of one chunk, one after the other."""
+        source = self._source
+        content = self._content(chunk)
+        at, total = 0, len(content)
+        for number in range(chunk.records):
+            begin = at + 4
+            if begin > total:
+                raise source.error(f"the chunk ends before record {number} of {chunk.records}", chunk.offset)
+            at = begin + _LENGTH.unpack_from(content, at)[0]
+            if at > total:
+                raise source.error(
+                    f"record {number} of the chunk needs {at - begin} bytes, {total - begin} are left", chunk.offset
+                )
+            yield bytes(content[begin:at])
+        if at != total:
+            raise source.error(f"{total - at} bytes behind the {chunk.records} records of the chunk", chunk.offset)
+
+    def _content(self, chunk: Chunk) -> bytes | bytearray:
+        stored = self._stored(chunk)
+        if stored is None:
+            raise self._source.error("the checksum of the chunk does not match: the file is damaged", chunk.offset)
+        if chunk.packing == 0:
+            return stored
+        try:
+            if chunk.packing == 1:
+                return snappy_frames.unpack(stored, blocks=self.layout == "fluid", limit=self._limit)
+            return _gunzip(stored, self._limit)
+        except ValueError as error:
+            if isinstance(error, OptionError):
+                raise
+            raise self._source.error(f"{PACKINGS[chunk.packing]}: {error}", chunk.offset) from None
+
+    def _stored(self, chunk: Chunk) -> bytes | None:
+        """The payload as it lies in the file; None where the sum does not match."""
+        source = self._source
+        source.seek(chunk.offset + _HEAD.size)
+        stored = source.read(chunk.size, "a chunk")
+        return stored if zlib.crc32(stored) == chunk.crc else None
+
+    def _header(self, at: int) -> Chunk:
+        assert self.layout is not None
+        source = self._source
+        chunk = _as_chunk(at, self._words(at), self.layout)
+        if chunk.packing >= len(PACKINGS):
+            raise source.error(f"expected the packing 0, 1 or 2, got {chunk.packing}", at)
+        source.room(chunk.size, "a chunk")
+        return chunk
+
+    def _words(self, at: int) -> tuple[int, ...]:
+        source = self._source
+        source.seek(at)
+        words = _HEAD.unpack(source.read(_HEAD.size, "the header of a chunk"))
+        if words[0] != MAGIC:
+            raise source.error(f"expected the magic {MAGIC:08x} of a chunk, got {words[0]:08x}", at)
+        return words
+
+    def _found_layout(self) -> Layout | None:
+        """Which layout gives a right sum for the first chunk that has a payload."""
+        source = self._source
+        assert source.size is not None
+        at = 0
+        while at < source.size:
+            words = self._words(at)
+            if any(words[1:]):
+                layouts: tuple[Layout, ...] = ("go", "fluid")
+                for layout in layouts:
+                    chunk = _as_chunk(at, words, layout)
+                    if chunk.packing < len(PACKINGS) and chunk.end <= source.size and self._stored(chunk) is not None:
+                        return layout
+                raise source.error(
+                    "the file ends within the chunk, or its checksum does not match, in either layout", at
+                )
+            at += _HEAD.size
+        return "go" if at else None  # chunks of nothing are the same in both
+
+    def close(self) -> None:
+        """Close the file."""
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def read(path: PathOrFile, *, part: Part = WHOLE, limit: int = LIMIT) -> Iterator[bytes]:
+    """The records of a file, one after the other. Raises as :class:`Reader` does."""
+    with Reader(path, part=part, limit=limit) as reader:
+        yield from reader
+
+
+def _as_chunk(at: int, words: tuple[int, ...], layout: Layout) -> Chunk:
+    if layout == "go":
+        _, crc, packing, size, records = words
+    else:
+        _, records, crc, packing, size = words
+    return Chunk(at, records, crc, packing, size)
+
+
+def _gunzip(data: bytes, limit: int) -> bytes:
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        content = stream.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if len(content) > limit:
+        raise ValueError(f"more would be decompressed than limit={limit} allows")
+    if not stream.eof:
+        raise ValueError("it ends too early")
+    if stream.unused_data:
+        raise ValueError(f"{len(stream.unused_data)} bytes behind its end")
+    return content
+
+
+class Writer:
+    """Writes records; a context manager. What is in a chunk is written when the chunk is full, or at the end.
+
+    Args:
+        path: the file.
+        layout: "go" for the readers of Paddle V2, "fluid" for those of Fluid.
+        packing: "none", "snappy" or "gzip" (only go).
+        max_bytes: a chunk with so many bytes of records is full.
+        max_records: so is one with so many records; default: 1000 in fluid, any number in go.
+    """
+
+    def __init__(
+        self,
+        path: PathOrFile,
+        *,
+        layout: Layout = "go",
+        packing: Packing = "none",
+        max_bytes: int = CHUNK_BYTES,
+        max_records: int | None = None,
+    ) -> None:
+        if layout not in ("go", "fluid"):
+            raise OptionError(f'layout must be "go" or "fluid", got {layout!r}')
+        if packing not in PACKINGS:
+            raise OptionError(f"packing must be one of {', '.join(PACKINGS)}, got {packing!r}")
+        if layout == "fluid" and packing == "gzip":
+            raise OptionError("no reader of the fluid layout knows gzip: take none or snappy, or the go layout")
+        if max_bytes < 1 or (max_records is not None and max_records < 1):
+            raise OptionError("max_bytes and max_records must be at least 1")
+        self._layout, self._packing = layout, packing
+        self._max_bytes = max_bytes
+        self._max_records = max_records or (CHUNK_RECORDS if layout == "fluid" else _MOST - 1)
+        self._pieces: list[bytes] = []
+        self._records = self._bytes = 0
+        self._file, self._ours = create(path)
+
+    def write(self, record: bytes | bytearray | memoryview) -> None:
+        """Append ``record``.
+
+        Raises:
+            OptionError: it is too large for a chunk, which has fewer than 2**32 bytes.
+        """
+        data = bytes(record)
+        if len(data) + 4 >= _MOST:
+            raise OptionError(f"a record must have fewer than {_MOST - 4} bytes, got {len(data)}")
+        if self._bytes + 4 * self._records + len(data) + 4 >= _MOST:
+            self.flush()
+        self._pieces += (_LENGTH.pack(len(data)), data)
+        self._records += 1
+        self._bytes += len(data)
+        if self._bytes >= self._max_bytes or self._records >= self._max_records:
+            self.flush()
+
+    def flush(self) -> None:
+        """End the chunk; nothing is written where it has no records."""
+        if not self._records:
+            return
+        content = b"".join(self._pieces)
+        self._pieces.clear()
+        if self._packing == "snappy":
+            content = snappy_frames.pack(content, blocks=self._layout == "fluid")
+        elif self._packing == "gzip":
+            packer = zlib.compressobj(wbits=31)
+            content = packer.compress(content) + packer.flush()
+        crc, packing, count = zlib.crc32(content), PACKINGS.index(self._packing), self._records
+        words = (crc, packing, len(content), count) if self._layout == "go" else (count, crc, packing, len(content))
+        self._file.write(_HEAD.pack(MAGIC, *words))
+        self._file.write(content)
+        self._records = self._bytes = 0
+
+    def close(self) -> None:
+        """Write the last chunk, and close the file."""
+        try:
+            self.flush()
+        finally:
+            if self._ours:
+                self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def write(path: PathOrFile, records: Iterable[bytes], *, layout: Layout = "go", packing: Packing = "none") -> None:
+    """Write a file of ``records``; see :class:`Writer`."""
+    with Writer(path, layout=layout, packing=packing) as writer:
+        for record in records:
+            writer.write(record)
