@@ -217,7 +217,7 @@ def test_what_no_writer_can_do_is_refused(options: dict[str, Any], words: str) -
         recordio.Writer(io.BytesIO(), **options)
 
 
-def test_rd_34_and_mx_40_the_real_files_of_the_go_library_are_read(shared_data: Path) -> None:
+def test_mx_40_the_real_files_of_the_go_library_are_read(shared_data: Path) -> None:
     assert list(recordio.read(shared_data / "paddle/test_recordio_creator.dat")) == [b"%d" % i for i in range(10)]
     path = shared_data / "paddle/test_reader_recordio.dat"
     with recordio.Reader(path) as reader:
