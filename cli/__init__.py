@@ -61,7 +61,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         import pydp2
 
-        click.echo(f"pydp2 {pydp2.__version__} (packing: {pydp2.packing()})")
+        click.echo(f"pydp2 {pydp2.__version__} (packing: {pydp2.packing()}; checksums: {pydp2.checksums()})")
         ctx.exit()
 
 

@@ -55,6 +55,7 @@ from pydp2.inputs import (
 )
 from pydp2.inputs import Ragged as Ragged
 from pydp2.inputs import rows as rows
+from pydp2.inputs.checksum import checksums as checksums
 from pydp2.inputs.drawing import packing as packing
 from pydp2.providers import CacheType, provider
 from pydp2.providers import Provider as Provider

@@ -22,6 +22,7 @@ INSTALLED_AS = {"pydp2_cli": "cli", "pydp2_samples": "sample_data"}
 LIBRARIES = {  # numpy is at home everywhere
     "zmq": {"transport"},
     "msgpack": {"cache", "protocol", "server"},
+    "isal": {"inputs"},
     "click": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"cli"},

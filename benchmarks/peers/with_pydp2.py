@@ -17,7 +17,10 @@ _PATIENCE = 30.0
 
 
 def versions() -> dict[str, str]:
-    return {"pydp2": f"{pydp2.__version__} (packing: {pydp2.packing()})", "numpy": np.__version__}
+    return {
+        "pydp2": f"{pydp2.__version__} (packing: {pydp2.packing()}; checksums: {pydp2.checksums()})",
+        "numpy": np.__version__,
+    }
 
 
 def _dense(name: str, batch: Any) -> Batch:

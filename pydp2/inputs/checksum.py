@@ -13,9 +13,9 @@ try:
 except ImportError:
     from zlib import crc32
 
-__all__ = ["crc32", "library"]
+__all__ = ["checksums", "crc32"]
 
 
-def library() -> str:
+def checksums() -> str:
     """Whose :func:`crc32` it is: ``"isal"`` or ``"zlib"``."""
     return "zlib" if crc32 is zlib.crc32 else "isal"

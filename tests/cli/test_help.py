@@ -15,6 +15,7 @@ from pydp2_cli import main
 import pydp2
 from pydp2.config import JOB_OPTIONS, SERVICE_OPTIONS
 from pydp2.inputs import drawing
+from pydp2.inputs.checksum import checksums
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = ["", *sorted(main.commands), *(f"cache {name}" for name in ("ls", "verify", "clear"))]
@@ -42,7 +43,7 @@ def test_the_version_is_that_of_the_package_and_says_which_form_of_packing_runs(
 ) -> None:
     monkeypatch.delenv(drawing.PURE, raising=False)
     form = "compiled" if drawing.compiled() else "in Python, because there was no C compiler at the installation"
-    assert cli("--version").stdout == f"pydp2 {pydp2.__version__} (packing: {form})\n"
+    assert cli("--version").stdout == f"pydp2 {pydp2.__version__} (packing: {form}; checksums: {checksums()})\n"
     monkeypatch.setenv(drawing.PURE, "1")
     assert cli("--version").stdout.startswith(f"pydp2 {pydp2.__version__} (packing: in Python, because ")
 

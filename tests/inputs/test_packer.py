@@ -530,6 +530,25 @@ def test_a_huge_sample_is_packed(strict):
     assert cut.columns.arrays[0][1].tolist() == ids
 
 
+def test_many_bytes_that_were_cut_do_not_change_with_the_next_ones_and_are_the_caller_s_own():
+    packer = Packer(Slots((dense_vector(8192, dtype="uint8"), integer_value(256))), strict=True)
+
+    def cut(numbers):
+        for n in numbers:
+            packer.add([np.full(8192, n, "u1"), n])
+        return packer.cut().columns
+
+    def kept(columns, numbers):
+        pixels, labels = columns.arrays[0][0], columns.arrays[1][0]
+        return (pixels == np.array(numbers, "u1")[:, None]).all() and labels.tolist() == numbers
+
+    numbers = [list(range(40)), list(range(40, 43)), list(range(43, 143))]
+    all_ = [cut(each) for each in numbers]
+    assert all(kept(columns, each) for columns, each in zip(all_, numbers, strict=True))
+    all_[0].arrays[0][0][:] = 0  # their memory is theirs
+    assert kept(all_[2], numbers[2])
+
+
 def test_an_empty_packer_cuts_empty_columns():
     packer = Packer(Slots((dense_vector(3), integer_value_sub_sequence(2))), strict=False)
     cut = packer.cut()
