@@ -16,7 +16,9 @@
     │   ├── NotRepeatable             a generator yielded something else when it was run again
     │   ├── BudgetExceeded            more bad samples and files than error_budget allows
     │   ├── SampleTooLarge            (ValueError) a sample cannot fit the pool or the batch
-    │   └── FormatError               (ValueError) a file is not what its format says
+    │   ├── FormatError               (ValueError) a file is not what its format says
+    │   ├── ComposeNotAligned         (ValueError) readers that were to be read together differ in length
+    │   └── ReaderError               (ValueError) what a reader reads from ended before its end
     ├── ServiceError
     │   ├── ServiceUnreachable        (ConnectionError) nobody answers, or the address cannot be bound
     │   ├── ServiceLost               (ConnectionError) the service went away
@@ -125,6 +127,14 @@ class FormatError(RemoteError, ValueError):
         self.file, self.offset = file, offset
 
 
+class ComposeNotAligned(RemoteError, ValueError):
+    """One of the readers that are read together has ended, and another one has not."""
+
+
+class ReaderError(RemoteError, ValueError):
+    """A process, a reader in another process or a command, from which a reader reads, has failed or was killed."""
+
+
 class ServiceError(Error):
     """The service cannot be reached, went away, or refuses."""
 
@@ -166,7 +176,8 @@ _KINDS: dict[str, type[Error]] = {
         Error, LocalError, OptionError, OptionTypeError, ListError, AddressError, StateMismatch, GuardError,
         ClientUseError,
         RemoteError, ProviderError, BadSample, FileCondemned, NotRepeatable, BudgetExceeded, SampleTooLarge,
-        FormatError, ServiceError, ServiceUnreachable, ServiceLost, JobTaken, Rewound, ProtocolError,
+        FormatError, ComposeNotAligned, ReaderError,
+        ServiceError, ServiceUnreachable, ServiceLost, JobTaken, Rewound, ProtocolError,
         LocalProtocolError, RemoteProtocolError,
     )
 }  # fmt: skip

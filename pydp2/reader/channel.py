@@ -1,0 +1,118 @@
+"""A queue between threads that can be closed, and the threads that fill it: what every waiting in this part is made of.
+
+A consumer may go away at any moment: it breaks out of its loop, its generator is collected, the program ends. Closing
+the channel then wakes everybody who waits at it, and each thread ends by itself as soon as it looks at it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from pydp2.reader.contract import Reader, iterating
+
+_PATIENCE = 1.0  # seconds that the end of a pass waits for its threads; one in the user's code for longer is a daemon
+
+ITEM, END, RAISED = "item", "end", "raised"
+Message = tuple[str, Any]
+"""What travels between those who read and those who consume: an item, the end, or the exception that was raised."""
+
+
+class Closed(Exception):
+    """The channel is closed: whoever was on the other side has gone."""
+
+
+class Channel:
+    """First in, first out. ``size``: how many wait in it at most, 0 for any number."""
+
+    def __init__(self, size: int = 0) -> None:
+        self._size = size
+        self._items: deque[Any] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def put(self, item: object) -> None:
+        """Add ``item``, as soon as there is room. Raises Closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not self._size or len(self._items) < self._size)
+            if self._closed:
+                raise Closed
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def get(self, wait: bool = True) -> Any:
+        """The next item, as soon as there is one. Raises Closed; without ``wait`` IndexError where there is none."""
+        with self._changed:
+            if wait:
+                self._changed.wait_for(lambda: self._closed or self._items)
+            if self._closed:
+                raise Closed
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
+    def close(self) -> None:
+        """Wake all who wait; what was not taken is dropped. Closing twice is fine."""
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._changed.notify_all()
+
+
+class Crew:
+    """Threads that work for one pass, and how they are ended: by :meth:`close`, or with this object, or the program.
+
+    ``stop``: called once at the end, to wake them; it must not refer to this object.
+    """
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._threads: list[threading.Thread] = []
+        self._end = weakref.finalize(self, _end, self._threads, stop, os.getpid())
+
+    def start(self, name: str, target: Callable[..., None], *args: Any) -> None:
+        """Run ``target(*args)`` in a thread. That a channel is closed ends it, and is no error."""
+        thread = threading.Thread(target=_quietly, args=(target, *args), name=f"pydp2 {name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def close(self) -> None:
+        """Wake the threads and wait a moment for them. Closing twice is fine."""
+        self._end()
+
+
+def _quietly(target: Callable[..., None], *args: Any) -> None:
+    with contextlib.suppress(Closed):
+        target(*args)
+
+
+def _end(threads: list[threading.Thread], stop: Callable[[], None], owner: int) -> None:
+    if os.getpid() != owner:
+        return  # a fork: the threads are not here, and one of them may have held a lock
+    stop()
+    if sys.is_finalizing():
+        return
+    deadline = time.monotonic() + _PATIENCE
+    for thread in threads:
+        if thread is not threading.current_thread():  # a collection of garbage may run in any thread, in one of these
+            thread.join(max(deadline - time.monotonic(), 0))
+
+
+def read_into(reader: Reader, put: Callable[[Message], None]) -> None:
+    """Put the entries of a pass as messages, then its end or what it raised. Raises Closed."""
+    try:
+        with iterating(reader) as (entries,):
+            for entry in entries:
+                put((ITEM, entry))
+    except Closed:
+        raise
+    except BaseException as error:  # a KeyboardInterrupt or SystemExit of the reader is the consumer's affair, too
+        put((RAISED, error))
+    else:
+        put((END, None))

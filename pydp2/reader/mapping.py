@@ -1,0 +1,237 @@
+"""``xmap_readers``: a mapper that runs in several threads or processes at once.
+
+One thread reads the source, one thread for each mapper takes entries from it; where mappers are processes, their
+threads only hand entries over and results back. What is under way is counted in one place: a token is put into a
+channel of limited size for each entry that is read, and taken out when its result is given to the consumer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, SupportsIndex
+
+from pydp2.errors import OptionTypeError, ReaderError
+from pydp2.reader.channel import END, ITEM, RAISED, Channel, Closed, Crew, Message, read_into
+from pydp2.reader.children import Child, forked_or_warned
+from pydp2.reader.contract import Reader, check_reader, check_size
+
+_AHEAD = 2  # entries that a process has: the one that it maps, and the next, so that it need not wait for it
+
+Mapper = Callable[[Any], Any]
+Results = Iterator[tuple[int, Message]]
+
+
+def xmap_readers(
+    mapper: Mapper,
+    reader: Reader,
+    process_num: SupportsIndex,
+    buffer_size: SupportsIndex,
+    order: bool = False,
+    *,
+    processes: bool = False,
+) -> Reader:
+    """``mapper`` of each entry of ``reader``, ``process_num`` of them at a time.
+
+    At most ``buffer_size`` entries wait beside those that are being mapped, 0 for any number. ``order``: results in the
+    order of ``reader``; otherwise as they come. ``processes``: forked processes in place of threads, for mappers that
+    compute in Python; where the caller has threads already, threads and a warning. Entries and results are then pickled
+    on their way. See docs/readers.md (RD-18 to RD-21).
+
+    While iterating: what ``mapper`` or ``reader`` raises, with the traceback of the process in its notes; ReaderError
+    where a process was killed.
+
+    Raises OptionTypeError, OptionError: a function that cannot be called; ``process_num`` below 1, a negative size.
+    """
+    if not callable(mapper):
+        raise OptionTypeError(f"mapper must be a function of an entry, got {mapper!r:.80}")
+    check_reader("reader", reader)
+    number = check_size("process_num", process_num, 1)
+    room = check_size("buffer_size", buffer_size)
+    told: list[str] = []
+
+    def mapped() -> Iterator[Any]:
+        desks: list[_Desk] = []
+        value = None
+        tokens, todo, done = Channel(room + number if room else 0), Channel(), Channel()
+
+        def stop() -> None:
+            for channel in (tokens, todo, done):
+                channel.close()
+            for desk in desks:
+                desk.hang_up()
+
+        crew = Crew(stop)
+        try:
+            forked = processes and forked_or_warned("xmap_readers()", told)
+            for i in range(number):  # before the first thread is there
+                desks.append(_Apart(i, mapper) if forked else _Here(mapper))
+            crew.start("xmap read", _feed, reader, number, tokens, todo, done)
+            for desk in desks:
+                crew.start("xmap map", _map, desk, todo, done)
+            results = _results(done, number)
+            for kind, value in _in_order(results) if order else _as_they_come(results):
+                if kind == RAISED:
+                    raise value
+                tokens.get()
+                yield value
+        finally:
+            value = None  # see buffered()
+            crew.close()
+            for desk in desks:
+                desk.close()
+
+    return mapped
+
+
+# -- the desk of one mapper --------------------------------------------------------------------------------------------
+class _Desk(Protocol):
+    """Where one mapper works: entries go in, and come out in the same order."""
+
+    ahead: int
+
+    def give(self, entry: object) -> None: ...
+    def take(self) -> Message: ...
+    def hang_up(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Here:
+    """In the thread that asks."""
+
+    ahead = 1
+
+    def __init__(self, mapper: Mapper) -> None:
+        self._mapper = mapper
+        self._entry: Any = None
+
+    def give(self, entry: object) -> None:
+        self._entry = entry
+
+    def take(self) -> Message:
+        try:
+            return ITEM, self._mapper(self._entry)
+        except BaseException as error:
+            return RAISED, error
+        finally:
+            self._entry = None
+
+    def hang_up(self) -> None:
+        pass  # the channels do that
+
+    def close(self) -> None:
+        pass
+
+
+class _Apart(Child):
+    """In a process of its own."""
+
+    ahead = _AHEAD
+
+    def __init__(self, number: int, mapper: Mapper) -> None:
+        def work(inbox: Channel, send: Callable[[Message], None]) -> None:
+            here = _Here(mapper)
+            while True:
+                here.give(inbox.get())
+                message = here.take()
+                try:
+                    send(message)
+                except Closed:
+                    raise
+                except Exception as error:  # the result cannot be pickled
+                    send((RAISED, error))
+
+        super().__init__(f"mapper {number} of xmap_readers", work)
+
+    def give(self, entry: object) -> None:
+        self.send(entry)
+
+    def take(self) -> Message:
+        return self.receive()
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+def _feed(reader: Reader, mappers: int, tokens: Channel, todo: Channel, done: Channel) -> None:
+    """Number the entries of ``reader`` and hand them out; then an end for each mapper."""
+    count = 0
+
+    def put(message: Message) -> None:
+        nonlocal count
+        if message[0] == ITEM:
+            tokens.put(None)
+            todo.put((count, message[1]))
+            count += 1
+            return
+        if message[0] == RAISED:
+            done.put((count, (_SOURCE, message[1])))
+        for _ in range(mappers):
+            todo.put(None)
+
+    read_into(reader, put)
+
+
+_SOURCE = "raised by the source"
+
+
+def _map(desk: _Desk, todo: Channel, done: Channel) -> None:
+    """Have what is to be done mapped at ``desk``, and end with an END."""
+    under_way: deque[int] = deque()
+    more = True
+    try:
+        while more or under_way:
+            while more and len(under_way) < desk.ahead:
+                try:
+                    task = todo.get(wait=not under_way)
+                except IndexError:
+                    break
+                if task is None:
+                    more = False
+                    break
+                try:
+                    desk.give(task[1])
+                except (Closed, ReaderError):
+                    under_way.append(task[0])
+                    raise
+                except Exception as error:  # the entry cannot be pickled: that concerns no other
+                    done.put((task[0], (RAISED, error)))
+                else:
+                    under_way.append(task[0])
+            if under_way:
+                message = desk.take()
+                done.put((under_way.popleft(), message))
+        done.put((-1, (END, None)))
+    except Closed:
+        raise
+    except BaseException as error:  # its process was killed
+        done.put((under_way[0], (RAISED, error)))
+
+
+# -- the consumer ------------------------------------------------------------------------------------------------------
+def _results(done: Channel, mappers: int) -> Results:
+    """Numbered results as they come. What the source raised comes behind all that it gave before."""
+    last = None
+    while mappers:
+        number, message = done.get()
+        if message[0] == END:
+            mappers -= 1
+        elif message[0] == _SOURCE:
+            last = number, (RAISED, message[1])
+        else:
+            yield number, message
+    if last is not None:
+        yield last
+
+
+def _as_they_come(results: Results) -> Iterator[Message]:
+    for _, message in results:
+        yield message
+
+
+def _in_order(results: Results) -> Iterator[Message]:
+    waiting: dict[int, Message] = {}
+    expected = 0
+    for number, message in results:
+        waiting[number] = message
+        while expected in waiting:
+            yield waiting.pop(expected)
+            expected += 1

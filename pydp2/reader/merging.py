@@ -1,0 +1,153 @@
+"""``multiprocess_reader``: several readers, each in a process of its own, as one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, SupportsIndex
+
+from pydp2.errors import OptionError, OptionTypeError, ReaderError
+from pydp2.reader.channel import END, ITEM, RAISED, Channel, Crew, Message, read_into
+from pydp2.reader.children import Child, forked_or_warned
+from pydp2.reader.contract import Reader, check_reader, check_size
+
+
+def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size: SupportsIndex = 1000) -> Reader:
+    """The entries of all ``readers``, each of which runs in a forked process of its own.
+
+    ``use_pipe``: one entry of each in turn, as long as it has some; so the order is always the same. Without it: as
+    they come, up to ``queue_size`` of them read ahead. Where the caller has threads already, threads take the place of
+    processes, with a warning. Entries are pickled on their way, so tuples and arrays stay what they are. See
+    docs/readers.md (RD-22 to RD-25).
+
+    While iterating: ReaderError (a ValueError) where an entry is None, where a reader raised (what it was is the cause,
+    and its traceback is in the text), and where its process was killed.
+
+    Raises OptionTypeError, OptionError: ``readers`` is no list of readers, or is empty; ``queue_size`` is below 1.
+    """
+    if not isinstance(readers, list):
+        raise OptionTypeError(f"readers must be a list of readers, got {readers!r:.80} ({type(readers).__name__})")
+    if not readers:
+        raise OptionError("readers must hold at least one reader, got an empty list")
+    checked = [check_reader(f"reader {i}", reader) for i, reader in enumerate(readers)]
+    room = check_size("queue_size", queue_size, 1)
+    told: list[str] = []
+
+    def merged() -> Iterator[Any]:
+        lanes: list[_Lane] = []
+        queue = Channel(room)
+
+        def stop() -> None:
+            queue.close()
+            for lane in lanes:
+                lane.hang_up()
+
+        crew = Crew(stop)
+        try:
+            forked = forked_or_warned("multiprocess_reader()", told)
+            for i, reader in enumerate(checked):
+                lanes.append(_Apart(i, reader) if forked else _Here(i, reader, crew))
+            if use_pipe:
+                yield from _in_turns(lanes)
+            else:
+                for lane in lanes:
+                    crew.start("multiprocess merge", _forward, lane, queue)
+                yield from _as_they_come(queue, len(lanes))
+        finally:
+            crew.close()
+            for lane in lanes:
+                lane.close()
+
+    return merged
+
+
+class _Lane(Protocol):
+    """Where the entries of one reader come from."""
+
+    def receive(self) -> Message: ...
+    def hang_up(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Apart(Child):
+    """A reader in a process of its own."""
+
+    def __init__(self, number: int, reader: Reader) -> None:
+        super().__init__(f"reader {number} of multiprocess_reader", lambda inbox, send: _read(reader, send))
+        self._number = number
+
+    def receive(self) -> Message:
+        try:
+            return _judged(self._number, super().receive())
+        except ReaderError as error:
+            return RAISED, error
+
+
+class _Here:
+    """A reader in a thread of this process. It is read one entry ahead."""
+
+    def __init__(self, number: int, reader: Reader, crew: Crew) -> None:
+        self._number = number
+        self._channel = Channel(1)
+        crew.start("multiprocess read", _read, reader, self._channel.put)
+
+    def receive(self) -> Message:
+        return _judged(self._number, self._channel.get())
+
+    def hang_up(self) -> None:
+        self._channel.close()
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _read(reader: Reader, put: Callable[[Message], None]) -> None:
+    def put_checked(message: Message) -> None:
+        if message[0] == ITEM and message[1] is None:
+            raise ValueError("an entry is None, which is no sample: leave it out, or yield (None,)")
+        put(message)
+
+    read_into(reader, put_checked)
+
+
+def _judged(number: int, message: Message) -> Message:
+    """``message``; what a reader raised as the cause of a ReaderError."""
+    kind, error = message
+    if kind != RAISED:
+        return message
+    told = "\n\n".join([f"reader {number} of multiprocess_reader raised {type(error).__name__}: {error}",
+                        *getattr(error, "__notes__", ())])  # fmt: skip
+    wrapped = ReaderError(told)
+    wrapped.__cause__ = error
+    return RAISED, wrapped
+
+
+def _in_turns(lanes: list[_Lane]) -> Iterator[Any]:
+    waiting = deque(lanes)
+    while waiting:
+        lane = waiting.popleft()
+        kind, value = lane.receive()
+        if kind == RAISED:
+            raise value
+        if kind == ITEM:
+            yield value
+            waiting.append(lane)
+
+
+def _forward(lane: _Lane, queue: Channel) -> None:
+    kind = ITEM
+    while kind == ITEM:
+        message = lane.receive()
+        kind = message[0]
+        queue.put(message)
+
+
+def _as_they_come(queue: Channel, lanes: int) -> Iterator[Any]:
+    while lanes:
+        kind, value = queue.get()
+        if kind == RAISED:
+            raise value
+        if kind == END:
+            lanes -= 1
+        else:
+            yield value

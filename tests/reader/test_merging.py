@@ -1,0 +1,191 @@
+"""``multiprocess_reader``: several readers as one, each in its process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pydp2.errors import OptionError, OptionTypeError, ReaderError
+from pydp2.reader import buffered, multiprocess_reader
+
+Numbers = Callable[..., Callable[[], Iterator[int]]]
+Program = Callable[..., str]
+BOTH = pytest.mark.parametrize("use_pipe", [True, False], ids=["pipe", "queue"])
+
+
+@BOTH
+def test_rd_22_three_readers_are_merged_without_loss(use_pipe: bool, program: Program) -> None:
+    program(
+        """
+        pids = set()
+
+        def source(first, n):
+            def reader():
+                for i in range(first, first + n):
+                    yield i, os.getpid()
+            return reader
+
+        use_pipe = sys.argv[1] == "True"
+        merged = multiprocess_reader([source(0, 5), source(100, 1), source(200, 900)], use_pipe, 7)
+        for _ in range(2):
+            got = list(merged())
+            numbers = [i for i, _ in got]
+            assert sorted(numbers) == [*range(5), 100, *range(200, 1100)]
+            for low, high in ((0, 100), (100, 200), (200, 2000)):
+                own = [i for i in numbers if low <= i < high]
+                assert own == sorted(own)  # each reader's order is kept
+            if use_pipe:
+                assert numbers[:8] == [0, 100, 200, 1, 201, 2, 202, 3]  # in turns
+            assert len({pid for _, pid in got}) == 3 and os.getpid() not in {pid for _, pid in got}
+        """,
+        use_pipe,
+    )
+
+
+@BOTH
+def test_rd_23_none_and_an_exception_in_a_child_are_value_errors_here(use_pipe: bool, program: Program) -> None:
+    program(
+        """
+        def none():
+            yield 1
+            yield None
+
+        def raises():
+            yield 1
+            raise KeyError("lost")
+
+        class Odd(Exception):
+            def __init__(self, a, b):
+                super().__init__(a)
+
+        def odd():
+            raise Odd(1, 2)
+            yield
+
+        use_pipe = sys.argv[1] == "True"
+        cases = ((none, ValueError, "an entry is None"), (raises, KeyError, "lost"), (odd, Exception, "Odd"))
+        for bad, kind, text in cases:
+            try:
+                list(multiprocess_reader([numbers(3), bad], use_pipe)())
+            except ValueError as error:
+                assert isinstance(error, ReaderError) and text in str(error), error
+                assert "reader 1 of multiprocess_reader raised" in str(error) and "Traceback" in str(error)
+                assert isinstance(error.__cause__, kind)
+            else:
+                raise AssertionError(f"{bad} did not raise")
+        """,
+        use_pipe,
+    )
+
+
+@BOTH
+def test_rd_24_tuples_and_arrays_stay_what_they_are(use_pipe: bool, program: Program) -> None:
+    program(
+        """
+        import numpy as np
+
+        given = [(1, (2, 3)), [4, (5,)], np.arange(6, dtype=np.int16).reshape(2, 3), "", b"", 0, (), {"a": {1}}]
+        got = list(multiprocess_reader([lambda: iter(given)], sys.argv[1] == "True")())
+        assert list(map(type, got)) == list(map(type, given))
+        assert got[2].dtype == np.int16 and (got.pop(2) == given.pop(2)).all()
+        assert got == given
+        """,
+        use_pipe,
+    )
+
+
+def test_rd_25_an_empty_list_and_what_is_no_list_are_refused(numbers: Numbers) -> None:
+    with pytest.raises(OptionError, match="at least one reader"):
+        multiprocess_reader([])
+    for wrong in ((numbers(1),), numbers(1), None):
+        with pytest.raises(OptionTypeError, match="must be a list of readers"):
+            multiprocess_reader(wrong)  # type: ignore[arg-type]
+
+
+@BOTH
+def test_a_child_that_is_killed_is_an_error_and_no_hang(use_pipe: bool, program: Program) -> None:
+    program(
+        """
+        def dies():
+            yield os.getpid()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def leaves():
+            yield 1
+            os._exit(7)
+
+        use_pipe = sys.argv[1] == "True"
+        for bad, text in ((dies, "was killed by SIGKILL"), (leaves, "ended with exit code 7")):
+            try:
+                list(multiprocess_reader([numbers(10**6), bad], use_pipe)())
+            except ReaderError as error:
+                assert text in str(error) and "reader 1" in str(error), error
+            else:
+                raise AssertionError("it did not raise")
+        """,
+        use_pipe,
+    )
+
+
+@BOTH
+def test_children_end_when_the_consumer_leaves_and_run_their_last_lines(use_pipe: bool, program: Program) -> None:
+    out = program(
+        """
+        def source():
+            try:
+                while True:
+                    yield os.getpid()
+            finally:
+                os.write(1, b"left\\n")
+
+        for how in ("close", "forget", "break"):
+            entries = multiprocess_reader([source, source], sys.argv[1] == "True", 5)()
+            pids = {next(entries) for _ in range(10)}
+            if how == "close":
+                entries.close()
+            del entries
+            until(lambda: not any(map(alive, pids)))
+        """,
+        use_pipe,
+    )
+    assert out == "left\n" * 6
+
+
+@BOTH
+def test_children_end_with_a_parent_that_is_killed(use_pipe: bool, program: Program) -> None:
+    program(
+        """
+        def source():
+            yield os.getpid()
+            time.sleep(100)
+
+        out, inn = os.pipe()
+        child = os.fork()
+        if child == 0:
+            entries = multiprocess_reader([source] * 3, sys.argv[1] == "True")()
+            os.write(inn, " ".join(str(next(entries)) for _ in range(3)).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.close(inn)
+        pids = [int(pid) for pid in os.read(out, 1000).split()]
+        os.waitpid(child, 0)
+        assert len(pids) == 3
+        until(lambda: not any(map(alive, pids)))
+        """,
+        use_pipe,
+    )
+
+
+@BOTH
+def test_where_there_are_threads_already_it_warns_and_uses_threads(use_pipe: bool, numbers: Numbers) -> None:
+    def raises() -> Iterator[Any]:
+        yield os.getpid()
+        raise KeyError("lost")
+
+    with pytest.warns(RuntimeWarning, match="uses threads in place of processes"):
+        got = sorted(buffered(multiprocess_reader([numbers(5), numbers(3, 10)], use_pipe), 2)())
+    assert got == [0, 1, 2, 3, 4, 10, 11, 12]
+    with pytest.warns(RuntimeWarning), pytest.raises(ReaderError, match=r"reader 1 .* raised KeyError"):
+        list(buffered(multiprocess_reader([numbers(5), raises], use_pipe), 2)())
