@@ -12,6 +12,7 @@ import pytest
 
 from pydp2.reader import buffered
 from pydp2.reader.channel import Channel, Closed, Crew
+
 from ..conftest import wait_until
 
 Numbers = Callable[..., Callable[[], Iterator[int]]]
