@@ -27,6 +27,7 @@ LIBRARIES = {  # numpy is at home everywhere
     "rich": {"cli"},
     "matplotlib": {"cli"},
     "cramjam": {"formats"},
+    "PIL": {"mx"},
     "sklearn": {"sample_data"},  # the script that made the digits
 }
 EXECUTING = {"pickle", "cPickle", "shelve", "dill", "cloudpickle", "joblib", "code", "runpy"}

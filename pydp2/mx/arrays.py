@@ -1,0 +1,216 @@
+"""Batches of arrays that are in memory: ArrayDataProvider, and NDArrayIter with its three ways with the last batch.
+
+See docs/mxnet.md, "Arrays".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pydp2.errors import OptionError, OptionTypeError
+from pydp2.mx.epochs import EpochProvider
+from pydp2.mx.interface import Array, DataBatch, Description
+from pydp2.order.words import permutation
+from pydp2.values import Choice, flag, whole
+
+Named = tuple[str, ArrayLike]
+Source = ArrayLike | Named | Sequence[Named] | Mapping[str, ArrayLike]
+"""An array, a (name, array), a list or tuple of these, or a dict."""
+_DATA_NAME, _LABEL_NAME = "data", "softmax_label"
+_Rows = NDArray[np.int64]
+
+
+class _Arrays(EpochProvider):
+    """Named arrays with as many samples each, an order of them for each epoch, and copies of rows."""
+
+    def __init__(self, data: Source, label: Source | None, names: tuple[str, str], shuffle: bool, seed: int) -> None:
+        super().__init__()
+        self._data = _named("data", data, names[0])
+        self._label = [] if label is None else _named("label", label, names[1])
+        if not self._data:
+            raise OptionError("data must hold at least one array, got none")
+        first, array = self._data[0]
+        self.count = len(array)
+        """Samples of an epoch."""
+        for name, other in (*self._data[1:], *self._label):
+            if len(other) != self.count:
+                raise OptionError(
+                    f"all arrays need as many samples, but {first!r} has {self.count} and {name!r} has {len(other)}"
+                )
+        known = [name for name, _ in (*self._data, *self._label)]
+        if len(set(known)) < len(known):
+            raise OptionError(f"arrays need different names, got {known}")
+        self._shuffle = flag("shuffle", shuffle)
+        self._seed = whole(0)("seed", seed)
+        self._epoch = 0
+        self._size = 0
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of every array of a batch."""
+        return self._size
+
+    @property
+    def provide_data(self) -> Description:
+        """Names and shapes of the data arrays, the batch axis first."""
+        return [(name, (self._size, *array.shape[1:])) for name, array in self._data]
+
+    @property
+    def provide_label(self) -> Description:
+        """Names and shapes of the label arrays, the batch axis first."""
+        return [(name, (self._size, *array.shape[1:])) for name, array in self._label]
+
+    def _order(self) -> _Rows:
+        """The rows in the order of the next epoch."""
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        return permutation(self._seed, epoch, "mx arrays", self.count) if self._shuffle else np.arange(self.count)
+
+    def _batch(self, rows: _Rows, count: int, padding: tuple[float, float] = (0, 0)) -> DataBatch:
+        """Copies of ``rows``, filled up with ``padding`` for data and label where there are not enough of them."""
+        data, label = (
+            [_filled(array[rows], self._size, value) for _, array in arrays]
+            for arrays, value in zip((self._data, self._label), padding, strict=True)
+        )
+        return DataBatch(data, label, count)
+
+
+class ArrayDataProvider(_Arrays):
+    """Arrays, cut into batches of consecutive samples.
+
+    The last batch is filled up with a number; ``count_samples`` tells how many of its rows are samples. Everything is
+    copied to float32, (samples, …) to (batch, …), and every batch has arrays of its own.
+
+    Args:
+        data: an array, which is named ``data``; or (name, array), a list or tuple of these, or a dict.
+        label: the same, an array is named ``softmax_label``. None: no labels.
+        batch_size: samples of a batch, up to the number of all; 0: all of them in one batch.
+        shuffle: whether every epoch has an order of its own, the same for all arrays.
+        data_padding, label_padding: the number that the last batch is filled up with.
+        seed: decides, with the number of the epoch, about its order.
+
+    Raises:
+        OptionError: no array, numbers of samples that differ, a batch size that cannot be (a ValueError).
+        OptionTypeError: data or label of another kind (a TypeError).
+    """
+
+    def __init__(
+        self,
+        data: Source,
+        label: Source | None = None,
+        *,
+        batch_size: int = 0,
+        shuffle: bool = False,
+        data_padding: float = 0,
+        label_padding: float = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(data, label, (_DATA_NAME, _LABEL_NAME), shuffle, seed)
+        size = whole(0)("batch_size", batch_size) or self.count
+        if not 0 < size <= self.count:
+            raise OptionError(f"batch_size must be from 1 to the {self.count} samples, or 0 for all, got {size}")
+        self._size = size
+        self._padding = (float(data_padding), float(label_padding))
+
+    def _batches(self) -> Generator[DataBatch, None, None]:
+        order = self._order()
+        for start in range(0, self.count, self._size):
+            rows = order[start : start + self._size]
+            yield self._batch(rows, len(rows), self._padding)
+
+
+class NDArrayIter(_Arrays):
+    """Arrays, cut into batches, with a choice of what becomes of a last batch that is not full.
+
+    Args:
+        data, label: as for :class:`ArrayDataProvider`.
+        batch_size: samples of a batch.
+        shuffle: whether every epoch has an order of its own, the same for all arrays.
+        last_batch_handle: ``"pad"`` fills it up from the first sample of the epoch on, over and over if need be;
+            ``"discard"`` leaves it out; ``"roll_over"`` puts its samples before those of the next epoch.
+        data_name, label_name: of an array that comes without a name.
+        seed: decides, with the number of the epoch, about its order.
+
+    Raises:
+        OptionError: as for :class:`ArrayDataProvider`; or fewer samples than a batch has, unless they are padded.
+        OptionTypeError: data or label of another kind (a TypeError).
+    """
+
+    def __init__(
+        self,
+        data: Source,
+        label: Source | None = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        last_batch_handle: str = "pad",
+        data_name: str = _DATA_NAME,
+        label_name: str = _LABEL_NAME,
+        *,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(data, label, (data_name, label_name), shuffle, seed)
+        self._size = whole(1)("batch_size", batch_size)
+        self._last = Choice(("pad", "discard", "roll_over"))("last_batch_handle", last_batch_handle)
+        if self.count < (self._size if self._last != "pad" else 1):
+            raise OptionError(
+                f"last_batch_handle={self._last!r} needs at least a batch of {self._size} samples, got {self.count}; "
+                f'use "pad", or a smaller batch_size'
+            )
+        self._rest: _Rows = np.arange(0)
+
+    def _batches(self) -> Generator[DataBatch, None, None]:
+        order = np.concatenate((self._rest, self._order()))
+        self._rest = order[:0]  # an epoch that is left has none
+        whole_ones = len(order) // self._size * self._size
+        for start in range(0, whole_ones, self._size):
+            yield self._batch(order[start : start + self._size], self._size)
+        rest = order[whole_ones:]
+        if self._last == "roll_over":
+            self._rest = rest
+        elif self._last == "pad" and len(rest):
+            yield self._batch(np.concatenate((rest, np.resize(order, self._size - len(rest)))), len(rest))
+
+
+def _named(what: str, source: Source, name: str) -> list[tuple[str, Array]]:
+    """The arrays of ``source`` with their names, as float32 copies."""
+    if isinstance(source, Mapping):
+        pairs: Sequence[Any] = list(source.items())
+    elif _is_pair(source):
+        pairs = [source]
+    elif isinstance(source, list | tuple):
+        pairs = source
+    elif hasattr(source, "__array__"):
+        pairs = [(name, source)]
+    else:
+        pairs = [None]
+    if not all(_is_pair(pair) for pair in pairs):
+        raise OptionTypeError(
+            f"{what} must be an array, (name, array), a list or tuple of these, or a dict of arrays; got "
+            f"{type(source).__name__} (a list of numbers: numpy.array(...) makes it an array)"
+        )
+    return [(key, _copied(key, array)) for key, array in pairs]
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
+
+
+def _copied(name: str, array: Any) -> Array:
+    try:
+        copied = np.array(array, dtype=np.float32)
+    except (TypeError, ValueError) as exc:
+        raise OptionTypeError(f"{name!r} must be an array of numbers: {exc}") from exc
+    if copied.ndim == 0:
+        raise OptionError(f"{name!r} must have an axis of samples, got the single number {copied}")
+    return copied
+
+
+def _filled(rows: Array, size: int, value: float) -> Array:
+    if len(rows) == size:
+        return rows
+    filled = np.full((size, *rows.shape[1:]), value, rows.dtype)
+    filled[: len(rows)] = rows
+    return filled

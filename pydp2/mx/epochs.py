@@ -1,0 +1,152 @@
+"""One epoch after the other: what all providers of this part share as iterators, and preparing batches ahead.
+
+It answers for who may iterate when (docs/mxnet.md, "Epochs"), and for the threads that prepare batches: whose they
+are, and that they end with the epoch. What is in a batch is no business of this module.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from typing import Generic, TypeVar
+
+from pydp2.errors import ClientUseError
+from pydp2.mx.interface import DataBatch, DataProvider
+
+T = TypeVar("T")
+
+
+class Epoch(Iterator[DataBatch]):
+    """The batches of one epoch. Dropping it, or ``close()``, leaves it and ends whatever prepares its batches."""
+
+    def __init__(self, batches: Generator[DataBatch, None, None]) -> None:
+        self._batches = batches
+        self.over = False
+
+    def __next__(self) -> DataBatch:
+        try:
+            return next(self._batches)
+        except BaseException:
+            self.over = True  # after an error there is nothing to go on with
+            raise
+
+    def close(self) -> None:
+        """Leave the epoch: its rest is not wanted."""
+        self.over = True
+        self._batches.close()
+
+
+class EpochProvider(DataProvider):
+    """A provider with one epoch at a time, as all providers of this part are."""
+
+    def __init__(self) -> None:
+        self._current: weakref.ref[Epoch] | None = None
+
+    @abstractmethod
+    def _batches(self) -> Generator[DataBatch, None, None]:
+        """The batches of the next epoch. Called once for each; what it begins it also ends."""
+
+    def eachbatch(self) -> Epoch:
+        """The batches of the next epoch.
+
+        Raises:
+            ClientUseError: another epoch of this provider is not over and still held (a RuntimeError).
+        """
+        current = self._current() if self._current is not None else None
+        if current is not None and not current.over:
+            raise ClientUseError(
+                "this provider is in the middle of an epoch: a second iteration would mix two; leave the first loop, "
+                "close() its iterator, or make a second provider"
+            )
+        epoch = Epoch(self._batches())
+        self._current = weakref.ref(epoch)
+        return epoch
+
+
+class _Buffer(Generic[T]):
+    """What one thread has prepared and another has not taken yet, and why there will be no more."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._items: deque[T] = deque()
+        self._changed = threading.Condition()
+        self._left = self._ended = False
+        self._error: BaseException | None = None
+
+    def put(self, item: T) -> bool:
+        """Wait for room; False when nobody wants anything any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._left or len(self._items) < self._depth)
+            self._items.append(item)
+            self._changed.notify_all()
+            return not self._left
+
+    def end(self, error: BaseException | None) -> None:
+        """There is no more, because of ``error`` if there was one."""
+        with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    def take(self) -> tuple[T] | None:
+        """Wait for the next item, None behind the last one; or raise what ended them."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or bool(self._items))
+            if self._items:
+                item = self._items.popleft()
+                self._changed.notify_all()
+                return (item,)
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def leave(self) -> None:
+        """Nothing more is wanted."""
+        with self._changed:
+            self._left = True
+            self._changed.notify_all()
+
+
+def ahead(items: Callable[[], Iterator[T]], depth: int) -> Generator[T, None, None]:
+    """What ``items()`` gives, in its order, up to ``depth`` of it prepared in a thread while the caller computes.
+
+    An exception of the iterator is raised in its place. The thread ends with the generator: at the end, when it is
+    closed or dropped, or when the program ends.
+    """
+    buffer: _Buffer[T] = _Buffer(depth)
+    # A daemon, because the interpreter waits for all others before it calls what ends this one.
+    thread = threading.Thread(target=_prepare, args=(items, buffer), name="pydp2-mx-ahead", daemon=True)
+
+    def end() -> None:
+        buffer.leave()
+        if thread is not threading.current_thread():  # the collector runs where it likes
+            thread.join()  # it ends with what it is preparing now
+
+    atexit.register(end)
+    thread.start()
+    try:
+        while (taken := buffer.take()) is not None:
+            yield taken[0]
+    finally:
+        end()
+        atexit.unregister(end)
+
+
+def _prepare(items: Callable[[], Iterator[T]], buffer: _Buffer[T]) -> None:
+    error: BaseException | None = None
+    try:
+        iterator = items()
+        try:
+            for item in iterator:
+                if not buffer.put(item):
+                    break
+        finally:
+            if isinstance(iterator, Generator):
+                iterator.close()  # here, not in whatever thread drops it last
+    except BaseException as exc:
+        error = exc
+    finally:
+        buffer.end(error)

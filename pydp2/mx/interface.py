@@ -1,0 +1,172 @@
+"""What a data provider is to a trainer: named arrays of fixed shapes, batch by batch (docs/mxnet.md, "The interface").
+
+It answers for the interface alone, and for what follows from it for every provider (``get``, ``load_data``,
+``load_label``). Where batches come from is the business of the other modules of this part.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydp2.errors import OptionError, OptionTypeError
+
+Array = NDArray[Any]
+Description = list[tuple[str, tuple[int, ...]]]
+"""Names and shapes, the batch axis first."""
+SlicedArray = tuple[slice, Array]
+"""Which samples of a batch, counted from 0 and half open, and the array that they are copied to."""
+Targets = Sequence[Array | Sequence[SlicedArray]]
+"""For each array of a batch: one destination of the whole of it, or a list of slices with a destination each."""
+B = TypeVar("B")
+
+
+@dataclass(eq=False)
+class DataBatch:
+    """One batch of a provider that is made of arrays.
+
+    ``data`` and ``label``: arrays in the order of ``provide_data`` and ``provide_label``, always of the full batch
+    size. ``count``: how many of their rows, from the first on, are samples; the others only fill the batch up.
+    """
+
+    data: list[Array]
+    label: list[Array]
+    count: int
+
+    def __post_init__(self) -> None:
+        rows = {len(array) for array in (*self.data, *self.label)}
+        if len(rows) != 1:
+            raise OptionError(f"a batch needs at least one array, and as many rows in each, got {sorted(rows)} rows")
+        size = rows.pop()
+        if not 0 < self.count <= size:
+            raise OptionError(f"the count of a batch of {size} rows must be from 1 to {size}, got {self.count}")
+
+    @property
+    def pad(self) -> int:
+        """How many of the last rows only fill the batch up."""
+        return len((self.data or self.label)[0]) - self.count
+
+
+class AbstractDataProvider(ABC, Generic[B]):
+    """The interface of a data provider. Subclasses say the seven abstract things; the rest follows from them.
+
+    ``for batch in provider`` is one epoch; ``B`` is whatever type a batch is, and means something to its provider only.
+    See docs/mxnet.md.
+    """
+
+    @property
+    @abstractmethod
+    def batch_size(self) -> int:
+        """Rows of every array of a batch."""
+
+    @property
+    @abstractmethod
+    def provide_data(self) -> Description:
+        """Names and shapes of the data arrays, the batch axis first."""
+
+    @property
+    @abstractmethod
+    def provide_label(self) -> Description:
+        """Names and shapes of the label arrays, the batch axis first; empty where there are no labels."""
+
+    @abstractmethod
+    def eachbatch(self) -> Iterator[B]:
+        """An iterator over the batches of one epoch, begun anew: here is the place for work that each epoch needs."""
+
+    @abstractmethod
+    def count_samples(self, batch: B) -> int:
+        """How many rows of ``batch`` are samples: from 1 to ``batch_size``."""
+
+    @abstractmethod
+    def get_data(self, batch: B) -> list[Array]:
+        """The data of ``batch``, in the order of ``provide_data``."""
+
+    @abstractmethod
+    def get_label(self, batch: B) -> list[Array]:
+        """The labels of ``batch``, in the order of ``provide_label``."""
+
+    def __iter__(self) -> Iterator[B]:
+        return self.eachbatch()
+
+    def get(self, batch: B, name: str) -> Array:
+        """The array of that name, data before labels.
+
+        Raises:
+            KeyError: neither ``provide_data`` nor ``provide_label`` has the name.
+        """
+        for described, arrays in ((self.provide_data, self.get_data), (self.provide_label, self.get_label)):
+            for i, (known, _) in enumerate(described):
+                if known == name:
+                    return arrays(batch)[i]
+        names = [known for known, _ in (*self.provide_data, *self.provide_label)]
+        raise KeyError(f"no data and no label is named {name!r}; there are {names}")
+
+    def load_data(self, batch: B, targets: Targets) -> None:
+        """Copy the data of ``batch`` into ``targets``, one entry for each array of ``provide_data``.
+
+        An entry is an array, which gets all rows, or a list of (slice, array), each of which gets these rows: a batch
+        for several devices.
+
+        Raises:
+            OptionError: a number of entries that is not that of the arrays, or a destination of another shape than
+                what it gets (a ValueError); it names the array.
+            OptionTypeError: an entry or a destination that is none of these.
+        """
+        _load(self.provide_data, self.get_data(batch), targets)
+
+    def load_label(self, batch: B, targets: Targets) -> None:
+        """Copy the labels of ``batch`` into ``targets``, as :meth:`load_data` does with the data."""
+        _load(self.provide_label, self.get_label(batch), targets)
+
+
+class DataProvider(AbstractDataProvider[DataBatch]):
+    """A provider whose batches are :class:`DataBatch`: what remains to be said is what there is, and ``eachbatch``."""
+
+    def count_samples(self, batch: DataBatch) -> int:
+        """``batch.count``."""
+        return batch.count
+
+    def get_data(self, batch: DataBatch) -> list[Array]:
+        """``batch.data``: the arrays themselves, which are the caller's own."""
+        return batch.data
+
+    def get_label(self, batch: DataBatch) -> list[Array]:
+        """``batch.label``: the arrays themselves, which are the caller's own."""
+        return batch.label
+
+
+def _load(described: Description, arrays: Sequence[Array], targets: Targets) -> None:
+    if len(targets) != len(arrays):
+        names = [name for name, _ in described]
+        raise OptionError(f"{len(arrays)} arrays {names} need as many targets, got {len(targets)}")
+    copies: list[tuple[Array, Array]] = []  # nothing is copied before all of them fit
+    for (name, _), array, target in zip(described, arrays, targets, strict=True):
+        parts = [(slice(None), target)] if isinstance(target, np.ndarray) else target
+        for part in parts:
+            if not isinstance(part, tuple) or len(part) != 2 or not isinstance(part[0], slice):
+                raise OptionTypeError(
+                    f"a target of {name!r} must be an array or a list of (slice, array), got {part!r}"
+                )
+            rows, destination = part
+            if not isinstance(destination, np.ndarray):
+                got = type(destination).__name__
+                raise OptionTypeError(f"the destination of {name!r}[{_shown(rows)}] must be a numpy array, got {got}")
+            piece = array[rows]
+            if piece.shape != destination.shape:
+                raise OptionError(
+                    f"{name!r}[{_shown(rows)}] has the shape {piece.shape}, its destination {destination.shape}; "
+                    f"give a destination of the same shape (the batch has {len(array)} rows)"
+                )
+            copies.append((destination, piece))
+    for destination, piece in copies:
+        np.copyto(destination, piece)
+
+
+def _shown(rows: slice) -> str:
+    start, stop = ("" if edge is None else str(edge) for edge in (rows.start, rows.stop))
+    return f"{start}:{stop}" + ("" if rows.step is None else f":{rows.step}")

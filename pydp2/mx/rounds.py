@@ -1,0 +1,55 @@
+"""Which samples make which batch where the last one of an epoch is filled up: the rule of ``round_batch``.
+
+It answers for numbers of samples alone, not for what they are. See docs/mxnet.md, "round_batch".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from pydp2.errors import OptionError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an epoch begins: in reading ``reading`` of the data, behind its first ``skip`` samples."""
+
+    reading: int = 0
+    skip: int = 0
+
+
+def batches(
+    read: Callable[[int], Iterator[T]], place: Place, size: int, round_batch: bool
+) -> Iterator[tuple[list[T], int]]:
+    """The batches of the epoch that begins at ``place``, each with the number of samples in it that only fill it up.
+
+    Args:
+        read: ``read(n)`` is an iterator over all samples, read for the n-th time from 0 on.
+        place: where the epoch begins.
+        size: samples of a batch.
+        round_batch: whether the last batch is filled up from the beginning of the next reading; else it has fewer.
+
+    Raises:
+        OptionError: fewer samples than a batch has, which cannot be filled up in this way (a ValueError).
+    """
+    samples = read(place.reading)
+    seen = sum(1 for _ in islice(samples, place.skip))
+    while batch := list(islice(samples, size)):
+        seen += len(batch)
+        missing = size - len(batch) if round_batch else 0
+        if missing and seen < size:
+            raise OptionError(
+                f"round_batch needs at least a batch of {size} samples, but the data has {seen}; use a smaller "
+                "batch_size, or round_batch=False"
+            )
+        yield batch + list(islice(read(place.reading + 1), missing)), missing
+
+
+def following(place: Place, missing: int) -> Place:
+    """Where the next epoch begins, when ``missing`` samples of it have filled up the last batch of this one."""
+    return Place(place.reading + 1, missing)
