@@ -1,0 +1,170 @@
+"""CSV as the original iterators read it: numbers between commas, one row a line, all rows alike.
+
+No quotes, no comments; a line of names in front only where that is said. What the lines of a file are stands in
+:mod:`.lines`. Named so because a module ``csv`` is there already.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from pydp2.errors import FormatError, OptionError
+from pydp2.formats.lines import BLOCK, NUMBER, blocks, each, open_text, shown, wrong
+from pydp2.formats.parts import WHOLE, Part
+from pydp2.formats.source import PathOrFile, Source, create
+
+Array = NDArray[Any]
+
+_FLOATS, _INTS = ("f4", "f8"), ("i4", "i8")
+_INT = re.compile(rb"[+-]?\d{1,19}")
+
+
+def read(
+    path: PathOrFile,
+    *,
+    part: Part = WHOLE,
+    dtype: DTypeLike = np.float32,
+    columns: int | None = None,
+    header: bool = False,
+    separator: str = ",",
+) -> Iterator[Array]:
+    """The rows of a file, some at a time: arrays ``(rows, columns)`` of ``dtype``.
+
+    Args:
+        path: the file, plain or gzip.
+        part: which share of its lines; only of a plain file.
+        dtype: float32, float64, int32 or int64.
+        columns: how many each row must have; default: as many as the first one.
+        header: whether the first line of the file is no row.
+        separator: what stands between two numbers.
+
+    Raises:
+        FormatError: a row with more or fewer columns, or a field that is no number of ``dtype``; names line and column.
+        OptionError: another dtype, or a part of a compressed file.
+        OSError: the file cannot be read.
+    """
+    kind = _checked(np.dtype(dtype), separator)
+    with open_text(path, part) as source:
+        named = header and part.index == 0
+        for begin, block in blocks(source, part):
+            rows = list(each(begin, block))
+            if named and rows:
+                del rows[0]
+                named = False
+            if rows:
+                array = _parsed(source, rows, kind, separator, columns)
+                columns = array.shape[1]
+                yield array
+
+
+def count_columns(path: PathOrFile, *, separator: str = ",", header: bool = False) -> int:
+    """How many columns the first row of a file has; 0 for one without rows."""
+    with open_text(path, WHOLE) as source:
+        for begin, block in blocks(source):
+            for _, line in each(begin, block):
+                if not header:
+                    return line.count(separator.encode()) + 1
+                header = False
+    return 0
+
+
+def write(path: PathOrFile, rows: ArrayLike | Iterator[Array], *, separator: str = ",") -> None:
+    """Write rows: an array ``(rows, columns)``, or several after each other. A number is written with as many digits as
+    it takes to read the same one again; as gzip where the name ends in ``.gz``."""
+    file, ours = create(path)
+    try:
+        for array in rows if isinstance(rows, Iterator) else (np.asarray(rows),):
+            if array.ndim != 2:
+                raise OptionError(f"rows must be an array (rows, columns), got the shape {array.shape}")
+            for row in array.astype(str) if array.size else ():
+                file.write(separator.join(row).encode() + b"\n")
+    finally:
+        if ours:
+            file.close()
+
+
+def _checked(dtype: np.dtype[Any], separator: str) -> np.dtype[Any]:
+    if dtype.str[1:] not in _FLOATS + _INTS:
+        raise OptionError(f"CSV is read as float32, float64, int32 or int64, got {dtype}")
+    if len(separator) != 1 or not separator.isascii() or separator.isalnum() or separator in "+-.\r\n":
+        raise OptionError(f"separator must be one sign that no number holds, got {separator!r}")
+    return dtype
+
+
+def _parsed(
+    source: Source, rows: list[tuple[int, bytes]], kind: np.dtype[Any], separator: str, columns: int | None
+) -> Array:
+    """``rows``, pairs of offset and line, as an array."""
+    try:
+        if len(rows[0][1]) > BLOCK:
+            wide = kind.type if kind.kind == "f" else np.int64
+            pieces = [_numbers([piece], separator, wide) for piece in _pieces(rows[0][1].decode("ascii"), separator)]
+            first, rest = np.concatenate(pieces, axis=1), rows[1:]
+            parsed = np.concatenate([first, _numbers(_texts(rest), separator, wide)]) if rest else first
+        else:
+            parsed = _numbers(_texts(rows), separator, np.float64 if kind.kind == "f" else np.int64)
+    except ValueError as error:
+        raise _found(source, rows, kind, separator, columns) or source.error(str(error), rows[0][0]) from None
+    with np.errstate(over="ignore"):
+        array = parsed.astype(kind, copy=False)
+    changed = np.isinf(array) if kind.kind == "f" else array != parsed
+    if (columns is not None and array.shape[1] != columns) or changed.any():
+        # what is infinite may be so in the text; whoever says so takes the slow way
+        error_found = _found(source, rows, kind, separator, columns)
+        if error_found is not None:
+            raise error_found
+    return array
+
+
+def _texts(rows: list[tuple[int, bytes]]) -> list[str]:
+    return [line.decode("ascii") for _, line in rows]
+
+
+def _numbers(lines: list[str], separator: str, dtype: Any) -> Array:
+    return np.loadtxt(lines, dtype, delimiter=separator, comments=None, ndmin=2)
+
+
+def _pieces(line: str, separator: str) -> Iterator[str]:
+    """A long line, cut at separators: parsing takes many times the memory of what is parsed."""
+    begin = 0
+    while len(line) - begin > BLOCK:
+        cut = line.rfind(separator, begin, begin + BLOCK)
+        if cut <= begin:
+            raise ValueError(f"a field of more than {BLOCK} characters")
+        yield line[begin:cut]
+        begin = cut + 1
+    yield line[begin:]
+
+
+def _found(
+    source: Source, rows: list[tuple[int, bytes]], kind: np.dtype[Any], separator: str, columns: int | None
+) -> FormatError | None:
+    """What is wrong with the first of ``rows`` in which something is."""
+    for offset, line in rows:
+        at, count, sign = 0, 0, separator.encode()
+        while at <= len(line):
+            end = line.find(sign, at)
+            end = len(line) if end < 0 else end
+            field = line[at:end]
+            if not _is_number(field, kind):
+                return wrong(source, offset, f"column {count} must be a number of {kind.name}, got {shown(field)}")
+            at, count = end + 1, count + 1
+        columns = columns or count
+        if count != columns:
+            return wrong(source, offset, f"expected {columns} columns, got {count}")
+    return None
+
+
+def _is_number(field: bytes, kind: np.dtype[Any]) -> bool:
+    text = field.strip()
+    if kind.kind != "f":
+        return bool(_INT.fullmatch(text)) and np.iinfo(kind).min <= int(text) <= np.iinfo(kind).max
+    if not NUMBER.fullmatch(text):
+        return False
+    with np.errstate(over="ignore"):
+        return b"i" in text.lower() or not np.isinf(kind.type(float(text)))

@@ -1,0 +1,111 @@
+"""Text files line by line, or rather block by block: where lines begin, in a whole file or in a part of one.
+
+A line ends with LF, CR or CR LF, lines of nothing but blanks do not count, and neither does a byte order mark. A line
+belongs to the part in which it begins, parts being ranges of bytes alike in size. What compressed text holds cannot be
+found from the middle: it has no parts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pydp2.errors import FormatError, OptionError
+from pydp2.formats.parts import WHOLE, Part
+from pydp2.formats.source import PathOrFile, Source, open_source
+
+MOST = 64 << 20
+"""Most bytes of a line: one without an end would be read into memory whole."""
+
+BLOCK = 1 << 14  # what is parsed at a time takes dozens of times its size while that goes on
+NUMBER = re.compile(rb"[+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|inf(?:inity)?|nan)", re.IGNORECASE)
+"""A number as text, without the liberties that ``float`` takes."""
+
+_BOM = b"\xef\xbb\xbf"
+_ENDS = (b"\n", b"\r")
+
+
+def open_text(path: PathOrFile, part: Part) -> Source:
+    """Open a text file, plain or gzip.
+
+    Raises:
+        OptionError: a part of a compressed file is asked for.
+        OSError: the file cannot be read.
+    """
+    source = open_source(path, gzipped=True)
+    if source.compressed and part.count > 1:
+        source.close()
+        raise OptionError(f"{source.name} is gzip, which cannot be read in parts: name it whole, or decompress it")
+    return source
+
+
+def blocks(source: Source, part: Part = WHOLE) -> Iterator[tuple[int, bytes]]:
+    """(offset, whole lines) until the part ends: about :data:`BLOCK` bytes of lines at a time, at least one line.
+
+    Raises:
+        FormatError: a line of more than :data:`MOST` bytes.
+    """
+    begin, last = 0, None
+    if source.size is not None:
+        begin, last = (_line_from(source, at) for at in part.range(source.size))
+        source.seek(begin)
+    held = bytearray()
+    while data := source.some(BLOCK if last is None else min(BLOCK, last - source.offset)):
+        if begin == 0 and not held and data.startswith(_BOM):
+            begin, data = len(_BOM), data[len(_BOM) :]
+        cut = max(data.rfind(end) for end in _ENDS) + 1
+        if cut:
+            yield begin, bytes(held) + data[:cut]
+            begin, held = source.offset - len(data) + cut, bytearray(data[cut:])
+        else:
+            held += data
+            if len(held) > MOST:
+                raise source.error(f"expected the end of a line within {MOST} bytes: is this text?", begin)
+    if held:
+        yield begin, bytes(held)
+
+
+def lines(path: PathOrFile, part: Part = WHOLE) -> Iterator[tuple[Source, int, bytes]]:
+    """(source, offset, line) of each line that holds more than blanks, without its end."""
+    with open_text(path, part) as source:
+        for begin, block in blocks(source, part):
+            for offset, line in each(begin, block):
+                yield source, offset, line
+
+
+def each(begin: int, block: bytes) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) of a block's lines that hold more than blanks."""
+    for line in block.splitlines(keepends=True):
+        if (stripped := line.rstrip(b"\r\n")) and not stripped.isspace():
+            yield begin, stripped
+        begin += len(line)
+
+
+def wrong(source: Source, offset: int, what: str) -> FormatError:
+    """A FormatError about the line at ``offset`` that also tells its number, from 1, by reading what is before."""
+    number, left = 1, offset
+    source.seek(0)
+    before = b""
+    while left and (data := source.some(min(left, 1 << 16))):
+        number += data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n") - (before == b"\r" and data[:1] == b"\n")
+        before = data[-1:]
+        left -= len(data)
+    return source.error(f"line {number}: {what}", offset)
+
+
+def _line_from(source: Source, at: int) -> int:
+    """The first place from ``at`` on where a line begins; the end of the file if there is none."""
+    assert source.size is not None
+    if at == 0:
+        return 0
+    source.seek(at - 1)
+    while data := source.some(BLOCK):
+        ends = [found for end in _ENDS if (found := data.find(end)) >= 0]
+        if ends:
+            return source.offset - len(data) + min(ends) + 1
+    return source.size
+
+
+def shown(text: bytes) -> str:
+    """The beginning of ``text``, for an error."""
+    return repr(text.strip()[:40].decode("utf-8", "backslashreplace"))

@@ -1,0 +1,59 @@
+"""``.lst``, MXNet's list of images: id, labels and path of each, tab separated, one image a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from pydp2.errors import OptionError
+from pydp2.formats.lines import NUMBER, lines, shown, wrong
+from pydp2.formats.parts import WHOLE, Part
+from pydp2.formats.source import PathOrFile, create
+
+_ID = re.compile(rb"\d{1,18}")
+
+
+class Entry(NamedTuple):
+    """An image: its number, from 0; at least one label; the path, in which only the line's end cannot stand."""
+
+    id: int
+    labels: tuple[float, ...]
+    path: str
+
+
+def read(path: PathOrFile, *, part: Part = WHOLE) -> Iterator[Entry]:
+    """The entries of a list.
+
+    Raises:
+        FormatError: fewer than three fields, an id or a label that is none, a path that is empty or not UTF-8; names
+            the line.
+        OSError: the file cannot be read.
+    """
+    for source, offset, line in lines(path, part):
+        fields = line.split(b"\t")
+        if len(fields) < 3 or not fields[-1]:
+            raise wrong(source, offset, f"expected id, label and path between tabs, got {len(fields)} fields")
+        if not _ID.fullmatch(fields[0]):
+            raise wrong(source, offset, f"expected an id, a whole number from 0, got {shown(fields[0])}")
+        for label in fields[1:-1]:
+            if not NUMBER.fullmatch(label):
+                raise wrong(source, offset, f"expected a label, a number, got {shown(label)}")
+        try:
+            name = fields[-1].decode()
+        except UnicodeDecodeError:
+            raise wrong(source, offset, f"the path must be UTF-8, got {shown(fields[-1])}") from None
+        yield Entry(int(fields[0]), tuple(map(float, fields[1:-1])), name)
+
+
+def write(path: PathOrFile, entries: Iterable[Entry]) -> None:
+    """Write a list."""
+    file, ours = create(path)
+    try:
+        for number, labels, name in entries:
+            if not labels or not name or any(sign in name for sign in "\t\r\n"):
+                raise OptionError(f"an entry needs a label and a path without tabs and line ends, got {name!r}")
+            file.write("\t".join([str(number), *(repr(float(each)) for each in labels), name]).encode() + b"\n")
+    finally:
+        if ours:
+            file.close()

@@ -1,0 +1,147 @@
+"""What MXNet keeps beside images: IRHeader in a record, .lst and .idx beside the file."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydp2.errors import FormatError, OptionError
+from pydp2.formats import dmlc_recordio, lst, record_index
+from pydp2.formats.irheader import IRHeader, pack, unpack
+
+FLOATS = st.floats(width=32, allow_nan=False)
+IDS = st.integers(0, 2**64 - 1)
+NAMES = st.text(st.characters(exclude_characters="\t\r\n", exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+ENTRIES = st.lists(
+    st.builds(
+        lst.Entry,
+        st.integers(0, 10**17),
+        st.lists(st.floats(allow_nan=False), min_size=1, max_size=4).map(tuple),
+        NAMES,
+    ),
+    max_size=6,
+)
+
+
+@given(FLOATS, IDS, IDS, st.binary(max_size=20))
+def test_mx_36_one_label_stands_in_the_header_of_24_bytes(label: float, number: int, second: int, image: bytes) -> None:
+    record = pack(IRHeader(0, label, number, second), image)
+    assert len(record) == 24 + len(image)
+    assert unpack(record) == (IRHeader(0, label, number, second), image)
+
+
+@given(st.lists(FLOATS, min_size=1, max_size=254), IDS, st.binary(max_size=20))
+def test_mx_36_several_labels_stand_behind_it(labels: list[float], number: int, image: bytes) -> None:
+    record = pack(IRHeader(0, labels, number), image)
+    header, payload = unpack(record)
+    assert (header.flag, header.id, header.id2, payload) == (len(labels), number, 0, image)
+    assert isinstance(header.label, np.ndarray)
+    np.testing.assert_array_equal(header.label, np.array(labels, np.float32), strict=True)
+    assert pack(header, payload) == record
+
+
+def test_mx_36_the_bytes_of_a_header() -> None:
+    assert (
+        pack(IRHeader(0, 1.0, 2, 3), b"A").hex() == "00000000" + "0000803f" + "02" + "00" * 7 + "03" + "00" * 7 + "41"
+    )
+    assert pack(IRHeader(9, [1.0], 2), b"").hex() == "01000000" + "00000000" + "02" + "00" * 15 + "0000803f"
+
+
+def test_mx_36_a_record_that_ends_within_its_header_is_an_error_and_so_is_what_it_cannot_hold() -> None:
+    with pytest.raises(FormatError, match="needs 24 bytes, the record has 23"):
+        unpack(bytes(23))
+    with pytest.raises(FormatError, match="with 4294967295 labels needs 17179869204 bytes, the record has 24"):
+        unpack(b"\xff" * 4 + bytes(20))
+    for header in (IRHeader(0, 1.0, -1), IRHeader(0, 1.0, 2**64), IRHeader(0, 1e39, 0), IRHeader(0, [], 0)):
+        with pytest.raises(OptionError):
+            pack(header, b"")
+
+
+@given(st.dictionaries(st.integers(-5, 10**17), st.binary(max_size=12), max_size=12), st.data())
+def test_mx_37_reading_by_key_in_any_order_gives_what_reading_in_order_does(
+    records: dict[int, bytes], data: st.DataObject
+) -> None:
+    rec, index = io.BytesIO(), io.BytesIO()
+    with record_index.IndexedWriter(rec, index) as writer:
+        for key, record in records.items():
+            writer.write(key, record)
+    assert list(dmlc_recordio.read(rec)) == list(records.values())
+    with record_index.IndexedReader(rec, index) as reader:
+        assert reader.index.keys.tolist() == list(records)
+        assert len(reader) == len(records)
+        for key in data.draw(st.permutations(list(records))):
+            assert reader[key] == records[key]
+        with pytest.raises(KeyError):
+            reader[-6]
+        with pytest.raises(KeyError):
+            reader[10**17 + 1]
+
+
+def test_mx_37_an_index_is_made_of_a_file_that_has_none(tmp_path: Path) -> None:
+    records = [bytes(n) for n in range(6)]
+    dmlc_recordio.write(tmp_path / "a.rec", records)
+    record_index.write(tmp_path / "a.idx", record_index.built(tmp_path / "a.rec"))
+    assert (tmp_path / "a.idx").read_bytes() == b"0\t0\n1\t8\n2\t20\n3\t32\n4\t44\n5\t56\n"
+    with record_index.IndexedReader(tmp_path / "a.rec", tmp_path / "a.idx") as reader:
+        assert [reader[key] for key in (5, 0, 3)] == [records[5], records[0], records[3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"1\t2\n1\t9\n", "the key 1 is there twice"),
+        (b"1\t2\n3 4\n", "line 2: expected key, tab and offset, got '3 4'"),
+        (b"1\t-2\n", "line 1: expected key, tab and offset"),
+        (b"1\t2\t3\n", "line 1: expected key, tab and offset"),
+    ],
+)
+def test_what_is_no_index_is_told(text: bytes, words: str) -> None:
+    with pytest.raises(FormatError, match=words):
+        record_index.read(io.BytesIO(text))
+
+
+def test_an_index_of_another_file_is_found_out_by_the_record() -> None:
+    rec = io.BytesIO()
+    dmlc_recordio.write(rec, [b"abcdefgh"])
+    with record_index.IndexedReader(rec, io.BytesIO(b"0\t4\n1\t999\n")) as reader:
+        with pytest.raises(FormatError, match="byte 4: expected the magic"):
+            reader[0]
+        with pytest.raises(FormatError, match="byte 999: there is no record: the file has 16 bytes"):
+            reader[1]
+
+
+@given(ENTRIES)
+def test_a_list_of_images_comes_back(entries: list[lst.Entry]) -> None:
+    file = io.BytesIO()
+    lst.write(file, entries)
+    assert list(lst.read(file)) == entries
+    again = io.BytesIO()
+    lst.write(again, lst.read(file))
+    assert again.getvalue() == file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"7\ta.jpg", "expected id, label and path between tabs, got 2 fields"),
+        (b"7\t1\t", "expected id, label and path"),
+        (b"-7\t1\ta.jpg", "expected an id, a whole number from 0, got '-7'"),
+        (b"7\tcat\ta.jpg", "expected a label, a number, got 'cat'"),
+        (b"7\t1\t1_0\ta.jpg", "expected a label, a number, got '1_0'"),
+        (b"7\t1\t\xff", "the path must be UTF-8"),
+    ],
+)
+def test_what_is_no_entry_is_told_with_its_line(line: bytes, words: str) -> None:
+    with pytest.raises(FormatError, match=f"byte 10: line 2: {words}"):
+        list(lst.read(io.BytesIO(b"0\t1\ta.jpg\n" + line + b"\n")))
+
+
+def test_an_entry_that_no_list_can_hold_is_refused() -> None:
+    for entry in (lst.Entry(0, (), "a"), lst.Entry(0, (1.0,), ""), lst.Entry(0, (1.0,), "a\tb")):
+        with pytest.raises(OptionError, match="a label and a path without tabs"):
+            lst.write(io.BytesIO(), [entry])
