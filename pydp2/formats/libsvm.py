@@ -22,7 +22,6 @@ from pydp2.formats.source import PathOrFile, Source, create
 
 _LABEL = re.compile(rb"[ \t]*(" + NUMBER.pattern + rb")(?=[ \t]|$)", re.IGNORECASE)
 _ENTRY = re.compile(rb"[ \t]+(\d{1,18}):(" + NUMBER.pattern + rb")(?=[ \t]|$)", re.IGNORECASE)
-_MOST = float(np.finfo(np.float32).max)
 
 
 class Row(NamedTuple):
@@ -72,14 +71,14 @@ def _row(source: Source, offset: int, text: bytes, base: int) -> Row:
         at = found.end()
     if at != len(text):
         raise wrong(source, offset, f"expected index:value, got {shown(text[at:])}")
-    places = np.frombuffer(indices, np.int64) - base if indices else np.empty(0, np.int64)
+    places = np.array(indices, np.int64) - base
     if len(places) and places.min() < 0:
         raise wrong(source, offset, f"expected indices from {base}, got {int(places.min()) + base}")
-    exact = np.frombuffer(values, np.float64) if values else np.empty(0)
-    too_large = np.isfinite(exact) & (np.abs(exact) > _MOST)
-    if too_large.any() or (np.isinf(exact).any() and b"inf" not in text.lower()):
+    with np.errstate(over="ignore"):
+        numbers = np.array(values, np.float64).astype(np.float32)
+    if np.isinf(numbers).any() and b"inf" not in text.lower():
         raise wrong(source, offset, "expected values that float32 can hold, got a larger one")
-    return Row(label, places, exact.astype(np.float32))
+    return Row(label, places, numbers)
 
 
 def _shortest(number: Any) -> str:

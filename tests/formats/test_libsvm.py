@@ -48,6 +48,13 @@ def test_rows_come_back_exactly_whole_and_in_parts(rows: list[libsvm.Row], base:
     assert plain([row for i in range(count) for row in read(data, Part(i, count), base)]) == plain(rows)
 
 
+def test_the_largest_number_comes_back_although_its_text_is_above_it() -> None:
+    largest = np.finfo(np.float32).max
+    row = libsvm.Row(0.0, np.array([1]), np.array([largest], np.float32))
+    assert written([row]) == b"0 1:3.4028235e+38\n"
+    assert read(written([row]))[0].values.tolist() == [float(largest)]
+
+
 def test_comments_blanks_and_rows_of_nothing_but_a_label() -> None:
     data = b"# all of it\r\n1 0:2.5\t7:-1e3 # rest\r\n\r\n -1   \n+0.5 3:.5\n"
     expected = [(1.0, [0, 7], [2.5, -1000.0]), (-1.0, [], []), (0.5, [3], [0.5])]
