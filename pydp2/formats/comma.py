@@ -15,8 +15,12 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pydp2.errors import FormatError, OptionError
 from pydp2.formats.lines import BLOCK, NUMBER, blocks, each, open_text, shown, wrong
-from pydp2.formats.parts import WHOLE, Part
+from pydp2.formats.parts import WHOLE, Part, split_entry
+from pydp2.formats.serving import flag, label_slot, labels
 from pydp2.formats.source import PathOrFile, Source, create
+from pydp2.inputs.rows import Rows, rows
+from pydp2.inputs.spec import dense_vector
+from pydp2.providers import provider
 
 Array = NDArray[Any]
 
@@ -168,3 +172,52 @@ def _is_number(field: bytes, kind: np.dtype[Any]) -> bool:
         return False
     with np.errstate(over="ignore"):
         return b"i" in text.lower() or not np.isinf(kind.type(float(text)))
+
+
+# -- the provider ------------------------------------------------------------------------------------------------------
+def _hook(
+    settings: Any,
+    *,
+    file_list: Any,
+    is_train: bool,
+    input_order: Any,
+    label: int | None = None,
+    classes: int | None = None,
+    header: bool = False,
+    separator: str = ",",
+    dtype: str = "float32",
+) -> None:
+    columns = 1
+    if len(file_list):
+        columns = count_columns(split_entry(file_list[0])[0], separator=separator, header=flag("header", header)) or 1
+    if label is not None and not -columns <= label < columns:
+        raise OptionError(f"label must be one of {columns} columns, from 0, got {label}")
+    settings.options = {"header": header, "separator": separator, "dtype": dtype, "columns": columns}
+    settings.label = None if label is None else label % columns
+    settings.classes = classes
+    width = columns - (label is not None)
+    settings.input_types = ({} if not width else {"data": dense_vector(width, dtype=dtype)}) | (
+        {} if label is None else {"label": label_slot(classes)}
+    )
+
+
+@provider(init_hook=_hook)
+def process(settings: Any, filename: str) -> Iterator[Rows]:
+    """Serves the rows of CSV files.
+
+    Slots: ``data``, all columns of a row but the label's; with ``label`` also ``label``.
+
+    Arguments of the hook:
+        label: the column of the label, from 0; -1 is the last one.
+        classes: range of the label, which is then an integer; without it a label is a dense vector of 1.
+        header, separator, dtype: as in :func:`read`.
+    """
+    name, part = split_entry(filename)
+    for block in read(name, part=part, **settings.options):
+        if settings.label is None:
+            yield rows(data=block)
+            continue
+        named = {"label": labels(block[:, settings.label], settings.classes)}
+        if block.shape[1] > 1:
+            named["data"] = np.delete(block, settings.label, axis=1)
+        yield rows(**named)

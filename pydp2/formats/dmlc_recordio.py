@@ -13,11 +13,17 @@ import re
 import struct
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from pydp2.errors import OptionError
-from pydp2.formats.parts import WHOLE, Part
+import numpy as np
+
+from pydp2.errors import FormatError, OptionError
+from pydp2.formats.irheader import unpack
+from pydp2.formats.parts import WHOLE, Part, split_entry
+from pydp2.formats.serving import BYTES, IDS, as_steps, flag, label, label_slot
 from pydp2.formats.source import PathOrFile, Source, create, open_source
+from pydp2.inputs.spec import integer_value
+from pydp2.providers import provider
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 MOST = 1 << 29
@@ -201,3 +207,47 @@ def write(path: PathOrFile, records: Iterator[bytes] | list[bytes]) -> None:
     with Writer(path) as writer:
         for record in records:
             writer.write(record)
+
+
+# -- the provider ------------------------------------------------------------------------------------------------------
+def _hook(
+    settings: Any,
+    *,
+    file_list: Any,
+    is_train: bool,
+    input_order: Any,
+    header: bool = True,
+    label_width: int = 1,
+    classes: int | None = None,
+) -> None:
+    settings.header, settings.label_width, settings.classes = flag("header", header), label_width, classes
+    if classes is not None and label_width != 1:
+        raise OptionError("classes is for one label, label_width for several: give one of them")
+    told = {"label": label_slot(classes, label_width), "id": integer_value(IDS)}
+    settings.input_types = {"data": BYTES} | (told if header else {})
+
+
+@provider(init_hook=_hook)
+def process(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
+    """Serves the records of RecordIO files.
+
+    Slots: ``data``, the bytes of a record as a sequence; with ``header`` those behind its IRHeader, and ``label`` and
+    ``id`` from there.
+
+    Arguments of the hook:
+        header: whether each record begins with an IRHeader.
+        label_width: how many labels each record has.
+        classes: range of the label, which is then an integer; without it it is a dense vector.
+    """
+    name, part = split_entry(filename)
+    with Reader(name, part=part) as reader:
+        for offset, record in reader.with_offsets():
+            if not settings.header:
+                yield {"data": as_steps(record)}
+                continue
+            try:
+                header, payload = unpack(record)
+            except FormatError as error:
+                raise FormatError(f"{name}, record at byte {offset}: {error}", file=name, offset=offset) from None
+            found = np.atleast_1d(np.asarray(header.label, np.float32))
+            yield {"data": as_steps(payload), "label": label(found, settings.classes), "id": header.id}

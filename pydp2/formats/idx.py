@@ -7,17 +7,23 @@ Types: 08 u8, 09 i8, 0B i16, 0C i32, 0D f32, 0E f64. A file may be gzip as a who
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import math
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pydp2.errors import OptionError
-from pydp2.formats.parts import WHOLE, Part
+from pydp2.errors import FormatError, OptionError
+from pydp2.formats.parts import WHOLE, Part, split_entry
+from pydp2.formats.serving import BLOCK
 from pydp2.formats.source import LIMIT, PathOrFile, create, open_source
+from pydp2.inputs.rows import Rows, rows
+from pydp2.inputs.spec import dense_vector, integer_value
+from pydp2.providers import provider
 
 Array = NDArray[Any]
 
@@ -212,3 +218,69 @@ def _exact(array: Array, disk: np.dtype[Any]) -> Array:
     if array.dtype != disk.newbyteorder("=") and not np.array_equal(made, array, equal_nan=disk.kind == "f"):
         raise OptionError(f"the values do not fit {disk.newbyteorder('=').name}")
     return made
+
+
+# -- the provider ------------------------------------------------------------------------------------------------------
+def _hook(
+    settings: Any,
+    *,
+    file_list: Any,
+    is_train: bool,
+    input_order: Any,
+    labels: str | Sequence[str] | None = None,
+    classes: int = 256,
+    scale: float | None = None,
+) -> None:
+    if labels is not None and not isinstance(labels, str) and len(labels) != 2:
+        raise OptionError(
+            f"labels must be a file, or [FROM, TO], a replacement in the name of each entry, got {labels}"
+        )
+    settings.labels, settings.scale = labels, scale
+    sides: tuple[int, ...] = ()
+    dtype = np.dtype(np.uint8)
+    if len(file_list):
+        with Reader(split_entry(file_list[0])[0]) as first:
+            sides, dtype = first.shape[1:], first.dtype
+    data = dense_vector(math.prod(sides), dtype=np.float32 if scale is not None else dtype, shape=sides or None)
+    settings.input_types = {"data": data} | ({} if labels is None else {"label": integer_value(classes)})
+
+
+@provider(init_hook=_hook)
+def process(settings: Any, filename: str) -> Iterator[Rows]:
+    """Serves the samples of idx files.
+
+    Slots: ``data``, in dtype and shape of a sample of the first file of the list; with ``labels`` also ``label``.
+
+    Arguments of the hook:
+        labels: the idx file of the labels, or ``[FROM, TO]``: that of an entry has its name with FROM replaced by TO.
+        classes: range of the labels.
+        scale: a factor; ``data`` are then float32.
+    """
+    name, part = split_entry(filename)
+    with contextlib.ExitStack() as stack:
+        data = stack.enter_context(Reader(name))
+        beside = None
+        if settings.labels is not None:
+            beside = stack.enter_context(Reader(_label_file(name, settings.labels)))
+            if beside.shape != data.shape[:1]:
+                raise FormatError(
+                    f"{name} has {len(data)} samples, its labels have the shape {beside.shape}", file=name
+                )
+        first, last = part.range(len(data))
+        step = max(1, BLOCK // max(1, math.prod(data.shape[1:]) * data.dtype.itemsize))
+        for at in range(first, last, step):
+            end = min(last, at + step)
+            values = data.rows(at, end)
+            if values.ndim == 1:
+                values = values[:, None]
+            if settings.scale is not None:
+                values = values * np.float32(settings.scale)
+            yield rows(data=values) if beside is None else rows(data=values, label=beside.rows(at, end))
+
+
+def _label_file(name: str, labels: str | Sequence[str]) -> str:
+    if isinstance(labels, str):
+        return labels
+    if labels[0] not in name:
+        raise OptionError(f"{name} does not hold {labels[0]!r}, which labels={list(labels)} is to replace")
+    return name.replace(labels[0], labels[1])

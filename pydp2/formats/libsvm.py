@@ -11,14 +11,21 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pydp2.errors import FormatError, OptionError
 from pydp2.formats.lines import NUMBER, lines, shown, wrong
-from pydp2.formats.parts import WHOLE, Part
+from pydp2.formats.parts import WHOLE, Part, split_entry
+from pydp2.formats.serving import flag, label_slot, labels
 from pydp2.formats.source import PathOrFile, Source, create
+from pydp2.inputs.batch import Csr
+from pydp2.inputs.rows import Rows, rows
+from pydp2.inputs.spec import sparse_binary_vector, sparse_float_vector
+from pydp2.providers import provider
 
 _LABEL = re.compile(rb"[ \t]*(" + NUMBER.pattern + rb")(?=[ \t]|$)", re.IGNORECASE)
 _ENTRY = re.compile(rb"[ \t]+(\d{1,18}):(" + NUMBER.pattern + rb")(?=[ \t]|$)", re.IGNORECASE)
@@ -87,3 +94,49 @@ def _shortest(number: Any) -> str:
 
 def _plain(text: str) -> str:
     return str(text).removesuffix(".0")
+
+
+# -- the provider ------------------------------------------------------------------------------------------------------
+_TOGETHER = 256
+
+
+def _hook(
+    settings: Any,
+    *,
+    file_list: Any,
+    is_train: bool,
+    input_order: Any,
+    dim: int,
+    classes: int | None = None,
+    base: int = 0,
+    binary: bool = False,
+) -> None:
+    if base not in (0, 1):
+        raise OptionError(f"base must be 0 or 1, the index of the first column, got {base!r:.80}")
+    settings.dim, settings.classes, settings.base, settings.binary = dim, classes, base, flag("binary", binary)
+    data = sparse_binary_vector(dim) if binary else sparse_float_vector(dim)
+    settings.input_types = {"data": data, "label": label_slot(classes)}
+
+
+@provider(init_hook=_hook)
+def process(settings: Any, filename: str) -> Iterator[Rows]:
+    """Serves the rows of libsvm files.
+
+    Slots: ``data``, a sparse row, and ``label``.
+
+    Arguments of the hook:
+        dim: how many columns there are. It must be given: a file shows only those that are not zero.
+        classes: range of the label, which is then an integer; without it a label is a dense vector of 1.
+        base: the index of the first column in the files, 0 or 1.
+        binary: whether all values are 1 and only indices are served. Another value is then an error.
+    """
+    name, part = split_entry(filename)
+    found = read(name, part=part, base=settings.base)
+    while some := list(islice(found, _TOGETHER)):
+        values = np.concatenate([row.values for row in some])
+        if settings.binary and (values != 1).any():
+            raise FormatError(f"{name}: binary=true, but there is the value {values[values != 1][0]:g}", file=name)
+        edges = np.cumsum([0, *(len(row.indices) for row in some)])
+        indices = np.concatenate([row.indices for row in some])
+        data = Csr(edges, indices, None if settings.binary else values, (len(some), settings.dim))
+        yield rows(data=data, label=labels(np.array([row.label for row in some]), settings.classes))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from pydp2.errors import OptionError
 from pydp2.formats.lines import NUMBER, lines, shown, wrong
-from pydp2.formats.parts import WHOLE, Part
+from pydp2.formats.parts import WHOLE, Part, split_entry
+from pydp2.formats.serving import BYTES, IDS, as_steps, label, label_slot
 from pydp2.formats.source import PathOrFile, create
+from pydp2.inputs.spec import integer_value
+from pydp2.providers import provider
 
 _ID = re.compile(rb"\d{1,18}")
 
@@ -36,9 +42,9 @@ def read(path: PathOrFile, *, part: Part = WHOLE) -> Iterator[Entry]:
             raise wrong(source, offset, f"expected id, label and path between tabs, got {len(fields)} fields")
         if not _ID.fullmatch(fields[0]):
             raise wrong(source, offset, f"expected an id, a whole number from 0, got {shown(fields[0])}")
-        for label in fields[1:-1]:
-            if not NUMBER.fullmatch(label):
-                raise wrong(source, offset, f"expected a label, a number, got {shown(label)}")
+        for field in fields[1:-1]:
+            if not NUMBER.fullmatch(field):
+                raise wrong(source, offset, f"expected a label, a number, got {shown(field)}")
         try:
             name = fields[-1].decode()
         except UnicodeDecodeError:
@@ -57,3 +63,37 @@ def write(path: PathOrFile, entries: Iterable[Entry]) -> None:
     finally:
         if ours:
             file.close()
+
+
+# -- the provider ------------------------------------------------------------------------------------------------------
+def _hook(
+    settings: Any,
+    *,
+    file_list: Any,
+    is_train: bool,
+    input_order: Any,
+    folder: str = "",
+    label_width: int = 1,
+    classes: int | None = None,
+) -> None:
+    if classes is not None and label_width != 1:
+        raise OptionError("classes is for one label, label_width for several: give one of them")
+    settings.folder, settings.classes = folder, classes
+    settings.input_types = {"data": BYTES, "label": label_slot(classes, label_width), "id": integer_value(IDS)}
+
+
+@provider(init_hook=_hook)
+def process(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
+    """Serves the images that a list names.
+
+    Slots: ``data``, the bytes of the file as a sequence, ``label`` and ``id``.
+
+    Arguments of the hook:
+        folder: where the paths begin.
+        label_width: how many labels each image has.
+        classes: range of the label, which is then an integer; without it it is a dense vector.
+    """
+    name, part = split_entry(filename)
+    for number, found, path in read(name, part=part):
+        data = Path(settings.folder, path).read_bytes()
+        yield {"data": as_steps(data), "label": label(np.array(found), settings.classes), "id": number}

@@ -15,12 +15,17 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pydp2.errors import OptionError
 from pydp2.formats import snappy_frames
-from pydp2.formats.parts import WHOLE, Part
+from pydp2.formats.parts import WHOLE, Part, split_entry
+from pydp2.formats.serving import BYTES, as_steps
 from pydp2.formats.source import LIMIT, PathOrFile, create, open_source
+from pydp2.providers import provider
 
 Layout = Literal["go", "fluid"]
 Packing = Literal["none", "snappy", "gzip"]
@@ -299,3 +304,12 @@ def write(path: PathOrFile, records: Iterable[bytes], *, layout: Layout = "go", 
     with Writer(path, layout=layout, packing=packing) as writer:
         for record in records:
             writer.write(record)
+
+
+# -- the provider ------------------------------------------------------------------------------------------------------
+@provider(input_types={"record": BYTES})
+def process(settings: Any, filename: str) -> Iterator[NDArray[np.uint8]]:
+    """Serves the records of RecordIO files. One slot: ``record``, its bytes as a sequence."""
+    name, part = split_entry(filename)
+    for record in read(name, part=part):
+        yield as_steps(record)

@@ -1,4 +1,4 @@
-"""Addresses of providers: ``mod.process``, ``mod:process``, ``file.py:process``.
+"""Addresses of providers: ``mod.process``, ``mod:process``, ``file.py:process``; ``package.mod`` for its ``process``.
 
 It answers for finding a provider by its address, with an error of its own for each way in which that can fail, and for
 naming a decorated object so that another process finds the same one. A provider never travels as an object: what is
@@ -25,6 +25,7 @@ from pydp2.providers.decorator import Provider
 from pydp2.providers.where import own_frames
 
 _FORMS = "write module.process, module:process or file.py:process"
+_USUAL = "process"  # the provider of a module whose address names none
 _MAINS = ("__main__", "__mp_main__")
 _MOVE = "put the decorated function at the top level of a file and give that, as in my_provider.py:process"
 
@@ -50,8 +51,15 @@ def resolve(address: str) -> Provider:
         try:
             found = getattr(found, part)
         except AttributeError:
+            if isinstance(found, ModuleType) and (inner := _inner_module(found, part, address)) is not None:
+                found = inner
+                continue
             hint = _did_you_mean(part, vars(found)) or _its_providers(found)
             raise AddressError(f"{address}: {where} has no attribute {part!r}{hint}") from None
+    if isinstance(found, ModuleType):
+        found, where = vars(found).get(_USUAL), f"the module {found.__name__}"
+        if found is None:
+            raise AddressError(f"{address}: {where} has no function called {_USUAL}; {_FORMS}")
     if isinstance(found, Provider):
         return found
     if callable(found):
@@ -133,6 +141,14 @@ def _import_module(name: str, address: str) -> ModuleType:
         parent = module
     assert parent is not None
     return parent
+
+
+def _inner_module(package: ModuleType, name: str, address: str) -> ModuleType | None:
+    """The module ``name`` of ``package``, None where there is none."""
+    full = f"{package.__name__}.{name}"
+    if not hasattr(package, "__path__") or importlib.util.find_spec(full) is None:
+        return None
+    return _import_module(full, address)
 
 
 def _no_module(level: str, part: str, path: Iterable[str] | None, address: str) -> str:

@@ -334,3 +334,15 @@ def test_a_provider_of_a_prompt_is_refused_with_the_way_out(place: Callable[...,
     told = run("-c", TELL)
     assert "process was defined at a prompt or in a notebook, where workers cannot find it; put the decorated" in told
     assert "at a prompt or in a notebook" in run("-", stdin=TELL)
+
+
+def test_a_module_in_a_package_stands_for_its_process(importable: Callable[..., Path]) -> None:
+    importable("pr_pkg2/__init__.py", "")
+    importable("pr_pkg2/mod.py")
+    importable("pr_pkg2/none.py", "")
+    found = resolve("pr_pkg2.mod")
+    assert found is resolve("pr_pkg2:mod") is resolve("pr_pkg2.mod.process")
+    with pytest.raises(AddressError, match=r"the module pr_pkg2\.none has no function called process"):
+        resolve("pr_pkg2.none")
+    with pytest.raises(AddressError, match="has no attribute 'nowhere'"):
+        resolve("pr_pkg2.nowhere")

@@ -1,0 +1,199 @@
+"""Each format is a provider that is served under the name of its module, whole and in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import pydp2
+from pydp2.errors import BadSample, FormatError, ProviderError
+from pydp2.formats import comma, dmlc_recordio, idx, libsvm, lst, paddle_recordio
+from pydp2.formats.irheader import IRHeader, pack
+from pydp2.formats.parts import entries
+from pydp2.providers import Provider, resolve
+
+N = 50
+RECORDS = [bytes([i]) * (i % 7) for i in range(N)]
+
+
+class Case(NamedTuple):
+    """A file of a format, the arguments that it is served with, and what each sample is."""
+
+    format: str
+    path: Path
+    args: dict[str, Any]
+    samples: list[dict[str, Any]]
+
+
+def an_idx(folder: Path) -> Case:
+    images = np.arange(N * 6, dtype=np.uint8).reshape(N, 2, 3)
+    idx.write(folder / "images", images)
+    idx.write(folder / "labels", np.arange(N, dtype=np.uint8) % 10)
+    samples = [{"data": images[i].tolist(), "label": i % 10} for i in range(N)]
+    return Case("idx", folder / "images", {"labels": ["images", "labels"], "classes": 10}, samples)
+
+
+def some_csv(folder: Path) -> Case:
+    table = np.arange(N * 3, dtype=np.float32).reshape(N, 3) / 8
+    table[:, 1] = np.arange(N) % 4
+    comma.write(folder / "a.csv", table)
+    samples = [{"data": table[i, [0, 2]].tolist(), "label": i % 4} for i in range(N)]
+    return Case("comma", folder / "a.csv", {"label": 1, "classes": 4}, samples)
+
+
+def some_libsvm(folder: Path) -> Case:
+    found = [libsvm.Row(i / 2, np.arange(i % 5), np.arange(i % 5, dtype=np.float32) + 0.5) for i in range(N)]
+    libsvm.write(folder / "a.svm", found, base=1)
+    samples = [{"data": (list(range(i % 5)), [k + 0.5 for k in range(i % 5)]), "label": [i / 2]} for i in range(N)]
+    return Case("libsvm", folder / "a.svm", {"dim": 5, "base": 1}, samples)
+
+
+def a_rec(folder: Path) -> Case:
+    dmlc_recordio.write(folder / "a.rec", [pack(IRHeader(0, i % 3, i), r) for i, r in enumerate(RECORDS)])
+    samples = [{"data": RECORDS[i], "label": i % 3, "id": i} for i in range(N)]
+    return Case("dmlc_recordio", folder / "a.rec", {"classes": 3}, samples)
+
+
+def a_dat(folder: Path) -> Case:
+    with paddle_recordio.Writer(folder / "a.dat", max_records=4) as writer:
+        for record in RECORDS:
+            writer.write(record)
+    return Case("paddle_recordio", folder / "a.dat", {}, [{"record": record} for record in RECORDS])
+
+
+def a_lst(folder: Path) -> Case:
+    for i in range(N):
+        (folder / f"{i}.jpg").write_bytes(RECORDS[i])
+    lst.write(folder / "a.lst", [lst.Entry(i, (float(i), 0.5), f"{i}.jpg") for i in range(N)])
+    samples = [{"data": RECORDS[i], "label": [i, 0.5], "id": i} for i in range(N)]
+    return Case("lst", folder / "a.lst", {"folder": str(folder), "label_width": 2}, samples)
+
+
+MAKERS = [an_idx, some_csv, some_libsvm, a_rec, a_dat, a_lst]
+
+
+def plain(value: Any) -> Any:
+    """A value of a sample, as the cases write it."""
+    if isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype == np.uint8 and value.shape[1:] == (1,):
+        return value.tobytes()
+    if isinstance(value, list) and (not value or isinstance(value[0], tuple)):
+        return [pair[0] for pair in value], [pair[1] for pair in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def samples_of(provider: Provider, case: Case, entry: str) -> list[dict[str, Any]]:
+    running = provider.start(args=case.args, file_list=[str(case.path)])
+    names = running.declaration.slots.names
+    assert names is not None
+    opened = running.open(entry, file_index=0, seed=0, pass_id=0)
+    return [dict(zip(names, map(plain, running.wrap(sample)), strict=True)) for sample in opened]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("count", [1, 2, 12, 60])
+def test_a_file_is_served_in_parts_each_sample_once(make: Callable[[Path], Case], count: int, tmp_path: Path) -> None:
+    case = make(tmp_path)
+    provider = resolve(f"pydp2.formats.{case.format}")
+    parts = [samples_of(provider, case, entry) for entry in entries(str(case.path), count)]
+    assert [sample for part in parts for sample in part] == case.samples
+    if count == 2:
+        assert all(parts), "each part has some"
+
+
+def rows_of(value: Any, count: int) -> list[Any]:
+    """The values of a slot in a batch, as the cases write them."""
+    if isinstance(value, pydp2.Ragged):
+        p = value.sequence_start_positions
+        return [value.values[p[i] : p[i + 1]].tobytes() for i in range(count)]
+    if isinstance(value, pydp2.Csr):
+        assert value.values is not None
+        edges = [slice(value.indptr[i], value.indptr[i + 1]) for i in range(count)]
+        return [(value.indices[e].tolist(), value.values[e].tolist()) for e in edges]
+    return value.tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_service_serves_it_under_the_name_of_the_module(make: Callable[[Path], Case], tmp_path: Path) -> None:
+    case = make(tmp_path)
+    files = list(entries(str(case.path), 5))
+    seen: list[dict[str, Any]] = []
+    with pydp2.load(
+        files, f"pydp2.formats.{case.format}", args=case.args, batch_size=16, shuffle=False, workers=2
+    ) as data:
+        for batch in data:
+            columns = {name: rows_of(value, len(batch)) for name, value in batch.items()}
+            seen += [{name: column[i] for name, column in columns.items()} for i in range(len(batch))]
+    assert seen == case.samples
+
+
+def served(address: str, path: Path, **args: Any) -> list[Any]:
+    return list(resolve(f"pydp2.formats.{address}").samples(str(path), args=args))
+
+
+def test_idx_keeps_its_dtype_unless_it_is_scaled(tmp_path: Path) -> None:
+    values = np.arange(6, dtype=np.int16)
+    idx.write(tmp_path / "a", values)
+    provider = resolve("pydp2.formats.idx")
+    kept = provider.start(file_list=[str(tmp_path / "a")])
+    assert [str(t.element_dtype) for t in kept.declaration.slots.types] == ["int16"]
+    scaled = provider.start(file_list=[str(tmp_path / "a")], args={"scale": 0.5})
+    assert [str(t.element_dtype) for t in scaled.declaration.slots.types] == ["float32"]
+    drawn = scaled.open(str(tmp_path / "a"), file_index=0, seed=0, pass_id=0)
+    assert [sample["data"].tolist() for sample in drawn] == [[v / 2] for v in range(6)]
+    assert len(provider.start().declaration.slots) == 1, "of an empty list nothing is known, and nothing is served"
+
+
+def test_labels_that_do_not_belong_to_their_images_are_an_error(tmp_path: Path) -> None:
+    case = an_idx(tmp_path)
+    idx.write(tmp_path / "labels", np.zeros(N - 1, np.uint8))
+    provider = resolve("pydp2.formats.idx")
+    with pytest.raises(FormatError, match=r"has 50 samples, its labels have the shape \(49,\)"):
+        samples_of(provider, case, str(case.path))
+    case.args["labels"] = ["pictures", "labels"]
+    with pytest.raises(ValueError, match="does not hold 'pictures'"):
+        samples_of(provider, case, str(case.path))
+
+
+def test_csv_serves_all_columns_or_all_but_the_label(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a;b\n1;2.5\n")
+    whole = resolve("pydp2.formats.comma").start(
+        file_list=[str(tmp_path / "a.csv")], args={"header": True, "separator": ";"}
+    )
+    drawn = whole.open(str(tmp_path / "a.csv"), file_index=0, seed=0, pass_id=0)
+    assert [s["data"].tolist() for s in drawn] == [[1, 2.5]]
+    with pytest.raises(ProviderError, match="label must be one of 2 columns, from 0, got 2"):
+        resolve("pydp2.formats.comma").start(
+            file_list=[str(tmp_path / "a.csv")], args={"label": 2, "separator": ";", "header": True}
+        )
+
+
+def test_a_label_that_is_no_class_is_a_bad_sample(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 0:1\n1.5 0:1\n")
+    with pytest.raises(BadSample, match=r"sample 1, slot label: .*1\.5"):
+        served("libsvm", tmp_path / "a.svm", dim=3, classes=2)
+    (tmp_path / "a.svm").write_text("1 0:1\n1 3:1\n")
+    with pytest.raises(BadSample, match=r"sample 1, slot data: .*3"):
+        served("libsvm", tmp_path / "a.svm", dim=3, classes=2)
+
+
+def test_a_damaged_file_is_told_by_name_and_place(tmp_path: Path) -> None:
+    (tmp_path / "a.rec").write_bytes(dmlc_recordio.MAGIC + b"\1\0\0\0A\0\0\0")
+    with pytest.raises(
+        ProviderError, match=r"(?s)sample 0: .*record at byte 0: an IRHeader needs 24 bytes, the record has 1"
+    ):
+        served("dmlc_recordio", tmp_path / "a.rec")
+    assert [plain(value) for (value,) in served("dmlc_recordio", tmp_path / "a.rec", header=False)] == [b"A"]
+    (tmp_path / "a.svm").write_text("1 0:2\n")
+    with pytest.raises(ProviderError, match="binary=true, but there is the value 2"):
+        served("libsvm", tmp_path / "a.svm", dim=3, binary=True)
+
+
+def test_an_argument_that_a_format_does_not_have_is_an_error_at_start() -> None:
+    with pytest.raises(ProviderError, match=r"cannot be called: got an unexpected keyword argument 'dims'"):
+        resolve("pydp2.formats.libsvm").start(args={"dim": 3, "dims": 3})
+    with pytest.raises(ProviderError, match="missing a required argument: 'dim'"):
+        resolve("pydp2.formats.libsvm").start()
