@@ -115,6 +115,17 @@ class Shelf:
         self.uniform = self.uniform and bool((self.weights[at:end] == 1).all())
         return at, Columns(columns.slots, columns.rows, views)
 
+    def numbers(self, columns: Columns) -> Ints:
+        """By which numbers the rows of ``columns`` are known here, ``(rows,)``: of what :meth:`append` gave, or a slice
+        of it. Raises ValueError for columns that lie elsewhere."""
+        if not columns.rows:
+            return np.empty(0, np.int64)
+        mine, theirs = self._arrays[0][0], columns.arrays[0][0]
+        first, rest = divmod(theirs.ctypes.data - mine.ctypes.data, mine.strides[0])
+        if rest or not 0 <= first <= self.rows - columns.rows:
+            raise ValueError("columns that do not lie on the shelf")
+        return np.arange(first, first + columns.rows)
+
     def sources(self, ids: Ints) -> list[tuple[Array, Where]]:
         """As of a :class:`ColumnStore`: for each array of the columns of ``ids`` where its entries lie. Raises
         IndexError for a row that cannot be."""

@@ -20,7 +20,7 @@ from pydp2.protocol.facts import listed
 from pydp2.server.buckets import Padding, begun
 from pydp2.server.claims import Claims
 from pydp2.server.reading import Reading
-from pydp2.server.whole import whole
+from pydp2.server.whole import lying
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +184,18 @@ class Job:
             facts=facts,
             error_budget=self._error_budget,
         )
-        at_hand = whole(plan, self._cache, saved, facts)
-        if at_hand is None:
+        there = lying(plan, self._cache, saved, facts)
+        if there is None:
             self._store = ColumnStore(provider.slots) if self._pool is None else self._pool
             self._stream = stream_of(plan, self.reading, self._store, order, saved)
         else:
-            self._store, listing = at_hand
-            self.reading.losses.taken = len(listing.rows)  # there is nothing that it would read
-            self._stream = Whole(plan, self.reading, listing)
+            place, listing = there
+            self._store = place.shelf
+            if listing is None:
+                self._stream = stream_of(plan, self.reading, place, order, saved)
+            else:
+                self.reading.losses.taken = len(listing.rows)  # there is nothing that it would read
+                self._stream = Whole(plan, self.reading, listing)
         self._pool = None
         return self.reading
 

@@ -1,4 +1,5 @@
-"""A cached pass drawn straight from the cache, against the same pass through merge and store: bit by bit the same."""
+"""A cached pass drawn straight from the cache, or through a merge from there, against the same pass through merge and
+store: bit by bit the same."""
 
 from __future__ import annotations
 
@@ -147,6 +148,44 @@ def test_a_state_from_the_middle_of_it_goes_on_as_if_it_had_never_stopped(
     for job in (quick, slow):
         rest = one_pass(job, False, batch=after, saved=saved, world=world)
         assert [each[0] for each in rest if len(each) == 6] == [each[0] for each in groups[number + 1 :]]
+
+
+some_buckets = st.sampled_from([None, Buckets(1, (3,), automatic=False, count=2)])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(weights, ones), cases, some_buckets, st.booleans(), st.integers(60, 2000), st.booleans(), st.data())
+def test_a_pass_that_needs_a_merge_takes_from_the_cache_what_it_would_copy_into_a_store(
+    files: Files, case: Case, buckets: Buckets | None, shuffle: bool, room: int, dropped: bool, data: st.DataObject
+) -> None:
+    case = replace(case, shuffle=shuffle, pool_bytes=room)
+    pass_id = data.draw(st.integers(0, 2))
+    found = []
+    for shelf in (True, False):
+        claims = claims_of(files, shelf=shelf, order=range(len(files)))
+        assert claims.cache is not None
+        if dropped:
+            claims.cache.offer(len(files), None, [[0, "n", "as it has to be"]])
+            claims.cache.complete(len(files))
+        job = job_of([*files, []] if dropped else files, case, claims, buckets=buckets)
+        job.begin(pass_id)
+        assert isinstance(job._store, Shelf) is shelf
+        assert not shelf or job.pool()["memory"] == 0
+        found.append(one_pass(job, isinstance(job._stream, Whole), pass_id=pass_id))
+    assert found[0] == found[1]
+
+
+def test_what_lies_elsewhere_has_no_number_on_a_shelf() -> None:
+    cache = claims_of([[1] * 9], shelf=True, order=[0]).cache
+    assert cache is not None
+    shelf = cache.shelf
+    assert shelf is not None
+    columns = cache.runs(0)[1].columns
+    assert shelf.numbers(columns).tolist() == [5, 6, 7, 8]
+    assert shelf.numbers(columns.slice(1, 3)).tolist() == [6, 7]
+    assert shelf.numbers(columns.slice(2, 2)).tolist() == []
+    with pytest.raises(ValueError, match="do not lie on the shelf"):
+        shelf.numbers(columns.take([0, 1]))
 
 
 def ordinary(files: Files, case: Case = Case(), **how: Any) -> bool:
