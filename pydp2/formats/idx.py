@@ -94,15 +94,26 @@ class Reader:
         at = self._begin + first * self._row
         if at != source.offset:
             source.seek(at)
-        # read into place: bytes, then an array of them, would be held twice
-        values = np.empty((last - first, *self.shape[1:]), self._disk)
-        flat = values.reshape(-1).view(np.uint8).data if values.size else memoryview(b"")
-        for piece in range(0, len(flat), _PIECE):
-            part = flat[piece : piece + _PIECE]
-            part[:] = source.read(len(part), "the values")
+        values = self._unpacked(first, last) if source.compressed else self._placed(first, last)
         if source.compressed and last == len(self):
             source.end()  # also where gzip compares its checksum
         return values if self._disk.isnative or values.itemsize == 1 else values.byteswap(inplace=True).view(self.dtype)
+
+    def _placed(self, first: int, last: int) -> Array:
+        """Read into place: bytes, then an array of them, would be held twice."""
+        values = np.empty((last - first, *self.shape[1:]), self._disk)
+        flat = values.reshape(-1).view(np.uint8).data if values.size else memoryview(b"")
+        for at in range(0, len(flat), _PIECE):
+            piece = flat[at : at + _PIECE]
+            piece[:] = self._source.read(len(piece), "the values")
+        return values
+
+    def _unpacked(self, first: int, last: int) -> Array:
+        """Grown as it comes: whether so much will come is only a claim."""
+        data, total = bytearray(), (last - first) * self._row
+        while len(data) < total:
+            data += self._source.read(min(_PIECE, total - len(data)), "the values")
+        return np.frombuffer(data, self._disk).reshape(last - first, *self.shape[1:])
 
     def close(self) -> None:
         """Close the file."""

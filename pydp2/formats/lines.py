@@ -14,7 +14,7 @@ from pydp2.errors import FormatError, OptionError
 from pydp2.formats.parts import WHOLE, Part
 from pydp2.formats.source import PathOrFile, Source, open_source
 
-MOST = 64 << 20
+MOST = 16 << 20
 """Most bytes of a line: one without an end would be read into memory whole."""
 
 BLOCK = 1 << 14  # what is parsed at a time takes dozens of times its size while that goes on

@@ -25,6 +25,7 @@ from pydp2.formats import snappy_frames
 from pydp2.formats.parts import WHOLE, Part, split_entry
 from pydp2.formats.serving import BYTES, as_steps
 from pydp2.formats.source import LIMIT, PathOrFile, create, open_source
+from pydp2.inputs.checksum import crc32
 from pydp2.providers import provider
 
 Layout = Literal["go", "fluid"]
@@ -77,6 +78,7 @@ class Reader:
     def __init__(self, path: PathOrFile, *, part: Part = WHOLE, limit: int = LIMIT) -> None:
         self._source = open_source(path)
         self._part, self._limit = part, limit
+        self._kept: tuple[int, bytes] | None = None  # the payload by which the layout was found: it is read next
         try:
             self.layout = self._found_layout()
         except BaseException:
@@ -103,6 +105,7 @@ class Reader:
         """The records of one chunk, one after the other."""
         source = self._source
         content = self._content(chunk)
+        whole = content if isinstance(content, bytes) else memoryview(content)
         at, total = 0, len(content)
         for number in range(chunk.records):
             begin = at + 4
@@ -113,7 +116,7 @@ class Reader:
                 raise source.error(
                     f"record {number} of the chunk needs {at - begin} bytes, {total - begin} are left", chunk.offset
                 )
-            yield bytes(content[begin:at])
+            yield bytes(whole[begin:at])
         if at != total:
             raise source.error(f"{total - at} bytes behind the {chunk.records} records of the chunk", chunk.offset)
 
@@ -134,10 +137,13 @@ class Reader:
 
     def _stored(self, chunk: Chunk) -> bytes | None:
         """The payload as it lies in the file; None where the sum does not match."""
-        source = self._source
+        source, kept = self._source, self._kept
+        self._kept = None
+        if kept is not None and kept[0] == chunk.offset:
+            return kept[1]
         source.seek(chunk.offset + _HEAD.size)
         stored = source.read(chunk.size, "a chunk")
-        return stored if zlib.crc32(stored) == chunk.crc else None
+        return stored if crc32(stored) == chunk.crc else None
 
     def _header(self, at: int) -> Chunk:
         assert self.layout is not None
@@ -167,7 +173,10 @@ class Reader:
                 layouts: tuple[Layout, ...] = ("go", "fluid")
                 for layout in layouts:
                     chunk = _as_chunk(at, words, layout)
-                    if chunk.packing < len(PACKINGS) and chunk.end <= source.size and self._stored(chunk) is not None:
+                    if chunk.packing >= len(PACKINGS) or chunk.end > source.size:
+                        continue
+                    if (stored := self._stored(chunk)) is not None:
+                        self._kept = chunk.offset, stored
                         return layout
                 raise source.error(
                     "the file ends within the chunk, or its checksum does not match, in either layout", at
@@ -278,7 +287,7 @@ class Writer:
         elif self._packing == "gzip":
             packer = zlib.compressobj(wbits=31)
             content = packer.compress(content) + packer.flush()
-        crc, packing, count = zlib.crc32(content), PACKINGS.index(self._packing), self._records
+        crc, packing, count = crc32(content), PACKINGS.index(self._packing), self._records
         words = (crc, packing, len(content), count) if self._layout == "go" else (count, crc, packing, len(content))
         self._file.write(_HEAD.pack(MAGIC, *words))
         self._file.write(content)

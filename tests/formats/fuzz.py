@@ -1,0 +1,318 @@
+"""Damaged files of every format: each is read or refused with a FormatError, within a bound of memory.
+
+    python -m tests.formats.fuzz --count 100000
+
+plays so many files of each kind and shows a table; a file on which something else happens is printed as bytes, with the
+command that plays it again, and the exit code is 1. The suite plays some hundred of each kind.
+
+What a header claims must not decide about memory. So for each file the most that Python and numpy had allocated at a
+time is compared with 4 times what came out of it (or its own size, if that is more) and 1 MB; what libraries allocate
+by themselves is held by a limit on the address space of the process, and by how far the process grew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import random
+import resource
+import struct
+import sys
+import time
+import tracemalloc
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from pydp2.errors import FormatError
+from pydp2.formats import comma, dmlc_recordio, idx, irheader, libsvm, lst, paddle_recordio, record_index, snappy_frames
+from pydp2.formats.paddle_recordio import Layout
+
+LIMIT = 1 << 20
+"""The cap on compressed input that the readers are given here."""
+TIMES, SLACK = 4, 1 << 20
+_ROOM = 256 << 20  # of address space, beyond what the process has when it begins
+_GROWTH = 16 << 20  # of the process, over all files of a kind: what allocators keep
+
+
+class Kind(NamedTuple):
+    """How whole files look, and what comes out of one: its sizes in bytes. ``wrap`` puts on the outside what would
+    otherwise refuse nearly every damaged file at once: a sum, or compression."""
+
+    seeds: list[bytes]
+    read: Callable[[bytes], Iterator[int]]
+    wrap: Callable[[bytes], bytes] | None = None
+
+
+def _made(write: Callable[[io.BytesIO], object]) -> bytes:
+    file = io.BytesIO()
+    write(file)
+    return file.getvalue()
+
+
+_RECORDS = [
+    b"",
+    b"a",
+    b"bcd" * 5,
+    bytes(range(256)),
+    dmlc_recordio.MAGIC,
+    b"abcd" + dmlc_recordio.MAGIC * 2,
+    b"\0" * 900,
+]
+_ARRAYS = [
+    np.arange(24, dtype=np.uint8).reshape(4, 3, 2),
+    np.linspace(-3, 3, 7, dtype=np.float64),
+    np.arange(300, dtype=np.int32).reshape(100, 3),
+    np.zeros((0, 5), np.int16),
+]
+_IDX = [_made(lambda f, a=a: idx.write(f, a)) for a in _ARRAYS]  # type: ignore[misc]  # a is one of them
+_CSV = [
+    b"1,2,3\n4,5,6\n",
+    b"\xef\xbb\xbf1.5,-2e3\r\n\r\nnan,inf\r\n",
+    b"7\r8\r9",
+    _made(lambda f: comma.write(f, np.arange(300.0).reshape(60, 5))),
+]
+_SVM = [b"1 0:1 3:2.5\n0\n-1 7:1e-3 # c\n", b"+1 1:1\r\n" * 60]
+_LST = [b"0\t1\ta.jpg\n7\t0.5\t2\tsome where/b.jpg\n", b"3\t1\t\xc3\xa4.png\r\n" * 100]
+_INDEX = [b"0\t0\n1\t12\n", b"".join(b"%d\t%d\n" % (i, 12 * i) for i in range(60))]
+_HEADERS = [
+    irheader.pack(irheader.IRHeader(0, 1.0, 2), b"image"),
+    irheader.pack(irheader.IRHeader(0, [1.0] * 254, 2), b""),
+]
+_PAYLOAD = b"".join(struct.pack("<I", len(r)) + r for r in _RECORDS)
+
+
+def _paddle(layout: Layout, packing: paddle_recordio.Packing) -> list[bytes]:
+    def write(file: io.BytesIO, many: int) -> None:
+        with paddle_recordio.Writer(file, layout=layout, packing=packing, max_records=many) as writer:
+            for record in _RECORDS:
+                writer.write(record)
+
+    return [_made(lambda f: write(f, 2)), _made(lambda f: write(f, 100))]
+
+
+def _chunk(layout: Layout, packing: int) -> Callable[[bytes], bytes]:
+    """A chunk around a payload, with the right sum."""
+
+    def wrap(payload: bytes) -> bytes:
+        count = len(_RECORDS)
+        words = (zlib.crc32(payload), packing, len(payload), count)
+        if layout == "fluid":
+            words = (count, *words[:3])
+        return struct.pack("<5I", paddle_recordio.MAGIC, *words) + payload
+
+    return wrap
+
+
+def _packed(data: bytes) -> bytes:
+    return gzip.compress(data, 1, mtime=0)
+
+
+def _read_rows(data: bytes) -> Iterator[int]:
+    yield idx.read(io.BytesIO(data), limit=LIMIT).nbytes
+
+
+def _read_csv(data: bytes) -> Iterator[int]:
+    return (rows.nbytes for rows in comma.read(io.BytesIO(data)))
+
+
+def _read_svm(data: bytes) -> Iterator[int]:
+    return (8 + row.indices.nbytes + row.values.nbytes for row in libsvm.read(io.BytesIO(data)))
+
+
+def _read_lst(data: bytes) -> Iterator[int]:
+    return (8 + 8 * len(entry.labels) + len(entry.path) for entry in lst.read(io.BytesIO(data)))
+
+
+def _read_index(data: bytes) -> Iterator[int]:
+    yield 16 * len(record_index.read(io.BytesIO(data)))
+
+
+def _read_header(data: bytes) -> Iterator[int]:
+    yield len(irheader.unpack(data)[1])
+
+
+def _read_dmlc(data: bytes) -> Iterator[int]:
+    return map(len, dmlc_recordio.read(io.BytesIO(data)))
+
+
+def _read_paddle(data: bytes) -> Iterator[int]:
+    return (4 + len(record) for record in paddle_recordio.read(io.BytesIO(data), limit=LIMIT))
+
+
+def kinds() -> dict[str, Kind]:
+    """All of them by name."""
+    made = {
+        "idx": Kind(_IDX, _read_rows),
+        "idx gzip": Kind([_packed(data) for data in _IDX], _read_rows),
+        "idx in gzip": Kind(_IDX, _read_rows, _packed),
+        "csv": Kind(_CSV, _read_csv),
+        "csv in gzip": Kind(_CSV, _read_csv, _packed),
+        "libsvm": Kind(_SVM, _read_svm),
+        "lst": Kind(_LST, _read_lst),
+        "index": Kind(_INDEX, _read_index),
+        "IRHeader": Kind(_HEADERS, _read_header),
+        "dmlc": Kind([_made(lambda f: dmlc_recordio.write(f, _RECORDS))], _read_dmlc),
+    }
+    for layout in ("go", "fluid"):
+        blocks = layout == "fluid"
+        snappy = snappy_frames.pack(_PAYLOAD, blocks=blocks)
+        made |= {
+            f"paddle {layout}": Kind(_paddle(layout, "none"), _read_paddle),
+            f"paddle {layout} snappy": Kind(_paddle(layout, "snappy"), _read_paddle),
+            f"paddle {layout}, right sum": Kind([_PAYLOAD], _read_paddle, _chunk(layout, 0)),
+            f"paddle {layout} snappy, right sum": Kind([snappy], _read_paddle, _chunk(layout, 1)),
+            # what is damaged lies inside snappy, whose own sums are right too
+            f"paddle {layout} in snappy": Kind(
+                [_PAYLOAD],
+                _read_paddle,
+                lambda data, layout=layout, blocks=blocks: _chunk(layout, 1)(snappy_frames.pack(data, blocks=blocks)),  # type: ignore[misc]
+            ),
+        }
+    packed = zlib.compress(_PAYLOAD, wbits=31)
+    made["paddle go gzip, right sum"] = Kind([packed], _read_paddle, _chunk("go", 2))
+    made["paddle go in gzip"] = Kind(
+        [_PAYLOAD], _read_paddle, lambda data: _chunk("go", 2)(zlib.compress(data, wbits=31))
+    )
+    return made
+
+
+_WORDS = [struct.pack(order + kind, value) for order in "<>" for kind, value in (
+    ("I", 0), ("I", 1), ("I", 0x7FFFFFFF), ("I", 0x80000000), ("I", 0xFFFFFFFF), ("I", 0xFFFFFFFE), ("I", 0xFFFF),
+    ("H", 0xFFFF), ("H", 0x8000), ("Q", 2**64 - 1), ("Q", 2**63), ("I", 0xCED7230A), ("I", 0x01020304),
+)]  # fmt: skip
+_TEXTS = [
+    b",",
+    b"\n",
+    b"\r",
+    b":",
+    b"\t",
+    b"#",
+    b" ",
+    b"-",
+    b"e",
+    b"nan",
+    b"1e999",
+    b"\xff",
+    b"\0",
+    b"9" * 30,
+    b"\x1f\x8b",
+]
+
+
+def damaged(kind: Kind, draw: random.Random) -> bytes:
+    """One file of ``kind`` with one to four things wrong."""
+    data = bytearray(draw.choice(kind.seeds))
+    for _ in range(draw.randint(1, 4)):
+        at = draw.randrange(len(data) + 1)
+        end = min(len(data), at + draw.choice((1, 1, 2, 4, 8, 60)))
+        match draw.randrange(8):
+            case 0:
+                data[at:end] = bytes(byte ^ 1 << draw.randrange(8) for byte in data[at:end])
+            case 1:
+                word = draw.choice(_WORDS)
+                data[at : at + len(word)] = word
+            case 2:
+                data[at - at % 4 : at - at % 4 + 4] = draw.choice(_WORDS)
+            case 3:
+                del data[at:]
+            case 4:
+                del data[at:end]
+            case 5:
+                data[at:at] = data[at:end] * draw.choice((1, 2, 50))
+            case 6:
+                data[at:at] = draw.choice(_TEXTS)
+            case _:
+                other = draw.choice(kind.seeds)
+                data[at:] = other[draw.randrange(len(other) + 1) :]
+    return bytes(data) if kind.wrap is None else kind.wrap(bytes(data))
+
+
+class Played(NamedTuple):
+    """What became of one file: whether it was read, what came out of it, the most memory meanwhile."""
+
+    whole: bool
+    out: int
+    most: int
+
+
+def play(kind: Kind, data: bytes) -> Played:
+    """Read ``data``. Raises AssertionError for too much memory; what is no FormatError passes. Needs tracemalloc."""
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    out, whole = 0, True
+    try:
+        for size in kind.read(data):
+            out += size
+    except FormatError:
+        whole = False
+    most = tracemalloc.get_traced_memory()[1] - before
+    allowed = TIMES * max(out, len(data)) + SLACK
+    assert most <= allowed, f"{most} bytes were allocated, {allowed} allowed"
+    return Played(whole, out, most)
+
+
+def rounds(
+    name: str, kind: Kind, seed: int, first: int, count: int
+) -> Iterator[tuple[int, bytes, Played | BaseException]]:
+    """(number, file, what became of it) of each; the number and the seed make the same file again."""
+    for number in range(first, first + count):
+        data = damaged(kind, random.Random(f"{seed} {name} {number}"))
+        try:
+            yield number, data, play(kind, data)
+        except Exception as error:
+            yield number, data, error
+
+
+def _grown() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _limit_address_space() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + _ROOM
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.formats.fuzz")
+    parser.add_argument("--count", type=int, default=1000, help="files of each kind; default: 1000")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first file; default: 0")
+    parser.add_argument("--only", help="the kind; default: all")
+    given = parser.parse_args(arguments)
+    warnings.simplefilter("error")
+    every: dict[str, Any] = {name: kind for name, kind in kinds().items() if given.only in (None, name)}
+    _limit_address_space()
+    tracemalloc.start()
+    failed = 0
+    out, notes = Console(width=120, highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
+    out.print(f"{'kind':34} {'files':>8} {'read':>8} {'refused':>8} {'most MB':>8} {'grew MB':>8} {'seconds':>8}")
+    for name, kind in every.items():
+        began, grown, read, most = time.perf_counter(), _grown(), 0, 0
+        for number, data, became in rounds(name, kind, given.seed, given.first, given.count):
+            if isinstance(became, Played):
+                read += became.whole
+                most = max(most, became.most)
+                continue
+            failed += 1
+            notes.print(f"{name}, number {number}: {type(became).__name__}: {became}\n  {data!r}", markup=False)
+            notes.print(f"  --only {name!r} --seed {given.seed} --first {number} --count 1", markup=False)
+        grew = _grown() - grown
+        if grew > _GROWTH:
+            failed += 1
+            notes.print(f"{name}: the process grew by {grew} bytes")
+        seconds = time.perf_counter() - began
+        refused = given.count - read
+        out.print(f"{name:34} {given.count:8} {read:8} {refused:8} {most / 1e6:8.2f} {grew / 1e6:8.1f} {seconds:8.1f}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""Damaged files and claims of lengths: refused, and within a bound of memory. ``python -m tests.formats.fuzz`` plays
+many more."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import subprocess
+import sys
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pydp2.errors import FormatError
+from pydp2.formats import comma, dmlc_recordio, idx, libsvm, lines, paddle_recordio
+
+from .fuzz import LIMIT, Kind, Played, kinds, play, rounds
+
+KINDS = kinds()
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_whole_file_is_read(name: str) -> None:
+    kind = KINDS[name]
+    for seed in kind.seeds:
+        assert play(kind, seed if kind.wrap is None else kind.wrap(seed)).whole
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_damaged_file_is_read_or_refused_within_its_memory(name: str) -> None:
+    became = [(number, became) for number, _, became in rounds(name, KINDS[name], 1, 0, 200)]
+    assert [each for each in became if not isinstance(each[1], Played)] == []
+    assert any(not each.whole for _, each in became if isinstance(each, Played))
+
+
+def _large(name: str) -> bytes:
+    """A file whose content is several MB."""
+    file = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, 3 << 20, np.uint8)
+    records = [noise.tobytes(), bytes(3 << 20)]
+    if name.startswith("idx"):
+        idx.write(file, noise.view(np.int32).reshape(-1, 16))
+        return gzip.compress(file.getvalue(), 1) if "gzip" in name else file.getvalue()
+    if name == "csv":
+        return b"1,2,3,4,5,6,7,8\n" * 50_000
+    if name == "one line of csv":
+        return b"1," * 500_000 + b"2\n"
+    if name == "one line of libsvm":
+        return b"1" + b" 7:1" * 100_000 + b"\n"
+    if name == "dmlc":
+        dmlc_recordio.write(file, [*records, dmlc_recordio.MAGIC * (1 << 14)])
+        return file.getvalue()
+    layout, _, packing = name.partition(" ")
+    paddle_recordio.write(file, records, layout=layout, packing=packing)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+READ: dict[str, Callable[[bytes], Iterator[int]]] = {
+    "csv": lambda data: (rows.nbytes for rows in comma.read(io.BytesIO(data))),
+    "libsvm": lambda data: (row.indices.nbytes + row.values.nbytes for row in libsvm.read(io.BytesIO(data))),
+    "idx": lambda data: iter([idx.read(io.BytesIO(data)).nbytes]),
+    "dmlc": lambda data: map(len, dmlc_recordio.read(io.BytesIO(data))),
+    "paddle": lambda data: map(len, paddle_recordio.read(io.BytesIO(data))),
+}
+
+
+@pytest.mark.parametrize("name", ["idx", "idx gzip", "csv", "one line of csv", "one line of libsvm", "dmlc", "go none",
+                                  "go snappy", "go gzip", "fluid none", "fluid snappy"])  # fmt: skip
+def test_a_large_file_takes_at_most_four_times_what_comes_out_of_it(name: str) -> None:
+    read = next((read for word, read in READ.items() if word in name), READ["paddle"])
+    assert play(Kind([], read), _large(name)).whole
+
+
+def _bombs() -> dict[str, tuple[bytes, Callable[[bytes], Iterator[int]]]]:
+    """Small files that claim to be huge, or become so."""
+
+    def limited(data: bytes) -> Iterator[int]:
+        return map(len, paddle_recordio.read(io.BytesIO(data), limit=LIMIT))
+
+    def chunk(payload: bytes, packing: int) -> bytes:
+        return struct.pack("<5I", paddle_recordio.MAGIC, zlib.crc32(payload), packing, len(payload), 1) + payload
+
+    claims = b"\0\0\x0e\2" + struct.pack(">II", 1 << 20, 1 << 20)
+    zeros = gzip.compress(bytes(64 << 20), 9)
+    many = b"\xff\x06\0\0sNaPpY" + (b"\0\x0e\0\0crc!" + b"\x80\x80\x04" + b"\0" * 7) * 200
+    return {
+        "idx": (claims, READ["idx"]),
+        "idx gzip": (gzip.compress(claims), READ["idx"]),
+        "idx gzip below the cap": (gzip.compress(b"\0\0\x08\1" + struct.pack(">I", 1 << 29) + bytes(99)), READ["idx"]),
+        "csv gzip": (zeros, READ["csv"]),
+        "libsvm gzip": (zeros, READ["libsvm"]),
+        "dmlc": (dmlc_recordio.MAGIC + b"\xff\xff\xff\x1f", READ["dmlc"]),
+        "go": (struct.pack("<5I", 0x01020304, 1, 0, 0xFFFFFFFF, 0xFFFFFFFF), READ["paddle"]),
+        "go record": (chunk(b"\xff\xff\xff\xff", 0), READ["paddle"]),
+        "go gzip": (chunk(zeros, 2), limited),
+        "go snappy": (chunk(many, 1), limited),
+    }
+
+
+@pytest.mark.parametrize("name", _bombs())
+def test_what_only_claims_to_be_large_is_refused_before_memory_is_taken(name: str) -> None:
+    data, read = _bombs()[name]
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    with pytest.raises(FormatError):
+        sum(read(data))
+    most = tracemalloc.get_traced_memory()[1] - before
+    assert most < 4 * (lines.MOST if name in ("csv gzip", "libsvm gzip") else LIMIT) + (1 << 20)
+
+
+def test_the_program_plays_a_file_again_and_ends_with_0() -> None:
+    command = [sys.executable, "-m", "tests.formats.fuzz", "--count", "20", "--only", "dmlc"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1].split()[:2] == ["dmlc", "20"]
