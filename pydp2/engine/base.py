@@ -13,6 +13,8 @@ from typing import Protocol
 
 ROW = 8
 """int64 fields in the row of a seat."""
+TEMPLATE = -1
+"""In place of a worker's number: the process that workers are forked from, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ class Engine(Protocol):
         ...
 
     def kill(self, worker: int) -> None:
-        """End a worker and what it started, at once; :class:`Exited` follows."""
+        """End a worker and what it started, at once; :class:`Exited` follows. ``TEMPLATE``: the process that workers
+        are forked from, where there is one; another is made when it is needed."""
         ...
 
     def dump(self, worker: int) -> None:
@@ -94,7 +97,8 @@ class Engine(Protocol):
         ...
 
     def stopped(self, worker: int) -> bool:
-        """Whether a signal has stopped a worker (SIGSTOP, not a debugger): it does nothing until somebody wakes it."""
+        """Whether a signal has stopped a worker, or ``TEMPLATE`` (SIGSTOP, not a debugger): it does nothing until
+        somebody wakes it."""
         ...
 
     def row(self, seat: int) -> memoryview:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from pydp2.engine.base import ROW, EngineLost, Exited, Note, Page, Prepare, Started
+from pydp2.engine.base import ROW, TEMPLATE, EngineLost, Exited, Note, Page, Prepare, Started
 from pydp2.engine.births import single_threaded, standard_streams
 from pydp2.engine.nursery import Nursery
 
@@ -67,7 +67,7 @@ class LocalEngine:
         self._descriptors: list[int] = []
         self._seat_of: dict[int, int] = {}
         self._pids: dict[int, int] = {}
-        self._template = 0
+        self._template = 0  # its pid; 0: there is none
 
     def start(self, worker: int, seat: int) -> None:
         """Begin worker number ``worker`` on seat ``seat``."""
@@ -76,7 +76,7 @@ class LocalEngine:
         self._command(f"start {worker} {seat}")
 
     def kill(self, worker: int) -> None:
-        """SIGKILL to the worker's process group."""
+        """SIGKILL to the process group of the worker, or of the process that workers are forked from."""
         self._command(f"kill {worker} {int(signal.SIGKILL)}")
 
     def dump(self, worker: int) -> None:
@@ -84,10 +84,12 @@ class LocalEngine:
         self._command(f"kill {worker} {int(DUMP_SIGNAL)}")
 
     def stopped(self, worker: int) -> bool:
-        """Whether a signal has stopped the worker's process. Never where there is no /proc to tell it."""
+        """Whether a signal has stopped the worker's process, or the one that workers are forked from. Never where there
+        is no /proc to tell it."""
+        pid = self._template if worker == TEMPLATE else self._pids.get(worker, 0)
         try:
-            text = Path(f"/proc/{self._pids[worker]}/stat").read_text()
-        except (KeyError, OSError):
+            text = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
             return False
         return text.rpartition(")")[2].split()[0] == "T"
 
@@ -134,6 +136,8 @@ class LocalEngine:
                 self._template = numbers[0]
                 self._on_output(worker, None, self._descriptors.pop(0))
             case "started":
+                if self._template == numbers[0]:  # it has become that worker
+                    self._template = 0
                 self._pids[worker] = numbers[0]
                 return Started(worker, numbers[0])
             case "exited":
@@ -141,6 +145,7 @@ class LocalEngine:
                 self._pids.pop(worker, None)
                 return Exited(worker, numbers[0], numbers[1])
             case "lost":
+                self._template = 0
                 code = os.waitstatus_to_exitcode(numbers[1])
                 how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
                 return Note(f"process {numbers[0]}, which workers are forked from, {how}; another is made", "template")

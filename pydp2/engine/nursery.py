@@ -16,7 +16,7 @@ import sys
 from collections import deque
 from dataclasses import dataclass
 
-from pydp2.engine.base import Page, Prepare
+from pydp2.engine.base import TEMPLATE, Page, Prepare
 from pydp2.engine.births import SPAWN, leave_nursery, live, watch
 from pydp2.engine.names import adopt_orphans, set_name
 from pydp2.engine.template import ALONE, FORKED, PACKET, READY, be_template
@@ -98,6 +98,10 @@ class Nursery:
         worker, number = int(words[1]), int(words[2])
         if words[0] == "start":
             self._waiting.append((worker, number))
+        elif worker == TEMPLATE:
+            if self._template is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._template.pid, number)
         elif worker in self._pids:
             pid = self._pids[worker]
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -300,7 +304,7 @@ class Nursery:
 
     def _end_all(self) -> None:
         if self._template is not None:
-            self._pids[-1] = self._template.pid
+            self._pids[TEMPLATE] = self._template.pid
             self._template.channel.close()
         for pid in self._pids.values():
             with contextlib.suppress(ProcessLookupError, PermissionError):

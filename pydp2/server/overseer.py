@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pydp2.engine import Engine
+from pydp2.engine import TEMPLATE, Engine
 from pydp2.errors import OptionError
 from pydp2.files import FileList
 from pydp2.metrics import Rates, resident
@@ -17,6 +17,7 @@ from pydp2.server.spec import ServiceSpec
 
 _DUMP_GRACE = 0.3  # seconds for a worker to write its stack before it is killed
 _STOPPED = 10.0  # seconds that a worker may be stopped by a signal, where sample_timeout does not say
+_STILL = "a signal had stopped it for longer than"
 WEIGHED = 0.1
 """Seconds between looks at how much memory workers have."""
 
@@ -56,6 +57,7 @@ class Overseer:
         self._seat_of = seat_of
         self._log = log
         self._looked = self._weighed = 0.0
+        self._template_at = 0.0  # since when the process that workers are forked from was found stopped; 0.0: it runs
 
     def begin(self, pid: int) -> None:
         """The first worker, process ``pid``, is ready. Raises OptionError when it has more memory than it may."""
@@ -106,8 +108,16 @@ class Overseer:
             elif not wire.stopped_at:
                 wire.stopped_at = now
             elif now - wire.stopped_at > limit:
-                wire.doomed = f"was killed because a signal had stopped it for longer than {limit:g} s"
+                wire.doomed = f"was killed because {_STILL} {limit:g} s"
                 self._engine.kill(worker)
+        if not self._engine.stopped(TEMPLATE):
+            self._template_at = 0.0
+        elif not self._template_at:
+            self._template_at = now
+        elif now - self._template_at > limit:
+            self._template_at = 0.0
+            self._log(f"the process that workers are forked from is killed because {_STILL} {limit:g} s", "template")
+            self._engine.kill(TEMPLATE)
 
     def _weigh(self, limit: int) -> None:
         """Kill what is ready and has more memory than ``limit``: another reads its files on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -168,6 +169,30 @@ def test_a_template_that_is_killed_harms_no_worker_and_is_made_anew(
         f"pydp2: template: process {first}, which workers are forked from, was killed by signal 9; another is made\n"
         in capfd.readouterr().err
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_template_that_a_signal_has_stopped_is_replaced_with_whoever_waits_for_it(
+    provider_file: Callable[[str], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    provider = provider_file(counted())
+    expected = undisturbed(provider, tmp_path)
+    seen = []
+    with pydp2.load(FILES, provider, workers=2, root=tmp_path, sample_timeout=0.4, **NUMBERS_OPTIONS) as data:
+        assert eventually(lambda: len(processes("pydp2-worker")) == 3)
+        assert eventually(lambda: len(processes("pydp2-template")) == 1)
+        (first,) = processes("pydp2-template")
+        for batch in data:
+            seen.append(numbered(batch))
+            if batch.index == 20:
+                os.kill(first, signal.SIGSTOP)
+                for worker in processes("pydp2-worker"):
+                    kill(worker)
+        assert eventually(lambda: len(processes("pydp2-worker")) == 3)
+        assert first not in processes("pydp2-template")
+    assert seen == expected
+    text = "the process that workers are forked from is killed because a signal had stopped it for longer than 0.4 s\n"
+    assert text in capfd.readouterr().err
 
 
 def test_template_and_workers_killed_at_once_lose_nothing(provider_file: Callable[[str], str], tmp_path: Path) -> None:
