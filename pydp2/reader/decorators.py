@@ -1,4 +1,4 @@
-"""Readers made of readers, in the caller's thread: map, shuffle, chain, compose, firstn, cache, batch.
+"""Readers made of readers, in the caller's thread: map, shuffle, chain, compose, firstn, cache, Fake, batch.
 
 What needs threads or processes stands in :mod:`.prefetch`, :mod:`.mapping` and :mod:`.merging`. See docs/readers.md.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from itertools import chain as chained
-from itertools import count, islice
+from itertools import count, islice, repeat
 from typing import Any, SupportsIndex
 
 from pydp2.errors import ComposeNotAligned, OptionError, OptionTypeError
@@ -128,6 +128,28 @@ def cache(reader: Reader) -> Reader:
     with iterating(check_reader("reader", reader)) as (entries,):
         kept = tuple(entries)
     return lambda: iter(kept)
+
+
+class Fake:
+    """``Fake()(reader, n)``: a reader that gives the first entry of ``reader`` n times, to measure all but reading.
+
+    ``reader`` is read once, at the first call of the new one. One without entries gives none. See docs/readers.md
+    (RD-29).
+    """
+
+    def __call__(self, reader: Reader, data_num: SupportsIndex) -> Reader:
+        """Raises OptionTypeError, OptionError: no reader; ``data_num`` is no whole number, or negative."""
+        first = firstn(reader, 1)
+        number = check_size("data_num", data_num)
+        kept: list[Any] = []
+
+        def fake() -> Iterator[Any]:
+            if not kept:
+                kept.extend(first())
+            for entry in kept:
+                yield from repeat(entry, number)
+
+        return fake
 
 
 def batch(reader: Reader, batch_size: Any, drop_last: bool = False) -> BatchReader:

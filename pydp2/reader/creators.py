@@ -1,0 +1,112 @@
+"""Functions that return readers: over arrays, lines of text, records of files."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from pydp2.errors import FormatError, OptionError, OptionTypeError
+from pydp2.formats import paddle_recordio
+from pydp2.reader.contract import Reader
+from pydp2.reader.prefetch import buffered
+from pydp2.reader.unpickled import plain
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def np_array(x: Any) -> Reader:
+    """The entries of ``x`` along its first axis: scalars of a vector, rows of a matrix, arrays of anything larger.
+
+    An array without dimensions is one entry. ``x`` is not copied: rows are views. See docs/readers.md (RD-32).
+    """
+    array = np.asarray(x)
+
+    def reader() -> Iterator[Any]:
+        if array.ndim:
+            yield from array
+        else:
+            yield array[()]
+
+    return reader
+
+
+def text_file(path: str | os.PathLike[str], *, encoding: str = "utf-8") -> Reader:
+    """The lines of a file without their line breaks. It is opened at each call. See docs/readers.md (RD-33).
+
+    While iterating: OSError, UnicodeDecodeError.
+    """
+
+    def reader() -> Iterator[str]:
+        with open(path, encoding=encoding) as lines:
+            for line in lines:
+                yield line.removesuffix("\n")
+
+    return reader
+
+
+def recordio(
+    paths: Paths, buf_size: SupportsIndex = 100, *, decode: Callable[[bytes], Any] = plain
+) -> Reader:  # fmt: skip
+    """The records of files as Paddle's RecordIO has them, one file after the other, ``buf_size`` of them read ahead.
+
+    Args:
+        paths: a path or pattern (as ``data/*.recordio``), several with commas between them, or a list of such.
+        buf_size: records that a thread reads ahead, 0 for any number.
+        decode: what makes a sample of the bytes of a record; by default a reader of pickles that builds plain data and
+            numpy arrays and nothing else. ``bytes`` leaves records as they are. Anything that runs what a file says
+            (an unpickler) is yours to ask for, of files that you trust.
+
+    Paths and patterns are looked at when a pass begins. While iterating: FormatError for a file or record that is
+    damaged or is not plain, with file and record in its text; FileNotFoundError for a path or pattern without a file.
+    See docs/readers.md (RD-34).
+
+    Raises OptionError, OptionTypeError: no path; ``decode`` is no function; ``buf_size`` is no size.
+    """
+    patterns = _patterns(paths)
+    if not callable(decode):
+        raise OptionTypeError(f"decode must be a function of the bytes of a record, got {decode!r:.80}")
+
+    def reader() -> Iterator[Any]:
+        for path in _found(patterns):
+            for number, record in enumerate(paddle_recordio.read(path)):
+                try:
+                    value = decode(record)
+                except FormatError as error:
+                    if error.file:
+                        raise
+                    raise FormatError(
+                        f"file {path}, record {number}: {error}", file=str(path), offset=error.offset
+                    ) from None
+                yield value
+
+    return buffered(reader, buf_size)
+
+
+def _patterns(paths: Paths) -> list[str]:
+    if isinstance(paths, str):
+        found = [part.strip() for part in paths.split(",") if part.strip()]
+    elif isinstance(paths, os.PathLike):
+        found = [os.fspath(paths)]
+    elif isinstance(paths, Sequence):
+        found = [os.fspath(path) for path in paths]
+    else:
+        raise OptionTypeError(f"paths must be a path or a list of paths, got {paths!r:.80} ({type(paths).__name__})")
+    if not found:
+        raise OptionError(f"paths must name at least one file, got {paths!r:.80}")
+    return found
+
+
+def _found(patterns: list[str]) -> Iterator[str]:
+    """The files of all patterns, each pattern's in the order of their names."""
+    for pattern in patterns:
+        if os.path.exists(pattern):  # noqa: PTH110 - a name with a bracket in it is a file first
+            yield pattern
+            continue
+        files = sorted(glob.glob(pattern))  # noqa: PTH207 - of patterns with and without a folder, absolute or not
+        if not files:
+            raise FileNotFoundError(f"{pattern}: there is no such file, and no file fits it as a pattern")
+        yield from files

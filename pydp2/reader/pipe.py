@@ -1,0 +1,107 @@
+"""``PipeReader``: the output of a command as lines."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import subprocess
+import zlib
+from collections.abc import Generator, Iterator
+from functools import partial
+from typing import SupportsIndex
+
+from pydp2.errors import OptionTypeError, ReaderError
+from pydp2.reader.contract import check_size
+
+_PIECE = 1 << 20  # bytes that a packed piece may become at a time
+_END = 2.0  # seconds that a command has between the end of its output and its own
+
+
+class PipeReader:
+    """The output of ``command`` as text, while it runs: ``PipeReader("hadoop fs -cat /data/part-0").get_line()``.
+
+    The command is split at blanks and run without a shell, its errors go where this program's go. Each call of
+    :meth:`get_line` runs it anew, so ``pipe.get_line`` is a reader. See docs/readers.md (RD-26 to RD-28).
+
+    Args:
+        command: the command and its words.
+        bufsize: bytes that are read at a time, at most.
+        file_type: "plain", or "gzip" for output that is packed.
+
+    Raises OptionTypeError, OptionError: ``command`` is no text, another ``file_type``, ``bufsize`` below 1.
+    """
+
+    def __init__(self, command: str, bufsize: SupportsIndex = 8192, file_type: str = "plain") -> None:
+        if not isinstance(command, str) or not command.split():
+            raise OptionTypeError(f"command must be a text with a command in it, got {command!r:.80}")
+        if file_type not in ("plain", "gzip"):
+            raise OptionTypeError(f"file_type must be 'plain' or 'gzip', got {file_type!r:.80}")
+        self._command = command
+        self._bufsize = check_size("bufsize", bufsize, 1)
+        self._gzip = file_type == "gzip"
+
+    def get_line(self, cut_lines: bool = True, line_break: str = "\n") -> Iterator[str]:
+        """The lines of the output, without ``line_break``; or with ``cut_lines=False`` its pieces as they come.
+
+        The output is UTF-8. The command ends with the pass, also with one that is left.
+
+        While iterating, behind what came before: ReaderError where the command ends with another exit code than 0, or
+        what it gives is not whole as gzip; UnicodeDecodeError; OSError where there is no such command.
+
+        Raises OptionTypeError: an empty ``line_break``.
+        """
+        if not isinstance(line_break, str) or not line_break:
+            raise OptionTypeError(f"line_break must be a text that lines end with, got {line_break!r:.80}")
+        return self._lines(line_break) if cut_lines else self._texts()
+
+    def _lines(self, line_break: str) -> Iterator[str]:
+        rest = ""
+        texts = self._texts()
+        try:
+            for text in texts:
+                *lines, rest = (rest + text).split(line_break)
+                yield from lines
+        finally:
+            texts.close()
+        if rest:
+            yield rest
+
+    def _texts(self) -> Generator[str, None, None]:
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        with subprocess.Popen(self._command.split(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+            try:
+                for piece in self._unpacked(process):
+                    if text := decoder.decode(piece):
+                        yield text
+                code = process.wait(_END)
+            except subprocess.TimeoutExpired:
+                raise ReaderError(f"command {self._command!r} has closed its output and does not end") from None
+            finally:
+                process.kill()  # nothing, where it has ended
+        if code:
+            how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
+            raise ReaderError(f"command {self._command!r} {how}: its output may not be whole")
+        if text := decoder.decode(b"", final=True):
+            yield text
+
+    def _unpacked(self, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+        """The output, in pieces."""
+        assert isinstance(process.stdout, io.BufferedReader)
+        pieces = iter(partial(process.stdout.read1, self._bufsize), b"")
+        if not self._gzip:
+            yield from pieces
+            return
+        inflate = None  # between two members
+        for packed in pieces:
+            while packed:
+                inflate = zlib.decompressobj(wbits=31) if inflate is None else inflate
+                try:
+                    plain = inflate.decompress(packed, _PIECE)
+                except zlib.error as error:
+                    raise ReaderError(f"the output of {self._command!r} is no gzip: {error}") from None
+                yield plain
+                packed = inflate.unconsumed_tail or inflate.unused_data
+                if inflate.eof:
+                    inflate = None
+        if inflate is not None:
+            raise ReaderError(f"the output of {self._command!r} ends within its gzip: it is not whole")
