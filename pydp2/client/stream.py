@@ -32,6 +32,7 @@ from pydp2.errors import (
 )
 from pydp2.inputs import Batch, Slots
 from pydp2.inputs.declaration import Declaration
+from pydp2.inputs.entries import entries
 from pydp2.protocol import messages as m
 from pydp2.protocol.facts import to_frames
 
@@ -147,6 +148,24 @@ class Client:
                 "the number of batches is not known: it is after one full pass, and only where every sample weighs 1"
             )
         return self._length
+
+    def reader(self) -> Callable[[], Iterator[tuple[Any, ...]]]:
+        """A reader of samples: each call is one pass, whose batches are taken apart again.
+
+        A sample is the tuple of its slot values, also of a single slot; rows that only fill a batch up are left out. So
+        ``batch_size`` is how many samples travel together, and decorators and :func:`pydp2.reader.batch` see single
+        ones. A pass that is left is left at the service too. See docs/readers.md.
+        """
+
+        def read() -> Iterator[tuple[Any, ...]]:
+            one = iter(self)
+            try:
+                for batch in one:
+                    yield from entries(batch)
+            finally:
+                one.close()  # type: ignore[attr-defined]  # it is a Pass
+
+        return read
 
     def state_dict(self) -> dict[str, Any]:
         """Where this trainer stands, as plain JSON-able data: put it into the checkpoint, beside the model.
@@ -313,10 +332,11 @@ class Client:
         self._waited += self._left_at - began
         return made
 
-    def _leave(self) -> None:
+    def _leave(self, unused: int) -> None:
         if self._end.alive and self._pid == os.getpid():
+            run, done = self._connection.progress
             with contextlib.suppress(ProtocolError):  # the service ended first
-                self._connection.send(m.LeavePass(*self._connection.progress))
+                self._connection.send(m.LeavePass(run, max(done - unused, 0)))
 
 
 def _part(connection: Connection, on_close: Callable[[], None] | None, owner: int) -> None:
@@ -360,11 +380,12 @@ class Pass(Iterator[Batch]):
             raise StopIteration
         return batch
 
-    def close(self) -> None:
-        """Leave the pass: its rest is not wanted."""
+    def close(self, *, unused: bool = False) -> None:
+        """Leave the pass: its rest is not wanted. ``unused``: nor is the batch in hand, which in a job with
+        ``share="dynamic"`` goes to another trainer."""
         if not self.over:
             self.over = True
-            self._client._leave()
+            self._client._leave(int(unused))
 
     def __del__(self) -> None:
         self.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -110,11 +111,44 @@ class Provider:
         running = self.start(args=args, is_train=is_train, input_order=input_order, file_list=[name])
         return _samples(running, name, seed, pass_id)
 
+    def reader(
+        self,
+        files: Sequence[str | os.PathLike[str]],
+        *,
+        args: Mapping[str, Any] | None = None,
+        is_train: bool = True,
+        input_order: Sequence[str] | None = None,
+        seed: int = 0,
+    ) -> Callable[[], Iterator[tuple[Any, ...]]]:
+        """A reader of the checked samples of ``files``, one file after the other, in this process and its thread.
 
-def _samples(running: Running, filename: str, seed: int, pass_id: int) -> Iterator[list[Any]]:
+        Each call of the reader is the next pass, in the order of list and yields: the pool is the service's. A sample
+        is the tuple of its slot values, also of a single slot. The hook runs at the first call. What is bad is dropped
+        or raised as :meth:`samples` does. See docs/readers.md.
+
+        Raises OptionTypeError: ``files`` is one path (of a list, say), not several.
+        """
+        if isinstance(files, str | os.PathLike):
+            raise OptionTypeError(f"files must be the files themselves, as a list; got {files!r:.80}")
+        names = [os.fspath(name) for name in files]
+        passes = itertools.count()
+        started: list[Running] = []
+
+        def read() -> Iterator[tuple[Any, ...]]:
+            if not started:
+                started.append(self.start(args=args, is_train=is_train, input_order=input_order, file_list=names))
+            pass_id = next(passes)
+            for index, name in enumerate(names):
+                for sample in _samples(started[0], name, seed, pass_id, index):
+                    yield tuple(sample)
+
+        return read
+
+
+def _samples(running: Running, filename: str, seed: int, pass_id: int, file_index: int = 0) -> Iterator[list[Any]]:
     declaration = running.declaration
     packer = Packer(declaration.slots, declaration.check)
-    opened = running.open(filename, file_index=0, seed=seed, pass_id=pass_id)
+    opened = running.open(filename, file_index=file_index, seed=seed, pass_id=pass_id)
     y = dropped = 0
     try:
         while True:

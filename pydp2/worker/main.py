@@ -174,8 +174,9 @@ def _declared(running: Running, caught: list[warnings.WarningMessage]) -> m.Decl
 
 
 def source_of(function: object) -> str:
-    """A fingerprint of the file that ``function`` is defined in, or ''."""
-    code = getattr(function, "__code__", None)
+    """A fingerprint of the file that ``function`` is defined in, or ''. One that only calls another names that one as
+    its ``source_function``."""
+    code = getattr(getattr(function, "source_function", function), "__code__", None)
     try:
         text = Path(code.co_filename).read_bytes() if code is not None else b""
     except OSError:

@@ -1,0 +1,101 @@
+"""``cloud_reader``: records that many clients share, handed out by a master, each to one of them.
+
+The master is a service whose provider is :data:`records`; its list are the record files. A task is a batch of a job
+with ``share="dynamic"``: ``buf_size`` records, which belong to the client that asked first. A client that was silent
+for ``timeout_sec``, dead or not, loses its task to the next that asks; the pass is over for all when every task was
+used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from pydp2.client import Client
+from pydp2.config import job_options
+from pydp2.errors import OptionTypeError
+from pydp2.formats import paddle_recordio
+from pydp2.inputs import dense_vector_sequence
+from pydp2.inputs.entries import entries
+from pydp2.providers import provider
+from pydp2.reader.contract import check_size
+from pydp2.reader.unpickled import plain
+
+
+@provider(input_types={"record": dense_vector_sequence(1, dtype=np.uint8)})
+def records(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
+    """The records of a RecordIO file of Paddle's, as their bytes: uint8 (length, 1)."""
+    for record in paddle_recordio.read(filename):
+        yield {"record": np.frombuffer(record, np.uint8).reshape(-1, 1)}
+
+
+class CloudReader:
+    """What :func:`cloud_reader` makes: a reader that keeps its place at the master from pass to pass."""
+
+    def __init__(self, master: str, options: dict[str, Any], job: str, decode: Callable[[bytes], Any]) -> None:
+        self._master, self._options, self._job, self._decode = master, options, job, decode
+        self._client: Client | None = None
+        self._pid = 0
+
+    def __call__(self) -> Iterator[Any]:
+        one: Any = iter(self._connected())
+        try:
+            for task in one:
+                for (record,) in entries(task):
+                    yield self._decode(record.tobytes())
+        finally:
+            one.close(unused=True)  # nothing, where the pass has ended
+
+    def close(self) -> None:
+        """Leave the master. The next call comes back. Closing twice is fine."""
+        if self._client is not None and self._pid == os.getpid():
+            self._client.close()
+        self._client = None
+
+    def _connected(self) -> Client:
+        if self._client is None or self._pid != os.getpid():  # a fork is a client of its own
+            self._client = Client(self._master, self._options, job=self._job)
+            self._pid = os.getpid()
+        return self._client
+
+
+def cloud_reader(
+    master: str,
+    timeout_sec: float = 5.0,
+    buf_size: SupportsIndex = 64,
+    *,
+    decode: Callable[[bytes], Any] = plain,
+    job: str = "cloud",
+    **options: Any,
+) -> CloudReader:
+    """The records that the master at the address ``master`` gives this client; many clients share those of a pass.
+
+    The master is a service over record files: ``pydp2 serve records.list --provider pydp2.reader.cloud.records``, or
+    ``pydp2.launch([…], "pydp2.reader.cloud.records")``. Each task, ``buf_size`` records, goes to one client. One that
+    is not finished goes to another: at once where its client left the pass, after ``timeout_sec`` where it was silent
+    or died. A task is finished when the record behind its last is asked for. The pass ends for all clients together;
+    then each may begin the next.
+
+    Args:
+        master: its address.
+        timeout_sec: seconds that a client may take for a task.
+        buf_size: records of a task.
+        decode: what makes a sample of the bytes of a record, see :func:`recordio`.
+        job: clients of one name share the records; those of another have all of them, too.
+        options: further options of the job, as for :func:`pydp2.connect`. All clients must give the same. Shuffling is
+            off unless ``shuffle=True`` is given.
+
+    While iterating: ServiceUnreachable, ServiceLost; FormatError for a record that is not plain; ProviderError for a
+    file that cannot be read (or it is given up, where the master has ``on_error="skip"``). See docs/readers.md.
+
+    Raises OptionTypeError, OptionError: an option that cannot be.
+    """
+    if not callable(decode):
+        raise OptionTypeError(f"decode must be a function of the bytes of a record, got {decode!r:.80}")
+    given = {"shuffle": False, "prefetch": 1, **options}
+    given |= {"batch_size": check_size("buf_size", buf_size, 1), "share": "dynamic", "lease": timeout_sec}
+    return CloudReader(master, asdict(job_options(**given)), job, decode)

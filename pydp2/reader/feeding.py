@@ -1,0 +1,163 @@
+"""The data feeder: a mini-batch, a list of entries, becomes the columns that a batch of pydp2 has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pydp2.errors import BadSample, OptionError, OptionTypeError
+from pydp2.inputs import Batch, Columns, DataType, InputType, Packer, SequenceType, Slots
+
+Types = Mapping[str, InputType] | Sequence[InputType] | Sequence[tuple[str, InputType]]
+FeedMapping = Mapping[str, int] | Sequence[str] | None
+_MOST_DIMENSIONS = 3
+
+
+class FedBatch(Batch):
+    """A batch made by a :class:`DataFeeder`.
+
+    ``frames``: for each dense slot whose values came with two or three dimensions (height and width last), by its name
+    or position, the frame's ``(height, width)``.
+    """
+
+    __slots__ = ("frames",)
+
+    def __init__(self, columns: Columns, *, pass_id: int, index: int, frames: dict[str | int, tuple[int, int]]) -> None:
+        super().__init__(columns, pass_id=pass_id, index=index, size=columns.rows)
+        self.frames = frames
+
+
+class DataFeeder:
+    """Turns mini-batches into batches: ``feeder(entries)``. See docs/readers.md (RD-35 to RD-37).
+
+    Args:
+        input_types: the slots: a dict of types by name, a list of types, or a list of (name, type) pairs.
+        mapping: which column of an entry is a slot's: a dict of name to column, where a column may serve several slots
+            and others none; a list of names, which are those of the columns in their order; None: column i is slot i.
+
+    Raises:
+        OptionTypeError: a mapping of another type, a name that is no text, a column that is no whole number, names
+            where the types have none.
+        OptionError: a slot without a column, a name without a slot, a column below 0, no slots.
+    """
+
+    def __init__(self, input_types: Types, mapping: FeedMapping = None) -> None:
+        self.slots = _slots(input_types)
+        self._columns = _columns(self.slots, mapping)
+
+    def __call__(self, entries: Iterable[Any], *, pass_id: int = 0, index: int = 0) -> FedBatch:
+        """The batch of ``entries``, which it calls batch ``index`` of pass ``pass_id``.
+
+        A tuple or list is an entry's columns; anything else is the only one.
+
+        Raises BadSample (a ValueError): an entry has too few columns, or a value does not fit its slot. In a dense slot
+        values may be nested up to three deep, and must all have the same shape.
+        """
+        packer = Packer(self.slots, strict=False)
+        shapes: dict[int, tuple[int, ...]] = {}
+        for number, entry in enumerate(entries):
+            try:
+                packer.add(self._values(entry, shapes))
+            except BadSample as error:
+                raise _place(error, number) from None
+        columns, _, bad = packer.cut()
+        if bad:
+            raise _place(bad[0][1], bad[0][0])
+        frames = {self._key(slot): (shape[-2], shape[-1]) for slot, shape in shapes.items() if len(shape) > 1}
+        return FedBatch(columns, pass_id=pass_id, index=index, frames=frames)
+
+    def _key(self, slot: int) -> str | int:
+        return slot if self.slots.names is None else self.slots.names[slot]
+
+    def _values(self, entry: Any, shapes: dict[int, tuple[int, ...]]) -> list[Any]:
+        columns = entry if isinstance(entry, tuple | list) else (entry,)
+        values = []
+        for slot, (declared, column) in enumerate(zip(self.slots.types, self._columns, strict=True)):
+            if column >= len(columns):
+                label = self.slots.label(slot)
+                raise _bad(label, f"column {column} of the entry", f"an entry with {len(columns)} columns")
+            value = columns[column]
+            if declared.type == DataType.Dense and declared.seq_type == SequenceType.NO_SEQUENCE:
+                value = _flat(self.slots.label(slot), declared, value, slot, shapes)
+            values.append(value)
+        return values
+
+
+def _flat(label: str, declared: InputType, value: Any, slot: int, shapes: dict[int, tuple[int, ...]]) -> Any:
+    """A dense value without its nesting; its shape must be the one in ``shapes``, and is noted there."""
+    if value is None:
+        return None  # the packer has the words
+    try:
+        array = np.asarray(value)
+    except ValueError:  # its parts differ in length
+        raise _bad(label, "a vector, or lists of equal lengths", f"{value!r:.80}") from None
+    if not array.ndim:
+        raise _bad(label, "a vector", f"{value!r:.80} ({type(value).__name__})")
+    if array.ndim > _MOST_DIMENSIONS:
+        raise _bad(label, f"at most {_MOST_DIMENSIONS} dimensions", f"{array.ndim}, of shape {array.shape}")
+    if array.ndim == 1 and len(array) != declared.dim:
+        raise _bad(label, f"{declared.dim} numbers", f"{len(array)}")
+    shape = shapes.setdefault(slot, array.shape)
+    if shape != array.shape:
+        raise _bad(label, f"the shape {shape}, as before it in this batch", f"{array.shape}")
+    return array.reshape(-1) if array.ndim > 1 else value
+
+
+def _bad(label: str, expected: str, got: str) -> BadSample:
+    return BadSample(f"{label}: expected {expected}, got {got}", slot=label, expected=expected, got=got)
+
+
+def _place(error: BadSample, number: int) -> BadSample:
+    text = f"entry {number} of the mini-batch, {error}"
+    return BadSample(text, slot=error.slot, expected=error.expected, got=error.got)
+
+
+def _slots(input_types: Types) -> Slots:
+    if isinstance(input_types, Mapping):
+        return Slots(tuple(input_types.values()), tuple(input_types))
+    if isinstance(input_types, InputType) or not isinstance(input_types, Sequence):
+        raise OptionTypeError(
+            "input_types must be a dict of types by name, a list of types or of (name, type) pairs, "
+            f"got {input_types!r:.80}"
+        )
+    pairs = [declared for declared in input_types if isinstance(declared, tuple) and len(declared) == 2]
+    if pairs and len(pairs) == len(input_types):
+        return Slots(tuple(declared for _, declared in pairs), tuple(name for name, _ in pairs))
+    return Slots(tuple(input_types), None)  # type: ignore[arg-type]  # Slots looks at each
+
+
+def _columns(slots: Slots, mapping: FeedMapping) -> list[int]:
+    """The column of each slot."""
+    if mapping is None:
+        return list(range(len(slots)))
+    if isinstance(mapping, list | tuple):
+        given = {name: column for column, name in enumerate(mapping)}
+        if len(given) != len(mapping):
+            raise OptionError(f"a list as mapping must name each column once, got {mapping!r:.200}")
+    elif isinstance(mapping, Mapping):
+        given = dict(mapping)
+    else:
+        raise OptionTypeError(
+            f"mapping must be a dict of name to column, a list of names or None, got {mapping!r:.80} "
+            f"({type(mapping).__name__})"
+        )
+    if slots.names is None:
+        raise OptionTypeError("a mapping needs slots with names: give input_types as a dict, or as (name, type) pairs")
+    for name, column in given.items():
+        if not isinstance(name, str):
+            raise OptionTypeError(f"mapping must have the names of slots, got {name!r:.80} ({type(name).__name__})")
+        if isinstance(column, bool) or not isinstance(column, int | np.integer):
+            raise OptionTypeError(f"mapping must give a column as a whole number, got {column!r:.80} for {name!r}")
+        if column < 0:
+            raise OptionError(f"mapping must give columns from 0, got {column} for {name!r}")
+    unknown = [] if isinstance(mapping, list | tuple) else [name for name in given if name not in slots.names]
+    missing = [name for name in slots.names if name not in given]
+    if missing or unknown:
+        raise OptionError(
+            f"mapping must have the names of the slots, {', '.join(slots.names)}"
+            + (f"; it lacks {', '.join(missing)}" if missing else "")
+            + (f"; there is no slot {', '.join(unknown)}" if unknown else "")
+        )
+    return [int(given[name]) for name in slots.names]

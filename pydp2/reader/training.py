@@ -1,0 +1,116 @@
+"""The train loop of Paddle V2: passes over a reader, and what happens in them told as events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydp2.errors import OptionError, OptionTypeError
+from pydp2.reader.contract import Reader, check_reader, check_size, iterating
+from pydp2.reader.decorators import batch
+from pydp2.reader.feeding import DataFeeder, FedBatch, FeedMapping, Types
+
+
+@dataclass(frozen=True)
+class BeginPass:
+    """A pass begins: ``pass_id``, from 0."""
+
+    pass_id: int
+
+
+@dataclass(frozen=True)
+class BeginIteration:
+    """A batch was read and is to be learnt: ``batch_id`` of its pass, from 0."""
+
+    pass_id: int
+    batch_id: int
+
+
+@dataclass(frozen=True)
+class EndForwardBackward:
+    """The cost and its gradients are there; the weights are as before."""
+
+    pass_id: int
+    batch_id: int
+
+
+@dataclass(frozen=True)
+class EndIteration:
+    """The weights are new. ``cost``: what ``step`` returned."""
+
+    pass_id: int
+    batch_id: int
+    cost: Any
+
+
+@dataclass(frozen=True)
+class EndPass:
+    """The reader has ended."""
+
+    pass_id: int
+
+
+Event = BeginPass | BeginIteration | EndForwardBackward | EndIteration | EndPass
+
+
+def train(
+    reader: Reader,
+    mapping: FeedMapping,
+    batch_size: int | None,
+    passes: int,
+    event_handler: Callable[[Event], object] | None = None,
+    *,
+    input_types: Types,
+    step: Callable[[FedBatch], Any],
+    update: Callable[[], object] | None = None,
+) -> None:
+    """Train for ``passes`` passes: call ``reader`` anew for each, and ``step`` for each of its mini-batches.
+
+    Args:
+        reader: of entries, which are put into lists of ``batch_size``; or what :func:`batch` made, whose lists are
+            taken as they are; or with ``batch_size=None`` any batch reader. It may have no end.
+        mapping: which column of an entry is which slot's, see :class:`DataFeeder`.
+        batch_size: entries of a mini-batch; of what :func:`batch` made its own size, or None.
+        passes: how many.
+        event_handler: is given each event: BeginPass, then for each mini-batch BeginIteration, EndForwardBackward and
+            EndIteration, then EndPass.
+        input_types: the slots, see :class:`DataFeeder`.
+        step: ``step(batch)``, forward and backward; what it returns is the cost.
+        update: changes the weights by the gradients; None where ``step`` has done so.
+
+    What reader, ``step``, ``update`` and handler raise passes untouched. See docs/readers.md (RD-38).
+
+    Raises:
+        OptionTypeError, OptionError: an argument that cannot be; a reader that gives nothing to iterate.
+        BadSample: a value does not fit its slot.
+    """
+    batches = _batches(check_reader("reader", reader), batch_size)
+    number = check_size("passes", passes)
+    feeder = DataFeeder(input_types, mapping)
+    tell = event_handler if event_handler is not None else _nobody
+    for name, function in (("step", step), ("update", update or _nobody), ("event_handler", tell)):
+        if not callable(function):
+            raise OptionTypeError(f"{name} must be a function, got {function!r:.80}")
+    for pass_id in range(number):
+        tell(BeginPass(pass_id))
+        with iterating(batches) as (lists,):
+            for batch_id, entries in enumerate(lists):
+                tell(BeginIteration(pass_id, batch_id))
+                cost = step(feeder(entries, pass_id=pass_id, index=batch_id))
+                tell(EndForwardBackward(pass_id, batch_id))
+                if update is not None:
+                    update()
+                tell(EndIteration(pass_id, batch_id, cost))
+        tell(EndPass(pass_id))
+
+
+def _nobody(*_: object) -> None:
+    pass
+
+
+def _batches(reader: Reader, batch_size: int | None) -> Reader:
+    of_reader = getattr(reader, "batch_size", None)
+    if of_reader is not None and batch_size not in (None, of_reader):
+        raise OptionError(f"the reader gives batches of {of_reader}, and batch_size={batch_size} is another size")
+    return reader if batch_size is None or of_reader is not None else batch(reader, batch_size)

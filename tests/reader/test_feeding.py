@@ -1,0 +1,189 @@
+"""The data feeder: columns of a mini-batch by dict, list and no mapping; what dense values may look like."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydp2.errors import BadSample, OptionError, OptionTypeError
+from pydp2.inputs import (
+    Batch,
+    Csr,
+    Packer,
+    Ragged,
+    Slots,
+    dense_vector,
+    dense_vector_sequence,
+    dense_vector_sub_sequence,
+    integer_value,
+    integer_value_sequence,
+    integer_value_sub_sequence,
+    sparse_binary_vector,
+    sparse_binary_vector_sub_sequence,
+    sparse_float_vector,
+    sparse_float_vector_sequence,
+)
+from pydp2.inputs.entries import entries
+from pydp2.reader import DataFeeder, FedBatch
+
+NAMED = {"image": dense_vector(2), "label": integer_value(10)}
+MINI = [([1.0, 2.0], "unused", 3), ([4, 5], "unused", 6)]
+
+
+def arrays(batch: Batch) -> list[list[Any]]:
+    return [value.tolist() for value in batch]  # type: ignore[union-attr]
+
+
+def test_rd_35_a_dict_may_use_a_column_twice_and_leave_columns_out() -> None:
+    batch = DataFeeder({"a": dense_vector(2), "b": dense_vector(2), "label": integer_value(10)},
+                       OrderedDict(label=2, b=0, a=0))(MINI)  # fmt: skip
+    assert batch.names == ("a", "b", "label")
+    assert arrays(batch) == [[[1, 2], [4, 5]], [[1, 2], [4, 5]], [3, 6]]
+    assert not np.shares_memory(batch["a"], batch["b"])  # type: ignore[arg-type]
+    assert isinstance(batch, FedBatch)
+    assert (len(batch), batch.size) == (2, 2)
+
+
+def test_rd_35_a_list_of_names_and_none_go_by_position() -> None:
+    pairs = [("label", integer_value(10)), ("image", dense_vector(2))]
+    batch = DataFeeder(pairs, ["image", "junk", "label"])(MINI)
+    assert batch.names == ("label", "image")
+    assert arrays(batch) == [[3, 6], [[1, 2], [4, 5]]]
+    assert arrays(DataFeeder(NAMED)([([1.0, 2.0], 3)])) == [[[1, 2]], [3]]
+    assert arrays(DataFeeder([integer_value(10)])([(3,), 4, [5]])) == [[3, 4, 5]]
+
+
+@pytest.mark.parametrize("mapping", [5, "image", {"image", "label"}, {"image": "0", "label": 1}, {"image": True, 2: 0}])
+def test_rd_35_any_other_mapping_is_a_type_error(mapping: Any) -> None:
+    with pytest.raises(OptionTypeError, match="mapping must"):
+        DataFeeder(NAMED, mapping)
+
+
+def test_a_mapping_that_does_not_fit_the_slots_is_refused() -> None:
+    with pytest.raises(OptionError, match="it lacks label; there is no slot lable"):
+        DataFeeder(NAMED, {"image": 0, "lable": 1})
+    with pytest.raises(OptionError, match="it lacks image"):
+        DataFeeder(NAMED, ["label", "junk"])
+    with pytest.raises(OptionError, match="columns from 0"):
+        DataFeeder(NAMED, {"image": 0, "label": -1})
+    with pytest.raises(OptionError, match="each column once"):
+        DataFeeder(NAMED, ["image", "label", "label"])
+    with pytest.raises(OptionTypeError, match="slots with names"):
+        DataFeeder([dense_vector(2)], {"image": 0})
+    with pytest.raises(OptionTypeError, match="input_types must be"):
+        DataFeeder(dense_vector(2))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="at least one slot"):
+        DataFeeder([])
+    with pytest.raises(
+        BadSample, match=r"entry 1 of the mini-batch, label: expected column 2 of the entry, got an entry with 2"
+    ):
+        DataFeeder(NAMED, {"image": 0, "label": 2})([([1.0, 2.0], 0, 1), ([1.0, 2.0], 1)])  # fmt: skip
+
+
+def test_rd_36_lists_tuples_and_arrays_give_the_same_columns() -> None:
+    rows = [[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]
+    feeder = DataFeeder([dense_vector(4)])
+    made = [
+        feeder([(form(row),) for row in rows])[0]
+        for form in (list, tuple, np.array, lambda row: np.array(row, np.int64), lambda row: list(map(int, row)))
+    ]
+    nested = feeder([(((row[:2], tuple(row[2:]))),) for row in rows])[0]
+    for array in (*made, nested):
+        assert isinstance(array, np.ndarray)
+        assert array.dtype == np.float32
+        assert array.tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([[1.0, 2.0, 3.0, 4.0], [[1.0, 2.0], [3.0, 4.0]]], "expected the shape"),
+        ([np.zeros((2, 2)), np.zeros((4, 1))], "expected the shape"),
+        ([1.0], "expected a vector, got 1.0"),
+        ([np.float32(1)], "expected a vector"),
+        ([np.zeros((1, 1, 2, 2))], "at most 3 dimensions"),
+        ([[1.0, 2.0, 3.0]], "expected 4 numbers, got 3"),
+        ([[[1.0, 2.0], [3.0]]], "lists of equal lengths"),
+        ([np.zeros((3, 3))], "4 numbers"),
+        ([None], "expected 4 numbers"),
+        ([["a", "b", "c", "d"]], "expected a number"),
+        ([[1e300, 0.0, 0.0, 0.0]], "range of float32"),
+    ],
+)
+def test_rd_36_shapes_that_differ_and_scalars_are_value_errors(values: list[Any], words: str) -> None:
+    number = len(values) - 1
+    with pytest.raises(ValueError, match=f"entry {number} of the mini-batch, slot 0: .*{words}"):
+        DataFeeder([dense_vector(4)])([(value,) for value in values])
+
+
+def test_a_shape_may_differ_from_batch_to_batch() -> None:
+    feeder = DataFeeder({"x": dense_vector(4)})
+    assert feeder([(np.zeros((2, 2)),)]).frames == {"x": (2, 2)}
+    assert feeder([(np.zeros(4),)]).frames == {}
+
+
+def test_rd_37_height_and_width_of_a_frame_are_the_last_two_dimensions() -> None:
+    image = np.arange(24.0).reshape(2, 3, 4)
+    batch = DataFeeder({"image": dense_vector(24), "label": integer_value(2)})([(image, 0), (image.tolist(), 1)])
+    assert batch.frames == {"image": (3, 4)}
+    assert batch["image"].tolist() == [list(range(24))] * 2  # type: ignore[union-attr]
+    assert DataFeeder([dense_vector(12)])([(image[0],)]).frames == {0: (3, 4)}
+
+
+def test_a_mini_batch_without_entries_has_no_rows() -> None:
+    batch = DataFeeder(NAMED)([], pass_id=3, index=4)
+    assert (len(batch), batch.pass_id, batch.index, batch["image"].shape) == (0, 3, 4, (0, 2))  # type: ignore[union-attr]
+
+
+# -- taking a batch apart ----------------------------------------------------------------------------------------------
+FLOATS = st.floats(-1e6, 1e6, width=32)
+IDS = st.lists(st.integers(0, 8), max_size=4, unique=True)
+PAIRS = st.dictionaries(st.integers(0, 8), FLOATS, max_size=4).map(lambda pairs: list(pairs.items()))
+SLOTS = [
+    (dense_vector(2), st.tuples(FLOATS, FLOATS)),
+    (dense_vector(4, dtype=np.int16, shape=(2, 2)), st.lists(st.integers(-9, 9), min_size=4, max_size=4)),
+    (integer_value(9), st.integers(0, 8)),
+    (sparse_binary_vector(9), IDS),
+    (sparse_float_vector(9), PAIRS),
+    (integer_value_sequence(9), st.lists(st.integers(0, 8), max_size=4)),
+    (dense_vector_sequence(2), st.lists(st.tuples(FLOATS, FLOATS), max_size=3)),
+    (sparse_float_vector_sequence(9), st.lists(PAIRS, max_size=3)),
+    (integer_value_sub_sequence(9), st.lists(st.lists(st.integers(0, 8), max_size=3), max_size=3)),
+    (dense_vector_sub_sequence(2), st.lists(st.lists(st.tuples(FLOATS, FLOATS), max_size=2), max_size=3)),
+    (sparse_binary_vector_sub_sequence(9), st.lists(st.lists(IDS, max_size=3), max_size=3)),
+]
+
+
+@given(st.lists(st.tuples(*(values for _, values in SLOTS)), max_size=5))
+def test_a_batch_that_is_taken_apart_packs_to_the_same_columns(samples: list[tuple[Any, ...]]) -> None:
+    types = [declared for declared, _ in SLOTS]
+    packer = Packer(Slots(tuple(types)), strict=False)
+    for sample in samples:
+        packer.add(list(sample))
+    columns, _, bad = packer.cut()
+    assert not bad
+    batch = Batch(columns, pass_id=0, index=0, size=len(samples))
+    again = DataFeeder(types)(entries(batch))
+    for one, other in zip(batch, again, strict=True):
+        same(one, other)
+
+
+def same(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, np.ndarray):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert one.tobytes() == other.tobytes()
+        return
+    parts = ("indptr", "indices", "values") if isinstance(one, Csr) else (
+        "values", "sequence_start_positions", "sub_sequence_start_positions")  # fmt: skip
+    assert isinstance(one, Csr | Ragged)
+    for name in parts:
+        if getattr(one, name) is None:
+            assert getattr(other, name) is None
+        else:
+            same(getattr(one, name), getattr(other, name))
