@@ -1,4 +1,5 @@
-"""The command line: ``pydp2 serve | check | peek | bench | demo | cache | completion``. Installed as ``pydp2_cli``.
+"""The command line: ``pydp2 serve | check | peek | bench | convert | parts | demo | cache | completion``. Installed as
+``pydp2_cli``.
 
 One command a file, each a click object called ``command``; what they share is in ``options``, ``ending``, ``figures``
 and ``output``. Here stands what holds for all of them: the exit codes, and how an error is shown. Results and the
@@ -14,7 +15,7 @@ from bdb import BdbQuit
 from typing import Any, TextIO
 
 import click
-from pydp2_cli import bench, cache, check, completion, demo, ending, peek, serve
+from pydp2_cli import bench, cache, check, completion, convert, demo, ending, parts, peek, serve
 
 FAILED = 1  # data or user error; usage is click's: 2
 UNREACHABLE = 3
@@ -83,5 +84,5 @@ def main() -> None:
     """
 
 
-for _module in (serve, check, peek, bench, demo, cache, completion):
+for _module in (serve, check, peek, bench, convert, parts, demo, cache, completion):
     main.add_command(_module.command)

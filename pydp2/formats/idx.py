@@ -225,9 +225,11 @@ def _disk_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def _exact(array: Array, disk: np.dtype[Any]) -> Array:
     """``array`` as ``disk``, where no value changes by it."""
-    made = np.ascontiguousarray(array, disk)
-    if array.dtype != disk.newbyteorder("=") and not np.array_equal(made, array, equal_nan=disk.kind == "f"):
-        raise OptionError(f"the values do not fit {disk.newbyteorder('=').name}")
+    with np.errstate(invalid="ignore", over="ignore"):
+        made = np.ascontiguousarray(array, disk)
+    changed = (made != array) & ~((made != made) & (array != array))
+    if changed.any():
+        raise OptionError(f"the value {array[changed][0]} does not fit {disk.newbyteorder('=').name}")
     return made
 
 

@@ -131,7 +131,11 @@ def test_what_idx_cannot_hold_is_refused(array: Any) -> None:
 def test_a_writer_refuses_values_that_would_change_and_other_shapes(tmp_path: Path) -> None:
     with idx.Writer(tmp_path / "a", np.uint8, (2,)) as writer:
         writer.write([[1, 2]])
-        for wrong, words in (([[1, 300]], "do not fit uint8"), ([[1, 2.5]], "do not fit"), ([[1]], "the shape")):
+        for wrong, words in (
+            ([[1, 300]], "the value 300 does not fit uint8"),
+            ([[1, 2.5]], r"the value 2\.5 does not fit"),
+            ([[1]], "the shape"),
+        ):
             with pytest.raises(OptionError, match=words):
                 writer.write(wrong)
     np.testing.assert_array_equal(idx.read(tmp_path / "a"), [[1, 2]])

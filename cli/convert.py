@@ -1,0 +1,76 @@
+"""``pydp2 convert``: a file of one format as a file of another."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from pydp2_cli.output import lively, notes, size
+
+_FORMATS = click.Choice(["idx", "csv", "libsvm", "rec", "paddle", "lst"])
+_SHAPE_OF_TEXT = "must be whole numbers between commas, as in 28,28"
+
+
+def _sides(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    parts = value.split(",")
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise click.BadParameter(f"{_SHAPE_OF_TEXT}, got {value!r}", ctx, param)
+    return tuple(map(int, parts))
+
+
+@click.command("convert", short_help="Write a file in another format.")
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--from", "source_format", type=_FORMATS, help="Format of SOURCE; default: as its name says.")
+@click.option("--to", "target_format", type=_FORMATS, help="Format of TARGET; default: as its name says.")
+@click.option("--dtype", metavar="NAME", help="csv to idx: type of the values; default: float32.")
+@click.option("--shape", metavar="N,N", callback=_sides, help="csv to idx: sides of a sample; default: one.")
+@click.option("--label", type=int, metavar="COLUMN", help="csv to libsvm: the label's column; default: 0.")
+@click.option("--dim", type=click.IntRange(1), metavar="NUMBER", help="libsvm to csv: number of columns.")
+@click.option("--base", type=click.IntRange(0, 1), metavar="0|1", help="libsvm: index of the first column; default: 0.")
+@click.option("--header/--no_header", default=None, help="csv: the first line has names.")
+@click.option("--separator", metavar="SIGN", help="csv: what stands between numbers; default: a comma.")
+@click.option("--layout", type=click.Choice(["go", "fluid"]), help="To paddle: for V2 or for Fluid; default: go.")
+@click.option("--packing", type=click.Choice(["none", "snappy", "gzip"]), help="To paddle; default: none.")
+@click.option("--folder", metavar="FOLDER", help="From lst: where its paths begin.")
+def command(source: Path, target: Path, source_format: str | None, target_format: str | None, **given: Any) -> None:
+    """Write the samples of SOURCE to TARGET, in the format of TARGET.
+
+    Formats are idx, csv, libsvm, rec (RecordIO of dmlc and MXNet), paddle (RecordIO of Paddle) and lst (images by
+    their paths, as a source). Files may be larger than memory; TARGET is there only once it is whole. A list of images
+    becomes a rec file with an index beside it.
+
+    \b
+    pydp2 convert train-images-idx3-ubyte.gz train.csv
+    pydp2 convert old.dat new.rec
+    pydp2 convert images.lst train.rec --folder images
+    """
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from pydp2.formats.convert import Options, convert
+
+    options = Options(**{name: value for name, value in given.items() if value is not None})
+    console = notes()
+    began = time.perf_counter()
+    total = source.stat().st_size
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, disable=not lively(console), transient=True) as bar:
+        task = bar.add_task(source.name, total=total)
+        count = convert(
+            source,
+            target,
+            source_format=source_format,
+            target_format=target_format,
+            options=options,
+            progress=lambda done: bar.update(task, completed=done),
+        )
+    seconds = time.perf_counter() - began
+    console.print(
+        f"{count:,} samples, {size(total)} became {size(target.stat().st_size)} in {seconds:.1f} s", markup=False
+    )

@@ -1,0 +1,25 @@
+"""``pydp2 parts``: the lines of a file list that name the parts of large files."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("parts", short_help="Name parts of large files, for a list.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--parts", type=click.IntRange(1), required=True, metavar="NUMBER", help="How many each FILE has.")
+def command(files: tuple[str, ...], parts: int) -> None:
+    """Print the lines of a file list that name the parts of each FILE.
+
+    The providers in pydp2.formats read such an entry, as in train.rec?part=3/12, as the part that it names. So one
+    large file is read by as many workers as there are.
+
+    \b
+    pydp2 parts train.rec --parts 64 > train.list
+    pydp2 serve train.list --provider pydp2.formats.dmlc_recordio
+    """
+    from pydp2.formats.parts import entries
+
+    for file in files:
+        for entry in entries(file, parts):
+            click.echo(entry)
