@@ -8,7 +8,8 @@
     │   ├── AddressError              (ImportError) the provider's address leads nowhere
     │   ├── StateMismatch             (ValueError) a saved state belongs to another stream, or is damaged
     │   ├── GuardError                (RuntimeError) started inside a worker process
-    │   └── ClientUseError            (RuntimeError) nested iteration, two threads, after a fork, closed
+    │   ├── ClientUseError            (RuntimeError) nested iteration, two threads, after a fork, closed
+    │   └── EOFException              (EOFError)   a reader was asked for more than it has
     ├── RemoteError                   the worker, the data or the service did something that cannot be
     │   ├── ProviderError             the user's code raised (also the builtin of the same name)
     │   ├── BadSample                 (AssertionError, ValueError) a yielded value does not fit its slot
@@ -76,6 +77,10 @@ class GuardError(LocalError, RuntimeError):
 
 class ClientUseError(LocalError, RuntimeError):
     """A client was used in a way that cannot give a pass: nested, from two threads, after a fork, after close."""
+
+
+class EOFException(LocalError, EOFError):
+    """A reader was asked for the next instance, and there is none in this pass: "There is no next data"."""
 
 
 class RemoteError(Error):
@@ -174,7 +179,7 @@ _KINDS: dict[str, type[Error]] = {
     c.__name__: c
     for c in (
         Error, LocalError, OptionError, OptionTypeError, ListError, AddressError, StateMismatch, GuardError,
-        ClientUseError,
+        ClientUseError, EOFException,
         RemoteError, ProviderError, BadSample, FileCondemned, NotRepeatable, BudgetExceeded, SampleTooLarge,
         FormatError, ComposeNotAligned, ReaderError,
         ServiceError, ServiceUnreachable, ServiceLost, JobTaken, Rewound, ProtocolError,

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 STATEMENTS: dict[str, dict[str, list[int]]] = {
     "semantics.md": {"PD": [*range(1, 59)]},
+    "fluid.md": {"CF": [*range(1, 33)]},
     "readers.md": {"RD": [*range(1, 39)]},
     "formats.md": {"MX": [*range(33, 39), 40]},
     "mxnet.md": {"MX": [*range(1, 15), 41]},

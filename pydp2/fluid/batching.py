@@ -1,0 +1,64 @@
+"""Batch: several instances joined into one, slot by slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydp2.errors import BadSample
+from pydp2.fluid.base import GeneratedDecorator, Source, rest_of
+from pydp2.fluid.tensors import Instance, LoDTensor, concat
+from pydp2.values import flag, whole
+
+
+class BatchReader(GeneratedDecorator):
+    """See :func:`batch`."""
+
+    def __init__(self, underlying: Source, batch_size: int, discard_leftover: bool) -> None:
+        super().__init__(underlying)
+        self._batch_size = whole(1)("batch_size", batch_size)
+        self._discard_leftover = flag("discard_leftover", discard_leftover)
+
+    def _instances(self) -> Iterator[Instance]:
+        return _batches(rest_of(self.underlying), self._batch_size, self._discard_leftover)
+
+
+def _batches(instances: Iterator[Instance], batch_size: int, discard_leftover: bool) -> Iterator[Instance]:
+    given = 0
+    waiting: list[Instance] = []
+    for instance in instances:
+        waiting.append(instance)
+        if len(waiting) == batch_size:
+            yield _joined(waiting, given)
+            given += len(waiting)
+            waiting = []
+    if waiting and not discard_leftover:
+        yield _joined(waiting, given)
+
+
+def _joined(instances: list[Instance], first: int) -> Instance:
+    for i, instance in enumerate(instances):
+        if len(instance) != len(instances[0]):
+            raise _bad(f"{first} to {first + i}", "all slots", "slots", str(len(instances[0])), str(len(instance)))
+    return tuple(_slot(tensors, slot, first) for slot, tensors in enumerate(zip(*instances, strict=True)))
+
+
+def _slot(tensors: tuple[LoDTensor, ...], slot: int, first: int) -> LoDTensor:
+    where = f"{first} to {first + len(tensors) - 1}"
+    return concat(tensors, lambda what, expected, got: _bad(where, f"slot {slot}", what, expected, got))
+
+
+def _bad(instances: str, slot: str, what: str, expected: str, got: str) -> BadSample:
+    return BadSample(
+        f"instances {instances} cannot be one batch: {slot}, {what}: expected {expected}, got {got}",
+        slot=slot, expected=expected, got=got,
+    )  # fmt: skip
+
+
+def batch(reader: Source, batch_size: int, discard_leftover: bool = False) -> BatchReader:
+    """``batch_size`` instances of ``reader`` as one: joined along the first axis, their LoDs appended level by level.
+
+    ``discard_leftover``: whether a last smaller batch is dropped. Raises OptionError for a ``batch_size`` below 1, and
+    while reading BadSample where the instances of a batch differ in slots, dtype, dimensions behind the first or levels
+    of LoD, or have no rows. See docs/fluid.md.
+    """
+    return BatchReader(reader, batch_size, discard_leftover)

@@ -1,0 +1,234 @@
+"""The CTR reader: click logs as lines of text, in two forms, batched by the threads that read them."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample
+from pydp2.fluid.prefetching import Channel, Job, PrefetchingReader
+from pydp2.fluid.tensors import Instance, LoDTensor
+from pydp2.values import Choice, whole
+
+_ID_RANGE = 1 << 63
+Row = list[Any]
+"""Of one line the value of each column: a label, a list of ids, or a list of floats."""
+
+
+@dataclass(frozen=True)
+class SvmLine:
+    """``label id:slot id:slot …``: the ids of each wanted slot ([0] where there are none), then 1 for a label above 0,
+    else 0."""
+
+    slots: tuple[str, ...]
+
+    def row(self, line: str) -> Row:
+        """The columns of ``line``. Raises ValueError that says what is wrong with it."""
+        label, *pairs = line.split()
+        ids: dict[str, list[int]] = {slot: [] for slot in self.slots}
+        for pair in pairs:
+            number, colon, slot = pair.partition(":")
+            if not colon or not slot:
+                raise ValueError(f"expected id:slot, got {pair!r:.80}")
+            if slot in ids:
+                ids[slot].append(_id(number))
+        return [*(found or [0] for found in ids.values()), [int(_number(label) > 0)]]
+
+    def tensors(self, rows: list[Row]) -> Instance:
+        """The columns of some lines: one of ids with LoD for each slot, and the labels (lines, 1)."""
+        *slots, labels = zip(*rows, strict=True)
+        return (*map(_ids, slots), LoDTensor(np.array(labels, np.int64)))
+
+
+@dataclass(frozen=True)
+class CsvLine:
+    """Groups between blanks, values in a group between commas; group 0 is the label. Label, dense, sparse columns."""
+
+    dense: tuple[int, ...]
+    sparse: tuple[int, ...]
+
+    def row(self, line: str) -> Row:
+        """The columns of ``line``. Raises ValueError that says what is wrong with it."""
+        groups = line.split()
+        wanted = max(0, *self.dense, *self.sparse)
+        if wanted >= len(groups):
+            raise ValueError(f"expected at least {wanted + 1} groups, got {len(groups)}")
+        return [
+            [_id(groups[0])],
+            *([_number(value) for value in groups[i].split(",")] for i in self.dense),
+            *([_id(value) for value in groups[i].split(",")] for i in self.sparse),
+        ]
+
+    def tensors(self, rows: list[Row]) -> Instance:
+        """The columns of some lines: labels (lines, 1), dense ones (lines, width) float32, ids with LoD.
+
+        Raises ValueError where the lines differ in the width of a dense group.
+        """
+        labels, *groups = zip(*rows, strict=True)
+        dense, sparse = groups[: len(self.dense)], groups[len(self.dense) :]
+        for i, group in zip(self.dense, dense, strict=True):
+            widths = sorted({len(values) for values in group})
+            if len(widths) > 1:
+                raise ValueError(f"dense group {i} has lines of {widths[0]} and of {widths[1]} values in one batch")
+        return (
+            LoDTensor(np.array(labels, np.int64)),
+            *(LoDTensor(np.array(group, np.float32)) for group in dense),
+            *map(_ids, sparse),
+        )
+
+
+def _ids(lines: Sequence[list[int]]) -> LoDTensor:
+    ends = np.cumsum([0, *map(len, lines)])
+    flat: NDArray[np.int64] = np.array([number for ids in lines for number in ids], np.int64)
+    return LoDTensor(flat.reshape(-1, 1), [ends])
+
+
+def _id(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError(f"expected a whole number, got {text!r:.80}") from None
+    if not -_ID_RANGE <= number < _ID_RANGE:
+        raise ValueError(f"expected a number of 64 bits, got {text!r:.80}")
+    return number
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"expected a number, got {text!r:.80}") from None
+    if math.isnan(number):
+        raise ValueError("expected a number, got 'nan'")
+    return number
+
+
+class CtrReader(PrefetchingReader):
+    """See :func:`ctr_reader`."""
+
+    def __init__(
+        self, files: Sequence[str], gzipped: bool, form: SvmLine | CsvLine, batch: int, threads: int, size: int
+    ) -> None:
+        super().__init__(size, "pydp2-ctr")
+        threads = min(threads, len(files))
+        self._dealt = [tuple(files[i::threads]) for i in range(threads)]
+        self._gzipped, self._form, self._batch = gzipped, form, batch
+
+    def _jobs(self) -> Sequence[Job]:
+        return [_job(files, self._gzipped, self._form, self._batch) for files in self._dealt]
+
+
+def _job(files: Sequence[str], gzipped: bool, form: SvmLine | CsvLine, size: int) -> Callable[[Channel], None]:
+    def run(channel: Channel) -> None:
+        rows: list[Row] = []
+        first = ("", 0)
+        for name in files:
+            with closing(_lines(name, gzipped)) as lines:
+                for y, line in lines:
+                    try:
+                        rows.append(form.row(line))
+                    except ValueError as error:
+                        raise _bad(name, y, str(error)) from None
+                    if len(rows) == 1:
+                        first = (name, y)
+                    if len(rows) == size:
+                        if not channel.put(_tensors(form, rows, first)):
+                            return
+                        rows = []
+        if rows:
+            channel.put(_tensors(form, rows, first))
+
+    return run
+
+
+def _tensors(form: SvmLine | CsvLine, rows: list[Row], first: tuple[str, int]) -> Instance:
+    try:
+        return form.tensors(rows)
+    except ValueError as error:
+        raise _bad(*first, f"{error} ({len(rows)} lines from here on)") from None
+
+
+def _lines(name: str, gzipped: bool) -> Generator[tuple[int, str]]:
+    """The lines that are not blank, with their numbers from 0."""
+    with gzip.open(name, "rt", encoding="utf-8") if gzipped else open(name, encoding="utf-8") as file:
+        numbered = enumerate(file)
+        while True:
+            try:
+                y, line = next(numbered)
+            except StopIteration:
+                return
+            except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+                raise BadSample(f"file {name}: it cannot be read as text: {error}") from error
+            if line.strip():
+                yield y, line
+
+
+def _bad(name: str, y: int, what: str) -> BadSample:
+    return BadSample(at_sample(name, y, "", what))
+
+
+def ctr_reader(
+    file_list: str | Sequence[str],
+    *,
+    batch_size: int,
+    file_type: str = "plain",
+    file_format: str = "svm",
+    slots: Sequence[str | int] = (),
+    dense_slot_index: Sequence[int] = (),
+    sparse_slot_index: Sequence[int] = (),
+    thread_num: int = 1,
+    capacity: int = 64,
+) -> CtrReader:
+    """Batches of ``batch_size`` lines of click logs; each thread's last one is short.
+
+    ``file_type``: ``"plain"`` or ``"gzip"``. ``file_format="svm"``: lines ``label id:slot id:slot …``; one int64 column
+    (ids, 1) with LoD for each of ``slots``, in their order, [0] for a line without such ids, then the labels (lines,
+    1), 1 where above 0, else 0. ``"csv"``: blank-separated groups of comma-separated values, the label being group 0;
+    gives the labels, the groups of ``dense_slot_index`` (float32) and those of ``sparse_slot_index`` (int64 with LoD).
+    The files are dealt to ``thread_num`` threads (at most one a file), which have ``capacity`` batches ready.
+
+    Raises OptionError, OptionTypeError for values that cannot be; while reading BadSample with file and line (from 0),
+    OSError. See docs/fluid.md.
+    """
+    files = [file_list] if isinstance(file_list, str) else list(file_list)
+    if not files or not all(isinstance(name, str) for name in files):
+        raise OptionError(f"file_list must be a list of at least one name, got {file_list!r:.80}")
+    form = Choice(("svm", "csv"))("file_format", file_format)
+    line = _svm(slots) if form == "svm" else _csv(dense_slot_index, sparse_slot_index)
+    return CtrReader(
+        files,
+        Choice(("plain", "gzip"))("file_type", file_type) == "gzip",
+        line,
+        whole(1)("batch_size", batch_size),
+        whole(1)("thread_num", thread_num),
+        whole(1)("capacity", capacity),
+    )
+
+
+def _svm(slots: Sequence[str | int]) -> SvmLine:
+    names = tuple(map(str, slots))
+    if isinstance(slots, str) or not names or len(set(names)) < len(names):
+        raise OptionError(f"slots must be a list of the wanted slots, each once, got {slots!r:.80}")
+    return SvmLine(names)
+
+
+def _csv(dense: Sequence[int], sparse: Sequence[int]) -> CsvLine:
+    for name, given in (("dense_slot_index", dense), ("sparse_slot_index", sparse)):
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise OptionTypeError(f"{name} must be a list of groups, got {given!r:.80}")
+    check = whole(1)
+    if not dense and not sparse:
+        raise OptionError(
+            "csv needs groups: name some in dense_slot_index or sparse_slot_index, from 1 (0 is the label)"
+        )
+    return CsvLine(
+        tuple(check("dense_slot_index", i) for i in dense), tuple(check("sparse_slot_index", i) for i in sparse)
+    )

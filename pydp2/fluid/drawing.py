@@ -1,0 +1,65 @@
+"""The random generator: instances of drawn numbers, for trying things without data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+
+import numpy as np
+
+from pydp2.errors import OptionError, OptionTypeError
+from pydp2.fluid.base import Reader
+from pydp2.fluid.shapes import Shape, checked_shapes
+from pydp2.fluid.tensors import Instance, LoDTensor
+
+
+class RandomReader(Reader):
+    """See :func:`random_data_generator`."""
+
+    def __init__(self, low: float, high: float, shapes: Sequence[Sequence[int]], seed: int | None) -> None:
+        super().__init__()
+        self._low, self._high = _bound("low", low), _bound("high", high)
+        if self._low > self._high:
+            raise OptionError(f"low must not be above high, got {low:g} and {high:g}")
+        self._shapes = [_fixed(shape, slot) for slot, shape in enumerate(checked_shapes(shapes))]
+        self._drawn = np.random.default_rng(seed)
+
+    def _read(self) -> Instance:
+        return tuple(LoDTensor(self._numbers(shape)) for shape in self._shapes)
+
+    def _numbers(self, shape: Shape) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+        numbers = self._drawn.uniform(self._low, self._high, shape).astype(np.float32)
+        return np.clip(numbers, np.float32(self._low), np.float32(self._high))
+
+    def _peek(self) -> bool:
+        return True
+
+
+def _bound(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise OptionTypeError(f"{name} must be a number, got {value!r:.80}")
+    number = float(value)
+    if not math.isfinite(number) or abs(number) > float(np.finfo(np.float32).max):
+        raise OptionError(f"{name} must be a number that float32 holds, got {number:g}")
+    return number
+
+
+def _fixed(shape: Shape, slot: int) -> Shape:
+    if len(shape) < 2:
+        raise OptionError(f"shapes must have at least 2 dimensions, rows first, that of slot {slot} is {list(shape)}")
+    if min(shape) < 1:
+        raise OptionError(f"all dimensions must be known, from 1, those of slot {slot} are {list(shape)}")
+    return shape
+
+
+def random_data_generator(
+    low: float, high: float, shapes: Sequence[Sequence[int]], seed: int | None = None
+) -> RandomReader:
+    """Instances of float32 numbers drawn evenly from ``low`` to ``high`` (as float32 has them), one tensor for each of
+    ``shapes``; endless.
+
+    Beginning anew changes nothing, so it goes on drawing. Raises OptionError for ``low`` above ``high`` and for shapes
+    of fewer than two dimensions or with unknown ones. See docs/fluid.md.
+    """
+    return RandomReader(low, high, shapes, seed)

@@ -1,0 +1,105 @@
+"""Files as readers: the check against declared shapes, and the registry that finds a format by the tag of a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+from pydp2.errors import OptionError, OptionTypeError
+from pydp2.fluid.base import GeneratedReader
+from pydp2.fluid.shapes import Declared, Shape, declared
+from pydp2.fluid.tensors import Instance, instance_of
+
+Format = Callable[[str, tuple[Shape, ...]], Iterable[Any]]
+"""``read(filename, shapes)``: the instances of a file, from the first one; a generator function, or a class of
+readers."""
+F = TypeVar("F", bound=Format)
+
+_FORMATS: dict[str, Format] = {}
+
+
+def register_file_reader(tag: str, *, replace: bool = False) -> Callable[[F], F]:
+    """Decorates ``read(filename, shapes)``, which from then on reads files whose name ends with ``.tag``.
+
+    ``read`` returns an iterable of instances: lists or tuples of tensors and arrays, one for each slot. It is called in
+    the thread that reads the file, and closed there. ``shapes`` are the declared ones, which need not be looked at:
+    every instance is checked against them. Raises OptionError for a tag that is no word of letters, digits, ``_`` or
+    ``-``, or that is taken, unless ``replace``. See docs/fluid.md.
+    """
+    if not isinstance(tag, str) or not re.fullmatch(r"[\w-]+", tag):
+        raise OptionError(f"a tag must be a word of letters, digits, '_' or '-', got {tag!r:.80}")
+    if tag in _FORMATS and not replace:
+        raise OptionError(f"files with the tag {tag!r} have a reader already; give replace=True to take its place")
+
+    def keep(read: F) -> F:
+        if not callable(read):
+            raise OptionTypeError(f"a file reader must be called with a filename and shapes, got {type(read).__name__}")
+        _FORMATS[tag] = read
+        return read
+
+    return keep
+
+
+def format_of(name: str) -> tuple[Format, str]:
+    """The reader for the file ``name``, and the path to give it.
+
+    The tag is the text after the last dot of the file's name; ``tag:path`` says it outright, where ``tag`` is a
+    registered one. Raises OptionError: there is no dot, or nobody has registered the tag.
+    """
+    if not isinstance(name, str):
+        raise OptionTypeError(f"the name of a file must be text, got {name!r:.80}")
+    tag, colon, path = name.partition(":")
+    if colon and tag in _FORMATS:
+        return _FORMATS[tag], path
+    _, dot, tag = PurePath(name).name.rpartition(".")
+    if not dot or not tag:
+        raise OptionError(
+            f"{name!r} is no legal name: what reads a file is found by the text after the last dot, as in "
+            "'data.recordio'; write 'recordio:data' for a file without it"
+        )
+    if tag not in _FORMATS:
+        known = ", ".join(sorted(_FORMATS)) or "none"
+        raise OptionError(f"no file reader is registered for {tag!r}, the tag of {name!r}; there are: {known}")
+    return _FORMATS[tag], name
+
+
+class FileReader(GeneratedReader):
+    """One file, by the format that its name says, checked against what is declared of its slots.
+
+    ``shapes``: one for each slot, -1 for a dimension that may be anything. ``lod_levels``, ``dtypes``: the same for
+    levels of LoD and dtypes; None: not looked at. Raises OptionError for names and declarations that cannot be, and
+    while reading BadSample with file, instance, slot, expected and got; errors of the file (OSError, FormatError) as
+    they are. See docs/fluid.md.
+    """
+
+    def __init__(
+        self,
+        filename: str,
+        shapes: Sequence[Sequence[int]],
+        lod_levels: Sequence[int] | None = None,
+        dtypes: Sequence[Any] | None = None,
+    ) -> None:
+        super().__init__()
+        format_of(filename)  # now, and not with the first read
+        self.filename = filename
+        self._declared = declared(shapes, lod_levels, dtypes)
+
+    def _instances(self) -> Iterator[Instance]:
+        return instances_of(self.filename, self._declared)
+
+
+def instances_of(filename: str, slots: Declared) -> Generator[Instance]:
+    """The checked instances of one file; it is open while they are drawn."""
+    read, path = format_of(filename)
+    made = read(path, slots.shapes)
+    items = iter(made)
+    try:
+        for y, values in enumerate(items):
+            yield slots.check(instance_of(values, f"file {path}: its reader"), path, y)
+    finally:
+        for opened in (items, made):
+            close = getattr(opened, "close", None)
+            if close is not None:
+                close()

@@ -1,0 +1,51 @@
+"""ReaderHolder: a reader whose kind does not show, and which may be made later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydp2.errors import OptionError
+from pydp2.fluid.base import Reader, Source, reader_of
+from pydp2.fluid.tensors import Instance
+
+
+class ReaderHolder(Reader):
+    """Forwards everything to the reader that it holds. An empty one raises OptionError (a ValueError) when it is used.
+
+    ``reader``: what it holds from the beginning, if anything. See docs/fluid.md.
+    """
+
+    def __init__(self, reader: Source | None = None) -> None:
+        super().__init__()
+        self._held = None if reader is None else reader_of(reader)
+
+    def create(self, make: Callable[[], Source]) -> Reader:
+        """The reader that is held, which is what ``make()`` gives if there was none; else ``make`` is not called."""
+        with self._lock:
+            self._check_open()
+            if self._held is None:
+                self._held = reader_of(make())
+            return self._held
+
+    def get(self) -> Reader:
+        """The reader that is held. Raises OptionError if there is none."""
+        if self._held is None:
+            raise OptionError("the holder has no reader yet; give it one with create()")
+        return self._held
+
+    def _read(self) -> Instance:
+        return self.get().read_next()
+
+    def _peek(self) -> bool:
+        return self.get().has_next()
+
+    def _restart(self) -> None:
+        self.get().reinit()
+
+    def _shut(self) -> None:
+        if self._held is not None:
+            self._held.close()
+
+    def _interrupt(self) -> None:
+        if self._held is not None:
+            self._held._interrupt()

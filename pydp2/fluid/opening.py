@@ -1,0 +1,99 @@
+"""open_files: many files by several threads, through one channel."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+from pydp2.errors import OptionError, OptionTypeError
+from pydp2.fluid.base import Reader
+from pydp2.fluid.files import format_of, instances_of
+from pydp2.fluid.prefetching import Channel, Job, PrefetchingReader
+from pydp2.fluid.repeating import multi_pass
+from pydp2.fluid.shapes import Declared, declared
+from pydp2.values import flag, whole
+
+
+class MultipleReader(PrefetchingReader):
+    """See :func:`open_files`."""
+
+    def __init__(self, filenames: Sequence[str], slots: Declared, thread_num: int, buffer_size: int) -> None:
+        super().__init__(buffer_size, "pydp2-open-files")
+        self.filenames = tuple(filenames)
+        self.thread_num = thread_num
+        self._declared = slots
+
+    def _jobs(self) -> Sequence[Job]:
+        waiting = _Waiting(self.filenames)
+        slots = self._declared
+        return [lambda channel: _read(waiting, slots, channel) for _ in range(self.thread_num)]
+
+
+class _Waiting:
+    """The files that no thread has taken yet."""
+
+    def __init__(self, filenames: Sequence[str]) -> None:
+        self._names = deque(filenames)
+        self._lock = threading.Lock()
+
+    def take(self) -> str | None:
+        """The next file, each once; None: no more."""
+        with self._lock:
+            return self._names.popleft() if self._names else None
+
+
+def _read(waiting: _Waiting, slots: Declared, channel: Channel) -> None:
+    while not channel.stopped and (name := waiting.take()) is not None:
+        with closing(instances_of(name, slots)) as instances:
+            for instance in instances:
+                if not channel.put(instance):
+                    return
+
+
+def open_files(
+    filenames: str | Sequence[str],
+    shapes: Sequence[Sequence[int]],
+    lod_levels: Sequence[int] | None = None,
+    dtypes: Sequence[Any] | None = None,
+    *,
+    thread_num: int | None = None,
+    buffer_size: int | None = None,
+    pass_num: int = 1,
+    is_test: bool = False,
+) -> Reader:
+    """The instances of all files, read by threads, each instance once.
+
+    ``thread_num`` threads take one file after the other from the list (default: as many as there are files, at most one
+    for each processor); each reads its file to the end, into one channel for ``buffer_size`` instances (default: 3 x
+    ``thread_num``). So the order within a file is kept, and files are mixed as it comes; ``is_test``: one thread, and
+    so the exact order of files. ``shapes``, ``lod_levels``, ``dtypes``: as of :class:`FileReader`. ``pass_num``: passes
+    as one, see :func:`multi_pass`.
+
+    Raises OptionError and OptionTypeError for values that cannot be, names without a known tag among them. An error in
+    a file is raised by ``read_next()``, behind what was read before it. See docs/fluid.md.
+    """
+    names = _names(filenames)
+    slots = declared(shapes, lod_levels, dtypes)
+    threads = min(len(names), os.cpu_count() or 1) if thread_num is None else whole(1)("thread_num", thread_num)
+    room = None if buffer_size is None else whole(1)("buffer_size", buffer_size)
+    if flag("is_test", is_test):
+        threads = 1
+    reader = MultipleReader(names, slots, threads, 3 * threads if room is None else room)
+    passes = whole(1)("pass_num", pass_num)
+    return reader if passes == 1 else multi_pass(reader, passes)
+
+
+def _names(filenames: str | Sequence[str]) -> list[str]:
+    if isinstance(filenames, str):
+        filenames = [filenames]
+    if not isinstance(filenames, Sequence):
+        raise OptionTypeError(f"filenames must be a list of names, or one name, got {type(filenames).__name__}")
+    if not filenames:
+        raise OptionError("filenames must be a list of at least one name, got none")
+    for name in filenames:
+        format_of(name)
+    return list(filenames)

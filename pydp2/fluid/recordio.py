@@ -1,0 +1,131 @@
+"""RecordIO files of Fluid: the file reader with the tag ``recordio``, and readers written to such files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from pydp2.errors import FormatError, OptionError
+from pydp2.fluid.base import Reader, Source, reader_of
+from pydp2.fluid.content import decode, encode
+from pydp2.fluid.files import FileReader, register_file_reader
+from pydp2.fluid.repeating import multi_pass
+from pydp2.fluid.shapes import Shape
+from pydp2.fluid.tensors import Instance, instance_of
+from pydp2.formats import paddle_recordio
+from pydp2.values import whole
+
+SUFFIX = ".recordio"
+
+
+@register_file_reader("recordio")
+def read_recordio(filename: str, shapes: tuple[Shape, ...] = ()) -> Iterator[Instance]:
+    """The instances of a RecordIO file (either layout), one for each record.
+
+    Raises FormatError, with the file, the record and the offset of its chunk, for a file or record that is not what it
+    should be; OSError. See docs/fluid.md.
+    """
+    y = 0
+    with paddle_recordio.Reader(filename) as file:
+        for piece in file.chunks():
+            for record in file.records(piece):
+                try:
+                    yield decode(record)
+                except FormatError as error:
+                    raise FormatError(
+                        f"{filename}, record {y}, in the chunk at byte {piece.offset}: {error}",
+                        file=filename, offset=piece.offset,
+                    ) from None  # fmt: skip
+                y += 1
+
+
+def open_recordio_file(
+    filename: str,
+    shapes: Sequence[Sequence[int]],
+    lod_levels: Sequence[int] | None = None,
+    dtypes: Sequence[Any] | None = None,
+    *,
+    pass_num: int = 1,
+) -> Reader:
+    """One RecordIO file, whatever its name, read by the thread that asks. Arguments and errors as of
+    :func:`open_files`."""
+    reader = FileReader(f"recordio:{filename}", shapes, lod_levels, dtypes)
+    passes = whole(1)("pass_num", pass_num)
+    return reader if passes == 1 else multi_pass(reader, passes)
+
+
+Feeder = Callable[[Any], Any]
+"""From an entry of a reader to an instance: a tuple or list of tensors and arrays."""
+
+
+def convert_reader_to_recordio_file(
+    filename: str,
+    reader: Source,
+    feeder: Feeder | None = None,
+    *,
+    compressor: paddle_recordio.Packing = "none",
+    max_num_records: int = paddle_recordio.CHUNK_RECORDS,
+) -> int:
+    """Write one pass of ``reader`` to a RecordIO file, one record for each instance; the number of records.
+
+    ``reader``: a Fluid reader, or any callable that returns an iterable of entries. ``feeder(entry)`` makes an instance
+    of what is none. ``compressor``: ``"none"`` or ``"snappy"``. ``max_num_records``: of a chunk. The file has its name
+    only when it is complete. Raises OptionError for what a record cannot hold, OSError. See docs/fluid.md.
+    """
+    with closing(_instances(reader, feeder)) as instances:
+        return _write(Path(filename), instances, compressor, max_num_records)
+
+
+def convert_reader_to_recordio_files(
+    filename: str,
+    batch_per_file: int,
+    reader: Source,
+    feeder: Feeder | None = None,
+    *,
+    compressor: paddle_recordio.Packing = "none",
+    max_num_records: int = paddle_recordio.CHUNK_RECORDS,
+) -> list[str]:
+    """The same into files of exactly ``batch_per_file`` records, the last one with what is left; their names.
+
+    For ``filename="train.recordio"`` these are ``train-00000.recordio``, ``train-00001.recordio`` and so on; an empty
+    reader gives none. Raises OptionError for a filename without ``.recordio`` too. See docs/fluid.md.
+    """
+    path = Path(filename)
+    if path.suffix != SUFFIX:
+        raise OptionError(f"filename must end with {SUFFIX}, by which its reader is found, got {filename!r}")
+    size = whole(1)("batch_per_file", batch_per_file)
+    written: list[str] = []
+    with closing(_instances(reader, feeder)) as instances:
+        for first in instances:
+            part = path.with_name(f"{path.stem}-{len(written):05d}{SUFFIX}")
+            _write(part, chain([first], islice(instances, size - 1)), compressor, max_num_records)
+            written.append(str(part))
+    return written
+
+
+def _instances(reader: Source, feeder: Feeder | None) -> Generator[Instance]:
+    fluid = reader_of(reader)
+    if feeder is None:
+        yield from fluid()
+    else:
+        for entry in reader():
+            yield instance_of(feeder(entry), "a feeder")
+
+
+def _write(path: Path, instances: Iterable[Instance], compressor: paddle_recordio.Packing, max_num_records: int) -> int:
+    unfinished = path.with_name(f".{path.name}.part")
+    count = 0
+    try:
+        with paddle_recordio.Writer(
+            unfinished, layout="fluid", packing=compressor, max_records=max_num_records
+        ) as writer:
+            for instance in instances:
+                writer.write(encode(instance))
+                count += 1
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return count

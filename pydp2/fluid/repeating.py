@@ -1,0 +1,36 @@
+"""Multi-pass: several passes of a reader as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydp2.fluid.base import GeneratedDecorator, Reader, Source, rest_of
+from pydp2.fluid.tensors import Instance
+from pydp2.values import whole
+
+
+class MultiPassReader(GeneratedDecorator):
+    """See :func:`multi_pass`."""
+
+    def __init__(self, underlying: Source, pass_num: int) -> None:
+        super().__init__(underlying)
+        self._pass_num = whole(1)("pass_num", pass_num)
+
+    def _instances(self) -> Iterator[Instance]:
+        return _repeated(self.underlying, self._pass_num)
+
+
+def _repeated(reader: Reader, pass_num: int) -> Iterator[Instance]:
+    for number in range(pass_num):
+        if number:
+            reader.reinit()
+        yield from rest_of(reader)
+
+
+def multi_pass(reader: Source, pass_num: int) -> MultiPassReader:
+    """``pass_num`` passes of ``reader``, one after the other, as one pass.
+
+    ``has_next()`` is true until the last one is through. Beginning anew counts from 0. An empty reader ends at once.
+    Raises OptionError for a ``pass_num`` below 1. See docs/fluid.md.
+    """
+    return MultiPassReader(reader, pass_num)

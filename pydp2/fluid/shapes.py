@@ -1,0 +1,88 @@
+"""What a slot is declared to hold: shapes with unknown dimensions, dtypes, levels of LoD; and the check against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample
+from pydp2.fluid.tensors import Instance
+from pydp2.values import whole
+
+Shape = tuple[int, ...]
+
+
+def checked_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
+    """One shape a slot, at least one slot, each of at least one dimension from 0, or -1 for any.
+
+    Raises OptionTypeError, OptionError.
+    """
+    if isinstance(shapes, str) or not isinstance(shapes, Sequence):
+        raise OptionTypeError(f"shapes must be a list of shapes, one for each slot, got {shapes!r:.80}")
+    if not shapes:
+        raise OptionError("shapes must have one shape for each slot, got none")
+    return tuple(_shape(shape, slot) for slot, shape in enumerate(shapes))
+
+
+def _shape(shape: Sequence[int], slot: int) -> Shape:
+    if isinstance(shape, str) or not isinstance(shape, Sequence):
+        raise OptionTypeError(f"the shape of slot {slot} must be a list of dimensions, got {shape!r:.80}")
+    if not shape:
+        raise OptionError(f"the shape of slot {slot} must have at least one dimension, got none")
+    return tuple(whole(-1)(f"a dimension of slot {slot}", dim) for dim in shape)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What every instance of a file must hold. ``lod_levels`` and ``dtypes``: None for any."""
+
+    shapes: tuple[Shape, ...]
+    lod_levels: tuple[int, ...] | None = None
+    dtypes: tuple[np.dtype[Any], ...] | None = None
+
+    def check(self, instance: Instance, filename: str, y: int) -> Instance:
+        """``instance``, number ``y`` of the file, if it is as declared. Raises BadSample that names slot and values."""
+        if len(instance) != len(self.shapes):
+            raise _bad(filename, y, "all slots", f"{len(self.shapes)} slots", str(len(instance)))
+        for slot, (tensor, shape) in enumerate(zip(instance, self.shapes, strict=True)):
+            have = tensor.shape
+            if len(have) != len(shape):
+                raise _bad(filename, y, f"slot {slot}", f"{len(shape)} dimensions {_shown(shape)}", _shown(have))
+            if any(need not in (-1, dim) for need, dim in zip(shape, have, strict=True)):
+                raise _bad(filename, y, f"slot {slot}", f"shape {_shown(shape)}", _shown(have))
+            if self.dtypes is not None and tensor.dtype != self.dtypes[slot]:
+                raise _bad(filename, y, f"slot {slot}", str(self.dtypes[slot]), str(tensor.dtype))
+            if self.lod_levels is not None and len(tensor.lod) != self.lod_levels[slot]:
+                raise _bad(filename, y, f"slot {slot}", f"{self.lod_levels[slot]} levels of LoD", str(len(tensor.lod)))
+        return instance
+
+
+def _shown(shape: Shape) -> str:
+    return str(list(shape))
+
+
+def _bad(filename: str, y: int, slot: str, expected: str, got: str) -> BadSample:
+    return BadSample(
+        at_sample(filename, y, slot, f"expected {expected}, got {got}"), slot=slot, expected=expected, got=got
+    )
+
+
+def declared(
+    shapes: Sequence[Sequence[int]], lod_levels: Sequence[int] | None = None, dtypes: Sequence[Any] | None = None
+) -> Declared:
+    """The declaration of a file's slots. Raises OptionError where the lists differ in length, OptionTypeError."""
+    checked = checked_shapes(shapes)
+    for name, given in (("lod_levels", lod_levels), ("dtypes", dtypes)):
+        if given is not None and (isinstance(given, str) or len(given) != len(checked)):
+            raise OptionError(
+                f"{name} must be a list with one entry for each of the {len(checked)} shapes, got {given!r:.80}"
+            )
+    levels = None if lod_levels is None else tuple(whole(0)("a LoD level", level) for level in lod_levels)
+    try:
+        kinds = None if dtypes is None else tuple(np.dtype(kind) for kind in dtypes)
+    except TypeError as exc:
+        raise OptionTypeError(f"dtypes must be dtypes of numpy or their names, got {dtypes!r:.80} ({exc})") from None
+    return Declared(checked, levels, kinds)

@@ -1,0 +1,155 @@
+"""double_buffer: order, how much is in flight, beginning anew, places."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pydp2 import fluid
+from pydp2.errors import OptionError, OptionTypeError
+
+from ..conftest import wait_until
+from .conftest import SHAPES, flat, numbers, rest
+
+
+@given(st.integers(0, 30), st.integers(1, 6), st.integers(0, 31))
+@settings(max_examples=40)
+def test_cf_24_order_and_content_are_those_below_also_after_beginning_anew(count: int, depth: int, read: int) -> None:
+    with fluid.double_buffer(fluid.batch(numbers(*range(count)), 2), depth=depth) as reader:
+        batches = [flat([batch]) for batch in reader]
+        assert batches == [[*range(count)][i : i + 2] for i in range(0, count, 2)]
+        reader.reinit()
+        for _ in range(min(read, len(batches))):
+            reader.read_next()
+        reader.reinit()
+        assert rest(reader) == [*range(count)]
+
+
+def test_cf_24_lods_and_dtypes_are_kept() -> None:
+    tensor = fluid.LoDTensor(np.zeros((3, 2), np.float16), [[0, 1, 3]])
+    with fluid.double_buffer(lambda: iter([(tensor,)])) as reader:
+        ((same,),) = reader
+    assert same is tensor
+
+
+def test_cf_24_beginning_anew_while_the_buffer_is_full(nums: Any) -> None:
+    before = set(threading.enumerate())
+    with fluid.double_buffer(fluid.open_files(nums(30), SHAPES, buffer_size=1), depth=2) as reader:
+        for _ in range(5):
+            assert reader.has_next()
+            assert wait_until(lambda: len(reader._crew._channel._items) == 2)  # type: ignore[union-attr]
+            reader.reinit()
+            assert set(threading.enumerate()) <= before
+        assert rest(reader) == [*range(30)]
+
+
+def test_cf_24_beginning_anew_does_not_wait_for_a_slow_file() -> None:
+    """The thread of the buffer waits for those of the files, whose file goes on only in the second pass."""
+    go, passes = threading.Event(), []
+
+    @fluid.register_file_reader("slow")
+    def read(filename: str, shapes: Any) -> Any:
+        passes.append(filename)
+        if len(passes) == 1:
+            yield [np.full((1, 1), 7)]
+            assert go.wait(20)
+        yield [np.full((1, 1), 8)]
+
+    with fluid.double_buffer(fluid.open_files("x.slow", SHAPES)) as reader:
+        assert flat([reader.read_next()]) == [7]
+        below: Any = reader.underlying
+        waiting = below._crew._channel._some._waiters
+        assert wait_until(lambda: len(waiting) == 1)
+        threading.Timer(0.2, go.set).start()  # it is the file's own thread that is waited for
+        reader.reinit()
+        assert rest(reader) == [8]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_at_most_depth_instances_are_read_and_not_taken(depth: int) -> None:
+    made = 0
+
+    def source() -> Any:
+        nonlocal made
+        for i in range(50):
+            made += 1
+            yield (np.full((1, 1), i),)
+
+    with fluid.double_buffer(source, depth=depth) as reader:
+        for taken in range(1, 12):
+            reader.read_next()
+            assert wait_until(lambda taken=taken: made - taken == depth)  # type: ignore[misc]
+            assert made - taken <= depth
+
+
+def test_an_error_comes_behind_what_was_read_before_it() -> None:
+    def source() -> Any:
+        yield (np.zeros((1, 1)),)
+        raise KeyError("broken")
+
+    with fluid.double_buffer(source, depth=5) as reader:
+        assert reader.read_next()
+        with pytest.raises(KeyError, match="broken"):
+            reader.read_next()
+
+
+@pytest.mark.parametrize("place", [None, "cpu", "CPU"])
+def test_arrays_on_the_cpu_need_no_torch(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with fluid.double_buffer(numbers(1, 2), place) as reader:
+        assert flat(reader) == [1, 2]
+
+
+def test_a_device_without_torch_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"needs torch, which is not installed: pip install 'pydp2\[torch\]'"):
+        fluid.double_buffer(numbers(1), "cuda:0")
+
+
+@pytest.mark.parametrize("depth", [0, -1, 1.5])
+def test_depths_that_cannot_be_are_refused(depth: Any) -> None:
+    with pytest.raises((OptionError, OptionTypeError), match="depth must be"):
+        fluid.double_buffer(numbers(1), depth=depth)
+
+
+# -- with torch --------------------------------------------------------------------------------------------------------
+def test_cf_24_a_torch_device_gets_tensors_of_the_same_numbers_and_lod() -> None:
+    torch = pytest.importorskip("torch")
+    read_only = np.arange(6, dtype=np.float32).reshape(3, 2)
+    read_only.flags.writeable = False
+
+    def source() -> Any:
+        yield fluid.LoDTensor(read_only, [[0, 1, 3]]), np.array([True, False]), np.arange(4, dtype=">i4")[::2]
+
+    device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    with fluid.double_buffer(source, device) as reader:
+        ((values, flags, swapped),) = reader
+    assert values.data.device == device
+    assert values.data.dtype == torch.float32
+    assert values.data.cpu().tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert values.lod[0].tolist() == [0, 1, 3]
+    assert (len(values), values.shape) == (3, (3, 2))
+    assert flags.data.cpu().tolist() == [True, False]
+    assert swapped.data.cpu().tolist() == [0, 2]
+    values.data += 1
+    assert read_only[0, 0] == 0
+
+
+def test_cf_24_auto_is_the_first_cuda_device_or_none() -> None:
+    torch = pytest.importorskip("torch")
+    with fluid.double_buffer(numbers(1), "auto") as reader:
+        ((value,),) = reader
+    assert isinstance(value.data, torch.Tensor) == torch.cuda.is_available()
+
+
+@pytest.mark.parametrize(("place", "kind"), [("cuda:99", OptionError), ("nowhere", OptionError), (5, OptionTypeError)])
+def test_places_that_are_not_there_are_refused_at_once(place: Any, kind: type[Exception]) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(kind, match="place"):
+        fluid.double_buffer(numbers(1), place)
