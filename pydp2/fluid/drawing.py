@@ -54,7 +54,7 @@ def _fixed(shape: Shape, slot: int) -> Shape:
 
 
 def random_data_generator(
-    low: float, high: float, shapes: Sequence[Sequence[int]], seed: int | None = None
+    low: float, high: float, shapes: Sequence[Sequence[int]], *, seed: int | None = None
 ) -> RandomReader:
     """Instances of float32 numbers drawn evenly from ``low`` to ``high`` (as float32 has them), one tensor for each of
     ``shapes``; endless.

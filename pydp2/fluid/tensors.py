@@ -35,6 +35,8 @@ class LoDTensor:
     __slots__ = ("data", "lod")
 
     def __init__(self, data: Any, lod: Sequence[Sequence[int] | Level] = ()) -> None:
+        if isinstance(data, LoDTensor):
+            data = data.data
         self.data: Any = data if hasattr(data, "shape") and hasattr(data, "dtype") else np.asarray(data)
         self.lod: Lod = check_lod(lod, self.data.shape[0] if self.data.shape else 0) if len(lod) else ()
 

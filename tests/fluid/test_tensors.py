@@ -86,6 +86,12 @@ def test_a_tensor_shows_what_it_is_and_is_an_array_for_numpy() -> None:
         tensor.with_data(np.zeros(4))
 
 
+def test_a_tensor_of_a_tensor_has_its_data() -> None:
+    tensor = LoDTensor(np.arange(3), [[0, 1, 3]])
+    assert LoDTensor(tensor).data is tensor.data
+    assert LoDTensor(tensor).lod == ()
+
+
 def fail(what: str, expected: str, got: str) -> BadSample:
     return BadSample(f"{what}: {expected}, {got}")
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import pydp2
-from pydp2 import CacheType, dense_vector, integer_value, provider
+from pydp2 import CacheType, dense_vector, fluid, integer_value, provider
 
 
 def hook(settings: Any, file_list: list[str], **kwargs: object) -> None:
@@ -68,6 +68,19 @@ def use(ragged: pydp2.Ragged, csr: pydp2.Csr) -> None:
     assert_type(len(ragged), int)
     assert_type(csr.shape, tuple[int, int])
     assert_type(csr.values, NDArray[np.float32] | None)
+
+
+stacked = fluid.double_buffer(fluid.batch(fluid.shuffle(fluid.open_files("a.recordio", [[-1, 1]]), 100), 4))
+assert_type(stacked.read_next(), tuple[fluid.LoDTensor, ...])
+assert_type(stacked.has_next(), bool)
+for instance in stacked:
+    assert_type(fluid.to_ragged(instance[0]), pydp2.Ragged)
+fluid.multi_pass(lambda: [(np.zeros(3), 1)], 3).close()
+
+
+@fluid.register_file_reader("lines")
+def lines(filename: str, shapes: Any) -> Iterator[Any]:
+    yield [[len(filename)]]
 
 
 try:
