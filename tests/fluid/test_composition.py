@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pydp2
 from pydp2 import fluid, reader
 from pydp2.errors import ClientUseError
 
@@ -77,3 +78,11 @@ def test_xmap_over_files_and_a_double_buffer_over_that(nums: Any) -> None:
     ):
         for _ in range(2):
             assert flat(batches) == [*range(0, 50, 2)]
+
+
+def test_instances_of_one_row_go_through_a_data_feeder(nums: Any) -> None:
+    with fluid.open_files(nums(6, 4), SHAPES, is_test=True) as source:
+        rows = reader.map_readers(lambda instance: (np.asarray(instance[0]).ravel().astype(float),), source)
+        (entries,) = reader.batch(rows, 20)()
+        fed = reader.DataFeeder({"value": pydp2.dense_vector(1)}, {"value": 0})(entries)
+        assert fed["value"].ravel().tolist() == [*range(10)]
