@@ -54,12 +54,9 @@ def read(
     """
     kind = _checked(np.dtype(dtype), separator)
     with open_text(path, part) as source:
-        named = header and part.index == 0
+        names = _first_line(source) if header else None
         for begin, block in blocks(source, part):
-            rows = list(each(begin, block))
-            if named and rows:
-                del rows[0]
-                named = False
+            rows = [row for row in each(begin, block) if row[0] != names]
             if rows:
                 array = _parsed(source, rows, kind, separator, columns)
                 columns = array.shape[1]
@@ -123,6 +120,13 @@ def _parsed(
         if error_found is not None:
             raise error_found
     return array
+
+
+def _first_line(source: Source) -> int | None:
+    """Where the first line of the whole file is, whichever part it belongs to."""
+    found = next((offset for begin, block in blocks(source) for offset, _ in each(begin, block)), None)
+    source.seek(0)
+    return found
 
 
 def _texts(rows: list[tuple[int, bytes]]) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -71,6 +71,8 @@ class Reader:
                 record = self._record()
                 at = source.offset
                 small = len(record) < _BLOCK // 4
+                if at > last:
+                    raise source.error(f"the record reaches beyond byte {last}, where another one begins", begin)
                 yield begin, record
 
     def bounds(self) -> tuple[int, int]:
@@ -225,7 +227,7 @@ def _cut(data: bytes) -> list[bytes]:
     return [*pieces, data[begin:]]
 
 
-def write(path: PathOrFile, records: Iterator[bytes] | list[bytes]) -> None:
+def write(path: PathOrFile, records: Iterable[bytes]) -> None:
     """Write a file of ``records``."""
     with Writer(path) as writer:
         for record in records:

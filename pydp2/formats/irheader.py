@@ -37,13 +37,14 @@ def pack(header: IRHeader, payload: bytes) -> bytes:
         OptionError: a label that float32 cannot hold, an id beyond 64 bits.
     """
     several = np.ndim(header.label) > 0
-    labels = np.asarray(header.label, "<f4").reshape(-1) if several else np.empty(0, "<f4")
-    label = 0.0 if several else float(header.label)  # type: ignore[arg-type]  # a number, as seen
-    if several and not len(labels):
-        raise OptionError("a record needs at least one label")
     try:
+        with np.errstate(over="raise"):
+            labels = np.asarray(header.label, "<f4").reshape(-1) if several else np.empty(0, "<f4")
+        label = 0.0 if several else float(header.label)  # type: ignore[arg-type]  # a number, as seen
+        if several and not len(labels):
+            raise OptionError("a record needs at least one label")
         return _HEAD.pack(len(labels), label, header.id, header.id2) + labels.tobytes() + payload
-    except (struct.error, OverflowError) as error:
+    except (struct.error, OverflowError, FloatingPointError) as error:
         raise OptionError(f"{header!r:.120} has no IRHeader: {error}") from None
 
 

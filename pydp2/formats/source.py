@@ -72,7 +72,7 @@ class Source:
         """Go on at ``offset``; in a compressed file that means reading up to there."""
         try:
             self.file.seek(offset)
-        except (OSError, EOFError, zlib.error) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise self._damaged(error) from error
         self.offset = offset
 

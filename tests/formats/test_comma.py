@@ -68,10 +68,12 @@ def test_infinite_and_missing_numbers_are_numbers() -> None:
 
 
 def test_a_line_of_names_is_passed_over_where_that_is_said() -> None:
-    data = b"\n\xef\xbb\xbf"[1:] + b"\nage,dose\n1,2\n3,4\n"
+    data = b"\xef\xbb\xbf\nage,dose\n1,2\n3,4\n"
     np.testing.assert_array_equal(read(data, header=True), [[1, 2], [3, 4]])
-    parts = [read(data, header=True, part=Part(i, 3)) for i in range(3)]
-    np.testing.assert_array_equal(np.concatenate([p for p in parts if len(p)]), [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(read(gzip.compress(data), header=True), [[1, 2], [3, 4]])
+    for count in (2, 3, 7, 100):  # also where part 0 has no line, or only an empty one
+        parts = [read(data, header=True, part=Part(i, count)) for i in range(count)]
+        np.testing.assert_array_equal(np.concatenate([p for p in parts if len(p)]), [[1, 2], [3, 4]])
     with pytest.raises(FormatError, match="line 2: column 0 must be a number of float32, got 'age'"):
         read(data)
 

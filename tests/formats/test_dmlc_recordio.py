@@ -101,6 +101,15 @@ def test_a_part_begins_behind_what_is_read_at_a_time() -> None:
         assert [r for i in range(count) for r in read(data, Part(i, count))] == records
 
 
+def test_a_record_that_reaches_into_the_next_part_is_an_error() -> None:
+    """A length that was damaged, so that the record swallows the one behind it; the part ends where that one begins."""
+    data = written([b"a" * 40, b"b" * 40, b"c" * 40])
+    damaged = MAGIC + (88).to_bytes(4, "little") + data[8:]
+    assert len(read(damaged)) == 2, "read whole, nothing tells"
+    with pytest.raises(FormatError, match="byte 0: the record reaches beyond byte 48, where another one begins"):
+        read(damaged, Part(0, 3))
+
+
 @given(RECORDS.filter(bool), st.data())
 def test_records_are_found_by_their_offsets(records: list[bytes], data: st.DataObject) -> None:
     file = io.BytesIO()

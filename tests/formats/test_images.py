@@ -57,7 +57,13 @@ def test_mx_36_a_record_that_ends_within_its_header_is_an_error_and_so_is_what_i
         unpack(bytes(23))
     with pytest.raises(FormatError, match="with 4294967295 labels needs 17179869204 bytes, the record has 24"):
         unpack(b"\xff" * 4 + bytes(20))
-    for header in (IRHeader(0, 1.0, -1), IRHeader(0, 1.0, 2**64), IRHeader(0, 1e39, 0), IRHeader(0, [], 0)):
+    for header in (
+        IRHeader(0, 1.0, -1),
+        IRHeader(0, 1.0, 2**64),
+        IRHeader(0, 1e39, 0),
+        IRHeader(0, [1e39], 0),
+        IRHeader(0, [], 0),
+    ):
         with pytest.raises(OptionError):
             pack(header, b"")
 
