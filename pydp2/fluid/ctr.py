@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import zlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample
+from pydp2.fluid.files import Name, text_of
 from pydp2.fluid.prefetching import Channel, Job, PrefetchingReader
 from pydp2.fluid.tensors import Instance, LoDTensor
 from pydp2.values import Choice, whole
@@ -176,7 +178,7 @@ def _bad(name: str, y: int, what: str) -> BadSample:
 
 
 def ctr_reader(
-    file_list: str | Sequence[str],
+    file_list: Name | Sequence[Name],
     *,
     batch_size: int,
     file_type: str = "plain",
@@ -198,8 +200,8 @@ def ctr_reader(
     Raises OptionError, OptionTypeError for values that cannot be; while reading BadSample with file and line (from 0),
     OSError. See docs/fluid.md.
     """
-    files = [file_list] if isinstance(file_list, str) else list(file_list)
-    if not files or not all(isinstance(name, str) for name in files):
+    files = list(map(text_of, [file_list] if isinstance(file_list, str | os.PathLike) else file_list))
+    if not files:
         raise OptionError(f"file_list must be a list of at least one name, got {file_list!r:.80}")
     form = Choice(("svm", "csv"))("file_format", file_format)
     line = _svm(slots) if form == "svm" else _csv(dense_slot_index, sparse_slot_index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import PurePath
@@ -16,6 +17,7 @@ Format = Callable[[str, tuple[Shape, ...]], Iterable[Any]]
 """``read(filename, shapes)``: the instances of a file, from the first one; a generator function, or a class of
 readers."""
 F = TypeVar("F", bound=Format)
+Name = str | os.PathLike[str]
 
 _FORMATS: dict[str, Format] = {}
 
@@ -42,14 +44,20 @@ def register_file_reader(tag: str, *, replace: bool = False) -> Callable[[F], F]
     return keep
 
 
+def text_of(name: Any) -> str:
+    """The name of a file as text. Raises OptionTypeError for what is neither text nor a path."""
+    path = os.fspath(name) if isinstance(name, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise OptionTypeError(f"the name of a file must be text or a path, got {name!r:.80}")
+    return path
+
+
 def format_of(name: str) -> tuple[Format, str]:
     """The reader for the file ``name``, and the path to give it.
 
     The tag is the text after the last dot of the file's name; ``tag:path`` says it outright, where ``tag`` is a
     registered one. Raises OptionError: there is no dot, or nobody has registered the tag.
     """
-    if not isinstance(name, str):
-        raise OptionTypeError(f"the name of a file must be text, got {name!r:.80}")
     tag, colon, path = name.partition(":")
     if colon and tag in _FORMATS:
         return _FORMATS[tag], path
@@ -76,14 +84,14 @@ class FileReader(GeneratedReader):
 
     def __init__(
         self,
-        filename: str,
+        filename: Name,
         shapes: Sequence[Sequence[int]],
         lod_levels: Sequence[int] | None = None,
         dtypes: Sequence[Any] | None = None,
     ) -> None:
         super().__init__()
-        format_of(filename)  # now, and not with the first read
-        self.filename = filename
+        self.filename = text_of(filename)
+        format_of(self.filename)  # now, and not with the first read
         self._declared = declared(shapes, lod_levels, dtypes)
 
     def _instances(self) -> Iterator[Instance]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.fluid.base import Reader
-from pydp2.fluid.files import format_of, instances_of
+from pydp2.fluid.files import Name, format_of, instances_of, text_of
 from pydp2.fluid.prefetching import Channel, Job, PrefetchingReader
 from pydp2.fluid.repeating import multi_pass
 from pydp2.fluid.shapes import Declared, declared
@@ -55,7 +55,7 @@ def _read(waiting: _Waiting, slots: Declared, channel: Channel) -> None:
 
 
 def open_files(
-    filenames: str | Sequence[str],
+    filenames: Name | Sequence[Name],
     shapes: Sequence[Sequence[int]],
     lod_levels: Sequence[int] | None = None,
     dtypes: Sequence[Any] | None = None,
@@ -87,13 +87,14 @@ def open_files(
     return reader if passes == 1 else multi_pass(reader, passes)
 
 
-def _names(filenames: str | Sequence[str]) -> list[str]:
-    if isinstance(filenames, str):
+def _names(filenames: Name | Sequence[Name]) -> list[str]:
+    if isinstance(filenames, str | os.PathLike):
         filenames = [filenames]
     if not isinstance(filenames, Sequence):
         raise OptionTypeError(f"filenames must be a list of names, or one name, got {type(filenames).__name__}")
     if not filenames:
         raise OptionError("filenames must be a list of at least one name, got none")
-    for name in filenames:
+    names = [text_of(name) for name in filenames]
+    for name in names:
         format_of(name)
-    return list(filenames)
+    return names

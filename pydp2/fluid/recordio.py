@@ -11,7 +11,7 @@ from typing import Any
 from pydp2.errors import FormatError, OptionError
 from pydp2.fluid.base import Reader, Source, reader_of
 from pydp2.fluid.content import decode, encode
-from pydp2.fluid.files import FileReader, register_file_reader
+from pydp2.fluid.files import FileReader, Name, register_file_reader, text_of
 from pydp2.fluid.repeating import multi_pass
 from pydp2.fluid.shapes import Shape
 from pydp2.fluid.tensors import Instance, instance_of
@@ -43,7 +43,7 @@ def read_recordio(filename: str, shapes: tuple[Shape, ...] = ()) -> Iterator[Ins
 
 
 def open_recordio_file(
-    filename: str,
+    filename: Name,
     shapes: Sequence[Sequence[int]],
     lod_levels: Sequence[int] | None = None,
     dtypes: Sequence[Any] | None = None,
@@ -52,7 +52,7 @@ def open_recordio_file(
 ) -> Reader:
     """One RecordIO file, whatever its name, read by the thread that asks. Arguments and errors as of
     :func:`open_files`."""
-    reader = FileReader(f"recordio:{filename}", shapes, lod_levels, dtypes)
+    reader = FileReader(f"recordio:{text_of(filename)}", shapes, lod_levels, dtypes)
     passes = whole(1)("pass_num", pass_num)
     return reader if passes == 1 else multi_pass(reader, passes)
 
@@ -62,7 +62,7 @@ Feeder = Callable[[Any], Any]
 
 
 def convert_reader_to_recordio_file(
-    filename: str,
+    filename: Name,
     reader: Source,
     feeder: Feeder | None = None,
     *,
@@ -76,11 +76,11 @@ def convert_reader_to_recordio_file(
     only when it is complete. Raises OptionError for what a record cannot hold, OSError. See docs/fluid.md.
     """
     with closing(_instances(reader, feeder)) as instances:
-        return _write(Path(filename), instances, compressor, max_num_records)
+        return _write(Path(text_of(filename)), instances, compressor, max_num_records)
 
 
 def convert_reader_to_recordio_files(
-    filename: str,
+    filename: Name,
     batch_per_file: int,
     reader: Source,
     feeder: Feeder | None = None,
@@ -93,9 +93,9 @@ def convert_reader_to_recordio_files(
     For ``filename="train.recordio"`` these are ``train-00000.recordio``, ``train-00001.recordio`` and so on; an empty
     reader gives none. Raises OptionError for a filename without ``.recordio`` too. See docs/fluid.md.
     """
-    path = Path(filename)
+    path = Path(text_of(filename))
     if path.suffix != SUFFIX:
-        raise OptionError(f"filename must end with {SUFFIX}, by which its reader is found, got {filename!r}")
+        raise OptionError(f"filename must end with {SUFFIX}, by which its reader is found, got {str(path)!r}")
     size = whole(1)("batch_per_file", batch_per_file)
     written: list[str] = []
     with closing(_instances(reader, feeder)) as instances:

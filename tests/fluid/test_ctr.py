@@ -75,7 +75,7 @@ def test_cf_31_gzip_and_plain_agree(tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(gzip.compress(SVM.encode()))
     found = []
     for name, kind in (("a", "plain"), ("a.gz", "gzip")):
-        with fluid.ctr_reader(str(tmp_path / name), file_type=kind, slots=["a", "c"], batch_size=2) as reader:
+        with fluid.ctr_reader(tmp_path / name, file_type=kind, slots=["a", "c"], batch_size=2) as reader:
             found.append([plain(instance) for instance in reader])
     assert found[0] == found[1]
 

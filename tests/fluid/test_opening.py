@@ -30,6 +30,18 @@ def test_cf_7_one_file_may_be_given_as_text(nums: Any) -> None:
         assert flat(reader) == [*range(5)]
 
 
+def test_names_may_be_paths(nums: Any, tmp_path: Path) -> None:
+    paths = [Path(name) for name in nums(3, 2)]
+    with fluid.open_files(paths, SHAPES, is_test=True) as reader:
+        assert flat(reader) == [*range(5)]
+        written = tmp_path / "a.recordio"
+        assert fluid.convert_reader_to_recordio_file(written, reader) == 5
+        assert fluid.convert_reader_to_recordio_files(written, 3, reader)[1].endswith("a-00001.recordio")
+    for again in (fluid.open_files(written, SHAPES), fluid.open_recordio_file(written, SHAPES)):
+        with again:
+            assert flat(again) == [*range(5)]
+
+
 @pytest.mark.parametrize("threads", [3, 10, 2, 1])
 @pytest.mark.parametrize("size", [1, 100])
 def test_cf_8_three_equal_files_give_three_times_as_many_with_any_number_of_threads(
