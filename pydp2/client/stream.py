@@ -109,6 +109,16 @@ class Client:
         """The names of the slots, or None where they have none."""
         return self._declaration.slots.names
 
+    @property
+    def slots(self) -> Slots:
+        """What the slots are: types and names."""
+        return self._declaration.slots
+
+    @property
+    def batch_size(self) -> int:
+        """What every batch of the job weighs, but for the last ones."""
+        return int(self._attach.options["batch_size"])
+
     def __iter__(self) -> Iterator[Batch]:
         self._usable()
         current = self._current() if self._current is not None else None

@@ -72,7 +72,7 @@ class _Arrays(EpochProvider):
     def _batch(self, rows: _Rows, count: int, padding: tuple[float, float] = (0, 0)) -> DataBatch:
         """Copies of ``rows``, filled up with ``padding`` for data and label where there are not enough of them."""
         data, label = (
-            [_filled(array[rows], self._size, value) for _, array in arrays]
+            [filled(array[rows], self._size, value) for _, array in arrays]
             for arrays, value in zip((self._data, self._label), padding, strict=True)
         )
         return DataBatch(data, label, count)
@@ -208,7 +208,8 @@ def _copied(name: str, array: Any) -> Array:
     return copied
 
 
-def _filled(rows: Array, size: int, value: float) -> Array:
+def filled(rows: Array, size: int, value: float) -> Array:
+    """``rows``, with rows of ``value`` behind them if they are fewer than ``size``."""
     if len(rows) == size:
         return rows
     filled = np.full((size, *rows.shape[1:]), value, rows.dtype)

@@ -99,9 +99,13 @@ class _Buffer(Generic[T]):
                 item = self._items.popleft()
                 self._changed.notify_all()
                 return (item,)
-            if self._error is not None:
-                raise self._error
+            error, self._error = self._error, None
+        if error is None:
             return None
+        try:
+            raise error
+        finally:
+            del error  # its traceback leads here: else both, and open files, would wait for the collector
 
     def leave(self) -> None:
         """Nothing more is wanted."""
@@ -150,3 +154,4 @@ def _prepare(items: Callable[[], Iterator[T]], buffer: _Buffer[T]) -> None:
         error = exc
     finally:
         buffer.end(error)
+        del error  # as above

@@ -1,0 +1,110 @@
+"""A stream of a pydp2 service as a data provider. See docs/mxnet.md, "A service's stream"."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from pydp2.client.stream import Client
+from pydp2.errors import OptionError, OptionTypeError
+from pydp2.inputs.batch import Batch
+from pydp2.inputs.spec import DataType, InputType, SequenceType
+from pydp2.mx.arrays import filled
+from pydp2.mx.epochs import EpochProvider
+from pydp2.mx.interface import Array, DataBatch, Description
+
+Key = str | int
+"""A slot: its name, or its position."""
+
+
+class ClientProvider(EpochProvider):
+    """The batches of a client: dense and integer slots, in the dtypes that they have there. An epoch is a pass.
+
+    A batch that is not full, as the last one of a pass may be, is filled up with zeros. The client stays the caller's:
+    its state, its errors and its end are what they are without this.
+
+    Args:
+        client: what :func:`pydp2.connect` or :func:`pydp2.load` gave.
+        label: names or positions of the slots that are labels.
+        data: the same of the data; None: all slots that are not labels.
+
+    Raises:
+        OptionError: no such slot, one that is named twice, or none for data; or one without a fixed shape: sparse, or
+            a sequence.
+        OptionTypeError: no client, or neither a list of names nor of positions.
+    """
+
+    def __init__(self, client: Client, label: Sequence[Key] = (), data: Sequence[Key] | None = None) -> None:
+        super().__init__()
+        if not isinstance(client, Client):
+            raise OptionTypeError(f"client must be what pydp2.connect or pydp2.load gives, got {type(client).__name__}")
+        self._client = client
+        self._size = client.batch_size
+        self._label = [self._position("label", key) for key in _listed("label", label)]
+        others = [i for i in range(len(client.slots)) if i not in self._label]
+        self._data = others if data is None else [self._position("data", key) for key in _listed("data", data)]
+        chosen = [*self._data, *self._label]
+        if len(set(chosen)) < len(chosen) or not self._data:
+            raise OptionError(
+                f"data and label must name different slots, and at least one for data; got {data!r} and {label!r}"
+            )
+        self._described = {i: (self._name(i), self._shape(i)) for i in chosen}
+
+    def _position(self, what: str, key: Key) -> int:
+        slots = self._client.slots
+        keys: Sequence[Key] = slots.names if isinstance(key, str) and slots.names is not None else range(len(slots))
+        if isinstance(key, bool) or key not in keys:
+            raise OptionError(
+                f"{what}: the client has no slot {key!r}, it has {list(slots.names or range(len(slots)))}"
+            )
+        return keys.index(key)
+
+    def _name(self, slot: int) -> str:
+        names = self._client.slots.names
+        return f"slot{slot}" if names is None else names[slot]
+
+    def _shape(self, slot: int) -> tuple[int, ...]:
+        declared: InputType = self._client.slots.types[slot]
+        if declared.seq_type != SequenceType.NO_SEQUENCE or declared.type not in (DataType.Dense, DataType.Index):
+            raise OptionError(
+                f"{self._name(slot)!r} is {declared!r}, which has no fixed shape; leave it out of data and label, or "
+                "have the provider yield dense vectors"
+            )
+        if declared.type == DataType.Index:
+            return (self._size,)
+        return (self._size, *(declared.shape or (declared.dim,)))
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of every array of a batch: the batch size of the client."""
+        return self._size
+
+    @property
+    def provide_data(self) -> Description:
+        """Names and shapes of the slots that are data; a slot without a name is called by its position, ``slot0``."""
+        return [self._described[slot] for slot in self._data]
+
+    @property
+    def provide_label(self) -> Description:
+        """Names and shapes of the slots that are labels."""
+        return [self._described[slot] for slot in self._label]
+
+    def _batches(self) -> Generator[DataBatch, None, None]:
+        for batch in self._client:
+            if len(batch) > self._size:
+                raise OptionError(
+                    f"batch {batch.index} of pass {batch.pass_id} has {len(batch)} rows, more than batch_size="
+                    f"{self._size}: where calc_batch_size weighs samples, batches have no fixed number of rows"
+                )
+            data, label = ([self._array(batch, slot) for slot in slots] for slots in (self._data, self._label))
+            yield DataBatch(data, label, len(batch) - batch.padding)
+
+    def _array(self, batch: Batch, slot: int) -> Array:
+        value: Any = batch[slot]
+        return filled(value, self._size, 0)
+
+
+def _listed(what: str, keys: Any) -> list[Key]:
+    if isinstance(keys, str) or not isinstance(keys, Sequence):
+        raise OptionTypeError(f"{what} must be a list of names or positions of slots, got {keys!r}")
+    return list(keys)

@@ -1,0 +1,127 @@
+"""What the providers of files share: names and shapes, batches prepared ahead, where the next epoch begins.
+
+See docs/mxnet.md, "Files". What is in the files is the business of one module each.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from pydp2.errors import OptionError, OptionTypeError
+from pydp2.formats.parts import Part
+from pydp2.mx.epochs import EpochProvider, ahead
+from pydp2.mx.interface import Array, DataBatch, Description
+from pydp2.mx.rounds import Place, following
+from pydp2.values import whole
+
+Shape = Sequence[int]
+
+
+class FileProvider(EpochProvider):
+    """One array of data and, as a rule, one of labels, from files.
+
+    Args:
+        names: of data and label; None for the label: there is none.
+        batch_size: samples of a batch.
+        data_shape, label_shape: of a sample; a label of shape (1,) is a number.
+        dtype: of both.
+        prefetch_buffer: batches that are prepared ahead.
+
+    Subclasses call :meth:`_look` when they are ready.
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, str | None],
+        batch_size: int,
+        data_shape: Shape,
+        label_shape: Shape,
+        prefetch_buffer: int,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        super().__init__()
+        if not isinstance(names[0], str) or not isinstance(names[1], str | None):
+            raise OptionTypeError(f"data_name must be a text, and label_name a text or None; got {names}")
+        if names[0] == names[1]:
+            raise OptionError(f"data_name and label_name must be different names, got {names[0]!r} twice")
+        self._names = names
+        self._size: int = whole(1)("batch_size", batch_size)
+        self._prefetch: int = whole(1)("prefetch_buffer", prefetch_buffer)
+        self._data_shape = shape("data_shape", data_shape)
+        self._label_shape = shape("label_shape", label_shape)
+        self._dtype = np.dtype(dtype)
+        self._place = Place()
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of every array of a batch."""
+        return self._size
+
+    @property
+    def provide_data(self) -> Description:
+        """Name and shape of the data, the batch axis first."""
+        return [(self._names[0], (self._size, *self._data_shape))]
+
+    @property
+    def provide_label(self) -> Description:
+        """Name and shape of the label, the batch axis first; empty without labels."""
+        return [] if self._names[1] is None else [(self._names[1], self._label_batch_shape)]
+
+    @property
+    def _label_batch_shape(self) -> tuple[int, ...]:
+        return (self._size,) if self._label_shape == (1,) else (self._size, *self._label_shape)
+
+    @abstractmethod
+    def _prepared(self, place: Place) -> Generator[tuple[DataBatch, int], None, None]:
+        """The batches of the epoch that begins at ``place``, each with the number of samples in it that are from the
+        beginning of the next reading. Runs in a thread of the epoch."""
+
+    def _look(self) -> None:
+        """Make the first batch, and forget it: what is wrong with the files shows at once.
+
+        Raises:
+            OptionError: there is not a single batch.
+        """
+        with closing(self._prepared(Place())) as batches:
+            if next(batches, None) is None:
+                raise OptionError(
+                    f"{type(self).__name__} needs samples for at least one batch of {self._size}, but got none; are "
+                    "these the right files, and the right batch_size?"
+                )
+
+    def _batches(self) -> Generator[DataBatch, None, None]:
+        place = self._place
+        self._place = following(place, 0)  # where the next epoch begins if this one is left
+        missing = 0
+        for prepared in ahead(lambda: self._prepared(place), self._prefetch):
+            batch, missing = prepared
+            yield batch
+        self._place = following(place, missing)
+
+    def _batch(self, data: Array, labels: Array, missing: int, count: int) -> DataBatch:
+        """A batch of arrays of full size, of which ``count`` rows were read and ``missing`` of them fill up."""
+        label = [] if self._names[1] is None else [labels.reshape(self._label_batch_shape)]
+        return DataBatch([data], label, count - missing)
+
+
+def shape(name: str, value: Any) -> tuple[int, ...]:
+    """The shape of a sample, whole numbers from 1. Raises OptionTypeError, OptionError for anything else."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise OptionTypeError(f"{name} must be a tuple of whole numbers, got {value!r}")
+    sides = tuple(whole(1)(name, side) for side in value)
+    if not sides or math.prod(sides) >= 1 << 40:
+        raise OptionError(f"{name} must have at least one side, and a size that memory can hold, got {sides}")
+    return sides
+
+
+def share(num_parts: Any, part_index: Any) -> Part:
+    """Part ``part_index`` of ``num_parts``, from 0. Raises OptionTypeError, OptionError where there is none."""
+    count = whole(1)("num_parts", num_parts)
+    return Part(whole(0, count)("part_index", part_index), count)

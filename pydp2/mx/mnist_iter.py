@@ -1,0 +1,93 @@
+"""MNISTIter: batches of the pictures and labels of a pair of idx files. See docs/mxnet.md, "MNISTIter"."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Generator
+
+import numpy as np
+
+from pydp2.errors import FormatError
+from pydp2.formats import idx
+from pydp2.mx.interface import Array, DataBatch
+from pydp2.mx.loading import FileProvider, share
+from pydp2.mx.rounds import Place
+from pydp2.order.words import permutation
+from pydp2.values import file_path, flag, whole
+
+_log = logging.getLogger("pydp2.mx")
+_LEVELS = np.float32(1 / 256)  # not 255: a power of two, so nothing is rounded
+
+
+class MNISTIter(FileProvider):
+    """Grey pictures of bytes and their labels, in batches; what does not fill the last one is left out.
+
+    Args:
+        image, label: idx files, plain or gzip: bytes (samples, rows, columns), and whole numbers (samples,).
+        batch_size: samples of a batch.
+        shuffle: whether the samples are put into an order of chance, once: all epochs have the same one.
+        flat: whether a picture is (rows * columns,) instead of (1, rows, columns).
+        seed: decides about the order.
+        silent: leaves out the line in the log (of ``pydp2.mx``) that says what was read.
+        num_parts, part_index: of so many parts of the samples this one, from 0.
+        prefetch_buffer: batches that are prepared ahead.
+        data_name, label_name: what they are called; None: no labels.
+
+    Raises:
+        FormatError: no idx files, damaged ones, or of other sides, types and numbers than these.
+        OptionError, OptionTypeError: a parameter that cannot be; or fewer samples than a batch has.
+        OSError: a file cannot be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        image: str | os.PathLike[str] = "./train-images-idx3-ubyte",
+        label: str | os.PathLike[str] = "./train-labels-idx1-ubyte",
+        batch_size: int = 128,
+        shuffle: bool = True,
+        flat: bool = False,
+        seed: int = 0,
+        silent: bool = False,
+        num_parts: int = 1,
+        part_index: int = 0,
+        prefetch_buffer: int = 4,
+        data_name: str = "data",
+        label_name: str | None = "softmax_label",
+    ) -> None:
+        chosen = share(num_parts, part_index)
+        with idx.Reader(file_path("image", image)) as images, idx.Reader(file_path("label", label)) as labels:
+            for path, reader, sides, what in ((image, images, 3, "bytes"), (label, labels, 1, "whole numbers")):
+                if len(reader.shape) != sides or reader.dtype.kind not in "ui" or (sides == 3 and reader.dtype != "u1"):
+                    raise FormatError(
+                        f"{path}: expected {what} of {sides} sides, got {reader.dtype.name} of {reader.shape}",
+                        file=str(path),
+                    )
+            if len(images) != len(labels):
+                raise FormatError(
+                    f"{label}: expected {len(images)} labels, as many as {image} has pictures, got {len(labels)}",
+                    file=str(label),
+                )
+            first, last = chosen.range(len(images))
+            self._images, numbers = images.rows(first, last), labels.rows(first, last)
+        rows, columns = self._images.shape[1:]
+        shape = (rows * columns,) if flag("flat", flat) else (1, rows, columns)
+        super().__init__((data_name, label_name), batch_size, shape, (1,), prefetch_buffer)
+        self._labels = numbers.astype(np.float32)
+        count = len(numbers)
+        known = whole(0)("seed", seed)
+        self._order = permutation(known, 0, "mx mnist", count) if flag("shuffle", shuffle) else np.arange(count)
+        self._look()
+        if not flag("silent", silent):
+            _log.info("MNISTIter: %d pictures of %d x %d, batches of %s", count, rows, columns, self.provide_data[0][1])
+
+    def _prepared(self, place: Place) -> Generator[tuple[DataBatch, int], None, None]:
+        for start in range(0, len(self._order) - self._size + 1, self._size):
+            rows = self._order[start : start + self._size]
+            data: Array = self._images[rows].reshape(self._size, *self._data_shape) * _LEVELS
+            yield self._batch(data, self._labels[rows], 0, self._size), 0
+
+
+MNISTProvider = MNISTIter
+"""Another name of :class:`MNISTIter`."""

@@ -1,0 +1,114 @@
+"""Pillow, and nothing else of this part knows it: decoding, warping, resizing. The extra ``pydp2[images]``.
+
+Pictures are uint8 arrays of shape (height, width, channels); channels are 1 (grey), 3 (RGB) or 4 (RGBA).
+"""
+
+from __future__ import annotations
+
+import io
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydp2.errors import OptionError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+Picture = NDArray[np.uint8]
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+class Method(IntEnum):
+    """How a picture is sampled, by the numbers of ``inter_method``."""
+
+    NEAREST = 0
+    LINEAR = 1
+    CUBIC = 2
+    AREA = 3
+    LANCZOS = 4
+
+
+# A warp looks at single places of the picture: there is no area and no Lanczos in it, the next best is taken.
+_WARPS = {Method.AREA: "BILINEAR", Method.LANCZOS: "BICUBIC"}
+_FILTERS = {
+    Method.NEAREST: "NEAREST",
+    Method.LINEAR: "BILINEAR",
+    Method.CUBIC: "BICUBIC",
+    Method.AREA: "BOX",
+    Method.LANCZOS: "LANCZOS",
+}
+
+
+def available() -> bool:
+    """Whether Pillow is installed."""
+    try:
+        _image()
+    except OptionError:
+        return False
+    return True
+
+
+def need(what: str) -> None:
+    """Raise OptionError where Pillow is not installed, because ``what`` needs it."""
+    try:
+        _image()
+    except OptionError as error:
+        raise OptionError(f"{what}: {error}") from error
+
+
+def _image() -> ModuleType:
+    try:
+        from PIL import Image
+    except ImportError as exc:
+        raise OptionError("this needs Pillow, which is not installed: pip install 'pydp2[images]'") from exc
+    return Image
+
+
+def decode(data: bytes, channels: int) -> Picture:
+    """The picture in ``data``, in any format that Pillow reads, as (height, width, channels).
+
+    Raises:
+        ValueError: no picture, a damaged one, or one so large that it must be a trap.
+    """
+    image = _image()
+    try:
+        with image.open(io.BytesIO(data)) as opened:
+            pixels = np.asarray(opened if opened.mode == _MODES[channels] else opened.convert(_MODES[channels]))
+    except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as exc:  # what its readers raise
+        raise ValueError(f"cannot be decoded: {exc}") from exc
+    return pixels.reshape(*pixels.shape[:2], channels)
+
+
+def warp(picture: Picture, size: tuple[int, int], inverse: tuple[float, ...], method: Method, fill: int) -> Picture:
+    """``picture`` as seen through an affine map.
+
+    Args:
+        picture: (height, width, channels).
+        size: (height, width) of the result.
+        inverse: a, b, c, d, e, f: what is at (x, y) of the result is at (ax + by + c, dx + ey + f) of the picture.
+        method: how it is sampled.
+        fill: the value of what lies outside of the picture.
+    """
+    image = _image()
+    channels = picture.shape[2]
+    resample = image.Resampling[_WARPS.get(method, _FILTERS[method])]
+    colour: Any = fill if channels == 1 else (fill,) * channels
+    source = _from(picture)
+    made = source.transform((size[1], size[0]), image.Transform.AFFINE, inverse, resample=resample, fillcolor=colour)
+    return np.asarray(made).reshape(*size, channels)
+
+
+def resize(picture: Picture, size: tuple[int, int], method: Method) -> Picture:
+    """``picture`` made (height, width) large."""
+    made = _from(picture).resize((size[1], size[0]), _image().Resampling[_FILTERS[method]])
+    return np.asarray(made).reshape(*size, picture.shape[2])
+
+
+def _from(picture: Picture) -> Any:
+    height, width, channels = picture.shape
+    if channels == 4:  # as CMYK: four channels alike, where RGBA would multiply colours by alpha and back
+        return _image().frombytes("CMYK", (width, height), picture.tobytes())
+    return _image().fromarray(picture[:, :, 0] if channels == 1 else picture)

@@ -1,0 +1,121 @@
+"""Records of pictures: which ones are read, in which order, with which labels. See docs/mxnet.md, "ImageRecordIter"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydp2.errors import BadSample, FormatError
+from pydp2.formats import dmlc_recordio, irheader, lst
+from pydp2.formats.parts import Part
+from pydp2.mx.chance import Chance
+from pydp2.order.words import permutation
+
+CHUNK_BYTES = 64 << 20
+"""Records are shuffled among those that lie side by side in so many bytes."""
+
+Labels = NDArray[np.float32]
+
+
+class Record(NamedTuple):
+    """One picture: ``label`` float32 (label_width,); ``image``: the bytes that hold it; ``where``: for errors."""
+
+    label: Labels
+    image: bytes
+    chance: Chance
+    file: str
+    offset: int
+
+    @property
+    def where(self) -> str:
+        """How an error begins that is about this record."""
+        return f"{self.file}, record at byte {self.offset}"
+
+
+class Records:
+    """The records of a part of one or more RecordIO files.
+
+    Args:
+        paths: the files, read one after the other; of each the same part is read.
+        part: which one.
+        shuffle: whether records that lie near each other change places, anew in each reading.
+        seed: of that, and of what chance decides about a picture.
+        listed: path of a list whose labels hold instead of those in the records; "": none.
+        label_width: labels of a picture.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], part: Part, shuffle: bool, seed: int, listed: str, label_width: int
+    ) -> None:
+        self._paths = paths
+        self._part = part
+        self._shuffle = shuffle
+        self._seed = seed
+        self._listed = listed
+        self._width = label_width
+        self._labels: dict[int, Labels] | None = None
+        if listed:
+            self._labels = {entry.id: np.array(entry.labels, np.float32) for entry in lst.read(listed)}
+
+    def read(self, reading: int) -> Iterator[Record]:
+        """All records of the part, in the order of reading ``reading``.
+
+        Raises:
+            FormatError: a file is damaged, or a record has no header.
+            BadSample: a picture has no label, or not as many as it should.
+        """
+        if not self._shuffle:
+            yield from self._in_order(reading)
+            return
+        for number, chunk in enumerate(self._chunks(reading)):
+            for i in permutation(self._seed, reading, "mx chunk", len(chunk), number):
+                yield chunk[i]
+
+    def _chunks(self, reading: int) -> Iterator[list[Record]]:
+        chunk: list[Record] = []
+        held = 0
+        for record in self._in_order(reading):
+            if chunk and held + len(record.image) > CHUNK_BYTES:
+                yield chunk
+                chunk, held = [], 0
+            chunk.append(record)
+            held += len(record.image)
+        if chunk:
+            yield chunk
+
+    def _in_order(self, reading: int) -> Iterator[Record]:
+        for number, path in enumerate(self._paths):
+            with dmlc_recordio.Reader(path, part=self._part) as reader:
+                for offset, data in reader.with_offsets():
+                    yield self._record(data, path, offset, Chance(self._seed, reading, number, offset))
+
+    def _record(self, data: bytes, path: str, offset: int, chance: Chance) -> Record:
+        try:
+            header, image = irheader.unpack(data)
+        except FormatError as exc:
+            raise FormatError(f"{path}, record at byte {offset}: {exc}", file=path, offset=offset) from exc
+        label = np.atleast_1d(np.asarray(header.label, np.float32))
+        source = "it"
+        if self._labels is not None:
+            source = self._listed
+            found = self._labels.get(header.id)
+            if found is None:
+                raise BadSample(
+                    f"{path}, record at byte {offset}: {self._listed} has no line for its id {header.id}",
+                    slot="label",
+                    expected=f"a line that begins with {header.id}",
+                    got="none",
+                )
+            label = found
+        if len(label) != self._width:
+            raise BadSample(
+                f"{path}, record at byte {offset}: expected {self._width} labels, {source} has {len(label)}; "
+                "label_width=... says how many there are",
+                slot="label",
+                expected=f"{self._width} labels",
+                got=f"{len(label)}",
+            )
+        return Record(label, image, chance, path, offset)
