@@ -96,6 +96,8 @@ class Client:
         self._waited = self._worked = 0.0
         self._told = (0.0, 0.0)
         self._left_at: float | None = None
+        self.batch_size = int(options["batch_size"])
+        """What a batch of the job weighs, the last ones may weigh less."""
         self.samples = 0
         """Samples delivered so far, over all passes."""
 
@@ -113,11 +115,6 @@ class Client:
     def slots(self) -> Slots:
         """What the slots are: types and names."""
         return self._declaration.slots
-
-    @property
-    def batch_size(self) -> int:
-        """What every batch of the job weighs, but for the last ones."""
-        return int(self._attach.options["batch_size"])
 
     def __iter__(self) -> Iterator[Batch]:
         self._usable()

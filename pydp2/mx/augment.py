@@ -7,7 +7,7 @@ It answers for geometry and for which choice chance has in it. Values that canno
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from pydp2.errors import OptionError
 from pydp2.mx import colour, pillow
@@ -51,7 +51,7 @@ class Augmentation:
     inter_method: int = 1
 
     def __post_init__(self) -> None:
-        typed(self)
+        typed(self, fields(self))
         channels = self.data_shape[0]
         if channels not in (1, 3, 4):
             raise OptionError(f"data_shape must begin with 1, 3 or 4 channels, got {self.data_shape}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ class Finish:
     max_random_illumination: float = 0.0
 
     def __post_init__(self) -> None:
-        typed(self)
+        typed(self, fields(self))
         for name in ("max_random_contrast", "max_random_illumination"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name} must be at least 0, got {getattr(self, name):g}")

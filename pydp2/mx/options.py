@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from collections.abc import Iterable
+from dataclasses import Field
 from numbers import Integral, Real
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.values import flag
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
-
-def typed(options: DataclassInstance) -> None:
-    """Look at every field that is declared as bool, int or float.
+def typed(options: object, fields: Iterable[Field[Any]]) -> None:
+    """Look at every one of the ``fields`` of ``options`` that is declared as bool, int or float.
 
     Raises:
         OptionTypeError: another kind of value.
         OptionError: a number that is not finite.
     """
-    for field in fields(options):
+    for field in fields:
         value = getattr(options, field.name)
         match field.type:
             case "bool":
