@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import logging
 import sys
 from dataclasses import fields
@@ -11,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from pydp2.errors import BadSample, FormatError
 from pydp2.formats import dmlc_recordio, lst
 from pydp2.mx import ImageRecordIter, ImageRecordProvider, records
 from pydp2.mx.augment import Augmentation
 from pydp2.mx.finish import Finish
+from pydp2.mx.pillow import decode
 
 from .conftest import Write, drawing, numbered, png
 
@@ -323,6 +326,24 @@ def test_a_picture_that_cannot_be_decoded_is_named_behind_the_batches_before_it(
         seen.extend(x for batch in provider for x in batch.label[0].tolist())
     assert seen == list(range(28))
     assert (caught.value.file, caught.value.offset) == (path, at)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"])
+def test_mutated_pictures_are_decoded_or_refused(kind: str) -> None:
+    held = io.BytesIO()
+    Image.fromarray(drawing(16, 16)).save(held, kind)
+    rng = np.random.default_rng(len(kind))
+    refused = []
+    for _ in range(200):
+        data = bytearray(held.getvalue())
+        for _ in range(rng.integers(1, 6)):
+            data[rng.integers(len(data))] = rng.integers(256)
+        data = data[: rng.integers(1, len(data) + 1)] if rng.random() < 0.2 else data
+        try:
+            assert decode(bytes(data), 3).shape[2] == 3
+        except ValueError as exc:
+            refused.append(str(exc))
+    assert {text[:19] for text in refused} == {"cannot be decoded: "}
 
 
 @pytest.mark.parametrize(
