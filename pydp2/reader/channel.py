@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from pydp2.reader.contract import Reader, iterating
 
@@ -66,15 +65,28 @@ class Channel:
             self._changed.notify_all()
 
 
+class Member(Protocol):
+    """What works for a pass beside threads: a process, say."""
+
+    def hang_up(self) -> None:
+        """Nothing is wanted any more: wake whoever waits for it."""
+
+    def close(self) -> None:
+        """End it; no thread uses it any more."""
+
+
 class Crew:
-    """Threads that work for one pass, and how they are ended: by :meth:`close`, or with this object, or the program.
+    """Threads and other members that work for one pass. They end by :meth:`close`, with this object, or the program:
+    first ``channels`` are closed and members told, so that threads end; then members are closed."""
 
-    ``stop``: called once at the end, to wake them; it must not refer to this object.
-    """
-
-    def __init__(self, stop: Callable[[], None]) -> None:
+    def __init__(self, *channels: Channel) -> None:
         self._threads: list[threading.Thread] = []
-        self._end = weakref.finalize(self, _end, self._threads, stop, os.getpid())
+        self._members: list[Member] = []
+        self._end = weakref.finalize(self, _end, channels, self._members, self._threads, os.getpid())
+
+    def add(self, member: Member) -> None:
+        """Take ``member`` in."""
+        self._members.append(member)
 
     def start(self, name: str, target: Callable[..., None], *args: Any) -> None:
         """Run ``target(*args)`` in a thread. That a channel is closed ends it, and is no error."""
@@ -83,7 +95,7 @@ class Crew:
         thread.start()
 
     def close(self) -> None:
-        """Wake the threads and wait a moment for them. Closing twice is fine."""
+        """End all of them, and wait a moment for the threads. Closing twice is fine."""
         self._end()
 
 
@@ -92,16 +104,19 @@ def _quietly(target: Callable[..., None], *args: Any) -> None:
         target(*args)
 
 
-def _end(threads: list[threading.Thread], stop: Callable[[], None], owner: int) -> None:
+def _end(channels: Sequence[Channel], members: list[Member], threads: list[threading.Thread], owner: int) -> None:
     if os.getpid() != owner:
         return  # a fork: the threads are not here, and one of them may have held a lock
-    stop()
-    if sys.is_finalizing():
-        return
+    for channel in channels:
+        channel.close()
+    for member in members:
+        member.hang_up()
     deadline = time.monotonic() + _PATIENCE
     for thread in threads:
         if thread is not threading.current_thread():  # a collection of garbage may run in any thread, in one of these
             thread.join(max(deadline - time.monotonic(), 0))
+    for member in members:
+        member.close()
 
 
 def read_into(reader: Reader, put: Callable[[Message], None]) -> None:

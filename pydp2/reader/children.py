@@ -24,7 +24,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkContext, ForkProcess
+from multiprocessing.context import ForkContext
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ def forked_or_warned(what: str, told: list[str]) -> bool:
 
 
 class Child:
-    """A forked process that does ``work``; ``name`` is what errors call it."""
+    """A forked process that does ``work``; ``name`` is what errors call it. A crew has to end it."""
 
     def __init__(self, name: str, work: Work) -> None:
         self._name = name
@@ -96,12 +96,7 @@ class Child:
         theirs.close()
         self._connection = ours
         self._left = False
-        self._end = weakref.finalize(self, _finish, self._process, ours, os.getpid())
-
-    @property
-    def pid(self) -> int:
-        """The number of its process."""
-        return self._process.pid or 0
+        self.pid = self._process.pid
 
     def send(self, item: object) -> None:
         """Put ``item`` into its inbox. Raises what pickling raises, and ReaderError where it was killed."""
@@ -142,27 +137,20 @@ class Child:
             _shut_down(self._connection)
 
     def close(self) -> None:
-        """End it: ask, wait, kill. Closing twice is fine."""
-        self._end()
+        """End it: ask, wait, kill."""
+        self.hang_up()
+        self._connection.close()
+        self._process.join(_END)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        self._process.close()
 
 
 def _shut_down(connection: Connection[Any, Any]) -> None:
     """Let both directions of ``connection`` end, also for who waits in a thread to read from it."""
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
-
-
-def _finish(process: ForkProcess, connection: Connection[Any, Any], owner: int) -> None:
-    if os.getpid() != owner:
-        return  # a fork of the parent, another child of it for one
-    with contextlib.suppress(OSError):
-        _shut_down(connection)
-    connection.close()
-    process.join(_END)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
-    process.close()
 
 
 # -- in the child ------------------------------------------------------------------------------------------------------

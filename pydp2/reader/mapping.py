@@ -54,18 +54,15 @@ def xmap_readers(
         desks: list[_Desk] = []
         value = None
         tokens, todo, done = Channel(room + number if room else 0), Channel(), Channel()
-
-        def stop() -> None:
-            for channel in (tokens, todo, done):
-                channel.close()
-            for desk in desks:
-                desk.hang_up()
-
-        crew = Crew(stop)
+        crew = Crew(tokens, todo, done)
         try:
             forked = processes and forked_or_warned("xmap_readers()", told)
             for i in range(number):  # before the first thread is there
-                desks.append(_Apart(i, mapper) if forked else _Here(mapper))
+                if forked:
+                    desks.append(child := _Apart(i, mapper))
+                    crew.add(child)
+                else:
+                    desks.append(_Here(mapper))
             crew.start("xmap read", _feed, reader, number, tokens, todo, done)
             for desk in desks:
                 crew.start("xmap map", _map, desk, todo, done)
@@ -78,8 +75,6 @@ def xmap_readers(
         finally:
             value = None  # see buffered()
             crew.close()
-            for desk in desks:
-                desk.close()
 
     return mapped
 
@@ -92,8 +87,6 @@ class _Desk(Protocol):
 
     def give(self, entry: object) -> None: ...
     def take(self) -> Message: ...
-    def hang_up(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class _Here:
@@ -115,12 +108,6 @@ class _Here:
             return RAISED, error
         finally:
             self._entry = None
-
-    def hang_up(self) -> None:
-        pass  # the channels do that
-
-    def close(self) -> None:
-        pass
 
 
 class _Apart(Child):

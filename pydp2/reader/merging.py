@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, SupportsIndex
 
 from pydp2.errors import OptionError, OptionTypeError, ReaderError
-from pydp2.reader.channel import END, ITEM, RAISED, Channel, Crew, Message, read_into
+from pydp2.reader.channel import END, ITEM, RAISED, Channel, Crew, Member, Message, read_into
 from pydp2.reader.children import Child, forked_or_warned
 from pydp2.reader.contract import Reader, check_reader, check_size
 
@@ -36,17 +36,15 @@ def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size
     def merged() -> Iterator[Any]:
         lanes: list[_Lane] = []
         queue = Channel(room)
-
-        def stop() -> None:
-            queue.close()
-            for lane in lanes:
-                lane.hang_up()
-
-        crew = Crew(stop)
+        crew = Crew(queue)
         try:
             forked = forked_or_warned("multiprocess_reader()", told)
             for i, reader in enumerate(checked):
-                lanes.append(_Apart(i, reader) if forked else _Here(i, reader, crew))
+                lane: _Lane = _Apart(i, reader) if forked else _Here(i)
+                lanes.append(lane)
+                crew.add(lane)
+                if isinstance(lane, _Here):
+                    crew.start("multiprocess read", _read, reader, lane.put)
             if use_pipe:
                 yield from _in_turns(lanes)
             else:
@@ -55,18 +53,14 @@ def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size
                 yield from _as_they_come(queue, len(lanes))
         finally:
             crew.close()
-            for lane in lanes:
-                lane.close()
 
     return merged
 
 
-class _Lane(Protocol):
+class _Lane(Member, Protocol):
     """Where the entries of one reader come from."""
 
     def receive(self) -> Message: ...
-    def hang_up(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class _Apart(Child):
@@ -86,10 +80,10 @@ class _Apart(Child):
 class _Here:
     """A reader in a thread of this process. It is read one entry ahead."""
 
-    def __init__(self, number: int, reader: Reader, crew: Crew) -> None:
+    def __init__(self, number: int) -> None:
         self._number = number
         self._channel = Channel(1)
-        crew.start("multiprocess read", _read, reader, self._channel.put)
+        self.put = self._channel.put
 
     def receive(self) -> Message:
         return _judged(self._number, self._channel.get())

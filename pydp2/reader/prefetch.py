@@ -23,7 +23,7 @@ def buffered(reader: Reader, size: SupportsIndex) -> Reader:
 
     def ahead() -> Iterator[Any]:
         channel = Channel(room)
-        crew = Crew(channel.close)
+        crew = Crew(channel)
         value = None
         try:
             crew.start("buffered", read_into, reader, channel.put)

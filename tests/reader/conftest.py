@@ -89,7 +89,7 @@ def program() -> Callable[..., str]:
             text=True,
             timeout=_DEADLINE,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         return done.stdout
 
     return run

@@ -134,6 +134,20 @@ def test_a_program_ends_although_a_source_never_gives_its_next_entry(program: Ca
     assert out == "1\n"
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        "buffered(numbers(10**9), 2)",
+        "xmap_readers(abs, numbers(10**9), 2, 4)",
+        "xmap_readers(abs, numbers(10**9), 2, 4, processes=True)",
+        "multiprocess_reader([numbers(10**9)] * 2)",
+        "multiprocess_reader([numbers(10**9)] * 2, False)",
+    ],
+)
+def test_a_program_ends_in_the_middle_of_a_pass_and_says_nothing(make: str, program: Callable[..., str]) -> None:
+    assert program(f"entries = {make}(); print(next(entries) in (0, 1, 2, 3, 4, 5))") == "True\n"
+
+
 def test_a_fork_of_the_consumer_may_drop_the_pass(program: Callable[[str], str]) -> None:
     out = program("""
         warnings.simplefilter("ignore")  # newer Pythons warn of a fork beside threads
@@ -159,7 +173,7 @@ def test_a_closed_channel_wakes_both_sides_and_drops_what_is_in_it() -> None:
         except Closed:
             woken.append("put")
 
-    crew = Crew(channel.close)
+    crew = Crew(channel)
     crew.start("test", put)
     crew.close()
     assert woken == ["put"]
