@@ -1,13 +1,13 @@
 """What a type checker sees of the public interface. Only checked, never run: ``mypy tests/typing/api.py``."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
 
 import pydp2
-from pydp2 import CacheType, dense_vector, fluid, integer_value, provider
+from pydp2 import CacheType, dense_vector, fluid, integer_value, provider, reader
 
 
 def hook(settings: Any, file_list: list[str], **kwargs: object) -> None:
@@ -59,6 +59,16 @@ assert_type(train, pydp2.Source | None)
 if train is not None:
     pydp2.load(train, batch_size=8).close()
 
+
+samples = named.reader(["part-00.txt"], is_train=False)
+assert_type(next(samples()), tuple[Any, ...])
+with pydp2.load("train.list", named, batch_size=128) as data:
+    assert_type(next(data.reader()()), tuple[Any, ...])
+assert_type(reader.shuffle(reader.buffered(samples, 10), 5, seed=1), Callable[[], Iterable[Any]])
+for mini_batch in reader.batch(reader.xmap_readers(len, samples, 2, 4, processes=True), 32)():
+    assert_type(mini_batch, list[Any])
+assert_type(reader.DataFeeder({"x": integer_value(3)}, {"x": 0})([(1,)]).frames, dict[str | int, tuple[int, int]])
+assert_type(reader.provider_from_reader(reader.text_file, input_types=[integer_value(3)]), pydp2.Provider)
 
 assert_type(pydp2.replay("bad.jsonl", "module.process", root=".").ok, bool)
 
