@@ -18,12 +18,15 @@ from pydp2.mx.finish import Finish
 from pydp2.mx.interface import DataBatch
 from pydp2.mx.loading import FileProvider, Shape, shape, share
 from pydp2.mx.mean import mean_picture
+from pydp2.mx.memory import Memory
 from pydp2.mx.pictures import Decode, Pictures, in_threads, pieces, threads
 from pydp2.mx.records import Record, Records
 from pydp2.mx.rounds import Place, batches
 from pydp2.values import file_path, flag, whole
 
 _log = logging.getLogger("pydp2.mx")
+MORE = 6
+"""Batches whose memory may be used again, beside those that wait: in the making, on their way, with the caller."""
 PathOrPaths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -119,16 +122,19 @@ class ImageRecordIter(FileProvider):
             )  # fmt: skip
 
     def _prepared(self, place: Place) -> Generator[tuple[DataBatch, int], None, None]:
-        made = map(self._begin, batches(self._records.read, place, self._size, self._round))
+        memory = Memory((self._size, *self._data_shape), self._prefetch + MORE)
+        made = map(partial(self._begin, memory), batches(self._records.read, place, self._size, self._round))
         for (records, missing, data), _ in in_threads(made, self._parts, self._threads):
             labels = np.zeros((self._size, *self._label_shape), np.float32)
             labels[: len(records)] = [record.label for record in records]
             yield self._batch(data, labels, missing, len(records)), missing
 
-    def _begin(self, batch: tuple[list[Record], int]) -> tuple[list[Record], int, NDArray[np.float32]]:
+    @staticmethod
+    def _begin(memory: Memory, batch: tuple[list[Record], int]) -> tuple[list[Record], int, NDArray[np.float32]]:
         records, missing = batch
-        make = np.empty if len(records) == self._size else np.zeros
-        return records, missing, make((self._size, *self._data_shape), np.float32)
+        data = memory.take()
+        data[len(records) :] = 0
+        return records, missing, data
 
     def _parts(self, batch: tuple[list[Record], int, NDArray[np.float32]]) -> list[Any]:
         records, _, data = batch
