@@ -18,7 +18,7 @@ def command(files: tuple[str, ...], parts: int) -> None:
     pydp2 parts train.rec --parts 64 > train.list
     pydp2 serve train.list --provider pydp2.formats.dmlc_recordio
     """
-    from pydp2.formats.parts import entries
+    from pydp2.parts import entries
 
     for file in files:
         for entry in entries(file, parts):

@@ -23,6 +23,7 @@ from pydp2.cache import folder as place
 from pydp2.cache.entry import Damaged, Hole, Label, Reader, Writer, room_of
 from pydp2.cache.terms import Answer, Found, Missing, Origin, Said, Settled, WeightedSamples, key_of
 from pydp2.inputs import Columns
+from pydp2.parts import named
 
 BLOCK = 4 << 20  # bytes of samples that are written together
 PENDING = 64 << 20  # bytes that may wait to be written; a file that would come on top is not kept
@@ -225,9 +226,9 @@ class DiskCache:
 
     def _stamp(self, file: int) -> tuple[int, ...] | None:
         """What tells a file from a changed one; () where the entry is none, None where it may be changing just now."""
-        try:
-            known = (Path(self._origin.root) / self._origin.files[file]).stat()
-        except (OSError, ValueError):
+        root, entry = Path(self._origin.root), self._origin.files[file]
+        known = _known(root / entry) or _known(root / named(entry))
+        if known is None:
             return ()
         if 0 <= time.time_ns() - known.st_mtime_ns < _RACY:
             return None
@@ -387,3 +388,10 @@ class DiskCache:
             once="full",
         )
         return False
+
+
+def _known(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except (OSError, ValueError):
+        return None

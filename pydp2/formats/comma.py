@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pydp2.errors import FormatError, OptionError
 from pydp2.formats.lines import BLOCK, NUMBER, blocks, each, open_text, shown, wrong
-from pydp2.formats.parts import WHOLE, Part, split_entry
 from pydp2.formats.serving import flag, label_slot, labels
 from pydp2.formats.source import PathOrFile, Source, create
 from pydp2.inputs.rows import Rows, rows
 from pydp2.inputs.spec import dense_vector
+from pydp2.parts import WHOLE, Part, split_entry
 from pydp2.providers import provider
 
 Array = NDArray[Any]

@@ -19,10 +19,10 @@ import numpy as np
 
 from pydp2.errors import FormatError, OptionError
 from pydp2.formats.irheader import unpack
-from pydp2.formats.parts import WHOLE, Part, split_entry
 from pydp2.formats.serving import BYTES, IDS, as_steps, flag, label, label_slot
 from pydp2.formats.source import PathOrFile, Source, create, open_source
 from pydp2.inputs.spec import integer_value
+from pydp2.parts import WHOLE, Part, split_entry
 from pydp2.providers import provider
 
 MAGIC = struct.pack("<I", 0xCED7230A)

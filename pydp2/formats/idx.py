@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pydp2.errors import FormatError, OptionError
-from pydp2.formats.parts import WHOLE, Part, split_entry
 from pydp2.formats.serving import BLOCK
 from pydp2.formats.source import LIMIT, PathOrFile, create, open_source
 from pydp2.inputs.rows import Rows, rows
 from pydp2.inputs.spec import dense_vector, integer_value
+from pydp2.parts import WHOLE, Part, split_entry
 from pydp2.providers import provider
 
 Array = NDArray[Any]

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from pydp2.errors import FormatError, OptionError
 from pydp2.formats.lines import NUMBER, lines, shown, wrong
-from pydp2.formats.parts import WHOLE, Part, split_entry
 from pydp2.formats.serving import flag, label_slot, labels
 from pydp2.formats.source import PathOrFile, Source, create
 from pydp2.inputs.batch import Csr
 from pydp2.inputs.rows import Rows, rows
 from pydp2.inputs.spec import sparse_binary_vector, sparse_float_vector
+from pydp2.parts import WHOLE, Part, split_entry
 from pydp2.providers import provider
 
 _LABEL = re.compile(rb"[ \t]*(" + NUMBER.pattern + rb")(?=[ \t]|$)", re.IGNORECASE)

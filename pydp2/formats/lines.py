@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 
 from pydp2.errors import FormatError, OptionError
-from pydp2.formats.parts import WHOLE, Part
 from pydp2.formats.source import PathOrFile, Source, open_source
+from pydp2.parts import WHOLE, Part
 
 MOST = 16 << 20
 """Most bytes of a line: one without an end would be read into memory whole."""

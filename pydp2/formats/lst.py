@@ -11,10 +11,10 @@ import numpy as np
 
 from pydp2.errors import OptionError
 from pydp2.formats.lines import NUMBER, lines, shown, wrong
-from pydp2.formats.parts import WHOLE, Part, split_entry
 from pydp2.formats.serving import BYTES, IDS, as_steps, label, label_slot
 from pydp2.formats.source import PathOrFile, create
 from pydp2.inputs.spec import integer_value
+from pydp2.parts import WHOLE, Part, split_entry
 from pydp2.providers import provider
 
 _ID = re.compile(rb"\d{1,18}")

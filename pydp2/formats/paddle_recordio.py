@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from pydp2.errors import OptionError
 from pydp2.formats import snappy_frames
-from pydp2.formats.parts import WHOLE, Part, split_entry
 from pydp2.formats.serving import BYTES, as_steps
 from pydp2.formats.source import LIMIT, PathOrFile, create, open_source
 from pydp2.inputs.checksum import crc32
+from pydp2.parts import WHOLE, Part, split_entry
 from pydp2.providers import provider
 
 Layout = Literal["go", "fluid"]

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from pydp2.errors import OptionError, OptionTypeError
-from pydp2.formats.parts import Part
 from pydp2.mx.epochs import EpochProvider, ahead
 from pydp2.mx.interface import Array, DataBatch, Description
 from pydp2.mx.rounds import Place, following
+from pydp2.parts import Part
 from pydp2.values import whole
 
 Shape = Sequence[int]

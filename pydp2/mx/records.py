@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from pydp2.errors import BadSample, FormatError
 from pydp2.formats import dmlc_recordio, irheader, lst
-from pydp2.formats.parts import Part
 from pydp2.mx.chance import Chance
 from pydp2.order.words import permutation
+from pydp2.parts import Part
 
 CHUNK_BYTES = 64 << 20
 """Records are shuffled among those that lie side by side in so many bytes."""

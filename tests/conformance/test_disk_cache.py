@@ -127,6 +127,33 @@ def test_a_changed_file_is_read_again_and_no_other(place: Place) -> None:
     assert len(place.entries()) == len(NAMES)  # the old one was replaced
 
 
+def test_parts_of_a_changed_file_are_read_again(place: Place) -> None:
+    code = """
+from pydp2.parts import split_entry
+
+@provider(input_types=[integer_value(40_000)], cache=CacheType.CACHE_PASS_ON_DISK)
+def process(settings, filename):
+    name, part = split_entry(filename)
+    with open("log", "a") as log:
+        log.write(filename + "\\n")
+    with open(name) as lines:
+        samples = [int(line) for line in lines]
+    yield from samples[slice(*part.range(len(samples)))]
+"""
+    place.provider = lambda *_: place._write(code)
+    parts = [f"{name}?part={i}/2" for name in NAMES[3:5] for i in range(2)]
+
+    def numbers() -> list[int]:
+        with place.launch(files=parts) as service, service.connect(batch_size=16, seed=3) as data:
+            return sorted(number for batch in data for number in batch[0].tolist())
+
+    assert numbers() == numbers() == CONTENTS[3] + CONTENTS[4]
+    assert place.opened() == dict.fromkeys(parts, 1)
+    (place.folder / NAMES[3]).write_text("5\n6\n")
+    assert numbers() == [5, 6, *CONTENTS[4]]
+    assert place.opened() == dict.fromkeys(parts[:2], 1)
+
+
 def test_a_file_that_looks_as_old_as_before_is_read_again(place: Place) -> None:
     """Moved to its place, with the size and time of the old one."""
     place.run()

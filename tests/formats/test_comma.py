@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as arrays
 
 from pydp2.errors import FormatError, OptionError
 from pydp2.formats import comma
-from pydp2.formats.parts import Part
+from pydp2.parts import Part
 
 KINDS = [np.dtype(name) for name in ("float32", "float64", "int32", "int64")]
 ROWS = st.sampled_from(KINDS).flatmap(lambda kind: arrays.arrays(kind, st.tuples(st.integers(1, 9), st.integers(1, 5))))

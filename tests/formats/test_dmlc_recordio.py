@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pydp2.errors import FormatError, OptionError
 from pydp2.formats import dmlc_recordio as recordio
-from pydp2.formats.parts import WHOLE, Part
+from pydp2.parts import WHOLE, Part
 
 MAGIC = recordio.MAGIC
 PIECES = st.one_of(st.just(MAGIC), st.binary(max_size=9), st.sampled_from([MAGIC[:2], MAGIC[2:], MAGIC[1:] + MAGIC]))

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 
 from pydp2.errors import FormatError, OptionError
 from pydp2.formats import idx
-from pydp2.formats.parts import Part
+from pydp2.parts import Part
 
 KINDS = [np.dtype(text).newbyteorder("=") for text in idx.DTYPES.values()]
 ANY = st.sampled_from(KINDS).flatmap(

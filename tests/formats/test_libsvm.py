@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pydp2.errors import FormatError
 from pydp2.formats import libsvm
-from pydp2.formats.parts import Part
+from pydp2.parts import Part
 
 FLOATS = st.floats(width=32, allow_nan=False)
 ROWS = st.lists(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pydp2.errors import FormatError, OptionError
 from pydp2.formats import lines as text
-from pydp2.formats.parts import WHOLE, Part
+from pydp2.parts import WHOLE, Part
 
 BOM = b"\xef\xbb\xbf"
 TEXTS = st.lists(st.sampled_from([b"a", b"bc", b" ", b"\n", b"\r", b"\r\n", b"\t", b"\n\n"]), max_size=30).map(b"".join)

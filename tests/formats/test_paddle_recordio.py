@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydp2.errors import FormatError, OptionError
 from pydp2.formats import paddle_recordio as recordio
 from pydp2.formats import snappy_frames
-from pydp2.formats.parts import Part
+from pydp2.parts import Part
 
 FORMS = [
     (layout, packing)

@@ -13,7 +13,7 @@ import pydp2
 from pydp2.errors import BadSample, FormatError, ProviderError
 from pydp2.formats import comma, dmlc_recordio, idx, libsvm, lst, paddle_recordio
 from pydp2.formats.irheader import IRHeader, pack
-from pydp2.formats.parts import entries
+from pydp2.parts import entries
 from pydp2.providers import Provider, resolve
 
 N = 50

@@ -52,6 +52,12 @@ def split_entry(entry: str) -> tuple[str, Part]:
         raise OptionError(f"{entry}: {error}; a file of that very name is written {entry}?part=0/1") from None
 
 
+def named(entry: str) -> str:
+    """The file that ``entry`` names, also where there is no such part of it."""
+    found = _PART.search(entry)
+    return entry if found is None else entry[: found.start()]
+
+
 def entries(path: str, count: int) -> Iterator[str]:
     """The entries that name all ``count`` parts of the file ``path``; for one part its name, where that is enough."""
     Part(0, count)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.errors import OptionError
-from pydp2.formats.parts import WHOLE, Part, entries, split_entry
+from pydp2.parts import WHOLE, Part, entries, split_entry
 
 NAMES = st.text(min_size=1).map(lambda text: text.replace("\n", ""))
 
