@@ -16,7 +16,7 @@ from pydp2.inputs.columns import Array, Columns, Ints
 from pydp2.inputs.moving import Stretches, Where, close_up, gather, gathered
 from pydp2.inputs.spec import Field, Slots
 
-_FIRST_ROWS = 256  # or fewer, where they are large
+_FIRST_ROWS = 1 << 14  # or as many as _SPARE holds, where they are large: small pools never move, large ones seldom
 _SLACK = 1 << 20  # bytes of garbage per arena that are not worth a sweep
 _SPARE = 256 << 20  # bytes of room that is not needed yet
 _GARBAGE = 6  # a sweep is due when of so many parts of what is live one more is garbage
@@ -231,7 +231,7 @@ class ColumnStore:
 
     def _add_rows(self, missing: int) -> None:
         old = len(self._live)
-        first = min(_FIRST_ROWS, _SLACK // max(1, self._fixed_bytes))
+        first = min(_FIRST_ROWS, _SPARE // max(1, self._fixed_bytes))
         new = max(first, _roomy(old + missing, self._fixed_bytes))
         self._fixed = [_grown(a[: self._touched], new) for a in self._fixed]
         for arenas in self._arenas:
