@@ -8,7 +8,7 @@ from typing import Any
 
 from pydp2.errors import OptionTypeError
 from pydp2.providers import Provider, provider
-from pydp2.reader.contract import Reader, iterating
+from pydp2.reader.contract import Reader, check_reader, iterating
 
 
 def provider_from_reader(reader_creator: Callable[[str], Reader], **options: Any) -> Provider:
@@ -25,7 +25,7 @@ def provider_from_reader(reader_creator: Callable[[str], Reader], **options: Any
 
     def process(settings: Any, filename: str) -> Iterator[Any]:
         single = _single(settings)
-        with iterating(reader_creator(filename)) as (entries,):
+        with iterating(check_reader("what reader_creator returns", reader_creator(filename))) as (entries,):
             for entry in entries:
                 yield entry[0] if single and type(entry) is tuple and len(entry) == 1 else entry
 

@@ -7,7 +7,8 @@ Samples travel through multiprocessing's connections, which pickle them: between
 program has made for its own fork, where nobody else can write. (Nowhere else in pydp2 is anything pickled.)
 
 Who ends whom: a child whose parent is gone, or has left the pass, reads the end of its connection and goes; a parent
-whose child was killed reads that end as well, and raises. Nobody waits for a message that nobody sends.
+whose child was killed reads that end as well, and raises. Nobody waits for a message that nobody sends. What a child
+runs is left by a SystemExit, wherever it waits, so that generators are closed and end the commands that they started.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from pydp2.errors import ReaderError, from_user
-from pydp2.reader.channel import RAISED, Channel, Closed, Message
+from pydp2.errors import ReaderError, from_user, from_wire, to_wire
+from pydp2.reader.channel import ITEM, RAISED, Channel, Closed, Message
 
 _GRACE = 0.5  # seconds that a child has to end by itself once nobody wants its samples: its reader may clean up
+_GENTLE = 0.1  # those of them before it is interrupted: who gives its next entry meanwhile ends by that
+_TERMINATED = 128 + signal.SIGTERM  # its exit code then, as a shell writes it
 _END = 2.0  # seconds after which it is killed
 _ENDING = 0.25  # seconds in which a thread that Python has joined is gone for the kernel too
 _parents_ends: weakref.WeakSet[Connection[Any, Any]] = (
@@ -40,11 +43,14 @@ _parents_ends: weakref.WeakSet[Connection[Any, Any]] = (
 )  # of all children: none may keep another's open
 
 Work = Callable[[Channel, Callable[[Message], None]], None]
-"""``work(inbox, send)``: what a child does. It raises Closed when the parent is gone."""
+"""``work(inbox, send)``: what a child does. It raises Closed when the parent is gone. The inbox holds messages: items,
+and for each that cannot be built again in the child what that raised."""
 
 
 def may_fork() -> bool:
-    """Whether this process has one thread, so that a fork is a whole copy of it."""
+    """Whether this process may have children, and has one thread, so that a fork is a whole copy of it."""
+    if multiprocessing.current_process().daemon:  # multiprocessing would refuse
+        return False
     if threading.active_count() != 1 or threading.current_thread() is not threading.main_thread():
         return False
     tasks = Path("/proc/self/task")
@@ -73,12 +79,16 @@ def forked_or_warned(what: str, told: list[str]) -> bool:
     if told:
         return False
     told.append(what)
-    warnings.warn(
-        f"{what} uses threads in place of processes: this process has other threads already, and a fork would copy "
-        "one of them only. Begin the pass before anything starts a thread (buffered() around it does, for one)",
-        RuntimeWarning,
-        stacklevel=3,
+    why = (
+        "this process has other threads already, and a fork would copy one of them only. Begin the pass before "
+        "anything starts a thread (buffered() around it does, for one)"
     )
+    if multiprocessing.current_process().daemon:
+        why = (
+            "this process is daemonic (a worker of a multiprocessing.Pool or of a torch DataLoader is), and such a "
+            "process may have no children. Begin the pass in the main process"
+        )
+    warnings.warn(f"{what} uses threads in place of processes: {why}", RuntimeWarning, stacklevel=3)
     return False
 
 
@@ -100,22 +110,23 @@ class Child:
 
     def send(self, item: object) -> None:
         """Put ``item`` into its inbox. Raises what pickling raises, and ReaderError where it was killed."""
+        data = ForkingPickler.dumps(item)  # not within the try: what an entry raises when it is pickled is its own
         try:
-            self._connection.send(item)
+            self._connection.send_bytes(data)
         except OSError:
             raise self._killed() from None
 
     def receive(self) -> Message:
-        """Its next message. Raises ReaderError where it ended without one."""
+        """Its next message. Raises ReaderError where it ended without one, or its message cannot be built again."""
         try:
-            kind, value = self._connection.recv()
+            data = self._connection.recv_bytes()
         except (EOFError, OSError):
             raise self._killed() from None
+        kind, value = _built(data, f"what {self._name}, process {self.pid}, gave")
         if kind == RAISED:
-            error, text = value
-            if isinstance(error, BaseException):
-                error.add_note(f"raised in {self._name}, process {self.pid}:\n{text}")
-            return RAISED, error
+            *sent, text = value
+            value = _raised(*sent)
+            value.add_note(f"raised in {self._name}, process {self.pid}:\n{text}")
         return kind, value
 
     def _killed(self) -> BaseException:
@@ -124,6 +135,7 @@ class Child:
         self._process.join(_END)
         code = self._process.exitcode
         how = "does not answer" if code is None else f"ended with exit code {code}"
+        code = -signal.SIGTERM if code == _TERMINATED else code
         if code is not None and code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
             if code == -signal.SIGKILL:
@@ -137,11 +149,12 @@ class Child:
             _shut_down(self._connection)
 
     def close(self) -> None:
-        """End it: ask, wait, kill."""
+        """End it: ask, wait, kill, with all that it has started."""
         self.hang_up()
         self._connection.close()
         self._process.join(_END)
         if self._process.exitcode is None:
+            _kill_started_by(self._process.pid)
             self._process.kill()
             self._process.join()
         self._process.close()
@@ -153,47 +166,115 @@ def _shut_down(connection: Connection[Any, Any]) -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
+def _built(data: bytes, what: str) -> Any:
+    """What was pickled as ``data``. Raises ReaderError: that fails, or what it is made of is not to be had here."""
+    try:
+        return ForkingPickler.loads(data)
+    except Exception as error:  # a class of the user's own may do anything when it is built
+        raise ReaderError(
+            f"{what} cannot be built again in this process: {type(error).__name__}: {error}; give plain data and "
+            "arrays, or what this process can import, too"
+        ) from error
+
+
+def _raised(data: bytes, instead: dict[str, str]) -> BaseException:
+    """The exception that :func:`travelling` has made ready."""
+    if data:
+        with contextlib.suppress(ReaderError):
+            error = _built(data, "")
+            if isinstance(error, BaseException):
+                return error
+    return from_wire(instead)
+
+
+def _kill_started_by(pid: int | None) -> None:
+    """Kill what process ``pid`` has started, and what that has started. Where there is no /proc, nothing."""
+    children: dict[int | None, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            parent = stat.read_bytes().rpartition(b")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(stat.parent.name))
+    waiting = [pid]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            waiting.append(child)
+            with contextlib.suppress(OSError):
+                os.kill(child, signal.SIGKILL)
+
+
 # -- in the child ------------------------------------------------------------------------------------------------------
 def _main(work: Work, connection: Connection[Any, Any], not_ours: list[Connection[Any, Any]]) -> None:
     for end in not_ours:
         end.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, and this process ends with it
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ending = interrupted = False
+    own = os.getpid()
+
+    def interrupt(*_: object) -> None:
+        nonlocal ending, interrupted
+        if os.getpid() != own:  # a fork of the reader's own
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+        if ending:
+            return  # it may be in the last lines of a reader
+        ending = interrupted = True
+        with contextlib.suppress(OSError):
+            _shut_down(connection)  # whoever sent the signal: this process ends, and nothing more is sent
+        raise SystemExit
+
+    signal.signal(signal.SIGTERM, interrupt)
     inbox = Channel()
-    threading.Thread(target=_listen, args=(connection, inbox), name="pydp2 listen", daemon=True).start()
+    listening = connection, inbox, threading.get_ident()
+    threading.Thread(target=_listen, args=listening, name="pydp2 listen", daemon=True).start()
 
     def send(message: Message) -> None:
+        nonlocal ending
+        data = ForkingPickler.dumps((RAISED, travelling(message[1])) if message[0] == RAISED else message)
         try:
-            connection.send((RAISED, travelling(message[1])) if message[0] == RAISED else message)
+            connection.send_bytes(data)
         except (BrokenPipeError, ConnectionResetError):
+            ending = True
             raise Closed from None
 
     with contextlib.suppress(Closed):
         work(inbox, send)
+    ending = True
+    if interrupted:
+        raise SystemExit(_TERMINATED)
 
 
-def _listen(connection: Connection[Any, Any], inbox: Channel) -> None:
+def _listen(connection: Connection[Any, Any], inbox: Channel, main_thread: int) -> None:
     """Take in what the parent sends; when it has gone, wake whoever waits for it, and end this process soon."""
+    what = f"an entry for {multiprocessing.current_process().name}"
     try:
         while True:
             try:
-                inbox.put(connection.recv())
+                data = connection.recv_bytes()
             except (EOFError, OSError):
                 break
+            try:
+                inbox.put((ITEM, _built(data, what)))
+            except BaseException as error:  # it concerns no other entry
+                inbox.put((RAISED, error))
     finally:
         inbox.close()
-        time.sleep(_GRACE)
+        time.sleep(_GENTLE)
+        signal.pthread_kill(main_thread, signal.SIGTERM)
+        time.sleep(_GRACE - _GENTLE)
+        _kill_started_by(os.getpid())
         os._exit(1)
 
 
-def travelling(error: BaseException) -> tuple[BaseException, str]:
-    """``error`` as it can be sent, and its traceback as text. What cannot be pickled and built again goes as a
-    ProviderError of the nearest builtin class, with its traceback in its text."""
+def travelling(error: BaseException) -> tuple[bytes, dict[str, str], str]:
+    """``error`` as it can be sent: pickled, nothing where it cannot be built again; a ProviderError of the nearest
+    builtin class, for where it cannot be built, with its traceback in its text; and that traceback."""
     text = "".join(traceback.format_exception(error)).rstrip()
+    data = b""
     try:
-        copy = ForkingPickler.loads(bytes(ForkingPickler.dumps(error)))
-        if type(copy) is type(error):
-            return error, text
+        pickled = bytes(ForkingPickler.dumps(error))
+        if type(ForkingPickler.loads(pickled)) is type(error):
+            data = pickled
     except Exception:  # an exception of the user's own may do anything when it is pickled
         pass
-    return from_user(f"{type(error).__name__} was raised, which cannot travel between processes", error), text
+    instead = from_user(f"{type(error).__name__} was raised, which cannot travel between processes", error)
+    return data, to_wire(instead), text

@@ -8,16 +8,18 @@ used.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from numbers import Real
 from typing import Any, SupportsIndex
 
 import numpy as np
 
 from pydp2.client import Client
 from pydp2.config import job_options
-from pydp2.errors import OptionTypeError
+from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats import paddle_recordio
 from pydp2.inputs import dense_vector_sequence
 from pydp2.inputs.entries import entries
@@ -45,8 +47,18 @@ class CloudReader:
         one: Any = iter(self._connected())
         try:
             for task in one:
-                for (record,) in entries(task):
-                    yield self._decode(record.tobytes())
+                for number, (record,) in enumerate(entries(task)):
+                    try:
+                        value = self._decode(record.tobytes())
+                    except Exception as error:
+                        place = (
+                            f"record {number} of task {task.index}, pass {task.pass_id}, of the master {self._master}"
+                        )
+                        if isinstance(error, FormatError):
+                            raise FormatError(f"{place}: {error}", offset=error.offset) from None
+                        error.add_note(place)
+                        raise
+                    yield value
         finally:
             one.close(unused=True)  # nothing, where the pass has ended
 
@@ -96,6 +108,14 @@ def cloud_reader(
     """
     if not callable(decode):
         raise OptionTypeError(f"decode must be a function of the bytes of a record, got {decode!r:.80}")
+    if not isinstance(master, str):
+        raise OptionTypeError(
+            f"master must be the address of a service, which has the list of the files, got {master!r:.80}"
+        )
+    if isinstance(timeout_sec, bool) or not isinstance(timeout_sec, Real):
+        raise OptionTypeError(f"timeout_sec must be a number of seconds, got {timeout_sec!r:.80}")
+    if not 0 < timeout_sec < math.inf:
+        raise OptionError(f"timeout_sec must be more than 0 seconds, got {timeout_sec}")
     given = {"shuffle": False, "prefetch": 1, **options}
     given |= {"batch_size": check_size("buf_size", buf_size, 1), "share": "dynamic", "lease": timeout_sec}
     return CloudReader(master, asdict(job_options(**given)), job, decode)

@@ -7,6 +7,7 @@ what it gave is closed by whoever iterated it. See docs/readers.md.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from inspect import isgenerator
@@ -30,7 +31,17 @@ def check_reader(name: str, value: object) -> Reader:
 
 
 def check_size(name: str, value: SupportsIndex, least: int = 0) -> int:
-    """``value`` as a whole number from ``least``. Raises OptionTypeError or OptionError."""
+    """``value`` as a number of things from ``least``; more than Python can count are as many as it can.
+
+    Raises OptionTypeError or OptionError.
+    """
+    return min(check_whole(name, value, least), sys.maxsize)
+
+
+def check_whole(name: str, value: SupportsIndex, least: int = 0) -> int:
+    """``value`` as a whole number from ``least``; 5.0 is one. Raises OptionTypeError or OptionError."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise OptionTypeError(f"{name} must be a whole number, got {value!r:.80} ({type(value).__name__})")
     number = operator.index(value)

@@ -34,16 +34,27 @@ def np_array(x: Any) -> Reader:
     return reader
 
 
-def text_file(path: str | os.PathLike[str], *, encoding: str = "utf-8") -> Reader:
-    """The lines of a file without their line breaks. It is opened at each call. See docs/readers.md (RD-33).
+def text_file(path: str | os.PathLike[str], *, encoding: str = "utf-8-sig") -> Reader:
+    r"""The lines of a file without their line breaks. It is opened at each call. See docs/readers.md (RD-33).
 
-    While iterating: OSError, UnicodeDecodeError.
+    A line ends with ``\n`` or ``\r\n``; a ``\r`` elsewhere is part of it. ``encoding``: by default UTF-8, where a byte
+    order mark at the beginning of the file is left out.
+
+    While iterating: OSError; UnicodeDecodeError, which names file and line.
+
+    Raises OptionTypeError: ``path`` is no path.
     """
+    name = _path("path", path)
 
     def reader() -> Iterator[str]:
-        with open(path, encoding=encoding) as lines:
-            for line in lines:
-                yield line.removesuffix("\n")
+        number = 0
+        with open(name, encoding=encoding, newline="\n") as lines:
+            try:
+                for number, line in enumerate(lines, 1):  # noqa: B007 - for the error
+                    yield line[:-1].removesuffix("\r") if line.endswith("\n") else line
+            except UnicodeDecodeError as error:
+                error.reason += f" (file {name}, behind line {number})"
+                raise
 
     return reader
 
@@ -81,6 +92,9 @@ def recordio(
                     raise FormatError(
                         f"file {path}, record {number}: {error}", file=str(path), offset=error.offset
                     ) from None
+                except Exception as error:
+                    error.add_note(f"file {path}, record {number}")
+                    raise
                 yield value
 
     return buffered(reader, buf_size)
@@ -90,14 +104,20 @@ def _patterns(paths: Paths) -> list[str]:
     if isinstance(paths, str):
         found = [part.strip() for part in paths.split(",") if part.strip()]
     elif isinstance(paths, os.PathLike):
-        found = [os.fspath(paths)]
-    elif isinstance(paths, Sequence):
-        found = [os.fspath(path) for path in paths]
+        found = [_path("paths", paths)]
+    elif isinstance(paths, Sequence) and not isinstance(paths, bytes | bytearray | memoryview):
+        found = [_path(f"path {i} of paths", path) for i, path in enumerate(paths)]
     else:
         raise OptionTypeError(f"paths must be a path or a list of paths, got {paths!r:.80} ({type(paths).__name__})")
     if not found:
         raise OptionError(f"paths must name at least one file, got {paths!r:.80}")
     return found
+
+
+def _path(name: str, path: str | os.PathLike[str]) -> str:
+    if not isinstance(path, str | os.PathLike) or not isinstance(text := os.fspath(path), str):
+        raise OptionTypeError(f"{name} must be the path of a file, got {path!r:.80} ({type(path).__name__})")
+    return text
 
 
 def _found(patterns: list[str]) -> Iterator[str]:

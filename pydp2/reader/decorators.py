@@ -6,13 +6,14 @@ What needs threads or processes stands in :mod:`.prefetch`, :mod:`.mapping` and 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator
 from itertools import chain as chained
 from itertools import count, islice, repeat
 from typing import Any, SupportsIndex
 
 from pydp2.errors import ComposeNotAligned, OptionError, OptionTypeError
-from pydp2.reader.contract import BatchReader, Reader, check_reader, check_size, iterating
+from pydp2.reader.contract import BatchReader, Reader, check_reader, check_size, check_whole, iterating
 
 _END = object()  # not None: that is an item like any other
 
@@ -47,7 +48,7 @@ def shuffle(reader: Reader, buf_size: SupportsIndex, *, seed: SupportsIndex | No
     """
     check_reader("reader", reader)
     size = max(check_size("buf_size", buf_size), 1)
-    drawn_from = None if seed is None else check_size("seed", seed)
+    drawn_from = None if seed is None else check_whole("seed", seed)
     passes = count()
 
     def shuffled() -> Iterator[Any]:
@@ -158,10 +159,14 @@ def batch(reader: Reader, batch_size: Any, drop_last: bool = False) -> BatchRead
     ``batch_size``: what ``int()`` makes of it. The reader has it as its attribute ``batch_size``, which is how
     :func:`train` knows that it gives batches. See docs/readers.md (RD-30, RD-31).
 
-    Raises OptionError: the size is not above 0; ValueError, TypeError: ``int()`` cannot make a number of it.
+    Raises OptionError: the size is not above 0, or infinite; ValueError, TypeError: ``int()`` cannot make a number of
+    it.
     """
     check_reader("reader", reader)
-    size = int(batch_size)
+    try:
+        size = min(int(batch_size), sys.maxsize)
+    except OverflowError:
+        raise OptionError(f"batch_size must be a number with an end, got {batch_size!r:.80}") from None
     if size <= 0:
         raise OptionError(f"batch_size must be at least 1, got {batch_size!r:.80}")
 

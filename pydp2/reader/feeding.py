@@ -36,11 +36,12 @@ class DataFeeder:
         input_types: the slots: a dict of types by name, a list of types, or a list of (name, type) pairs.
         mapping: which column of an entry is a slot's: a dict of name to column, where a column may serve several slots
             and others none; a list of names, which are those of the columns in their order; None: column i is slot i.
+            Names that no slot has are left out.
 
     Raises:
         OptionTypeError: a mapping of another type, a name that is no text, a column that is no whole number, names
             where the types have none.
-        OptionError: a slot without a column, a name without a slot, a column below 0, no slots.
+        OptionError: a slot without a column, a column below 0, no slots.
     """
 
     def __init__(self, input_types: Types, mapping: FeedMapping = None) -> None:
@@ -154,10 +155,10 @@ def _columns(slots: Slots, mapping: FeedMapping) -> list[int]:
             raise OptionError(f"mapping must give columns from 0, got {column} for {name!r}")
     unknown = [] if isinstance(mapping, list | tuple) else [name for name in given if name not in slots.names]
     missing = [name for name in slots.names if name not in given]
-    if missing or unknown:
+    if missing:
         raise OptionError(
             f"mapping must have the names of the slots, {', '.join(slots.names)}"
-            + (f"; it lacks {', '.join(missing)}" if missing else "")
+            + f"; it lacks {', '.join(missing)}"
             + (f"; there is no slot {', '.join(unknown)}" if unknown else "")
         )
     return [int(given[name]) for name in slots.names]

@@ -39,7 +39,7 @@ def xmap_readers(
     on their way. See docs/readers.md (RD-18 to RD-21).
 
     While iterating: what ``mapper`` or ``reader`` raises, with the traceback of the process in its notes; ReaderError
-    where a process was killed.
+    where a process was killed, and where an entry or result cannot be built again on the other side.
 
     Raises OptionTypeError, OptionError: a function that cannot be called; ``process_num`` below 1, a negative size.
     """
@@ -119,8 +119,10 @@ class _Apart(Child):
         def work(inbox: Channel, send: Callable[[Message], None]) -> None:
             here = _Here(mapper)
             while True:
-                here.give(inbox.get())
-                message = here.take()
+                message = inbox.get()
+                if message[0] == ITEM:
+                    here.give(message[1])
+                    message = here.take()
                 try:
                     send(message)
                 except Closed:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, SupportsIndex
 
 from pydp2.errors import OptionError, OptionTypeError, ReaderError
-from pydp2.reader.channel import END, ITEM, RAISED, Channel, Crew, Member, Message, read_into
+from pydp2.reader.channel import END, ITEM, RAISED, Channel, Closed, Crew, Member, Message, read_into
 from pydp2.reader.children import Child, forked_or_warned
 from pydp2.reader.contract import Reader, check_reader, check_size
 
@@ -21,7 +21,8 @@ def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size
     docs/readers.md (RD-22 to RD-25).
 
     While iterating: ReaderError (a ValueError) where an entry is None, where a reader raised (what it was is the cause,
-    and its traceback is in the text), and where its process was killed.
+    and its traceback is in the text), where an entry cannot be pickled or built again here, and where its process was
+    killed.
 
     Raises OptionTypeError, OptionError: ``readers`` is no list of readers, or is empty; ``queue_size`` is below 1.
     """
@@ -131,7 +132,12 @@ def _in_turns(lanes: list[_Lane]) -> Iterator[Any]:
 def _forward(lane: _Lane, queue: Channel) -> None:
     kind = ITEM
     while kind == ITEM:
-        message = lane.receive()
+        try:
+            message = lane.receive()
+        except Closed:
+            raise
+        except BaseException as error:  # whatever it is: who waits for the queue must hear of it
+            message = RAISED, error
         kind = message[0]
         queue.put(message)
 

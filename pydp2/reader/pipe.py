@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from functools import partial
 from typing import SupportsIndex
 
-from pydp2.errors import OptionTypeError, ReaderError
+from pydp2.errors import OptionError, OptionTypeError, ReaderError
 from pydp2.reader.contract import check_size
 
 _PIECE = 1 << 20  # bytes that a packed piece may become at a time
@@ -27,11 +27,15 @@ class PipeReader:
         command: the command and its words.
         bufsize: bytes that are read at a time, at most.
         file_type: "plain", or "gzip" for output that is packed.
+        encoding: what its text is written in; "latin-1" makes a character of each byte, whatever they mean.
 
-    Raises OptionTypeError, OptionError: ``command`` is no text, another ``file_type``, ``bufsize`` below 1.
+    Raises OptionTypeError, OptionError: ``command`` is no text, another ``file_type``, ``bufsize`` below 1, no such
+    ``encoding``.
     """
 
-    def __init__(self, command: str, bufsize: SupportsIndex = 8192, file_type: str = "plain") -> None:
+    def __init__(
+        self, command: str, bufsize: SupportsIndex = 8192, file_type: str = "plain", *, encoding: str = "utf-8"
+    ) -> None:
         if not isinstance(command, str) or not command.split():
             raise OptionTypeError(f"command must be a text with a command in it, got {command!r:.80}")
         if file_type not in ("plain", "gzip"):
@@ -39,14 +43,18 @@ class PipeReader:
         self._command = command
         self._bufsize = check_size("bufsize", bufsize, 1)
         self._gzip = file_type == "gzip"
+        try:
+            self._decoder = codecs.getincrementaldecoder(encoding)
+        except LookupError:
+            raise OptionError(f"encoding must be the name of one, as 'utf-8', got {encoding!r:.80}") from None
 
     def get_line(self, cut_lines: bool = True, line_break: str = "\n") -> Iterator[str]:
         """The lines of the output, without ``line_break``; or with ``cut_lines=False`` its pieces as they come.
 
-        The output is UTF-8. The command ends with the pass, also with one that is left.
+        The command ends with the pass, also with one that is left.
 
         While iterating, behind what came before: ReaderError where the command ends with another exit code than 0, or
-        what it gives is not whole as gzip; UnicodeDecodeError; OSError where there is no such command.
+        what it gives is not whole as gzip; UnicodeDecodeError, which names the command; OSError where there is none.
 
         Raises OptionTypeError: an empty ``line_break``.
         """
@@ -55,23 +63,30 @@ class PipeReader:
         return self._lines(line_break) if cut_lines else self._texts()
 
     def _lines(self, line_break: str) -> Iterator[str]:
-        rest = ""
+        begun: list[str] = []  # of a line whose end has not come; a long one is put together once
+        rest = ""  # behind that: the end of a piece, which may be the beginning of a line break
         texts = self._texts()
         try:
             for text in texts:
                 *lines, rest = (rest + text).split(line_break)
-                yield from lines
+                if lines:
+                    lines[0] = "".join([*begun, lines[0]])
+                    begun.clear()
+                    yield from lines
+                sure = max(len(rest) - len(line_break) + 1, 0)
+                begun.append(rest[:sure])
+                rest = rest[sure:]
         finally:
             texts.close()
-        if rest:
+        if rest := "".join([*begun, rest]):
             yield rest
 
     def _texts(self) -> Generator[str, None, None]:
-        decoder = codecs.getincrementaldecoder("utf-8")()
+        decoder = self._decoder()
         with subprocess.Popen(self._command.split(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
             try:
                 for piece in self._unpacked(process):
-                    if text := decoder.decode(piece):
+                    if text := self._decoded(decoder, piece):
                         yield text
                 code = process.wait(_END)
             except subprocess.TimeoutExpired:
@@ -81,8 +96,15 @@ class PipeReader:
         if code:
             how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
             raise ReaderError(f"command {self._command!r} {how}: its output may not be whole")
-        if text := decoder.decode(b"", final=True):
+        if text := self._decoded(decoder, b"", final=True):
             yield text
+
+    def _decoded(self, decoder: codecs.IncrementalDecoder, piece: bytes, final: bool = False) -> str:
+        try:
+            return decoder.decode(piece, final)
+        except UnicodeDecodeError as error:
+            error.reason += f" (in the output of {self._command!r})"
+            raise
 
     def _unpacked(self, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
         """The output, in pieces."""
@@ -92,7 +114,10 @@ class PipeReader:
             yield from pieces
             return
         inflate = None  # between two members
+        ended = False  # whether one has ended: zeros may stand behind it, to fill a block
         for packed in pieces:
+            if ended and inflate is None:
+                packed = packed.lstrip(b"\0")
             while packed:
                 inflate = zlib.decompressobj(wbits=31) if inflate is None else inflate
                 try:
@@ -100,8 +125,9 @@ class PipeReader:
                 except zlib.error as error:
                     raise ReaderError(f"the output of {self._command!r} is no gzip: {error}") from None
                 yield plain
-                packed = inflate.unconsumed_tail or inflate.unused_data
+                packed = inflate.unconsumed_tail or inflate.unused_data.lstrip(b"\0")
                 if inflate.eof:
                     inflate = None
+                    ended = True
         if inflate is not None:
             raise ReaderError(f"the output of {self._command!r} ends within its gzip: it is not whole")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pydp2.errors import OptionError, OptionTypeError
+from pydp2.errors import BadSample, OptionError, OptionTypeError
 from pydp2.reader.contract import Reader, check_reader, check_size, iterating
 from pydp2.reader.decorators import batch
 from pydp2.reader.feeding import DataFeeder, FedBatch, FeedMapping, Types
@@ -97,12 +97,23 @@ def train(
         with iterating(batches) as (lists,):
             for batch_id, entries in enumerate(lists):
                 tell(BeginIteration(pass_id, batch_id))
-                cost = step(feeder(entries, pass_id=pass_id, index=batch_id))
+                cost = step(_fed(feeder, entries, pass_id, batch_id))
                 tell(EndForwardBackward(pass_id, batch_id))
                 if update is not None:
                     update()
                 tell(EndIteration(pass_id, batch_id, cost))
         tell(EndPass(pass_id))
+
+
+def _fed(feeder: DataFeeder, entries: list[Any], pass_id: int, batch_id: int) -> FedBatch:
+    try:
+        return feeder(entries, pass_id=pass_id, index=batch_id)
+    except BadSample as error:
+        text = f"pass {pass_id}, mini-batch {batch_id}: {error}"
+        first = next(iter(entries), None)
+        if isinstance(first, list) and first and isinstance(first[0], tuple):
+            text += "; its entry is a list of tuples: of a reader of mini-batches train with batch_size=None"
+        raise BadSample(text, slot=error.slot, expected=error.expected, got=error.got) from None
 
 
 def _nobody(*_: object) -> None:

@@ -44,7 +44,8 @@ def plain(data: bytes) -> Any:
     """The value of the pickle ``data``, of any protocol, where it is plain.
 
     Plain are None, bools, ints, floats, texts, bytes, lists, tuples, dicts, sets, and numpy arrays and scalars of
-    numbers, bools or texts. Texts of Python 2 become text where they are UTF-8, and bytes otherwise.
+    numbers, bools or texts. Texts of Python 2 become text where they are UTF-8, and bytes otherwise. A complex number
+    is plain in an array or as numpy's scalar only. What stands behind the end of the pickle is not looked at.
 
     Raises FormatError: ``data`` is no pickle, is damaged, or holds something else, which is named.
     """
@@ -107,6 +108,7 @@ class _Machine:
         self._names = False  # whether it has named anything
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
+        self._places: dict[int, list[int]] = {}  # of each object, by its id, where the memory has it or had
 
     def result(self) -> Any:
         """The one value that is left."""
@@ -127,7 +129,7 @@ class _Machine:
         elif name in _OLD_TEXTS:
             stack.append(_old_text(argument))
         elif name in ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"):
-            self._memo[len(self._memo) if name == "MEMOIZE" else int(argument)] = self._top()
+            self._keep(len(self._memo) if name == "MEMOIZE" else int(argument), self._top())
         elif name in ("GET", "BINGET", "LONG_BINGET"):
             stack.append(self._memo[int(argument)])
         elif name in ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "NEWOBJ", "OBJ", "INST"):
@@ -191,11 +193,17 @@ class _Machine:
                 state, old = self._counted(stack.pop()), self._top()
                 built = arrays.build(old, state)
                 stack[-1] = built
-                for key, value in self._memo.items():
-                    if value is old:
-                        self._memo[key] = built
+                places = self._places.pop(id(old), [])
+                self._room -= len(places)  # one object in many places could otherwise be built again and again
+                for place in places:
+                    if self._memo[place] is old:
+                        self._keep(place, built)
             case _:
                 raise FormatError("the pickle builds an object of a class; only plain data and numpy arrays are read")
+
+    def _keep(self, place: int, value: Any) -> None:
+        self._memo[place] = value
+        self._places.setdefault(id(value), []).append(place)
 
     def _counted(self, given: Any) -> tuple[Any, ...]:
         """What something is made of, while there is room: one array could otherwise be copied without end."""

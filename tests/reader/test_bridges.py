@@ -17,7 +17,7 @@ import pytest
 
 import pydp2
 from pydp2 import dense_vector, integer_value, integer_value_sequence, provider, reader
-from pydp2.errors import BadSample, ClientUseError, OptionTypeError, ProviderError
+from pydp2.errors import BadSample, ClientUseError, FormatError, OptionError, OptionTypeError, ProviderError
 from pydp2.formats import paddle_recordio
 
 NUMBERS = """
@@ -135,6 +135,15 @@ def test_it_is_found_by_the_name_that_it_was_assigned_to(text_files: Any) -> Non
         list(made.samples(text_files([[1]])[0]))
     with pytest.raises(OptionTypeError, match="reader_creator must be"):
         reader.provider_from_reader("x", input_types=[integer_value(1)])  # type: ignore[arg-type]
+
+
+def test_a_creator_that_is_itself_a_generator_is_told_so() -> None:
+    def creator(name: str) -> Any:
+        yield 1
+
+    made = reader.provider_from_reader(creator, input_types=[integer_value(5)])
+    with pytest.raises(Exception, match=r"what reader_creator returns must be a reader.* not what its call gives"):
+        list(made.samples("f"))
 
 
 def test_what_the_reader_holds_is_closed_with_the_pass() -> None:
@@ -257,6 +266,24 @@ def test_options_that_cannot_be_are_refused_before_anything_is_connected() -> No
     for wrong in ({"buf_size": 0}, {"timeout_sec": 0}, {"shufle": True}, {"decode": 5}):
         with pytest.raises((ValueError, TypeError)):
             reader.cloud_reader("ipc://nowhere", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(OptionTypeError, match="master must be the address"):
+        reader.cloud_reader(["a.dat"], "http://localhost:2379")  # type: ignore[arg-type]
+    for seconds in ("5", True, 0, float("inf")):
+        with pytest.raises((OptionError, OptionTypeError), match="timeout_sec must be"):
+            reader.cloud_reader("ipc://nowhere", seconds)  # type: ignore[arg-type]
+
+
+def test_a_record_that_cannot_be_decoded_is_named(master: pydp2.Service) -> None:
+    def refuse(record: bytes) -> int:
+        raise error
+
+    for job, error in (("torn", FormatError("torn")), ("odd", KeyError("odd"))):
+        records = reader.cloud_reader(master.address, job=job, decode=refuse)
+        with pytest.raises(type(error)) as caught:
+            list(records())
+        text = f"{caught.value} {getattr(caught.value, '__notes__', '')}"
+        assert f"record 0 of task 0, pass 0, of the master {master.address}" in text
+        records.close()
 
 
 def test_records_travel_as_they_are(tmp_path: Path) -> None:

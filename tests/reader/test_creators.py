@@ -6,6 +6,7 @@ import gzip
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,33 @@ def test_rd_33_text_file_gives_lines_without_breaks_and_opens_the_file_at_each_c
     path.unlink()
     with pytest.raises(FileNotFoundError):
         list(lines())
+
+
+def test_rd_33_a_line_ends_at_a_line_feed_alone_and_a_byte_order_mark_is_none_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_bytes("\ufeffä\r\nb\rc\x0b\x85\u2028d\n\r\r\ne\r".encode())
+    assert list(text_file(path)()) == ["ä", "b\rc\x0b\x85\u2028d", "\r", "e\r"]
+    assert next(iter(text_file(path, encoding="utf-8")())) == "\ufeffä"
+    path.write_bytes("a\r\nb\n".encode("utf-16"))
+    assert list(text_file(path, encoding="utf-16")()) == ["a", "b"]
+
+
+def test_what_is_no_text_is_named_with_its_file_or_command(tmp_path: Path) -> None:
+    path = tmp_path / "latin.txt"
+    path.write_bytes(b"good\n\xff\n")
+    with pytest.raises(UnicodeDecodeError, match=r"file .*latin.txt, behind line 0"):
+        list(text_file(path)())
+    with pytest.raises(UnicodeDecodeError, match=r"in the output of 'cat .*latin.txt'"):
+        list(PipeReader(f"cat {path}").get_line())
+
+
+def test_what_is_no_path_is_refused_when_the_reader_is_made() -> None:
+    for wrong in (123, None, b"abc"):
+        with pytest.raises(OptionTypeError, match="path must be the path of a file"):
+            text_file(wrong)  # type: ignore[arg-type]
+    for wrong in (b"abc", [5], [b"abc"], None):
+        with pytest.raises(OptionTypeError, match=r"paths must be|path 0 of paths must be"):
+            recordio(wrong)  # type: ignore[arg-type]
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -122,6 +150,42 @@ def test_lines_are_those_of_the_whole_text_wherever_it_is_cut(content: str, size
     whole = content.split(line_break)
     assert list(Given("true").get_line(line_break=line_break)) == (whole if whole[-1] else whole[:-1])
     assert "".join(Given("true").get_line(cut_lines=False)) == content
+
+
+def test_a_long_line_takes_time_in_proportion_to_its_length() -> None:
+    class Given(PipeReader):
+        def _unpacked(self, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+            return iter([b"x" * 1000] * self.pieces)
+
+    def seconds(pieces: int) -> float:
+        given = Given("true")
+        given.pieces = pieces  # type: ignore[attr-defined]
+        began = time.process_time()
+        (line,) = given.get_line(line_break="\r\n")
+        assert len(line) == 1000 * pieces
+        return time.process_time() - began
+
+    few = min(seconds(500) for _ in range(3))
+    assert seconds(8000) < 100 * few  # 16 times as long; where each piece copies what came before it, 256 times
+
+
+def test_a_command_may_print_in_another_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "latin.txt"
+    path.write_bytes(b"\xe4\n\xff")
+    assert list(PipeReader(f"cat {path}", encoding="latin-1").get_line()) == ["ä", "ÿ"]
+    with pytest.raises(OptionError, match="encoding must be"):
+        PipeReader("cat", encoding="no such")
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 16])
+def test_zeros_behind_gzip_are_no_part_of_it(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "padded.gz"
+    one = gzip.compress(b"a\nb\n")
+    path.write_bytes(one + bytes(512) + one + bytes(100))
+    assert list(PipeReader(f"cat {path}", size, "gzip").get_line()) == ["a", "b"] * 2
+    path.write_bytes(bytes(4) + one)
+    with pytest.raises(ReaderError, match="is no gzip"):
+        list(PipeReader(f"cat {path}", size, "gzip").get_line())
 
 
 def test_without_cutting_the_pieces_make_up_the_output(text: Path) -> None:
@@ -196,6 +260,28 @@ def test_a_record_that_is_not_plain_is_named_with_its_file(tmp_path: Path, until
     assert isinstance(error, FormatError)
     assert f"file {path}, record 1: the pickle names os.system" in str(error)
     assert error.file == str(path)
+
+
+def test_rd_1_each_call_of_what_creators_make_begins_anew(text: Path, tmp_path: Path) -> None:
+    lines, records = TEXT.split("\n"), [b"1", b"2", b"3"]
+    path = written(tmp_path / "some.rec", records)
+    for reader, entries in (
+        (np_array([1, 2, 3]), [1, 2, 3]),
+        (text_file(text), lines),
+        (PipeReader(f"cat {text}").get_line, lines),
+        (recordio(path, decode=bytes), records),
+    ):
+        begun = iter(reader())  # type: ignore[operator]
+        assert next(begun) == entries[0]
+        assert [list(reader()), list(reader())] == [entries] * 2  # type: ignore[operator]
+        assert list(begun) == entries[1:]
+
+
+def test_what_a_decoder_raises_has_file_and_record_in_its_notes(tmp_path: Path) -> None:
+    path = written(tmp_path / "two.rec", [b"1", b"x"])
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        list(recordio(path, decode=int)())
+    assert caught.value.__notes__ == [f"file {path}, record 1"]
 
 
 def test_paths_without_a_file_and_what_is_no_path_are_errors(tmp_path: Path) -> None:

@@ -242,6 +242,22 @@ def test_a_reader_that_gives_nothing_to_iterate_is_told_so() -> None:
         list(r.firstn(forgot, 1)())  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("size", [10**20, 5.0])
+def test_a_size_may_be_beyond_all_counting_or_written_with_a_point(size: Any, numbers: Numbers) -> None:
+    assert list(r.firstn(numbers(3), size)()) == [0, 1, 2]
+    assert sorted(r.shuffle(numbers(3), size)()) == [0, 1, 2]
+    assert list(r.batch(numbers(3), size)()) == [[0, 1, 2]]
+    assert list(r.buffered(numbers(3), size)()) == [0, 1, 2]
+    fake = iter(r.Fake()(numbers(3), size)())
+    assert [next(fake), next(fake)] == [0, 0]
+
+
+def test_a_batch_size_without_end_is_refused(numbers: Numbers) -> None:
+    for size in (float("inf"), float("nan"), 10**20 * -1):
+        with pytest.raises(ValueError, match=r"batch_size|NaN"):
+            r.batch(numbers(3), size)
+
+
 @pytest.mark.parametrize(
     "make",
     [

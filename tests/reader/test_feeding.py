@@ -64,6 +64,11 @@ def test_rd_35_any_other_mapping_is_a_type_error(mapping: Any) -> None:
         DataFeeder(NAMED, mapping)
 
 
+def test_one_dict_serves_feeders_that_have_some_of_its_names() -> None:
+    batch = DataFeeder({"image": dense_vector(2)}, {"image": 0, "label": 2})(MINI)
+    assert arrays(batch) == [[[1, 2], [4, 5]]]
+
+
 def test_a_mapping_that_does_not_fit_the_slots_is_refused() -> None:
     with pytest.raises(OptionError, match="it lacks label; there is no slot lable"):
         DataFeeder(NAMED, {"image": 0, "lable": 1})

@@ -143,6 +143,59 @@ def test_an_entry_that_cannot_be_pickled_is_an_error_at_its_place(program: Progr
     """)
 
 
+def test_an_entry_or_result_that_cannot_be_built_again_is_an_error_at_its_place(program: Program) -> None:
+    program("""
+        class Bad:
+            def __init__(self, function, *given):
+                self.how = function, given
+
+            def __reduce__(self):
+                return self.how
+
+        def source():
+            yield from (1, 2, entry, 4, 5)
+
+        def mapper(x):
+            return result if x == 3 else x
+
+        os_error = Bad(os.stat, "/no/such/file")
+        cases = (
+            (Bad(int, "x"), None, "an entry for mapper", "ValueError: invalid literal"),
+            (os_error, None, "an entry for mapper", "FileNotFoundError"),
+            (Bad(sys.exit, 3), None, None, "3"),
+            (3, Bad(int, "x"), "what mapper", "ValueError: invalid literal"),
+            (3, os_error, "what mapper", "FileNotFoundError"),
+        )
+        for entry, result, *texts in cases:
+            got = []
+            try:
+                for x in xmap_readers(mapper, source, 2, 2, True, processes=True)():
+                    got.append(x)
+            except (ReaderError, SystemExit) as error:
+                assert texts[0] is None or isinstance(error, ReaderError)
+                assert all(text in str(error) for text in texts if text), error
+            else:
+                raise AssertionError("it did not raise")
+            assert got == [1, 2], got
+    """)
+
+
+def test_an_entry_or_result_that_raises_an_os_error_when_it_is_pickled_is_no_lost_process(program: Program) -> None:
+    program("""
+        class Bad:
+            def __reduce__(self):
+                raise BrokenPipeError("of its own")
+
+        for mapper, entry in ((lambda x: x, Bad()), (lambda x: Bad(), 1)):
+            try:
+                list(xmap_readers(mapper, lambda: iter([entry]), 1, 1, processes=True)())
+            except BrokenPipeError as error:
+                assert "of its own" in str(error)
+            else:
+                raise AssertionError("it did not raise")
+    """)
+
+
 @pytest.mark.parametrize("order", [True, False])
 def test_a_process_that_is_killed_is_an_error_and_no_hang(order: bool, program: Program) -> None:
     program(

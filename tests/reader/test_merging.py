@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,6 +83,67 @@ def test_rd_23_none_and_an_exception_in_a_child_are_value_errors_here(use_pipe: 
 
 
 @BOTH
+def test_rd_23_what_cannot_be_built_again_in_the_parent_is_a_value_error(
+    use_pipe: bool, program: Program, tmp_path: Path
+) -> None:
+    (tmp_path / "only_there.py").write_text("class Sample: pass\nclass Odd(KeyError): pass\n")
+    program(
+        """
+        class Bad:
+            def __reduce__(self):
+                return int, ("x",)
+
+        class Leaves:
+            def __reduce__(self):
+                return sys.exit, (3,)
+
+        class Mixed(LookupError):
+            def __init__(self, a, b):
+                super().__init__(f"{a} and {b}")
+
+        def there(name):
+            def reader():
+                yield 1
+                sys.path.insert(0, sys.argv[2])
+                import only_there
+                if name == "Odd":
+                    raise only_there.Odd("boom")
+                yield only_there.Sample()
+            return reader
+
+        def mixed():
+            yield 1
+            raise Mixed(1, 2)
+
+        use_pipe = sys.argv[1] == "True"
+        cases = (
+            (lambda: iter([Bad()]), "what reader 1 of multiprocess_reader", "ValueError: invalid literal"),
+            (there("Sample"), "cannot be built again in this process", "No module named 'only_there'"),
+            (there("Odd"), "Odd was raised", "boom"),
+            (mixed, "Mixed was raised", "1 and 2"),
+        )
+        for bad, *texts in cases:
+            try:
+                list(multiprocess_reader([numbers(3), bad], use_pipe)())
+            except ReaderError as error:
+                assert all(text in str(error) for text in texts), error
+                assert isinstance(error.__cause__, Exception)
+                assert not bad is mixed or isinstance(error.__cause__, LookupError)
+            else:
+                raise AssertionError("it did not raise")
+        try:
+            list(multiprocess_reader([lambda: iter([Leaves()])], use_pipe)())
+        except SystemExit as error:
+            assert error.code == 3
+        else:
+            raise AssertionError("it did not raise")
+        """,
+        use_pipe,
+        tmp_path,
+    )
+
+
+@BOTH
 def test_rd_24_tuples_and_arrays_stay_what_they_are(use_pipe: bool, program: Program) -> None:
     program(
         """
@@ -152,6 +214,122 @@ def test_children_end_when_the_consumer_leaves_and_run_their_last_lines(use_pipe
         use_pipe,
     )
     assert out == "left\n" * 6
+
+
+@BOTH
+@pytest.mark.parametrize("how", ["close", "kill", "terminate"])
+def test_readers_that_wait_are_closed_and_their_commands_end(
+    how: str, use_pipe: bool, program: Program, tmp_path: Path
+) -> None:
+    command = tmp_path / "waits"
+    command.write_text("#!/bin/sh\necho $$\nexec sleep 100\n")
+    command.chmod(0o755)
+    program(
+        """
+        import multiprocessing
+
+        how, command, use_pipe = sys.argv[1:]
+
+        def numbers_and_pid():
+            while True:
+                yield os.getpid()
+
+        def waits():
+            return PipeReader(command).get_line()
+
+        def begin():
+            entries = multiprocess_reader([waits, numbers_and_pid], use_pipe == "True")()
+            pids = set()
+            while len(pids) < 2:
+                pids.add(int(next(entries)))
+            return entries, pids
+
+        if how == "kill":
+            out, inn = os.pipe()
+            parent = os.fork()
+            if parent == 0:
+                _, pids = begin()
+                os.write(inn, " ".join(map(str, pids)).encode())
+                os.kill(os.getpid(), signal.SIGKILL)
+            os.close(inn)
+            pids = [int(pid) for pid in os.read(out, 1000).split()]
+            os.waitpid(parent, 0)
+        else:
+            entries, pids = begin()
+            if how == "terminate":
+                for child in multiprocessing.active_children():
+                    os.kill(child.pid, signal.SIGTERM)
+                try:
+                    for _ in entries:
+                        pass
+                except ReaderError as error:
+                    assert "was killed by SIGTERM" in str(error), error
+                else:
+                    raise AssertionError("it did not raise")
+            entries.close()
+        assert len(pids) == 2
+        until(lambda: not any(map(alive, pids)))
+        """,
+        how,
+        command,
+        use_pipe,
+    )
+
+
+def test_what_a_reader_has_started_ends_with_it_also_where_it_does_not_give_way(program: Program) -> None:
+    program("""
+        import subprocess
+
+        def stubborn():
+            started = subprocess.Popen(["sh", "-c", "sleep 100 & echo $!; wait"], stdout=subprocess.PIPE)
+            yield started.pid, int(started.stdout.readline())
+            while True:
+                try:
+                    time.sleep(100)
+                except BaseException:
+                    pass
+
+        entries = multiprocess_reader([stubborn], False)()
+        pids = next(entries)
+        entries.close()
+        until(lambda: not any(map(alive, pids)))
+    """)
+
+
+def test_in_a_daemonic_process_it_warns_and_uses_threads(program: Program) -> None:
+    program("""
+        import multiprocessing
+
+        def work():
+            for make in (lambda: multiprocess_reader([numbers(5), numbers(5, 5)]),
+                         lambda: xmap_readers(lambda x: x, numbers(10), 2, 4, processes=True)):
+                with warnings.catch_warnings(record=True) as warned:
+                    warnings.simplefilter("always")
+                    entries = make()
+                    assert [sorted(entries()) for _ in range(2)] == [list(range(10))] * 2
+                (warning,) = warned
+                assert "this process is daemonic" in str(warning.message), warning
+
+        process = multiprocessing.get_context("fork").Process(target=work, daemon=True)
+        process.start()
+        process.join(20)
+        assert process.exitcode == 0, process.exitcode
+    """)
+
+
+def test_rd_1_holds_for_readers_in_processes(program: Program) -> None:
+    program("""
+        warnings.filterwarnings("ignore", "multiprocess_reader|xmap_readers")  # while one is open, there are threads
+        for decorated in (
+            multiprocess_reader([numbers(10)]),
+            multiprocess_reader([numbers(10)], False),
+            xmap_readers(lambda x: x, numbers(10), 2, 3, True, processes=True),
+        ):
+            begun = decorated()
+            assert [next(begun), next(begun)] == [0, 1]
+            assert [list(decorated()), list(decorated())] == [list(range(10))] * 2
+            assert list(begun) == list(range(2, 10))
+    """)
 
 
 @BOTH

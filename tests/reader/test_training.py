@@ -18,6 +18,7 @@ from pydp2.reader import (
     EndIteration,
     EndPass,
     batch,
+    buffered,
     train,
 )
 
@@ -117,6 +118,16 @@ def test_what_cannot_be_trained_from_is_refused() -> None:
     for wrong in ({"passes": -1}, {"batch_size": 0}):
         with pytest.raises(OptionError):
             run(Source(3), **wrong)
+
+
+def test_a_value_that_does_not_fit_is_named_with_its_pass_and_batch_and_a_batch_reader_is_told_of() -> None:
+    with pytest.raises(BadSample, match=r"^pass 0, mini-batch 1: entry 1 of the mini-batch, x: "):
+        train(lambda: [(1,), (2,), (3,), (100,)], None, 2, 1, input_types=TYPES, step=len)
+    with pytest.raises(BadSample, match="of a reader of mini-batches train with batch_size=None"):
+        train(buffered(batch(Source(5), 2), 2), None, 2, 1, input_types=TYPES, step=len)
+    seen: list[int] = []
+    train(buffered(batch(Source(5), 2), 2), None, None, 1, input_types=TYPES, step=lambda b: seen.append(len(b)))
+    assert seen == [2, 2, 1]
 
 
 def test_the_example_learns_the_digits(capsys: Any) -> None:

@@ -119,6 +119,19 @@ def test_a_list_that_holds_itself_is_read() -> None:
     assert got[1] is got
 
 
+def test_the_time_that_many_arrays_take_is_in_proportion_to_their_number() -> None:
+    def seconds(n: int) -> float:
+        data = pickled([np.full(1, i) for i in range(n)], 2)
+        began = time.process_time()
+        got = plain(data)
+        took = time.process_time() - began
+        assert [array.tolist() for array in got] == [[i] for i in range(n)]
+        return took
+
+    few = min(seconds(500) for _ in range(3))
+    assert seconds(8000) < 80 * few  # 16 times as many; where each looks through all, 256 times
+
+
 class Evil:
     def __init__(self, *how: Any) -> None:
         self.how = how
