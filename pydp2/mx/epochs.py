@@ -7,6 +7,7 @@ are, and that they end with the epoch. What is in a batch is no business of this
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from abc import abstractmethod
@@ -21,23 +22,33 @@ T = TypeVar("T")
 
 
 class Epoch(Iterator[DataBatch]):
-    """The batches of one epoch. Dropping it, or ``close()``, leaves it and ends whatever prepares its batches."""
+    """The batches of one epoch. Dropping it, or ``close()``, leaves it and ends whatever prepares its batches.
+
+    Threads may share one, each batch goes to one of them; processes may not: after a fork it is over in the child.
+    """
 
     def __init__(self, batches: Generator[DataBatch, None, None]) -> None:
         self._batches = batches
+        self._owner = os.getpid()
+        self._lock = threading.RLock()
         self.over = False
 
     def __next__(self) -> DataBatch:
+        """The next batch. Raises ClientUseError in a fork, and whatever the batches raise."""
         try:
-            return next(self._batches)
+            _same_process(self._owner)  # first: of a fork, somebody who is not there may hold the lock
+            with self._lock:
+                return next(self._batches)
         except BaseException:
             self.over = True  # after an error there is nothing to go on with
             raise
 
     def close(self) -> None:
-        """Leave the epoch: its rest is not wanted."""
+        """Leave the epoch: its rest is not wanted. A thread that is waiting for a batch gets it first."""
         self.over = True
-        self._batches.close()
+        if os.getpid() == self._owner:
+            with self._lock:
+                self._batches.close()
 
 
 class EpochProvider(DataProvider):
@@ -65,6 +76,13 @@ class EpochProvider(DataProvider):
         epoch = Epoch(self._batches())
         self._current = weakref.ref(epoch)
         return epoch
+
+
+def _same_process(owner: int) -> None:
+    if os.getpid() != owner:
+        raise ClientUseError(
+            "the epoch was begun before a fork, which its threads do not follow: begin one in the process that reads it"
+        )
 
 
 class _Buffer(Generic[T]):
@@ -119,12 +137,18 @@ def ahead(items: Callable[[], Iterator[T]], depth: int) -> Generator[T, None, No
 
     An exception of the iterator is raised in its place. The thread ends with the generator: at the end, when it is
     closed or dropped, or when the program ends.
+
+    Raises:
+        ClientUseError: in a child of a fork, where there is no such thread (a RuntimeError).
     """
+    owner = os.getpid()
     buffer: _Buffer[T] = _Buffer(depth)
     # A daemon, because the interpreter waits for all others before it calls what ends this one.
     thread = threading.Thread(target=_prepare, args=(items, buffer), name="pydp2-mx-ahead", daemon=True)
 
     def end() -> None:
+        if os.getpid() != owner:
+            return  # nobody is there to be told, and the lock may be held by one who is not there either
         buffer.leave()
         if thread is not threading.current_thread():  # the collector runs where it likes
             thread.join()  # it ends with what it is preparing now
@@ -134,6 +158,7 @@ def ahead(items: Callable[[], Iterator[T]], depth: int) -> Generator[T, None, No
     try:
         while (taken := buffer.take()) is not None:
             yield taken[0]
+            _same_process(owner)
     finally:
         end()
         atexit.unregister(end)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.mx import ArrayDataProvider
-from pydp2.mx.epochs import ahead
+from pydp2.errors import ClientUseError
+from pydp2.mx import ArrayDataProvider, CSVIter
+from pydp2.mx.epochs import EpochProvider, ahead
+from pydp2.mx.interface import DataBatch
 
 DEADLINE = 20.0
 
@@ -48,6 +54,130 @@ def test_an_epoch_that_is_over_stays_over() -> None:
     assert list(held) == []
 
 
+# -- threads and processes that share an epoch -------------------------------------------------------------------------
+class Slow(EpochProvider):
+    """One batch, for which it waits until it may go on."""
+
+    batch_size = 1  # type: ignore[assignment]
+    provide_data = [("x", (1,))]  # type: ignore[assignment]  # noqa: RUF012
+    provide_label = []  # type: ignore[assignment]  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.go = threading.Event(), threading.Event()
+
+    def _batches(self) -> Generator[DataBatch, None, None]:
+        self.inside.set()
+        assert self.go.wait(DEADLINE)
+        yield DataBatch([np.zeros(1)], [], 1)
+
+
+def test_a_thread_that_waits_for_another_one_s_batch_does_not_end_the_epoch() -> None:
+    provider = Slow()
+    epoch = provider.eachbatch()
+    found: list[object] = []
+
+    def take() -> None:
+        try:
+            found.append(next(epoch, None))
+        except BaseException as exc:
+            found.append(exc)
+
+    threads = [threading.Thread(target=take, daemon=True) for _ in range(2)]
+    threads[0].start()
+    assert provider.inside.wait(DEADLINE)
+    threads[1].start()
+    assert found == []
+    with pytest.raises(ClientUseError, match="in the middle of an epoch"):
+        provider.eachbatch()
+    provider.go.set()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert sorted(type(x).__name__ for x in found) == ["DataBatch", "NoneType"]
+    assert epoch.over
+
+
+def test_threads_that_share_an_epoch_get_each_batch_once() -> None:
+    epoch = ArrayDataProvider(np.arange(2000), batch_size=1).eachbatch()
+    found: list[float] = []
+
+    def take() -> None:
+        for batch in epoch:
+            found.append(batch.data[0][0])
+
+    threads = [threading.Thread(target=take, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert sorted(found) == list(range(2000))
+
+
+def in_a_fork(child: Callable[[], str]) -> str:
+    """What ``child`` says in a forked process, which has ended in the usual way within the deadline."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = b"nothing"
+        try:
+            said = child().encode()
+        except BaseException as exc:
+            said = f"{type(exc).__name__}: {exc}".encode()
+        finally:
+            os.write(into, said)
+            os._exit(0)
+    os.close(into)
+    try:
+        with open(out, "rb") as pipe:
+            assert select.select([pipe], [], [], DEADLINE)[0], "the child hangs"
+            return pipe.read().decode()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_an_epoch_that_was_begun_before_a_fork_is_an_error_in_the_child(tmp_path: Path) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text("".join(f"{i}\n" for i in range(100)))
+    provider = CSVIter(data_csv=path, data_shape=(1,), batch_size=1, prefetch_buffer=2)
+    epoch = provider.eachbatch()
+    raw = ahead(lambda: iter(range(100)), 2)
+    assert next(epoch).data[0].tolist() == [[0]]
+    assert next(raw) == 0
+
+    def child() -> str:
+        for left in (epoch, raw):
+            with pytest.raises(ClientUseError, match="begun before a fork"):
+                next(left)
+            left.close()
+        anew = [batch.data[0][0, 0] for batch in provider]
+        return f"{len(anew)} from {anew[0]:g} on"
+
+    assert in_a_fork(child) == "100 from 0 on"
+    assert [batch.data[0][0, 0] for batch in epoch] == list(range(1, 100))
+    assert list(raw) == list(range(1, 100))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_that_ends_while_it_has_an_epoch_of_its_parent_ends() -> None:
+    code = """
+import os, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+from pydp2.mx.epochs import ahead
+held = ahead(lambda: iter(range(100)), 2)
+next(held)
+if pid := os.fork():
+    assert os.waitpid(pid, 0)[1] == 0
+    assert list(held) == list(range(1, 100))
+    print("ends")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
+
+
+# -- ahead -------------------------------------------------------------------------------------------------------------
 @given(st.lists(st.integers(), max_size=30), st.integers(1, 5))
 def test_ahead_gives_everything_in_its_order(items: list[int], depth: int) -> None:
     assert list(ahead(lambda: iter(items), depth)) == items
