@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.errors import OptionError, OptionTypeError
+from pydp2.values import shown
 
 Array = NDArray[Any]
 Description = list[tuple[str, tuple[int, ...]]]
@@ -110,12 +111,16 @@ class AbstractDataProvider(ABC, Generic[B]):
         """Copy the data of ``batch`` into ``targets``, one entry for each array of ``provide_data``.
 
         An entry is an array, which gets all rows, or a list of (slice, array), each of which gets these rows: a batch
-        for several devices.
+        for several devices. Nothing is written before everything is known to fit.
+
+        A destination may have another dtype where no kind of number is lost (float32 to float64, or to float16), and
+        whole numbers where all that it gets are whole numbers that it can hold, as labels are.
 
         Raises:
             OptionError: a number of entries that is not that of the arrays, or a destination of another shape than
-                what it gets (a ValueError); it names the array.
-            OptionTypeError: an entry or a destination that is none of these.
+                what it gets, or that cannot be written (a ValueError); it names the array.
+            OptionTypeError: an entry or a destination that is none of these, or of a dtype that cannot hold what it
+                gets (a TypeError).
         """
         _load(self.provide_data, self.get_data(batch), targets)
 
@@ -141,30 +146,61 @@ class DataProvider(AbstractDataProvider[DataBatch]):
 
 
 def _load(described: Description, arrays: Sequence[Array], targets: Targets) -> None:
+    if not isinstance(targets, list | tuple):
+        raise OptionTypeError(f"targets must be a list with one entry for each array, got {type(targets).__name__}")
     if len(targets) != len(arrays):
         names = [name for name, _ in described]
         raise OptionError(f"{len(arrays)} arrays {names} need as many targets, got {len(targets)}")
     copies: list[tuple[Array, Array]] = []  # nothing is copied before all of them fit
     for (name, _), array, target in zip(described, arrays, targets, strict=True):
-        parts = [(slice(None), target)] if isinstance(target, np.ndarray) else target
+        parts: Any = [(slice(None), target)] if isinstance(target, np.ndarray) else target
+        if not isinstance(parts, list | tuple):
+            parts = [parts]  # which is said to be none
         for part in parts:
             if not isinstance(part, tuple) or len(part) != 2 or not isinstance(part[0], slice):
                 raise OptionTypeError(
-                    f"a target of {name!r} must be an array or a list of (slice, array), got {part!r}"
+                    f"a target of {name!r} must be an array or a list of (slice, array), got {shown(part)}"
                 )
-            rows, destination = part
-            if not isinstance(destination, np.ndarray):
-                got = type(destination).__name__
-                raise OptionTypeError(f"the destination of {name!r}[{_shown(rows)}] must be a numpy array, got {got}")
-            piece = array[rows]
-            if piece.shape != destination.shape:
-                raise OptionError(
-                    f"{name!r}[{_shown(rows)}] has the shape {piece.shape}, its destination {destination.shape}; "
-                    f"give a destination of the same shape (the batch has {len(array)} rows)"
-                )
-            copies.append((destination, piece))
+            copies.append(_copy(name, array, *part))
     for destination, piece in copies:
-        np.copyto(destination, piece)
+        np.copyto(destination, piece, casting="unsafe")
+
+
+def _copy(name: str, array: Array, rows: slice, destination: Any) -> tuple[Array, Array]:
+    """``destination``, and the rows for it, when they fit."""
+    where = f"{name!r}[{_shown(rows)}]"
+    if not isinstance(destination, np.ndarray):
+        raise OptionTypeError(f"the destination of {where} must be a numpy array, got {type(destination).__name__}")
+    try:
+        piece = array[rows]
+    except (TypeError, ValueError) as exc:
+        raise OptionTypeError(f"a target of {name!r} has a slice that is none, {where}: {exc}") from exc
+    if piece.shape != destination.shape:
+        raise OptionError(
+            f"{where} has the shape {piece.shape}, its destination {destination.shape}; "
+            f"give a destination of the same shape (the batch has {len(array)} rows)"
+        )
+    if not destination.flags.writeable:
+        raise OptionError(f"the destination of {where} cannot be written; give one that owns its memory, as a copy()")
+    if not _holds(destination.dtype, piece):
+        raise OptionTypeError(
+            f"{where} is {piece.dtype.name} with values that its destination, {destination.dtype.name}, cannot hold; "
+            f"give a destination of {piece.dtype.name}"
+        )
+    return destination, piece
+
+
+def _holds(kind: np.dtype[Any], piece: Array) -> bool:
+    """Whether an array of ``kind`` can take the numbers of ``piece``."""
+    if kind.kind not in "iu" or np.can_cast(piece.dtype, kind, "safe"):
+        # numpy would also write numbers as texts and as objects
+        return np.can_cast(piece.dtype, kind, "same_kind") and (kind.kind in "biufc" or kind == piece.dtype)
+    if piece.dtype.kind not in "iuf" or not piece.size:
+        return piece.dtype.kind in "iuf"
+    limits = np.iinfo(kind)
+    # as numbers of Python, which are compared as what they are; a NaN is above and below nothing
+    within = limits.min <= piece.min().item() and piece.max().item() <= limits.max
+    return within and (piece.dtype.kind != "f" or bool((piece == np.trunc(piece)).all()))
 
 
 def _shown(rows: slice) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pydp2.errors import OptionTypeError
 from pydp2.mx import AbstractDataProvider, ArrayDataProvider, DataBatch
 
 
@@ -96,11 +97,96 @@ def test_mx_13_targets_that_do_not_fit_are_refused_and_none_is_written(targets: 
         assert not np.any(target if isinstance(target, np.ndarray) else target[0][1])
 
 
-@pytest.mark.parametrize("wrong", [[[1, 2]], [[(3, np.zeros(4))]], [[(slice(2), [0, 0])]]])
-def test_what_is_no_target_is_a_type_error(wrong: Any) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ([[1, 2]], "'data'"),
+        ([[(3, np.zeros(4))]], "'data'"),
+        ([[(slice(2), [0, 0])]], "'data'"),
+        ([None], "a target of 'data' must be an array or a list of .*, got None"),
+        ([5], "a target of 'data' must be an array or a list of .*, got 5"),
+        ([(slice(2), np.zeros(2))], "a target of 'data' must be"),
+        ([[(slice("a", "b"), np.zeros(2))]], "a target of 'data' has a slice that is none"),
+        ([[(slice(None, None, 0), np.zeros(2))]], "a target of 'data' has a slice that is none"),
+        (np.zeros((1, 4)), "targets must be a list with one entry for each array, got ndarray"),
+        ("x", "targets must be a list"),
+    ],
+)
+def test_what_is_no_target_is_a_type_error(wrong: Any, words: str) -> None:
     given = ArrayDataProvider(np.zeros(4))
-    with pytest.raises(TypeError, match="'data'"):
+    with pytest.raises(TypeError, match=words):
         given.load_data(next(iter(given)), wrong)
+
+
+# -- dtypes of destinations --------------------------------------------------------------------------------------------
+def copied(values: Any, target: np.ndarray[Any, Any]) -> list[Any]:
+    """What ``target`` holds after it was given ``values``, of whatever dtype they are."""
+
+    class One(Letters):
+        def get_data(self, batch: str) -> list[np.ndarray[Any, Any]]:
+            return [np.asarray(values)]
+
+    One().load_data("ab", [target])
+    given: list[Any] = target.tolist()
+    return given
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (np.float32([1.5, -2]), np.float64),
+        (np.float32([1.5, -2]), np.float16),
+        (np.float32([7, 9]), np.int64),  # labels
+        (np.float32([0, 255]), np.uint8),
+        (np.int64([-(2**31), 2**31 - 1]), np.int32),
+        (np.uint64([0, 2**63 - 1]), np.int64),
+        (np.int64([3, 4]), np.float32),
+    ],
+)
+def test_a_destination_may_have_another_dtype_that_holds_the_values(values: Any, dtype: Any) -> None:
+    assert copied(values, np.zeros(2, dtype)) == values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        (np.float32([1.5, 2]), np.int64),
+        (np.float32([np.nan, 2]), np.int64),
+        (np.float32([np.inf, 2]), np.int64),
+        (np.float32([256, 2]), np.uint8),
+        (np.float32([-1, 2]), np.uint8),
+        (np.float32([2**31, 2]), np.int32),
+        (np.int64([2**31, 2]), np.int32),
+        (np.uint64([2**63, 2]), np.int64),
+        (np.float32([1, 0]), np.bool_),
+        (np.float32([1, 0]), np.dtype("U4")),
+        (np.complex64([1, 0]), np.float32),
+        (np.array(["1", "2"]), np.int64),
+    ],
+)
+def test_a_destination_that_cannot_hold_the_values_is_a_type_error_that_names_the_array(
+    values: Any, dtype: Any
+) -> None:
+    target = np.zeros(2, dtype)
+    with pytest.raises(OptionTypeError, match=r"'code'\[:\] is .* with values that its destination, .*, cannot hold"):
+        copied(values, target)
+    assert (target == np.zeros(2, dtype)).all()
+
+
+def test_nothing_is_written_before_all_targets_are_known_to_fit() -> None:
+    given = provider()
+    batch = next(iter(given))
+    frozen = np.zeros((4, 4))
+    frozen.flags.writeable = False
+    for last, error, words in (
+        (frozen, ValueError, r"the destination of 'box'\[:\] cannot be written"),
+        (np.zeros((4, 4), "U8"), TypeError, r"'box'\[:\] is float32 .* cannot hold"),
+        (None, TypeError, "a target of 'box' must be"),
+    ):
+        kinds = np.zeros(4)
+        with pytest.raises(error, match=words):
+            given.load_label(batch, [kinds, last])  # type: ignore[list-item]
+        assert not kinds.any()
 
 
 def test_a_batch_knows_how_many_of_its_rows_are_samples() -> None:
