@@ -14,13 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.mx.epochs import EpochProvider
 from pydp2.mx.interface import Array, DataBatch, Description
+from pydp2.mx.options import flag, number
 from pydp2.order.words import permutation
-from pydp2.values import Choice, flag, whole
+from pydp2.values import Choice, whole
 
 Named = tuple[str, ArrayLike]
 Source = ArrayLike | Named | Sequence[Named] | Mapping[str, ArrayLike]
 """An array, a (name, array), a list or tuple of these, or a dict."""
 _DATA_NAME, _LABEL_NAME = "data", "softmax_label"
+_NUMBERS = "biufV"  # with those that other libraries add, as bfloat16
+_LARGEST = float(np.finfo(np.float32).max)
 _Rows = NDArray[np.int64]
 
 
@@ -113,7 +116,7 @@ class ArrayDataProvider(_Arrays):
         if not 0 < size <= self.count:
             raise OptionError(f"batch_size must be from 1 to the {self.count} samples, or 0 for all, got {size}")
         self._size = size
-        self._padding = (float(data_padding), float(label_padding))
+        self._padding = (number("data_padding", data_padding), number("label_padding", label_padding))
 
     def _batches(self) -> Generator[DataBatch, None, None]:
         order = self._order()
@@ -200,9 +203,15 @@ def _is_pair(value: Any) -> bool:
 
 def _copied(name: str, array: Any) -> Array:
     try:
-        copied = np.array(array, dtype=np.float32)
+        given = np.asarray(array)
+        with np.errstate(over="raise"):
+            copied = given.astype(np.float32) if given.dtype.kind in _NUMBERS else None
+    except FloatingPointError as exc:
+        raise OptionError(f"{name!r} must hold numbers of float32, got some beyond {_LARGEST:.2g}") from exc
     except (TypeError, ValueError) as exc:
         raise OptionTypeError(f"{name!r} must be an array of numbers: {exc}") from exc
+    if copied is None:
+        raise OptionTypeError(f"{name!r} must be an array of real numbers, got {given.dtype}")
     if copied.ndim == 0:
         raise OptionError(f"{name!r} must have an axis of samples, got the single number {copied}")
     return copied

@@ -55,6 +55,10 @@ class Augmentation:
         channels = self.data_shape[0]
         if channels not in (1, 3, 4):
             raise OptionError(f"data_shape must begin with 1, 3 or 4 channels, got {self.data_shape}")
+        for name in ("rotate", "crop_y_start", "crop_x_start"):
+            if getattr(self, name) < -1:
+                more = "; 330 is -30 degrees" if name == "rotate" else ""
+                raise OptionError(f"{name} must be at least 0, or -1 for none, got {getattr(self, name)}{more}")
         for low, high in (("min_random_scale", "max_random_scale"), ("min_img_size", "max_img_size")):
             least, most = getattr(self, low), getattr(self, high)
             if not 0 <= least <= most or not most > 0:

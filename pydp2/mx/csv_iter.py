@@ -16,8 +16,9 @@ from pydp2.errors import FormatError, OptionError
 from pydp2.formats import comma
 from pydp2.mx.interface import Array, DataBatch
 from pydp2.mx.loading import FileProvider, Shape
+from pydp2.mx.options import flag
 from pydp2.mx.rounds import Place, batches
-from pydp2.values import file_path, flag
+from pydp2.values import file_path
 
 NULL = "NULL"
 """In place of the path of the labels: there are none, all are 0."""
@@ -37,7 +38,7 @@ class CSVIter(FileProvider):
             else it is filled up with zeros, and all epochs are alike.
         prefetch_buffer: batches that are prepared ahead.
         dtype: float32, int32 or int64.
-        data_name, label_name: what they are called; None: no labels.
+        data_name, label_name: what they are called; None: no labels, and ``label_csv`` is not read.
 
     Raises:
         FormatError: a row of another length, or with something else than numbers; or fewer labels than data.
@@ -71,7 +72,7 @@ class CSVIter(FileProvider):
     def _read(self, _: int) -> Iterator[tuple[Array, Array]]:
         """Each sample: its row and that of its label."""
         with closing(self._rows(self._data, self._data_shape)) as data:
-            if self._label is None:
+            if self._label is None or not self._labelled:
                 yield from zip(data, repeat(np.zeros(math.prod(self._label_shape), self._dtype)))
                 return
             with closing(self._rows(self._label, self._label_shape)) as labels:

@@ -19,10 +19,11 @@ from pydp2.mx.interface import DataBatch
 from pydp2.mx.loading import FileProvider, Shape, shape, share
 from pydp2.mx.mean import mean_picture
 from pydp2.mx.memory import Memory
+from pydp2.mx.options import flag
 from pydp2.mx.pictures import Decode, Pictures, in_threads, pieces, threads
 from pydp2.mx.records import Record, Records
 from pydp2.mx.rounds import Place, batches
-from pydp2.values import file_path, flag, whole
+from pydp2.values import file_path, whole
 
 _log = logging.getLogger("pydp2.mx")
 MORE = 6
@@ -96,6 +97,7 @@ class ImageRecordIter(FileProvider):
         label_name: str | None = "softmax_label",
         decode: str | Decode = "auto",
     ) -> None:
+        told = flag("verbose", verbose)
         given = dict(locals())
         given["data_shape"] = _three(data_shape)
         width = whole(1)("label_width", label_width)
@@ -110,12 +112,12 @@ class ImageRecordIter(FileProvider):
         finish = Finish(**{field.name: given[field.name] for field in fields(Finish)})
         if mean_img != "" and any(finish.means):
             raise OptionError("what is subtracted must be mean_img, or mean_r, mean_g, mean_b and mean_a: got both")
-        self._records = Records(paths, part, shuffled, number, listed, width)
         self._pictures = Pictures(decode, augmentation, finish)
+        self._records = Records(paths, part, shuffled, number, listed, width if label_name is not None else 0)
         if mean_img != "":
             self._pictures.mean = mean_picture(file_path("mean_img", mean_img), self._data_shape, self._sums)
         self._look()
-        if flag("verbose", verbose):
+        if told:
             _log.info(
                 "ImageRecordIter: %s, part %d of %d, batches of %s, %d threads",
                 ", ".join(paths), part.index, part.count, self.provide_data[0][1], self._threads,
@@ -126,7 +128,8 @@ class ImageRecordIter(FileProvider):
         made = map(partial(self._begin, memory), batches(self._records.read, place, self._size, self._round))
         for (records, missing, data), _ in in_threads(made, self._parts, self._threads):
             labels = np.zeros((self._size, *self._label_shape), np.float32)
-            labels[: len(records)] = [record.label for record in records]
+            if self._labelled:
+                labels[: len(records)] = [record.label for record in records]
             yield self._batch(data, labels, missing, len(records)), missing
 
     @staticmethod

@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.mx.epochs import EpochProvider, ahead
@@ -21,7 +21,7 @@ from pydp2.mx.rounds import Place, following
 from pydp2.parts import Part
 from pydp2.values import whole
 
-Shape = Sequence[int]
+Shape = Sequence[int] | NDArray[np.integer[Any]]
 
 
 class FileProvider(EpochProvider):
@@ -75,6 +75,11 @@ class FileProvider(EpochProvider):
         return [] if self._names[1] is None else [(self._names[1], self._label_batch_shape)]
 
     @property
+    def _labelled(self) -> bool:
+        """Whether labels are wanted."""
+        return self._names[1] is not None
+
+    @property
     def _label_batch_shape(self) -> tuple[int, ...]:
         return (self._size,) if self._label_shape == (1,) else (self._size, *self._label_shape)
 
@@ -107,12 +112,14 @@ class FileProvider(EpochProvider):
 
     def _batch(self, data: Array, labels: Array, missing: int, count: int) -> DataBatch:
         """A batch of arrays of full size, of which ``count`` rows were read and ``missing`` of them fill up."""
-        label = [] if self._names[1] is None else [labels.reshape(self._label_batch_shape)]
+        label = [labels.reshape(self._label_batch_shape)] if self._labelled else []
         return DataBatch([data], label, count - missing)
 
 
 def shape(name: str, value: Any) -> tuple[int, ...]:
     """The shape of a sample, whole numbers from 1. Raises OptionTypeError, OptionError for anything else."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise OptionTypeError(f"{name} must be a tuple of whole numbers, got {value!r}")
     sides = tuple(whole(1)(name, side) for side in value)

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from pydp2.errors import FormatError, OptionError
 from pydp2.mx.finish import Floats
 
+_MAGIC = b"\x93NUMPY"
+
 
 def mean_picture(
     path: str, shape: tuple[int, ...], sums: Callable[[], Generator[tuple[int, NDArray[np.float64]], None, None]]
@@ -27,35 +29,58 @@ def mean_picture(
     Raises:
         FormatError: the file is no ``.npy`` file, or its array has another shape or is not of floats.
         OptionError: the mean is to be made, and there is no picture.
+        OSError: the file cannot be read; or not be written, which is tried before the pictures are read.
     """
     file = Path(path)
     if file.exists():
         return _read(file, shape)
+    _write(file, None)
     count, total = 0, np.zeros(shape)
     for some, of in sums():
         count, total = count + some, total + of
     if not count:
         raise OptionError(f"mean_img={path!r} does not exist, and there are no pictures to compute it from")
     mean: Floats = (total / count).astype(np.float32)
-    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    try:
-        with open(beside, "wb") as out:
-            np.save(out, mean)
-        beside.replace(file)  # whole or not at all, also where several programs make it
-    finally:
-        beside.unlink(missing_ok=True)
+    _write(file, mean)
     return mean
 
 
-def _read(file: Path, shape: tuple[int, ...]) -> Floats:
+def _write(file: Path, mean: Floats | None) -> None:
+    """Write ``mean``; None: only try whether it could be written."""
+    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
-        loaded: Any = np.load(file)
-    except (ValueError, EOFError) as exc:  # what numpy says of a file that it does not know, or would have to execute
-        raise FormatError(f"{file}: expected a .npy file with the mean picture: {exc}", file=str(file)) from exc
-    if not isinstance(loaded, np.ndarray) or loaded.shape != shape or loaded.dtype.kind != "f":
-        got = f"{loaded.dtype.name} {loaded.shape}" if isinstance(loaded, np.ndarray) else "several arrays"
+        with open(beside, "xb") as out:
+            if mean is not None:
+                np.save(out, mean)
+        if mean is not None:
+            beside.replace(file)  # whole or not at all, also where several programs make it
+    except OSError as exc:
+        raise OSError(exc.errno, f"mean_img cannot be written: {exc.strerror or exc}", str(file)) from exc
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _read(file: Path, shape: tuple[int, ...]) -> Floats:
+    with open(file, "rb") as source:
+        if source.read(len(_MAGIC)) != _MAGIC:
+            raise FormatError(
+                f"{file}: expected a .npy file with a mean picture of floats {shape}; MXNet's .bin is not read, remove "
+                "it to have the mean made anew",
+                file=str(file),
+            )
+        source.seek(0)
+        try:
+            loaded: NDArray[Any] = np.load(source)
+        except (ValueError, EOFError, OverflowError, MemoryError) as exc:  # numpy's text may advise to execute it
+            raise FormatError(
+                f"{file}: expected a mean picture of floats {shape}, got a damaged .npy file or one of something "
+                "else; remove it to have the mean made anew",
+                file=str(file),
+            ) from exc
+    if loaded.shape != shape or loaded.dtype.kind != "f":
         raise FormatError(
-            f"{file}: expected a mean picture of floats {shape}, got {got}; remove the file to have it made anew",
+            f"{file}: expected a mean picture of floats {shape}, got {loaded.dtype.name} {loaded.shape}; remove the "
+            "file to have it made anew",
             file=str(file),
         )
     return loaded.astype(np.float32)

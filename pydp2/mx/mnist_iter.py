@@ -12,9 +12,10 @@ from pydp2.errors import FormatError
 from pydp2.formats import idx
 from pydp2.mx.interface import Array, DataBatch
 from pydp2.mx.loading import FileProvider, share
+from pydp2.mx.options import flag
 from pydp2.mx.rounds import Place
 from pydp2.order.words import permutation
-from pydp2.values import file_path, flag, whole
+from pydp2.values import file_path, whole
 
 _log = logging.getLogger("pydp2.mx")
 _LEVELS = np.float32(1 / 256)  # not 255: a power of two, so nothing is rounded
@@ -32,7 +33,7 @@ class MNISTIter(FileProvider):
         silent: leaves out the line in the log (of ``pydp2.mx``) that says what was read.
         num_parts, part_index: of so many parts of the samples this one, from 0.
         prefetch_buffer: batches that are prepared ahead.
-        data_name, label_name: what they are called; None: no labels.
+        data_name, label_name: what they are called; None: no labels, and ``label`` is not read.
 
     Raises:
         FormatError: no idx files, damaged ones, or of other sides, types and numbers than these.
@@ -56,30 +57,29 @@ class MNISTIter(FileProvider):
         data_name: str = "data",
         label_name: str | None = "softmax_label",
     ) -> None:
-        chosen = share(num_parts, part_index)
-        with idx.Reader(file_path("image", image)) as images, idx.Reader(file_path("label", label)) as labels:
-            for path, reader, sides, what in ((image, images, 3, "bytes"), (label, labels, 1, "whole numbers")):
-                if len(reader.shape) != sides or reader.dtype.kind not in "ui" or (sides == 3 and reader.dtype != "u1"):
+        quiet, mixed, level = flag("silent", silent), flag("shuffle", shuffle), flag("flat", flat)
+        known, chosen = whole(0)("seed", seed), share(num_parts, part_index)
+        with idx.Reader(file_path("image", image)) as images:
+            _expect(image, images, 3, "bytes", "u")
+            total = len(images)
+            first, last = chosen.range(total)
+            self._images = images.rows(first, last)
+        self._labels = np.zeros(last - first, np.float32)
+        if label_name is not None:
+            with idx.Reader(file_path("label", label)) as labels:
+                _expect(label, labels, 1, "whole numbers", "ui")
+                if len(labels) != total:
                     raise FormatError(
-                        f"{path}: expected {what} of {sides} sides, got {reader.dtype.name} of {reader.shape}",
-                        file=str(path),
+                        f"{label}: expected {total} labels, as many as {image} has pictures, got {len(labels)}",
+                        file=str(label),
                     )
-            if len(images) != len(labels):
-                raise FormatError(
-                    f"{label}: expected {len(images)} labels, as many as {image} has pictures, got {len(labels)}",
-                    file=str(label),
-                )
-            first, last = chosen.range(len(images))
-            self._images, numbers = images.rows(first, last), labels.rows(first, last)
-        rows, columns = self._images.shape[1:]
-        shape = (rows * columns,) if flag("flat", flat) else (1, rows, columns)
+                self._labels = labels.rows(first, last).astype(np.float32)
+        count, rows, columns = self._images.shape
+        shape = (rows * columns,) if level else (1, rows, columns)
         super().__init__((data_name, label_name), batch_size, shape, (1,), prefetch_buffer)
-        self._labels = numbers.astype(np.float32)
-        count = len(numbers)
-        known = whole(0)("seed", seed)
-        self._order = permutation(known, 0, "mx mnist", count) if flag("shuffle", shuffle) else np.arange(count)
+        self._order = permutation(known, 0, "mx mnist", count) if mixed else np.arange(count)
         self._look()
-        if not flag("silent", silent):
+        if not quiet:
             _log.info("MNISTIter: %d pictures of %d x %d, batches of %s", count, rows, columns, self.provide_data[0][1])
 
     def _prepared(self, place: Place) -> Generator[tuple[DataBatch, int], None, None]:
@@ -87,6 +87,13 @@ class MNISTIter(FileProvider):
             rows = self._order[start : start + self._size]
             data: Array = self._images[rows].reshape(self._size, *self._data_shape) * _LEVELS
             yield self._batch(data, self._labels[rows], 0, self._size), 0
+
+
+def _expect(path: str | os.PathLike[str], reader: idx.Reader, sides: int, what: str, kinds: str) -> None:
+    if len(reader.shape) != sides or reader.dtype.kind not in kinds:
+        raise FormatError(
+            f"{path}: expected {what} of {sides} sides, got {reader.dtype.name} of {reader.shape}", file=str(path)
+        )
 
 
 MNISTProvider = MNISTIter

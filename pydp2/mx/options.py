@@ -8,8 +8,27 @@ from dataclasses import Field
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from pydp2.errors import OptionError, OptionTypeError
-from pydp2.values import flag
+from pydp2.values import shown
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False; also 1 or 0, as programs for MXNet have it. Raises OptionTypeError for anything else."""
+    if not isinstance(value, bool | np.bool_ | Integral) or value not in (0, 1):
+        raise OptionTypeError(f"{name} must be True or False, got {shown(value)}")
+    return bool(value)
+
+
+def number(name: str, value: Any) -> float:
+    """A number. Raises OptionTypeError for anything else, OptionError for one that no float can hold."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise OptionTypeError(f"{name} must be a number, got {shown(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise OptionError(f"{name} must be a number that a float can hold") from None
 
 
 def typed(options: object, fields: Iterable[Field[Any]]) -> None:
@@ -24,9 +43,8 @@ def typed(options: object, fields: Iterable[Field[Any]]) -> None:
         match field.type:
             case "bool":
                 flag(field.name, value)
+            case "int" if isinstance(value, bool) or not isinstance(value, Integral):
+                raise OptionTypeError(f"{field.name} must be a whole number, got {shown(value)}")
             case "int" | "float":
-                kind, what = (Integral, "a whole number") if field.type == "int" else (Real, "a number")
-                if isinstance(value, bool) or not isinstance(value, kind):
-                    raise OptionTypeError(f"{field.name} must be {what}, got {value!r}")
-                if not math.isfinite(value):
+                if not math.isfinite(number(field.name, value)):
                     raise OptionError(f"{field.name} must be a finite number, got {value}")

@@ -59,7 +59,7 @@ class Pictures:
         """Write the pictures of ``records`` into ``out`` (records, channels, height, width).
 
         Raises:
-            FormatError: one cannot be decoded.
+            FormatError: one cannot be decoded, or the function for it raised, which is then the cause.
             BadSample: one does not have the size or the channels that it needs.
         """
         for record, target in zip(records, out, strict=True):
@@ -98,7 +98,12 @@ class Pictures:
                     file=record.file,
                     offset=record.offset,
                 ) from exc
-        picture: Any = self._decode(record.image)
+        try:
+            picture: Any = self._decode(record.image)
+        except Exception as exc:
+            raise FormatError(
+                f"{record.where}: decode raised {type(exc).__name__}: {exc}", file=record.file, offset=record.offset
+            ) from exc
         if isinstance(picture, np.ndarray) and picture.ndim == 2:
             picture = picture[:, :, None]
         if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (channels,):

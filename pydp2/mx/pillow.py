@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Picture = NDArray[np.uint8]
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+MOST_PIXELS = (1 << 30) // 12
+"""Of a picture that is decoded: a quarter of a GiB as RGB. Above that Pillow warns of a trap, too."""
 
 
 class Method(IntEnum):
@@ -71,15 +73,38 @@ def decode(data: bytes, channels: int) -> Picture:
     """The picture in ``data``, in any format that Pillow reads, as (height, width, channels).
 
     Raises:
-        ValueError: no picture, a damaged one, or one so large that it must be a trap.
+        ValueError: no picture, a damaged one, one of more than 8 bits a channel that are no 16, or one so large that it
+            must be a trap (MOST_PIXELS).
     """
     image = _image()
     try:
         with image.open(io.BytesIO(data)) as opened:
-            pixels = np.asarray(opened if opened.mode == _MODES[channels] else opened.convert(_MODES[channels]))
+            if opened.width * opened.height > MOST_PIXELS:
+                raise image.DecompressionBombError
+            eight = _eight_bits(opened)
+            pixels = np.asarray(eight if eight.mode == _MODES[channels] else eight.convert(_MODES[channels]))
+    except (image.DecompressionBombError, image.DecompressionBombWarning) as exc:
+        raise ValueError(
+            f"cannot be decoded: more than {MOST_PIXELS} pixels; a function for decode=... may read larger pictures"
+        ) from exc
+    except image.UnidentifiedImageError:  # whose text is the address of our BytesIO
+        raise ValueError(f"cannot be decoded: Pillow knows no format that begins with {data[:8]!r}") from None
     except Exception as exc:  # damaged pictures make its many readers raise nearly anything
         raise ValueError(f"cannot be decoded: {exc}") from exc
     return pixels.reshape(*pixels.shape[:2], channels)
+
+
+def _eight_bits(opened: Any) -> Any:
+    """``opened`` with 8 bits a channel. What Pillow does with more of them is to cut off all above 255."""
+    # Pillow before 10.3 gave 16 bits of a PNG out as I, as it still does for those of a PGM.
+    if opened.mode.startswith("I;16") or (opened.mode == "I" and opened.format in ("PNG", "PPM")):
+        return _image().fromarray((np.asarray(opened) >> 8).astype(np.uint8))
+    if opened.mode in ("I", "F"):
+        kind = "whole numbers" if opened.mode == "I" else "floats"
+        raise ValueError(
+            f"{kind} of more than 8 bits a channel have no common scale; a function for decode=... may give them one"
+        )
+    return opened
 
 
 def warp(picture: Picture, size: tuple[int, int], inverse: tuple[float, ...], method: Method, fill: int) -> Picture:

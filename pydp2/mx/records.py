@@ -44,7 +44,10 @@ class Records:
         shuffle: whether records that lie near each other change places, anew in each reading.
         seed: of that, and of what chance decides about a picture.
         listed: path of a list whose labels hold instead of those in the records; "": none.
-        label_width: labels of a picture.
+        label_width: labels of a picture; 0: none are wanted, whatever the records and the list have.
+
+    Raises:
+        FormatError: the list is damaged, or has two lines for one id.
     """
 
     def __init__(
@@ -57,8 +60,12 @@ class Records:
         self._listed = listed
         self._width = label_width
         self._labels: dict[int, Labels] | None = None
-        if listed:
-            self._labels = {entry.id: np.array(entry.labels, np.float32) for entry in lst.read(listed)}
+        if listed and label_width:
+            self._labels = {}
+            for entry in lst.read(listed):
+                if entry.id in self._labels:
+                    raise FormatError(f"{listed}: expected one line for each id, got two for {entry.id}", file=listed)
+                self._labels[entry.id] = np.array(entry.labels, np.float32)
 
     def read(self, reading: int) -> Iterator[Record]:
         """All records of the part, in the order of reading ``reading``.
@@ -97,6 +104,8 @@ class Records:
             header, image = irheader.unpack(data)
         except FormatError as exc:
             raise FormatError(f"{path}, record at byte {offset}: {exc}", file=path, offset=offset) from exc
+        if not self._width:
+            return Record(np.zeros(0, np.float32), image, chance, path, offset)
         label = np.atleast_1d(np.asarray(header.label, np.float32))
         source = "it"
         if self._labels is not None:

@@ -90,6 +90,33 @@ def test_mx_6_any_other_form_is_refused(form: Any) -> None:
         ArrayDataProvider(form)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        (np.array([1j]), TypeError, "'x' must be an array of real numbers, got complex128"),
+        (np.array(["1", "2"]), TypeError, "'x' must be an array of real numbers, got <U1"),
+        (np.array([1, None]), TypeError, "'x' must be an array of real numbers, got object"),
+        (np.array(["2020-01-01"], "M8[D]"), TypeError, "'x' must be an array of real numbers"),
+        (np.array([1, 1e300]), ValueError, "'x' must hold numbers of float32, got some beyond 3.4e"),
+    ],
+)
+def test_numbers_that_float32_cannot_hold_are_refused(wrong: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        ArrayDataProvider(("x", wrong))
+
+
+def test_numbers_that_are_none_stay_so() -> None:
+    (batch,) = ArrayDataProvider(np.array([np.inf, -np.inf, np.nan, 1e-300, True]))
+    assert np.array_equal(batch.data[0], np.array([np.inf, -np.inf, np.nan, 0, 1], np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["data_padding", "label_padding"])
+@pytest.mark.parametrize("wrong", [None, "x", True])
+def test_a_padding_that_is_no_number_is_named(name: str, wrong: Any) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be a number, got {wrong!r}"):
+        ArrayDataProvider(A, **{name: wrong})
+
+
 def test_mx_7_without_labels_there_are_none() -> None:
     provider = ArrayDataProvider(A)
     assert provider.provide_label == []

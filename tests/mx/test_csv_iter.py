@@ -155,6 +155,13 @@ def test_mx_30_data_are_renamed_and_labels_left_out(four: Path) -> None:
     assert CSVIter(data_csv=four, data_shape=(1,), batch_size=2, label_name="y").provide_label == [("y", (2,))]
 
 
+def test_labels_that_are_not_wanted_are_not_read(four: Path, tmp_path: Path) -> None:
+    provider = CSVIter(
+        data_csv=four, label_csv=tmp_path / "none.csv", data_shape=(1,), batch_size=2, label_name=None, round_batch=0
+    )
+    assert epoch(provider) == [([1, 2], 0), ([3, 4], 0)]
+
+
 def test_labels_may_have_a_shape(four: Path, tmp_path: Path) -> None:
     labels = tmp_path / "l.csv"
     labels.write_text("1,2,3,4\n" * 4)
@@ -202,7 +209,10 @@ def test_mx_42_prefetching_changes_nothing(tmp_path: Path, depth: int) -> None:
         ({"data_shape": (0,)}, ValueError, "data_shape"),
         ({"batch_size": 0}, ValueError, "batch_size"),
         ({"prefetch_buffer": 0}, ValueError, "prefetch_buffer"),
-        ({"round_batch": 1}, TypeError, "round_batch"),
+        ({"round_batch": 2}, TypeError, "round_batch must be True or False, got 2"),
+        ({"round_batch": "no"}, TypeError, "round_batch"),
+        ({"data_shape": np.array([1.5])}, TypeError, "data_shape"),
+        ({"data_shape": np.array(3)}, TypeError, "data_shape"),
         ({"dtype": "float64"}, ValueError, "dtype"),
         ({"data_name": "softmax_label"}, ValueError, "different names"),
         ({"data_name": None}, TypeError, "data_name"),

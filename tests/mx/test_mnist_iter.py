@@ -151,6 +151,18 @@ def test_mx_30_data_are_renamed_and_labels_left_out(ten: Paths) -> None:
     provider = MNISTIter(**ten, batch_size=2, data_name="pixel", label_name=None)
     assert (provider.provide_data, provider.provide_label) == ([("pixel", (2, 1, 4, 3))], [])
     assert all(batch.label == [] for batch in provider)
+    ten["label"].unlink()
+    assert len(list(MNISTIter(**ten, batch_size=2, label_name=None, num_parts=2))) == 2
+
+
+def test_flags_may_be_1_or_0_and_are_looked_at_before_the_files(ten: Paths, tmp_path: Path) -> None:
+    plain = MNISTIter(**ten, batch_size=2, shuffle=False, flat=True, silent=True)
+    other = MNISTIter(**ten, batch_size=2, shuffle=0, flat=1, silent=np.True_)  # type: ignore[arg-type]
+    assert labels(plain) == labels(other)
+    assert plain.provide_data == other.provide_data
+    for name in ("shuffle", "flat", "silent"):
+        with pytest.raises(TypeError, match=f"{name} must be True or False, got 'no'"):
+            MNISTIter(image=tmp_path / "none", **{name: "no"})  # type: ignore[arg-type]
 
 
 def test_mx_31_mnist_provider_is_another_name() -> None:
