@@ -33,6 +33,14 @@ def drawing(height: int = 96, width: int = 120) -> Picture:
     return ground.astype(np.uint8)
 
 
+def plate(side: int = 96) -> Picture:
+    """Grey rings that become finer from the middle outwards, down to single pixels at the edges: what a way of sampling
+    does with fine structure shows. uint8, (side, side, 3)."""
+    y, x = np.mgrid[0:side, 0:side] - (side - 1) / 2
+    rings = 127.5 + 127.5 * np.cos(np.pi * (x * x + y * y) / side)
+    return np.repeat(rings.astype(np.uint8)[:, :, None], 3, axis=2)
+
+
 def png(picture: Picture) -> bytes:
     """The bytes of a PNG file, which loses nothing."""
     held = io.BytesIO()
