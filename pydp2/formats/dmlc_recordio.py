@@ -115,7 +115,7 @@ class Reader:
         begin = source.offset
         magic, word = _HEAD.unpack(source.read(8, "the header of a record"))
         if magic != MAGIC:
-            raise source.error(f"expected the magic {MAGIC.hex()} of a record, got {magic.hex()}", begin)
+            raise source.error(f"expected the magic {MAGIC.hex()} (0xced7230a) of a record, got {magic.hex()}", begin)
         length = word & _LENGTH
         padding = -length % 4
         source.room(length + padding, "a record")
