@@ -29,14 +29,16 @@ def _sides(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 @click.option("--to", "target_format", type=_FORMATS, help="Format of TARGET; default: as its name says.")
 @click.option("--dtype", metavar="NAME", help="csv to idx: type of the values; default: float32.")
 @click.option("--shape", metavar="N,N", callback=_sides, help="csv to idx: sides of a sample; default: one.")
-@click.option("--label", type=int, metavar="COLUMN", help="csv to libsvm: the label's column; default: 0.")
+@click.option(
+    "--label", type=int, metavar="COLUMN", help="csv to libsvm: the label's column, -1: the last; default: 0."
+)
 @click.option("--dim", type=click.IntRange(1), metavar="NUMBER", help="libsvm to csv: number of columns.")
 @click.option("--base", type=click.IntRange(0, 1), metavar="0|1", help="libsvm: index of the first column; default: 0.")
 @click.option("--header/--no_header", default=None, help="csv: the first line has names.")
 @click.option("--separator", metavar="SIGN", help="csv: what stands between numbers; default: a comma.")
 @click.option("--layout", type=click.Choice(["go", "fluid"]), help="To paddle: for V2 or for Fluid; default: go.")
 @click.option("--packing", type=click.Choice(["none", "snappy", "gzip"]), help="To paddle; default: none.")
-@click.option("--folder", metavar="FOLDER", help="From lst: where its paths begin.")
+@click.option("--folder", metavar="FOLDER", help="From lst: where its paths begin; default: here.")
 def command(source: Path, target: Path, source_format: str | None, target_format: str | None, **given: Any) -> None:
     """Write the samples of SOURCE to TARGET, in the format of TARGET.
 
@@ -51,6 +53,7 @@ def command(source: Path, target: Path, source_format: str | None, target_format
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+    import pydp2
     from pydp2.formats.convert import Options, convert
 
     options = Options(**{name: value for name, value in given.items() if value is not None})
@@ -62,14 +65,20 @@ def command(source: Path, target: Path, source_format: str | None, target_format
     )  # fmt: skip
     with Progress(*columns, console=console, disable=not lively(console), transient=True) as bar:
         task = bar.add_task(source.name, total=total)
-        count = convert(
-            source,
-            target,
-            source_format=source_format,
-            target_format=target_format,
-            options=options,
-            progress=lambda done: bar.update(task, completed=done),
-        )
+        try:
+            count = convert(
+                source,
+                target,
+                source_format=source_format,
+                target_format=target_format,
+                options=options,
+                progress=lambda done: bar.update(task, completed=done),
+            )
+        except OSError as error:
+            if isinstance(error, pydp2.errors.Error):
+                raise
+            name = error.filename or target
+            raise click.ClickException(f"{name}: {error.strerror or error}") from None
     seconds = time.perf_counter() - began
     console.print(
         f"{count:,} samples, {size(total)} became {size(target.stat().st_size)} in {seconds:.1f} s", markup=False

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
+
 import click
 
 
+def _is_packed_text(path: str) -> bool:
+    """Whether a file is gzip and holds no idx array, the one format that has parts nevertheless."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(2) != b"\x1f\x8b":
+                return False
+        with gzip.open(path) as unpacked:
+            return unpacked.read(2) != b"\0\0"
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        return False  # whoever reads it, tells
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error.strerror or error}") from None
+
+
 @click.command("parts", short_help="Name parts of large files, for a list.")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @click.option("--parts", type=click.IntRange(1), required=True, metavar="NUMBER", help="How many each FILE has.")
 def command(files: tuple[str, ...], parts: int) -> None:
     """Print the lines of a file list that name the parts of each FILE.
@@ -20,6 +37,9 @@ def command(files: tuple[str, ...], parts: int) -> None:
     """
     from pydp2.parts import entries
 
+    for file in files:
+        if parts > 1 and _is_packed_text(file):
+            raise click.ClickException(f"{file} is gzip, and only idx is read in parts then: decompress it")
     for file in files:
         for entry in entries(file, parts):
             click.echo(entry)

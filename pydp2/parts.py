@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 from pydp2.errors import OptionError
 
-_PART = re.compile(r"\?part=(\d{1,9})/(\d{1,9})\Z")
+MOST = 10**9 - 1
+"""Most parts that an entry can name."""
+
+_PART = re.compile(r"\?part=([0-9]{1,9})/([0-9]{1,9})\Z")
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,16 @@ def named(entry: str) -> str:
 
 
 def entries(path: str, count: int) -> Iterator[str]:
-    """The entries that name all ``count`` parts of the file ``path``; for one part its name, where that is enough."""
+    """The entries that name all ``count`` parts of the file ``path``; for one part its name, where that is enough.
+
+    Raises:
+        OptionError: no part, more than :data:`MOST`, or a line feed in ``path``, at which a list would be cut.
+    """
     Part(0, count)
+    if count > MOST:
+        raise OptionError(f"a file has at most {MOST} parts, got {count}")
+    if "\n" in path:
+        raise OptionError(f"a line of a file list cannot hold the name {path!r}")
     if count == 1 and not _PART.search(path):
         yield path
         return

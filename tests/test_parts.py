@@ -25,7 +25,7 @@ def test_so_do_those_of_a_file_whose_own_name_looks_like_a_part(name: str, count
 
 OTHERS = (
     "a.rec", "a?part=", "a?part=1", "a?part=1/", "a?part=-1/3", "a?part=1/3 ", "a#1/3", "a?Part=1/3", "a?part=1/3/x",
-    "https://host/a?part=1&b=2", "a?part=1/3\n", "",
+    "https://host/a?part=1&b=2", "a?part=1/3\n", "", "a?part=\u0661/\u0663",
 )  # fmt: skip
 
 
@@ -38,6 +38,15 @@ def test_every_other_entry_is_a_whole_file(entry: str) -> None:
 def test_a_part_that_cannot_be_is_an_error(entry: str) -> None:
     with pytest.raises(OptionError, match=r"parts count from 0; a file of that very name is written .*\?part=0/1$"):
         split_entry(entry)
+
+
+def test_what_no_line_of_a_list_could_name_is_refused() -> None:
+    with pytest.raises(OptionError, match="at most 999999999 parts, got 1000000000"):
+        next(entries("a", 10**9))
+    assert split_entry(next(entries("a", 10**9 - 1))) == ("a", Part(0, 10**9 - 1))
+    for count in (1, 3):
+        with pytest.raises(OptionError, match=r"cannot hold the name 'a\\nb'"):
+            next(entries("a\nb", count))
 
 
 @given(st.integers(0, 1000), st.integers(1, 40))

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from pydp2.errors import FormatError, OptionError
 from pydp2.formats.lines import BLOCK, NUMBER, blocks, each, open_text, shown, wrong
-from pydp2.formats.serving import flag, label_slot, labels
+from pydp2.formats.serving import flag, label_slot, labels, text, whole
 from pydp2.formats.source import PathOrFile, Source, create
 from pydp2.inputs.rows import Rows, rows
 from pydp2.inputs.spec import dense_vector
@@ -25,6 +25,7 @@ from pydp2.providers import provider
 Array = NDArray[Any]
 
 _FLOATS, _INTS = ("f4", "f8"), ("i4", "i8")
+_TOGETHER = 1 << 12  # numbers that are made text at a time
 _INT = re.compile(rb"[+-]?\d{1,19}")
 
 
@@ -74,16 +75,27 @@ def count_columns(path: PathOrFile, *, separator: str = ",", header: bool = Fals
     return 0
 
 
-def write(path: PathOrFile, rows: ArrayLike | Iterator[Array], *, separator: str = ",") -> None:
-    """Write rows: an array ``(rows, columns)``, or several after each other. A number is written with as many digits as
-    it takes to read the same one again; as gzip where the name ends in ``.gz``."""
-    file, ours = create(path)
+def write(path: PathOrFile, rows: ArrayLike | Iterator[ArrayLike], *, separator: str = ",") -> None:
+    """Write rows: an array ``(rows, columns)``, or an iterator over such arrays. A number is written with as many
+    digits as it takes to read the same one again, a bool as 0 or 1; as gzip where the name ends in ``.gz``.
+
+    Raises:
+        OptionError: an array of another shape, or of other things than numbers. The arrays before it are in the file.
+        OSError: the file cannot be written.
+    """
+    file, ours = create(path, gzipped=True)
     try:
-        for array in rows if isinstance(rows, Iterator) else (np.asarray(rows),):
+        for each in rows if isinstance(rows, Iterator) else (rows,):
+            array = np.asarray(each)
             if array.ndim != 2:
                 raise OptionError(f"rows must be an array (rows, columns), got the shape {array.shape}")
-            for row in array.astype(str) if array.size else ():
-                file.write(separator.join(row).encode() + b"\n")
+            if array.dtype.kind not in "fiub":
+                raise OptionError(f"CSV holds numbers, got {array.dtype}")
+            if array.dtype.kind == "b":
+                array = array.view(np.uint8)
+            step = max(1, _TOGETHER // max(1, array.shape[1]))
+            for at in range(0, len(array) if array.size else 0, step):  # as text it takes many times the memory
+                file.writelines(separator.join(row).encode() + b"\n" for row in array[at : at + step].astype(str))
     finally:
         if ours:
             file.close()
@@ -191,10 +203,11 @@ def _hook(
     separator: str = ",",
     dtype: str = "float32",
 ) -> None:
-    columns = 1
-    if len(file_list):
-        columns = count_columns(split_entry(file_list[0])[0], separator=separator, header=flag("header", header)) or 1
-    if label is not None and not -columns <= label < columns:
+    _checked(_as_dtype(dtype), text("separator", separator))
+    flag("header", header)
+    place = 0 if label is None else whole("label", label)
+    columns = _columns(file_list, separator, header) or max(1, place + 1, -place)  # without rows any label will do
+    if not -columns <= place < columns:
         raise OptionError(f"label must be one of {columns} columns, from 0, got {label}")
     settings.options = {"header": header, "separator": separator, "dtype": dtype, "columns": columns}
     settings.label = None if label is None else label % columns
@@ -203,6 +216,26 @@ def _hook(
     settings.input_types = ({} if not width else {"data": dense_vector(width, dtype=dtype)}) | (
         {} if label is None else {"label": label_slot(classes)}
     )
+
+
+def _as_dtype(dtype: Any) -> np.dtype[Any]:
+    try:
+        return np.dtype(text("dtype", dtype))
+    except TypeError:  # which is also what text() raises: anything but a text is no name of a dtype
+        raise OptionError(f"dtype must be float32, float64, int32 or int64, got {dtype!r:.80}") from None
+
+
+def _columns(file_list: Any, separator: str, header: bool) -> int:
+    """How many columns the first row of all files has; without any row, the first line of names; 0 if there is none."""
+    for names in (False, True) if header else (False,):
+        seen = set()  # parts of one file come one after the other
+        for entry in map(split_entry, file_list):
+            if entry[0] not in seen and (
+                count := count_columns(entry[0], separator=separator, header=header and not names)
+            ):
+                return count
+            seen.add(entry[0])
+    return 0
 
 
 @provider(init_hook=_hook)

@@ -6,12 +6,14 @@ written lies beside the target under another name until it is whole.
 
 from __future__ import annotations
 
+import errno
 import io
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,6 +32,7 @@ _SUFFIXES = {
     ".dat": "paddle", ".lst": "lst",
 }  # fmt: skip
 _BUFFER = 1 << 17
+_INDEX = re.compile(rb"-?\d{1,18}\t")
 _UBYTE = re.compile(r"idx\d+-ubyte\Z")
 
 
@@ -40,7 +43,7 @@ class Options:
     Args:
         dtype: of an idx file that is made of CSV.
         shape: of one of its samples; default: as many values as there are columns.
-        label: column of the label, where CSV becomes libsvm.
+        label: column of the label, where CSV becomes libsvm; -1 is the last one.
         dim: number of columns, where libsvm becomes CSV; the label is then the first column, before them.
         base: index of the first column in libsvm.
         header: whether CSV begins with a line of names.
@@ -77,13 +80,15 @@ def convert(
     """Write the samples of ``source`` to ``target``; how many there were.
 
     Args:
-        source, target: files. A target that ends in ``.gz`` is compressed, where its format may be.
+        source, target: files, the source one that can be sought. A target that ends in ``.gz`` is compressed where it
+            is text, and refused otherwise.
         source_format, target_format: one of :data:`FORMATS`; default: as the name says, see :func:`format_of`.
-        options: see :class:`Options`.
+        options: see :class:`Options`. One that does nothing for the two formats is an error.
         progress: called with the bytes of the source that were read so far.
 
     Raises:
-        OptionError: there is no such conversion, or a sample that the target's format cannot hold.
+        OptionError: there is no such conversion, or a sample that the target's format cannot hold; the target has a
+            name that its format, or the index beside it, cannot have.
         FormatError: the source is not what its format says.
         OSError: a file cannot be read or written.
     """
@@ -91,10 +96,34 @@ def convert(
     if pair not in CONVERSIONS:
         ways = ", ".join(f"{one} → {other}" for one, other in CONVERSIONS)
         raise OptionError(f"{pair[0]} cannot become {pair[1]}; there are {ways}")
-    read, write = CONVERSIONS[pair]
+    read, write, used = CONVERSIONS[pair]
     given = options or Options()
-    with io.BufferedReader(_Watched(source, progress), _BUFFER) as file, _written(Path(target)) as beside:
-        return write(beside, read(file, given), given)
+    for field in fields(Options):
+        if field.name not in used and getattr(given, field.name) != field.default:
+            raise OptionError(f"{field.name} does nothing where {pair[0]} becomes {pair[1]}: leave it out")
+    _check_target(Path(target), pair[1], indexed=write is _indexed)
+    with io.BufferedReader(_Watched(source, progress), _BUFFER) as file:
+        if not file.seekable():
+            raise OptionError(f"{os.fspath(source)} cannot be sought, as a pipe cannot: write it to a file first")
+        with _written(Path(target)) as beside:
+            return write(beside, read(file, given), given)
+
+
+def _check_target(target: Path, kind: str, *, indexed: bool) -> None:
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no folder to write to", str(target.parent))
+    if target.suffix == ".gz" and kind in ("idx", "rec", "paddle"):
+        raise OptionError(f"{kind} is not written as gzip here: leave .gz off the name {target.name}")
+    if not indexed:
+        return
+    index = target.with_suffix(".idx")
+    if target == index:
+        raise OptionError(f"{target.name} is the name of the index that is written beside the records: take another")
+    if index.exists():
+        with index.open("rb") as file:
+            begin = file.read(64)
+        if begin and not _INDEX.match(begin):
+            raise OptionError(f"{index} is there and no index of records, which would be written over it: move it away")
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
@@ -178,13 +207,16 @@ def _comma(file: BinaryIO, given: Options) -> Iterator[Any]:
 
 
 def _labelled(file: BinaryIO, given: Options) -> Iterator[libsvm.Row]:
+    count = 0
     for block in comma.read(file, dtype=np.float64, header=given.header, separator=given.separator):
-        if not 0 <= given.label < block.shape[1]:
+        if not -block.shape[1] <= given.label < block.shape[1]:
             raise OptionError(f"label must be one of {block.shape[1]} columns, from 0, got {given.label}")
-        values = np.delete(block, given.label, axis=1).astype(np.float32)
+        values = np.delete(block, given.label, axis=1)
         for label, row in zip(block[:, given.label].tolist(), values, strict=True):
-            there = np.flatnonzero(row)
-            yield libsvm.Row(label, there, row[there])
+            numbers = libsvm.as_float32(row, count)
+            there = np.flatnonzero(numbers)
+            yield libsvm.Row(label, there, numbers[there])
+            count += 1
 
 
 def _libsvm(file: BinaryIO, given: Options) -> Iterator[libsvm.Row]:
@@ -194,7 +226,12 @@ def _libsvm(file: BinaryIO, given: Options) -> Iterator[libsvm.Row]:
 def _images(file: BinaryIO, given: Options) -> Iterator[tuple[int, bytes]]:
     for number, labels, name in lst.read(file):
         label = labels[0] if len(labels) == 1 else labels
-        yield number, pack(IRHeader(0, label, number), Path(given.folder, name).read_bytes())
+        try:
+            image = Path(given.folder, name).read_bytes()
+        except OSError as error:
+            why = f"{error.strerror}; the list names it for id {number}, and folder says where its paths begin"
+            raise OSError(error.errno, why, error.filename) from None
+        yield number, pack(IRHeader(0, label, number), image)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -219,10 +256,12 @@ def _to_idx(path: Path, blocks: Iterator[Any], given: Options) -> int:
     count = 0
     with idx.Writer(path, dtype, sides) as writer:
         for block in blocks:
-            try:
-                writer.write(block.reshape(len(block), *sides))
-            except ValueError as error:
-                raise OptionError(f"rows of {block[0].size} values cannot become {sides}: {error}") from None
+            if block[0].size != math.prod(sides):
+                raise OptionError(
+                    f"rows of {block[0].size} values cannot become samples of the shape {sides}, which have "
+                    f"{math.prod(sides)}"
+                )
+            writer.write(block.reshape(len(block), *sides))
             count += len(block)
     return count
 
@@ -263,7 +302,8 @@ def _dense(path: Path, rows: Iterator[libsvm.Row], given: Options) -> int:
         nonlocal count
         for label, indices, values in rows:
             # as float32 where the label is one too: its numbers are shorter, and read back the same
-            row = np.zeros((1, 1 + dim), np.float32 if np.float32(label) == label else np.float64)
+            with np.errstate(over="ignore"):
+                row = np.zeros((1, 1 + dim), np.float32 if np.float32(label) == label else np.float64)
             if len(indices) and indices.max() >= dim:
                 raise OptionError(f"row {count} has column {int(indices.max())}, and dim={dim} ends before it")
             row[0, 0], row[0, 1 + indices] = label, values
@@ -282,14 +322,14 @@ def _indexed(path: Path, records: Iterator[tuple[int, bytes]], given: Options) -
     return count
 
 
-CONVERSIONS: dict[tuple[str, str], tuple[Reader, Writer]] = {
-    ("rec", "paddle"): (_dmlc, _to_paddle),
-    ("paddle", "rec"): (_paddle, _to_dmlc),
-    ("paddle", "paddle"): (_paddle, _to_paddle),
-    ("idx", "csv"): (_idx, _to_comma),
-    ("csv", "idx"): (_comma, _to_idx),
-    ("csv", "libsvm"): (_labelled, _to_libsvm),
-    ("libsvm", "csv"): (_libsvm, _dense),
-    ("lst", "rec"): (_images, _indexed),
+CONVERSIONS: dict[tuple[str, str], tuple[Reader, Writer, tuple[str, ...]]] = {
+    ("rec", "paddle"): (_dmlc, _to_paddle, ("layout", "packing")),
+    ("paddle", "rec"): (_paddle, _to_dmlc, ()),
+    ("paddle", "paddle"): (_paddle, _to_paddle, ("layout", "packing")),
+    ("idx", "csv"): (_idx, _to_comma, ("separator",)),
+    ("csv", "idx"): (_comma, _to_idx, ("dtype", "shape", "header", "separator")),
+    ("csv", "libsvm"): (_labelled, _to_libsvm, ("label", "base", "header", "separator")),
+    ("libsvm", "csv"): (_libsvm, _dense, ("dim", "base", "separator")),
+    ("lst", "rec"): (_images, _indexed, ("folder",)),
 }
-"""Pairs of formats, and how the one is read and the other written."""
+"""Pairs of formats, how the one is read and the other written, and the options that count."""

@@ -20,7 +20,7 @@ import numpy as np
 from pydp2.errors import FormatError, OptionError
 from pydp2.formats.irheader import unpack
 from pydp2.formats.serving import BYTES, IDS, as_steps, flag, label, label_slot
-from pydp2.formats.source import PathOrFile, Source, create, open_source
+from pydp2.formats.source import PathOrFile, Source, as_bytes, create, open_source
 from pydp2.inputs.spec import integer_value
 from pydp2.parts import WHOLE, Part, split_entry
 from pydp2.providers import provider
@@ -179,7 +179,12 @@ def read(path: PathOrFile, *, part: Part = WHOLE) -> Iterator[bytes]:
 
 
 class Writer:
-    """Writes records; a context manager."""
+    """Writes records; a context manager. Records that were written stay in the file whatever is raised then.
+
+    Raises:
+        OptionError: a path that ends in ``.gz``: RecordIO is not read as gzip.
+        OSError: the file cannot be written.
+    """
 
     def __init__(self, path: PathOrFile, *, append: bool = False) -> None:
         self._file, self._ours = create(path, append=append)
@@ -189,8 +194,9 @@ class Writer:
 
         Raises:
             OptionError: it has 2**29 bytes or more.
+            OptionTypeError: it is no bytes.
         """
-        data = bytes(record)
+        data = as_bytes(record)
         if len(data) >= MOST:
             raise OptionError(f"a record must have fewer than {MOST} bytes, got {len(data)}")
         at = self._file.tell()

@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import gzip
 import math
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pydp2.errors import FormatError, OptionError
+from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats.serving import BLOCK
 from pydp2.formats.source import LIMIT, PathOrFile, create, open_source
 from pydp2.inputs.rows import Rows, rows
@@ -137,22 +139,33 @@ def read(path: PathOrFile, *, part: Part = WHOLE, limit: int = LIMIT) -> Array:
 
 class Writer:
     """Writes an idx file sample by sample or many at a time; a context manager. The number of samples is written when
-    it is closed, so the file must be one that can be sought; :func:`write` also writes gzip.
+    it is closed, so the file must be one that can be sought; :func:`write` also writes gzip. Where an exception leaves
+    the ``with``, it is not written: what is there then is no idx file.
 
     Args:
         path: the file.
         dtype: u8, i8, i16, i32, f32 or f64.
         sides: the shape of a sample.
+
+    Raises:
+        OptionError: a dtype that idx does not have, too many sides, a file that would be gzip or cannot be sought; what
+            has that name is then as it was.
+        OSError: the file cannot be written.
     """
 
     def __init__(self, path: PathOrFile, dtype: Any, sides: tuple[int, ...] = ()) -> None:
         self._disk = _disk_dtype(np.dtype(dtype))
         self._sides = sides
         header = _header(self._disk, (0, *sides))
+        if isinstance(path, gzip.GzipFile) or (isinstance(path, str | os.PathLike) and Path(path).suffix == ".gz"):
+            raise OptionError(
+                "an idx file that is written piece by piece cannot be gzip: take a name that does not end in .gz, or "
+                "use idx.write for the whole array"
+            )
         self._file, self._ours = create(path)
-        if not self._file.seekable() or isinstance(self._file, gzip.GzipFile):
+        if not self._file.seekable():
             self._close_file()
-            raise OptionError("an idx file whose length is not known yet cannot be gzip: use idx.write")
+            raise OptionError("an idx file that is written piece by piece must be sought: write it to a file on a disk")
         self._at = self._file.tell()
         self._count = 0
         self._file.write(header)
@@ -183,7 +196,10 @@ class Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:
+            self._close_file()
 
 
 def write(path: PathOrFile, array: ArrayLike) -> None:
@@ -195,7 +211,7 @@ def write(path: PathOrFile, array: ArrayLike) -> None:
     values = np.asarray(array)
     disk = _disk_dtype(values.dtype)
     header = _header(disk, values.shape)
-    file, ours = create(path)
+    file, ours = create(path, gzipped=True)
     try:
         file.write(header)
         flat = values.reshape(-1)
@@ -244,10 +260,12 @@ def _hook(
     classes: int = 256,
     scale: float | None = None,
 ) -> None:
-    if labels is not None and not isinstance(labels, str) and len(labels) != 2:
-        raise OptionError(
-            f"labels must be a file, or [FROM, TO], a replacement in the name of each entry, got {labels}"
+    if labels is not None and not isinstance(labels, str) and not _is_replacement(labels):
+        raise OptionTypeError(
+            f"labels must be a file, or [FROM, TO], a replacement in the name of each entry, got {labels!r:.80}"
         )
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float)):
+        raise OptionTypeError(f"scale must be a number, got {scale!r:.80}")
     settings.labels, settings.scale = labels, scale
     sides: tuple[int, ...] = ()
     dtype = np.dtype(np.uint8)
@@ -265,7 +283,8 @@ def process(settings: Any, filename: str) -> Iterator[Rows]:
     Slots: ``data``, in dtype and shape of a sample of the first file of the list; with ``labels`` also ``label``.
 
     Arguments of the hook:
-        labels: the idx file of the labels, or ``[FROM, TO]``: that of an entry has its name with FROM replaced by TO.
+        labels: the idx file of the labels, or ``[FROM, TO]``: that of an entry has its name with TO in the last place
+            where FROM stands. A relative path begins where the service runs, as those of entries do.
         classes: range of the labels.
         scale: a factor; ``data`` are then float32.
     """
@@ -294,6 +313,16 @@ def process(settings: Any, filename: str) -> Iterator[Rows]:
 def _label_file(name: str, labels: str | Sequence[str]) -> str:
     if isinstance(labels, str):
         return labels
-    if labels[0] not in name:
+    before, found, behind = name.rpartition(labels[0])
+    if not found:
         raise OptionError(f"{name} does not hold {labels[0]!r}, which labels={list(labels)} is to replace")
-    return name.replace(labels[0], labels[1])
+    return before + labels[1] + behind
+
+
+def _is_replacement(labels: Any) -> bool:
+    return (
+        isinstance(labels, list | tuple)
+        and len(labels) == 2
+        and all(isinstance(each, str) for each in labels)
+        and bool(labels[0])
+    )

@@ -34,7 +34,7 @@ def pack(header: IRHeader, payload: bytes) -> bytes:
     """The record of ``payload`` under ``header``. Its flag follows from its label: 0 for a number, else their count.
 
     Raises:
-        OptionError: a label that float32 cannot hold, an id beyond 64 bits.
+        OptionError: a label that is no number or none that float32 can hold, an id beyond 64 bits.
     """
     several = np.ndim(header.label) > 0
     try:
@@ -44,7 +44,9 @@ def pack(header: IRHeader, payload: bytes) -> bytes:
         if several and not len(labels):
             raise OptionError("a record needs at least one label")
         return _HEAD.pack(len(labels), label, header.id, header.id2) + labels.tobytes() + payload
-    except (struct.error, OverflowError, FloatingPointError) as error:
+    except OptionError:
+        raise
+    except (struct.error, OverflowError, FloatingPointError, TypeError, ValueError) as error:
         raise OptionError(f"{header!r:.120} has no IRHeader: {error}") from None
 
 

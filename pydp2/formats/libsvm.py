@@ -2,8 +2,8 @@
 
     label index:value index:value … # a comment
 
-Indices are whole numbers in any order. Whether the first column is 0 or 1 is a matter of the file, which does not tell;
-what the lines of a file are stands in :mod:`.lines`.
+Indices are whole numbers in any order, each once in a row. Whether the first column is 0 or 1 is a matter of the file,
+which does not tell; what the lines of a file are stands in :mod:`.lines`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pydp2.errors import FormatError, OptionError
-from pydp2.formats.lines import NUMBER, lines, shown, wrong
+from pydp2.formats.lines import NUMBER, lines, shown, too_large, wrong
 from pydp2.formats.serving import flag, label_slot, labels
 from pydp2.formats.source import PathOrFile, Source, create
 from pydp2.inputs.batch import Csr
@@ -29,6 +29,10 @@ from pydp2.providers import provider
 
 _LABEL = re.compile(rb"[ \t]*(" + NUMBER.pattern + rb")(?=[ \t]|$)", re.IGNORECASE)
 _ENTRY = re.compile(rb"[ \t]+(\d{1,18}):(" + NUMBER.pattern + rb")(?=[ \t]|$)", re.IGNORECASE)
+
+
+_FAR = 10**18 - 1
+"""Indices are below it, so that they have 18 digits at most, also where they count from 1."""
 
 
 class Row(NamedTuple):
@@ -43,8 +47,8 @@ def read(path: PathOrFile, *, part: Part = WHOLE, base: int = 0) -> Iterator[Row
     """The rows of a file, plain or gzip; ``base`` is the index of its first column, 0 or 1.
 
     Raises:
-        FormatError: a line that is something else, an index below ``base``, a value that float32 cannot hold; names
-            the line.
+        FormatError: a line that is something else, an index below ``base`` or twice in a row, a value that is beyond
+            float32 or a label beyond float64; names the line.
         OptionError: a part of a compressed file.
         OSError: the file cannot be read.
     """
@@ -55,15 +59,48 @@ def read(path: PathOrFile, *, part: Part = WHOLE, base: int = 0) -> Iterator[Row
 
 
 def write(path: PathOrFile, rows: Iterable[Row], *, base: int = 0) -> None:
-    """Write rows; numbers with as many digits as it takes to read the same ones again."""
-    file, ours = create(path)
+    """Write rows; numbers with as many digits as it takes to read the same ones again; as gzip where the name ends in
+    ``.gz``.
+
+    Raises:
+        OptionError: a row whose indices and values are not alike in number, an index below 0 or twice in a row, a
+            value beyond float32; names the row, from 0. The rows before it are in the file.
+    """
+    file, ours = create(path, gzipped=True)
     try:
-        for label, indices, values in rows:
-            entries = zip(indices.tolist(), np.asarray(values, np.float32).astype(str), strict=True)
+        for number, (label, given, numbers) in enumerate(rows):
+            indices, values = np.asarray(given), as_float32(numbers, number)
+            if indices.shape != values.shape or indices.ndim != 1:
+                raise OptionError(
+                    f"row {number}: indices and values must be alike in number, got the shapes {indices.shape} and "
+                    f"{values.shape}"
+                )
+            if indices.size and (indices.dtype.kind not in "iu" or indices.min() < 0 or indices.max() >= _FAR):
+                raise OptionError(f"row {number}: indices must be whole numbers from 0, got {indices!r:.80}")
+            if (double := _twice(indices)) is not None:
+                raise OptionError(f"row {number}: the index {double} is there twice")
+            entries = zip(indices.tolist(), values.astype(str), strict=True)
             file.write(" ".join([_shortest(label), *(f"{i + base}:{_plain(v)}" for i, v in entries)]).encode() + b"\n")
     finally:
         if ours:
             file.close()
+
+
+def as_float32(values: ArrayLike, row: int) -> NDArray[np.float32]:
+    """``values`` of row ``row``, each as the nearest float32; OptionError for one that is beyond all of them."""
+    given = np.asarray(values)
+    with np.errstate(over="ignore"):
+        made = given.astype(np.float32)
+    if (beyond := np.isinf(made) & ~np.isinf(given)).any():
+        raise OptionError(f"row {row}: the value {given[beyond][0]} is beyond float32, which values in libsvm are")
+    return made
+
+
+def _twice(indices: NDArray[np.int64]) -> int | None:
+    """An index that is there twice."""
+    ordered = np.sort(indices)
+    same = np.flatnonzero(ordered[1:] == ordered[:-1])
+    return int(ordered[same[0]]) if len(same) else None
 
 
 def _row(source: Source, offset: int, text: bytes, base: int) -> Row:
@@ -71,6 +108,8 @@ def _row(source: Source, offset: int, text: bytes, base: int) -> Row:
     if found is None:
         raise wrong(source, offset, f"expected a label, got {shown(text)}")
     label, at = float(found[1]), found.end()
+    if too_large(found[1], label):
+        raise wrong(source, offset, f"expected a label that float64 can hold, got {shown(found[1])}")
     indices, values = array("q"), array("d")
     while (found := _ENTRY.match(text, at)) is not None:
         indices.append(int(found[1]))
@@ -81,10 +120,14 @@ def _row(source: Source, offset: int, text: bytes, base: int) -> Row:
     places = np.array(indices, np.int64) - base
     if len(places) and places.min() < 0:
         raise wrong(source, offset, f"expected indices from {base}, got {int(places.min()) + base}")
+    if (double := _twice(places)) is not None:
+        raise wrong(source, offset, f"expected each index once, got {double + base} twice")
     with np.errstate(over="ignore"):
         numbers = np.array(values, np.float64).astype(np.float32)
-    if np.isinf(numbers).any() and b"inf" not in text.lower():
-        raise wrong(source, offset, "expected values that float32 can hold, got a larger one")
+    if np.isinf(numbers).any():  # which the text may say itself
+        for entry, number in zip(_ENTRY.finditer(text), numbers.tolist(), strict=True):
+            if too_large(entry[2], number):
+                raise wrong(source, offset, f"expected values that float32 can hold, got {shown(entry[2])}")
     return Row(label, places, numbers)
 
 

@@ -7,6 +7,7 @@ found from the middle: it has no parts.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -91,6 +92,11 @@ def wrong(source: Source, offset: int, what: str) -> FormatError:
         before = data[-1:]
         left -= len(data)
     return source.error(f"line {number}: {what}", offset)
+
+
+def too_large(text: bytes, value: float) -> bool:
+    """Whether ``value`` is infinite although the number ``text`` that it was made of is not."""
+    return math.isinf(value) and b"i" not in text.lower()
 
 
 def _line_from(source: Source, at: int) -> int:

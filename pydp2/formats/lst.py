@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pydp2.errors import OptionError
-from pydp2.formats.lines import NUMBER, lines, shown, wrong
-from pydp2.formats.serving import BYTES, IDS, as_steps, label, label_slot
+from pydp2.formats.lines import NUMBER, lines, shown, too_large, wrong
+from pydp2.formats.serving import BYTES, IDS, as_steps, label, label_slot, text
 from pydp2.formats.source import PathOrFile, create
 from pydp2.inputs.spec import integer_value
 from pydp2.parts import WHOLE, Part, split_entry
@@ -45,6 +45,8 @@ def read(path: PathOrFile, *, part: Part = WHOLE) -> Iterator[Entry]:
         for field in fields[1:-1]:
             if not NUMBER.fullmatch(field):
                 raise wrong(source, offset, f"expected a label, a number, got {shown(field)}")
+            if too_large(field, float(field)):
+                raise wrong(source, offset, f"expected a label that float64 can hold, got {shown(field)}")
         try:
             name = fields[-1].decode()
         except UnicodeDecodeError:
@@ -53,8 +55,8 @@ def read(path: PathOrFile, *, part: Part = WHOLE) -> Iterator[Entry]:
 
 
 def write(path: PathOrFile, entries: Iterable[Entry]) -> None:
-    """Write a list."""
-    file, ours = create(path)
+    """Write a list; as gzip where the name ends in ``.gz``."""
+    file, ours = create(path, gzipped=True)
     try:
         for number, labels, name in entries:
             if not labels or not name or any(sign in name for sign in "\t\r\n"):
@@ -78,7 +80,7 @@ def _hook(
 ) -> None:
     if classes is not None and label_width != 1:
         raise OptionError("classes is for one label, label_width for several: give one of them")
-    settings.folder, settings.classes = folder, classes
+    settings.folder, settings.classes = text("folder", folder), classes
     settings.input_types = {"data": BYTES, "label": label_slot(classes, label_width), "id": integer_value(IDS)}
 
 
@@ -89,7 +91,7 @@ def process(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
     Slots: ``data``, the bytes of the file as a sequence, ``label`` and ``id``.
 
     Arguments of the hook:
-        folder: where the paths begin.
+        folder: where the paths begin; a relative one, as no folder at all, begins where the service runs.
         label_width: how many labels each image has.
         classes: range of the label, which is then an integer; without it it is a dense vector.
     """

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydp2.errors import OptionError
 from pydp2.formats import snappy_frames
 from pydp2.formats.serving import BYTES, as_steps
-from pydp2.formats.source import LIMIT, PathOrFile, create, open_source
+from pydp2.formats.source import LIMIT, PathOrFile, as_bytes, create, open_source
 from pydp2.inputs.checksum import crc32
 from pydp2.parts import WHOLE, Part, split_entry
 from pydp2.providers import provider
@@ -225,7 +225,8 @@ def _gunzip(data: bytes, limit: int) -> bytes:
 
 
 class Writer:
-    """Writes records; a context manager. What is in a chunk is written when the chunk is full, or at the end.
+    """Writes records; a context manager. What is in a chunk is written when the chunk is full, or at the end, also
+    where that is an exception: records that were written stay in the file.
 
     Args:
         path: the file.
@@ -233,6 +234,10 @@ class Writer:
         packing: "none", "snappy" or "gzip" (only go).
         max_bytes: a chunk with so many bytes of records is full.
         max_records: so is one with so many records; default: 1000 in fluid, any number in go.
+
+    Raises:
+        OptionError: an argument is none of these, or a path that ends in ``.gz``: RecordIO is not read as gzip.
+        OSError: the file cannot be written.
     """
 
     def __init__(
@@ -264,8 +269,9 @@ class Writer:
 
         Raises:
             OptionError: it is too large for a chunk, which has fewer than 2**32 bytes.
+            OptionTypeError: it is no bytes.
         """
-        data = bytes(record)
+        data = as_bytes(record)
         if len(data) + 4 >= _MOST:
             raise OptionError(f"a record must have fewer than {_MOST - 4} bytes, got {len(data)}")
         if self._bytes + 4 * self._records + len(data) + 4 >= _MOST:

@@ -7,19 +7,25 @@ Both are whole numbers, one record a line, no key twice.
 
 from __future__ import annotations
 
+import operator
+import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pydp2.errors import OptionError
 from pydp2.formats import dmlc_recordio
 from pydp2.formats.lines import lines, shown, wrong
 from pydp2.formats.source import PathOrFile, create
 
+_MOST = 10**18
+"""Keys lie between this and its negative: they have 18 digits at most."""
 _LINE = re.compile(rb"(-?\d{1,18})\t(\d{1,18})[ \t]*")
 
 
@@ -70,11 +76,17 @@ def read(path: PathOrFile) -> Index:
 
 
 def write(path: PathOrFile, entries: Iterable[tuple[int, int]]) -> None:
-    """Write pairs of key and offset."""
-    file, ours = create(path)
+    """Write pairs of key and offset; as gzip where the name ends in ``.gz``.
+
+    Raises:
+        OptionError: a key that is there twice, or has more than 18 digits. The pairs before it are in the file.
+    """
+    file, ours = create(path, gzipped=True)
+    keys: set[int] = set()
     try:
         for key, offset in entries:
-            file.write(b"%d\t%d\n" % (key, offset))
+            file.write(b"%d\t%d\n" % (_another(key, keys), offset))
+            keys.add(key)
     finally:
         if ours:
             file.close()
@@ -85,6 +97,16 @@ def built(path: PathOrFile) -> Iterator[tuple[int, int]]:
     with dmlc_recordio.Reader(path) as reader:
         for number, (offset, _) in enumerate(reader.with_offsets()):
             yield number, offset
+
+
+def _another(key: int, keys: set[int]) -> int:
+    """``key``; OptionError for one that :func:`read` would refuse, as one of ``keys``."""
+    number = operator.index(key)
+    if not -_MOST < number < _MOST:
+        raise OptionError(f"a key of an index has at most 18 digits, got {number}")
+    if number in keys:
+        raise OptionError(f"the key {number} is there already: an index has each key once")
+    return number
 
 
 class IndexedReader:
@@ -122,21 +144,43 @@ class IndexedReader:
 
 
 class IndexedWriter:
-    """Writes records and their index; a context manager."""
+    """Writes records and their index; a context manager. Both hold what was written, whatever is raised then.
+
+    Raises:
+        OptionError: both are one file, or the records' name ends in ``.gz``.
+        OSError: a file cannot be written.
+    """
 
     def __init__(self, path: PathOrFile, index: PathOrFile) -> None:
+        named = [Path(name).resolve() if isinstance(name, str | os.PathLike) else name for name in (path, index)]
+        if named[0] == named[1]:
+            raise OptionError(f"records and index must be two files, got {path} for both")
+        self._keys: set[int] = set()
         self._writer = dmlc_recordio.Writer(path)
-        self._index, self._ours = create(index)
+        try:
+            self._index, self._ours = create(index, gzipped=True)
+        except BaseException:
+            self._writer.close()
+            raise
 
     def write(self, key: int, record: bytes) -> None:
-        """Append ``record`` under ``key``, which must be another one each time."""
-        self._index.write(b"%d\t%d\n" % (key, self._writer.write(record)))
+        """Append ``record`` under ``key``, a whole number.
+
+        Raises:
+            OptionError: the key was there before, or has more than 18 digits; the record is too large.
+            OptionTypeError: the record is no bytes.
+        """
+        number = _another(key, self._keys)
+        self._index.write(b"%d\t%d\n" % (number, self._writer.write(record)))
+        self._keys.add(number)
 
     def close(self) -> None:
         """Close both files."""
-        self._writer.close()
-        if self._ours:
-            self._index.close()
+        try:
+            self._writer.close()
+        finally:
+            if self._ours:
+                self._index.close()
 
     def __enter__(self) -> Self:
         return self

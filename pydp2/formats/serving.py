@@ -51,6 +51,20 @@ def label(values: NDArray[Any], classes: int | None) -> Any:
     return labels(values, classes)[0]
 
 
+def whole(name: str, value: Any) -> int:
+    """``value`` as a whole number; raises OptionTypeError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OptionTypeError(f"{name} must be a whole number, got {value!r:.80}")
+    return value
+
+
+def text(name: str, value: Any) -> str:
+    """``value`` as text; raises OptionTypeError for anything else."""
+    if not isinstance(value, str):
+        raise OptionTypeError(f"{name} must be a text, got {value!r:.80}")
+    return value
+
+
 def flag(name: str, value: Any) -> bool:
     """``value`` as a flag; raises OptionTypeError for anything but a bool."""
     if not isinstance(value, bool):

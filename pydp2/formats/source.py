@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from pydp2.errors import FormatError
+from pydp2.errors import FormatError, OptionError, OptionTypeError
 
 PathOrFile = str | os.PathLike[str] | BinaryIO
 """What can be read: a path, or a binary file that is open and can be rewound. An open file stays open."""
@@ -145,14 +145,35 @@ def open_source(path: PathOrFile, *, gzipped: bool = False) -> Source:
     return Source(name, plain, size, owned)
 
 
-def create(path: PathOrFile, *, append: bool = False) -> tuple[BinaryIO, bool]:
-    """(file to write to, whether it is ours to close). A path that ends in ``.gz`` is written as gzip, without a name
-    or time in it: the same content gives the same bytes."""
+def create(path: PathOrFile, *, gzipped: bool = False, append: bool = False) -> tuple[BinaryIO, bool]:
+    """(file to write to, whether it is ours to close).
+
+    With ``gzipped``, for formats that are also read so, a path that ends in ``.gz`` is written as gzip, without a name
+    or time in it: the same content gives the same bytes.
+
+    Raises:
+        OptionError: without it, for such a path, before anything is touched.
+        OSError: the file cannot be written.
+    """
     if not isinstance(path, str | os.PathLike):
         return path, False
     if Path(path).suffix == ".gz":
+        if not gzipped:
+            raise OptionError(
+                f"{os.fspath(path)}: this format is not read as gzip; take a name that does not end in .gz"
+            )
         return _Packed(path), True  # type: ignore[return-value]  # it writes and closes
     return open(path, "ab" if append else "wb"), True
+
+
+def as_bytes(record: bytes | bytearray | memoryview) -> bytes:
+    """``record`` as bytes; OptionTypeError for what is none, as a number, of which ``bytes`` makes so many zeros."""
+    if isinstance(record, bytes):
+        return record
+    try:
+        return bytes(memoryview(record))
+    except TypeError:
+        raise OptionTypeError(f"a record must be bytes, got {record!r:.80} ({type(record).__name__})") from None
 
 
 class _Packed(gzip.GzipFile):

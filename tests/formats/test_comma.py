@@ -132,6 +132,27 @@ def test_a_wide_row_is_parsed_in_pieces_and_takes_little_memory() -> None:
     assert most < 4 * (2 * count * 4) + (1 << 20)
 
 
+def test_a_large_table_is_written_in_little_memory() -> None:
+    table = np.full((20_000, 20), 1 / 3)
+    file = io.BytesIO()
+    tracemalloc.start()
+    try:
+        comma.write(file, table)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(read(file.getvalue(), dtype="float64"), table)
+    assert most < 2 * len(file.getvalue()) + (4 << 20), "what is written, which may double as it grows, and some rows"
+
+
+def test_rows_of_lists_and_bools_are_written_as_numbers_and_nothing_else_is() -> None:
+    assert written(iter([[[1, 2]], np.array([[3.5, 4]])])) == b"1,2\n3.5,4.0\n"
+    np.testing.assert_array_equal(read(written([[True, False]])), [[1, 0]])
+    for wrong in ([["a"]], [[1j]], [[None]]):
+        with pytest.raises(OptionError, match="CSV holds numbers, got "):
+            written(wrong)
+
+
 def test_the_real_file_is_read(shared_data: Path) -> None:
     path = shared_data / "xgboost/veterans_lung_cancer.csv"
     assert comma.count_columns(path, header=True) == 13

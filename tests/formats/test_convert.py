@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +96,17 @@ def test_nothing_is_left_of_a_conversion_that_fails(tmp_path: Path) -> None:
         (("a.svm", "a.csv"), {}, "with dim, the number of columns"),
         (("a.svm", "b.csv"), {"dim": 3}, "row 0 has column 3, and dim=3 ends before it"),
         (("a.csv", "a.svm"), {"label": 3}, "label must be one of 3 columns, from 0, got 3"),
-        (("a.csv", "a.idx"), {"shape": (2, 2)}, r"rows of 3 values cannot become \(2, 2\)"),
+        (("a.csv", "a.svm"), {"label": -4}, "label must be one of 3 columns, from 0, got -4"),
+        (("a.csv", "a.idx"), {"shape": (2, 2)}, r"rows of 3 values .* samples of the shape \(2, 2\), which have 4$"),
         (("a.csv", "a.idx"), {"dtype": "uint8"}, "the value 300.0 does not fit uint8"),
         (("a.csv", "a.idx"), {"dtype": "int64"}, "idx has the types"),
         (("a.csv", "a.idx"), {"dtype": "bool"}, "dtype must be one of numbers, got bool"),
         (("a.csv", "a.idx"), {"dtype": "some"}, "dtype must be one of numbers, got some"),
-        (("a.csv", "a.idx.gz"), {}, "cannot be gzip"),
+        (("a.csv", "a.idx.gz"), {}, r"idx is not written as gzip here: leave \.gz off the name a\.idx\.gz"),
+        (("a.dat", "a.rec.gz"), {}, r"rec is not written as gzip here: leave \.gz off the name a\.rec\.gz"),
+        (("a.rec", "a.dat.gz"), {}, "paddle is not written as gzip here"),
+        (("a.csv", "a.idx"), {"dim": 3}, "dim does nothing where csv becomes idx: leave it out"),
+        (("a.svm", "a.csv"), {"dim": 4, "layout": "fluid"}, "layout does nothing where libsvm becomes csv"),
     ],
 )
 def test_what_cannot_be_converted_is_told(
@@ -110,6 +116,61 @@ def test_what_cannot_be_converted_is_told(
     libsvm.write(tmp_path / "a.svm", [libsvm.Row(1.0, np.array([3]), np.ones(1, np.float32))])
     with pytest.raises((OptionError, FormatError), match=words):
         convert(tmp_path / names[0], tmp_path / names[1], options=Options(**options))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", ["1e300", "-1e39", "4e38"])
+def test_a_value_that_the_target_cannot_hold_is_told_with_its_row(value: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"1,2\n0,{value}\n")
+    with pytest.raises(OptionError, match=f"row 1: the value {re.escape(str(float(value)))} is beyond float32"):
+        convert(tmp_path / "a.csv", tmp_path / "a.svm")
+    with pytest.raises(FormatError, match="line 2: column 1 must be a number of float32"):
+        convert(tmp_path / "a.csv", tmp_path / "a.idx")
+    assert [f.name for f in tmp_path.iterdir()] == ["a.csv"]
+    convert(tmp_path / "a.csv", tmp_path / "a.idx", options=Options(dtype="float64"))
+    assert idx.read(tmp_path / "a.idx").tolist() == [[1, 2], [0, float(value)]]
+
+
+@pytest.mark.filterwarnings("error")
+def test_labels_have_all_digits_and_values_those_of_float32(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("0.1,16777217,1e300\n0,inf,-5\n")
+    convert(tmp_path / "a.csv", tmp_path / "a.svm", options=Options(label=-1))
+    assert (tmp_path / "a.svm").read_text() == "1e+300 0:0.1 1:1.6777216e+07\n-5 1:inf\n"
+    convert(tmp_path / "a.svm", tmp_path / "b.csv", options=Options(dim=2))
+    assert (tmp_path / "b.csv").read_text().splitlines()[1] == "-5.0,0.0,inf"
+
+
+def test_an_id_that_is_there_twice_makes_no_index_that_nobody_can_open(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"a")
+    lst.write(tmp_path / "i.lst", [lst.Entry(7, (1.0,), "a.jpg"), lst.Entry(7, (2.0,), "a.jpg")])
+    with pytest.raises(OptionError, match="the key 7 is there already"):
+        convert(tmp_path / "i.lst", tmp_path / "i.rec", options=Options(folder=str(tmp_path)))
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["a.jpg", "i.lst"]
+
+
+def test_an_index_is_written_over_an_older_one_and_over_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"a")
+    lst.write(tmp_path / "i.lst", [lst.Entry(7, (1.0,), "a.jpg")])
+    options = Options(folder=str(tmp_path))
+    with pytest.raises(OptionError, match=r"i\.idx is the name of the index"):
+        convert(tmp_path / "i.lst", tmp_path / "i.idx", target_format="rec", options=options)
+    assert not (tmp_path / "i.idx").exists()
+    array = np.arange(3, dtype=np.uint8)
+    idx.write(tmp_path / "i.idx", array)
+    with pytest.raises(OptionError, match=r"i\.idx is there and no index of records"):
+        convert(tmp_path / "i.lst", tmp_path / "i.rec", options=options)
+    np.testing.assert_array_equal(idx.read(tmp_path / "i.idx"), array)
+    assert not (tmp_path / "i.rec").exists()
+    for older in (b"", b"-3\t0\n"):
+        (tmp_path / "i.idx").write_bytes(older)
+        assert convert(tmp_path / "i.lst", tmp_path / "i.rec", options=options) == 1
+        assert (tmp_path / "i.idx").read_bytes() == b"7\t0\n"
+
+
+def test_a_column_that_is_there_twice_is_an_error_here_as_where_it_is_served(tmp_path: Path) -> None:
+    (tmp_path / "a.svm").write_text("1 0:2 1:3\n1 2:2 2:3\n")
+    with pytest.raises(FormatError, match="line 2: expected each index once, got 2 twice"):
+        convert(tmp_path / "a.svm", tmp_path / "a.csv", options=Options(dim=4))
 
 
 def test_formats_are_told_by_names_and_all_pairs_name_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pydp2.errors import FormatError, OptionError
+from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats import dmlc_recordio as recordio
 from pydp2.parts import WHOLE, Part
 
@@ -129,6 +129,23 @@ def test_a_file_is_continued_where_that_is_asked_for(tmp_path: Path) -> None:
     with recordio.Writer(path, append=True) as writer:
         assert writer.write(b"two") == 12
     assert list(recordio.read(path)) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_a_name_that_would_make_it_gzip_is_refused_and_its_file_left_alone(append: bool, tmp_path: Path) -> None:
+    path = tmp_path / "a.rec.gz"
+    path.write_bytes(b"there already")
+    with pytest.raises(OptionError, match=r"a\.rec\.gz: this format is not read as gzip; take a name"):
+        recordio.Writer(path, append=append)
+    assert path.read_bytes() == b"there already"
+
+
+def test_only_bytes_are_records() -> None:
+    with recordio.Writer(io.BytesIO()) as writer:
+        for record in (5, "text", [1, 2], None):
+            with pytest.raises(OptionTypeError, match="a record must be bytes, got "):
+                writer.write(record)  # type: ignore[arg-type]
+    assert written([bytearray(b"a"), memoryview(b"b")]) == written([b"a", b"b"])  # type: ignore[list-item]
 
 
 def test_a_record_of_512_mib_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,28 @@ def test_a_writer_refuses_values_that_would_change_and_other_shapes(tmp_path: Pa
         idx.Writer(tmp_path / "a.gz", np.uint8)
 
 
+def test_a_writer_that_refuses_a_name_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.uint8)
+    idx.write(tmp_path / "a.idx.gz", array)
+    with pytest.raises(OptionError, match="cannot be gzip"):
+        idx.Writer(tmp_path / "a.idx.gz", np.uint8)
+    np.testing.assert_array_equal(idx.read(tmp_path / "a.idx.gz"), array)
+    with gzip.open(tmp_path / "b", "wb") as packed, pytest.raises(OptionError, match="cannot be gzip"):
+        idx.Writer(packed, np.uint8)  # type: ignore[arg-type]  # it can be written to
+
+
+def test_what_an_exception_leaves_behind_is_no_idx_file(tmp_path: Path) -> None:
+    def fail() -> None:
+        with idx.Writer(tmp_path / "a", np.uint8) as writer:
+            writer.write([1, 2, 3])
+            raise RuntimeError("the source ended early")
+
+    with pytest.raises(RuntimeError, match="ended early"):
+        fail()
+    with pytest.raises(FormatError, match=r"\(0,\) uint8 needs 0 bytes of values, the file has 3"):
+        idx.read(tmp_path / "a")
+
+
 def test_the_real_files_are_read(shared_data: Path) -> None:
     folder = shared_data / "idx_digits"
     images = idx.read(folder / "t10k-images-idx3-ubyte")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.errors import FormatError, OptionError
+from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats import dmlc_recordio, lst, record_index
 from pydp2.formats.irheader import IRHeader, pack, unpack
 
@@ -63,6 +63,9 @@ def test_mx_36_a_record_that_ends_within_its_header_is_an_error_and_so_is_what_i
         IRHeader(0, 1e39, 0),
         IRHeader(0, [1e39], 0),
         IRHeader(0, [], 0),
+        IRHeader(0, "a", 0),  # type: ignore[arg-type]
+        IRHeader(0, ["a"], 0),  # type: ignore[list-item]
+        IRHeader(0, 1.0, 1.5),  # type: ignore[arg-type]
     ):
         with pytest.raises(OptionError):
             pack(header, b"")
@@ -121,6 +124,37 @@ def test_an_index_of_another_file_is_found_out_by_the_record() -> None:
             reader[1]
 
 
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (7, "the key 7 is there already: an index has each key once"),
+        (np.int64(3), "the key 3 is there already"),
+        (10**18, "a key of an index has at most 18 digits, got 1000000000000000000"),
+        (-(10**18), "a key of an index has at most 18 digits"),
+    ],
+)
+def test_a_key_with_which_the_index_could_not_be_read_is_refused(key: int, words: str, tmp_path: Path) -> None:
+    with record_index.IndexedWriter(tmp_path / "a.rec", tmp_path / "a.idx") as writer:
+        writer.write(7, b"seven")
+        writer.write(3, b"three")
+        with pytest.raises(OptionError, match=words):
+            writer.write(key, b"another")
+        with pytest.raises(OptionTypeError, match="must be bytes"):
+            writer.write(5, None)  # type: ignore[arg-type]
+        writer.write(5, b"five")  # what was refused did not take the key
+    with record_index.IndexedReader(tmp_path / "a.rec", tmp_path / "a.idx") as reader:
+        assert {int(k): reader[int(k)] for k in reader.index.keys} == {7: b"seven", 3: b"three", 5: b"five"}
+    with pytest.raises(OptionError, match=words):
+        record_index.write(io.BytesIO(), [(7, 0), (3, 16), (key, 32)])
+
+
+def test_records_and_index_are_two_files(tmp_path: Path) -> None:
+    (tmp_path / "a.idx").write_bytes(b"there already")
+    with pytest.raises(OptionError, match="records and index must be two files"):
+        record_index.IndexedWriter(tmp_path / "a.idx", str(tmp_path / "a.idx"))
+    assert (tmp_path / "a.idx").read_bytes() == b"there already"
+
+
 @given(ENTRIES)
 def test_a_list_of_images_comes_back(entries: list[lst.Entry]) -> None:
     file = io.BytesIO()
@@ -138,6 +172,7 @@ def test_a_list_of_images_comes_back(entries: list[lst.Entry]) -> None:
         (b"7\t1\t", "expected id, label and path"),
         (b"-7\t1\ta.jpg", "expected an id, a whole number from 0, got '-7'"),
         (b"7\tcat\ta.jpg", "expected a label, a number, got 'cat'"),
+        (b"7\t1e999\ta.jpg", "expected a label that float64 can hold, got '1e999'"),
         (b"7\t1\t1_0\ta.jpg", "expected a label, a number, got '1_0'"),
         (b"7\t1\t\xff", "the path must be UTF-8"),
     ],

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.errors import FormatError
+from pydp2.errors import FormatError, OptionError
 from pydp2.formats import libsvm
 from pydp2.parts import Part
 
@@ -77,14 +79,40 @@ def test_comments_blanks_and_rows_of_nothing_but_a_label() -> None:
         (b"1 2:1_0", "expected index:value"),
         (b"1 2 :3", "expected index:value, got '2 :3'"),
         (b"1 1000000000000000000:3", "expected index:value"),
-        (b"1 2:1e39", "expected values that float32 can hold, got a larger one"),
-        (b"1 2:1e400", "expected values that float32 can hold, got a larger one"),
+        (b"1 2:1e39", "expected values that float32 can hold, got '1e39'"),
+        (b"1 2:1e400", "expected values that float32 can hold, got '1e400'"),
+        (b"1 1:inf 2:1e39 3:-Infinity", "expected values that float32 can hold, got '1e39'"),
+        (b"1e999 1:1", "expected a label that float64 can hold, got '1e999'"),
+        (b"1 2:3 5:1 2:4", "expected each index once, got 2 twice"),
         (b"\xff", "expected a label"),
     ],
 )
 def test_what_is_no_row_is_told_with_its_line(line: bytes, words: str) -> None:
     with pytest.raises(FormatError, match=f"byte 6: line 2: {words}"):
         read(b"0 1:1\n" + line + b"\n")
+
+
+def test_infinity_that_the_file_itself_says_is_a_number() -> None:
+    assert plain(read(b"-inf 1:inf 2:-Infinity\n")) == [(-math.inf, [1, 2], [math.inf, -math.inf])]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ((1, [1, 2], [3.0]), r"row 1: indices and values must be alike in number, got the shapes \(2,\) and \(1,\)"),
+        ((1, [1, -2], [3, 4]), "row 1: indices must be whole numbers from 0"),
+        ((1, [1.5], [3]), "row 1: indices must be whole numbers from 0"),
+        ((1, [10**18], [3]), "row 1: indices must be whole numbers from 0"),
+        ((1, [7, 5, 7], [1, 2, 3]), "row 1: the index 7 is there twice"),
+        ((1, [7, 8], [1, -1e300]), r"row 1: the value -1e\+300 is beyond float32"),
+    ],
+)
+def test_a_row_that_could_not_be_read_again_is_refused(row: Any, words: str) -> None:
+    file = io.BytesIO()
+    with pytest.raises(OptionError, match=words):
+        libsvm.write(file, [(0, [3, 1], [0.5, 2]), row])  # type: ignore[list-item]  # lists are taken as arrays are
+    assert file.getvalue() == b"0 3:0.5 1:2\n"
 
 
 def test_an_index_below_the_first_is_an_error() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pydp2.errors import FormatError, OptionError
+from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats import paddle_recordio as recordio
 from pydp2.formats import snappy_frames
 from pydp2.parts import Part
@@ -215,6 +215,15 @@ def test_each_record_is_in_exactly_one_part_in_order(records: list[bytes], count
 def test_what_no_writer_can_do_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         recordio.Writer(io.BytesIO(), **options)
+
+
+def test_a_name_that_would_make_it_gzip_is_refused_and_only_bytes_are_records(tmp_path: Path) -> None:
+    (tmp_path / "a.dat.gz").write_bytes(b"there already")
+    with pytest.raises(OptionError, match=r"a\.dat\.gz: this format is not read as gzip"):
+        recordio.write(tmp_path / "a.dat.gz", [b"a"])
+    assert (tmp_path / "a.dat.gz").read_bytes() == b"there already"
+    with pytest.raises(OptionTypeError, match=r"a record must be bytes, got 5 \(int\)"):
+        recordio.write(io.BytesIO(), [5])  # type: ignore[list-item]
 
 
 def test_mx_40_the_real_files_of_the_go_library_are_read(shared_data: Path) -> None:

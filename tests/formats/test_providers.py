@@ -171,6 +171,66 @@ def test_csv_serves_all_columns_or_all_but_the_label(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("first", "args"),
+    [("", {}), ("\n \n", {}), ("", {"header": True}), ("a,b\n", {"header": True}), ("a\n", {"header": True})],
+)
+def test_the_first_csv_file_that_has_a_row_tells_the_columns(first: str, args: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "0.csv").write_text(first)
+    (tmp_path / "1.csv").write_text(("a,b\n" if args else "") + "1,2\n3,4\n")
+    files = [f"{tmp_path}/0.csv?part=0/2", f"{tmp_path}/0.csv?part=1/2", str(tmp_path / "1.csv")]
+    running = resolve("pydp2.formats.comma").start(file_list=files, args=args | {"label": -1})
+    drawn = [s for i, f in enumerate(files) for s in running.open(f, file_index=i, seed=0, pass_id=0)]
+    assert [(s["data"].tolist(), s["label"].tolist()) for s in drawn] == [([1], [2]), ([3], [4])]
+
+
+def test_without_any_row_csv_has_as_many_columns_as_names(tmp_path: Path) -> None:
+    (tmp_path / "0.csv").write_text("")
+    (tmp_path / "1.csv").write_text("a,b,c\n")
+    files = [str(tmp_path / f"{i}.csv") for i in range(2)]
+    running = resolve("pydp2.formats.comma").start(file_list=files, args={"header": True})
+    assert [t.dim for t in running.declaration.slots.types] == [3]
+    resolve("pydp2.formats.comma").start(file_list=files[:1], args={"label": 7})
+
+
+@pytest.mark.parametrize(
+    ("module", "args", "words"),
+    [
+        ("comma", {"separator": "ab"}, "separator must be one sign"),
+        ("comma", {"separator": ""}, "separator must be one sign"),
+        ("comma", {"separator": 5}, "separator must be a text, got 5"),
+        ("comma", {"dtype": "uint8"}, "CSV is read as float32, float64, int32 or int64, got uint8"),
+        ("comma", {"dtype": "some"}, "dtype must be float32, float64, int32 or int64, got 'some'"),
+        ("comma", {"dtype": 7}, "dtype must be float32, float64, int32 or int64, got 7"),
+        ("comma", {"label": 1.0}, r"label must be a whole number, got 1\.0"),
+        ("comma", {"label": "x"}, "label must be a whole number, got 'x'"),
+        ("comma", {"header": "yes"}, "header must be true or false, got 'yes'"),
+        ("idx", {"labels": 5}, "labels must be a file, or .*, got 5"),
+        ("idx", {"labels": ["a", 5]}, "labels must be a file, or "),
+        ("idx", {"labels": ["", "b"]}, "labels must be a file, or "),
+        ("idx", {"scale": "x"}, "scale must be a number, got 'x'"),
+        ("lst", {"folder": 5}, "folder must be a text, got 5"),
+    ],
+)
+def test_arguments_are_looked_at_when_the_service_starts(module: str, args: dict[str, Any], words: str) -> None:
+    with pytest.raises(ProviderError, match=words):
+        resolve(f"pydp2.formats.{module}").start(args=args)
+
+
+def test_the_name_of_a_label_file_is_replaced_where_it_stands_last(tmp_path: Path) -> None:
+    folder = tmp_path / "images" / "images-of-1999"
+    folder.mkdir(parents=True)
+    idx.write(folder / "images-idx3", np.zeros((2, 1), np.uint8))
+    idx.write(folder / "labels-idx3", np.array([3, 4], np.uint8))
+    found = [s[1] for s in served("idx", folder / "images-idx3", labels=["images", "labels"])]
+    assert found == [3, 4]
+    (tmp_path / "train" / "images").mkdir(parents=True)
+    (tmp_path / "train" / "labels").mkdir()
+    idx.write(tmp_path / "train" / "images" / "0", np.zeros((1, 1), np.uint8))
+    idx.write(tmp_path / "train" / "labels" / "0", np.array([5], np.uint8))
+    assert served("idx", tmp_path / "train" / "images" / "0", labels=["images", "labels"])[0][1] == 5
+
+
 def test_a_label_that_is_no_class_is_a_bad_sample(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text("1 0:1\n1.5 0:1\n")
     with pytest.raises(BadSample, match=r"sample 1, slot label: .*1\.5"):
