@@ -301,12 +301,11 @@ def _dense(path: Path, rows: Iterator[libsvm.Row], given: Options) -> int:
     def blocks() -> Iterator[Any]:
         nonlocal count
         for label, indices, values in rows:
-            # as float32 where the label is one too: its numbers are shorter, and read back the same
-            with np.errstate(over="ignore"):
-                row = np.zeros((1, 1 + dim), np.float32 if np.float32(label) == label else np.float64)
+            row = np.zeros((1, 1 + dim))  # as the label is
             if len(indices) and indices.max() >= dim:
                 raise OptionError(f"row {count} has column {int(indices.max())}, and dim={dim} ends before it")
-            row[0, 0], row[0, 1 + indices] = label, values
+            # with the few digits that float32 needs, and not with those of the same number as float64
+            row[0, 0], row[0, 1 + indices] = label, values.astype(str).astype(np.float64)
             count += 1
             yield row
 

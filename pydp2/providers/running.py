@@ -38,7 +38,7 @@ from pydp2.providers.options import (
     check_weigher,
 )
 from pydp2.providers.settings import Context, Settings
-from pydp2.providers.where import own_frames
+from pydp2.providers.where import own_frames, where_paths_start
 
 MAX_WEIGHT = 1 << 40
 """Heaviest sample: sums over millions of such samples still fit 64 bits."""
@@ -208,7 +208,8 @@ def _run_hook(hook: Callable[..., object], settings: Settings, given: dict[str, 
     try:
         hook(settings, **given)
     except (Exception, SystemExit) as error:
-        raise from_user(f"the init_hook of {name} raised {type(error).__name__}", error, own_frames(error)) from None
+        what = f"the init_hook of {name} raised {type(error).__name__}{where_paths_start(error)}"
+        raise from_user(what, error, own_frames(error)) from None
 
 
 def _declare(settings: Settings, options: ProviderOptions, is_train: bool, weighted: bool, name: str) -> Declaration:

@@ -44,13 +44,18 @@ def raised(error: BaseException, filename: str, y: int) -> ProviderError:
     if isinstance(error, ProviderError):  # our own words about what process did, not the user's exception
         return place(error, filename, y)
     what = f"file {filename}, sample {y}: process raised {type(error).__name__}"
+    return from_user(what + where_paths_start(error), error, own_frames(error))
+
+
+def where_paths_start(error: BaseException) -> str:
+    """For a file that is not found under a relative path, where such paths start, to append to a message; else ''."""
     if (
         isinstance(error, FileNotFoundError)
         and isinstance(error.filename, str)
         and not Path(error.filename).is_absolute()
     ):
-        what += f"; relative paths start at {Path.cwd()}, or where root= (--root) says"
-    return from_user(what, error, own_frames(error))
+        return f"; relative paths start at {Path.cwd()}, or where root= (--root) says"
+    return ""
 
 
 def own_frames(error: BaseException) -> int:

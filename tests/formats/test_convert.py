@@ -133,11 +133,13 @@ def test_a_value_that_the_target_cannot_hold_is_told_with_its_row(value: str, tm
 
 @pytest.mark.filterwarnings("error")
 def test_labels_have_all_digits_and_values_those_of_float32(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("0.1,16777217,1e300\n0,inf,-5\n")
+    (tmp_path / "a.csv").write_text("0.1,16777217,1e300\n0,inf,16777217\n0.7,3.4028235e38,0.1\n")
     convert(tmp_path / "a.csv", tmp_path / "a.svm", options=Options(label=-1))
-    assert (tmp_path / "a.svm").read_text() == "1e+300 0:0.1 1:1.6777216e+07\n-5 1:inf\n"
+    lines = ["1e+300 0:0.1 1:1.6777216e+07", "16777217 1:inf", "0.1 0:0.7 1:3.4028235e+38"]
+    assert (tmp_path / "a.svm").read_text().splitlines() == lines
     convert(tmp_path / "a.svm", tmp_path / "b.csv", options=Options(dim=2))
-    assert (tmp_path / "b.csv").read_text().splitlines()[1] == "-5.0,0.0,inf"
+    lines = ["1e+300,0.1,16777216.0", "16777217.0,0.0,inf", "0.1,0.7,3.4028235e+38"]
+    assert (tmp_path / "b.csv").read_text().splitlines() == lines
 
 
 def test_an_id_that_is_there_twice_makes_no_index_that_nobody_can_open(tmp_path: Path) -> None:

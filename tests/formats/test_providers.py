@@ -217,6 +217,13 @@ def test_arguments_are_looked_at_when_the_service_starts(module: str, args: dict
         resolve(f"pydp2.formats.{module}").start(args=args)
 
 
+def test_a_first_file_that_is_missing_is_told_with_where_paths_start() -> None:
+    for module in ("idx", "comma"):
+        with pytest.raises(FileNotFoundError) as caught:
+            resolve(f"pydp2.formats.{module}").start(file_list=["no/such/file"])
+        assert f"raised FileNotFoundError; relative paths start at {Path.cwd()}, or where root=" in str(caught.value)
+
+
 def test_the_name_of_a_label_file_is_replaced_where_it_stands_last(tmp_path: Path) -> None:
     folder = tmp_path / "images" / "images-of-1999"
     folder.mkdir(parents=True)
