@@ -32,7 +32,7 @@ _SUFFIXES = {
     ".dat": "paddle", ".lst": "lst",
 }  # fmt: skip
 _BUFFER = 1 << 17
-_INDEX = re.compile(rb"-?\d{1,18}\t")
+_INDEX = re.compile(rb"-?\d{1,18}\t\d{1,18}[ \t]*[\r\n]")  # no list of images looks so
 _UBYTE = re.compile(r"idx\d+-ubyte\Z")
 
 

@@ -163,6 +163,10 @@ def test_an_index_is_written_over_an_older_one_and_over_nothing_else(tmp_path: P
         convert(tmp_path / "i.lst", tmp_path / "i.rec", options=options)
     np.testing.assert_array_equal(idx.read(tmp_path / "i.idx"), array)
     assert not (tmp_path / "i.rec").exists()
+    (tmp_path / "i.lst").rename(tmp_path / "i.idx")
+    with pytest.raises(OptionError, match=r"i\.idx is there and no index of records"):
+        convert(tmp_path / "i.idx", tmp_path / "i.rec", source_format="lst", options=options)
+    (tmp_path / "i.idx").rename(tmp_path / "i.lst")
     for older in (b"", b"-3\t0\n"):
         (tmp_path / "i.idx").write_bytes(older)
         assert convert(tmp_path / "i.lst", tmp_path / "i.rec", options=options) == 1
