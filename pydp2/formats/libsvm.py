@@ -98,9 +98,11 @@ def as_float32(values: ArrayLike, row: int) -> NDArray[np.float32]:
 
 def _twice(indices: NDArray[np.int64]) -> int | None:
     """An index that is there twice."""
+    if (indices[1:] > indices[:-1]).all():  # as they mostly are
+        return None
     ordered = np.sort(indices)
-    same = np.flatnonzero(ordered[1:] == ordered[:-1])
-    return int(ordered[same[0]]) if len(same) else None
+    same = ordered[1:] == ordered[:-1]
+    return int(ordered[same.argmax()]) if same.any() else None
 
 
 def _row(source: Source, offset: int, text: bytes, base: int) -> Row:
@@ -117,7 +119,9 @@ def _row(source: Source, offset: int, text: bytes, base: int) -> Row:
         at = found.end()
     if at != len(text):
         raise wrong(source, offset, f"expected index:value, got {shown(text[at:])}")
-    places = np.array(indices, np.int64) - base
+    places = np.array(indices, np.int64)
+    del indices  # a line may have millions of them
+    places -= base
     if len(places) and places.min() < 0:
         raise wrong(source, offset, f"expected indices from {base}, got {int(places.min()) + base}")
     if (double := _twice(places)) is not None:

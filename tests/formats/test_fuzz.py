@@ -59,7 +59,7 @@ def _large(name: str) -> bytes:
     if name == "one line of csv":
         return b"1," * 500_000 + b"2\n"
     if name == "one line of libsvm":
-        return b"1" + b" 7:1" * 100_000 + b"\n"
+        return b"1" + b"".join(b" %d:1" % (100_000 - i) for i in range(100_000)) + b"\n"
     if name == "dmlc":
         dmlc_recordio.write(file, [*records, dmlc_recordio.MAGIC * (1 << 14)])
         return file.getvalue()
