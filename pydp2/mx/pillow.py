@@ -96,7 +96,7 @@ def decode(data: bytes, channels: int) -> Picture:
 
 def _eight_bits(opened: Any) -> Any:
     """``opened`` with 8 bits a channel. What Pillow does with more of them is to cut off all above 255."""
-    # Pillow before 10.3 gave 16 bits of a PNG out as I, as it still does for those of a PGM.
+    # Older releases of Pillow give 16 bits of a PNG out as I, as all do with those of a PGM.
     if opened.mode.startswith("I;16") or (opened.mode == "I" and opened.format in ("PNG", "PPM")):
         return _image().fromarray((np.asarray(opened) >> 8).astype(np.uint8))
     if opened.mode in ("I", "F"):
