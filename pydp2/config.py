@@ -36,7 +36,7 @@ from pydp2.values import (
     did_you_mean,
     error_budget,
     file_path,
-    flag,
+    flag_or_none,
     folder_path,
     listed,
     number_of_bytes,
@@ -114,7 +114,7 @@ class JobOptions(_Options):
 
     batch_size: int = _option(whole(1), "weight of a batch: its samples, where they weigh 1")
     seed: int = _option(whole(0, 1 << 64), "what the order is drawn from", 0)
-    shuffle: bool | None = _option(or_none(flag), "default: the provider's word", None)
+    shuffle: bool | None = _option(flag_or_none, "default: the provider's word", None)
     order: str = _option(Choice(("strict", "relaxed")), "relaxed promises the multiset only", "strict")
     interleave: int = _option(whole(1), "files that a shuffled pass takes turns with", 16)
     pool_bytes: int = _option(number_of_bytes, "most bytes waiting in the pool; part of the order", 1 << 30)

@@ -64,6 +64,13 @@ def or_none(inner: Check) -> Check:
 def flag(name: str, value: Any) -> bool:
     """True or False."""
     if not isinstance(value, bool):
+        raise OptionTypeError(f"{name} must be True or False, got {shown(value)}")
+    return value
+
+
+def flag_or_none(name: str, value: Any) -> bool | None:
+    """True, False or None."""
+    if value is not None and not isinstance(value, bool):
         raise OptionTypeError(f"{name} must be True, False or None, got {shown(value)}")
     return value
 

@@ -21,6 +21,8 @@ from pydp2.fluid.tensors import Instance, LoDTensor
 from pydp2.values import Choice, whole
 
 _ID_RANGE = 1 << 63
+_FLOAT_END = 2.0**128 - 2.0**103
+"""From here on float32 rounds to infinity."""
 Row = list[Any]
 """Of one line the value of each column: a label, a list of ids, or a list of floats."""
 
@@ -64,7 +66,7 @@ class CsvLine:
         if wanted >= len(groups):
             raise ValueError(f"expected at least {wanted + 1} groups, got {len(groups)}")
         return [
-            [_id(groups[0])],
+            [_whole(groups[0], _ID_RANGE)],
             *([_number(value) for value in groups[i].split(",")] for i in self.dense),
             *([_id(value) for value in groups[i].split(",")] for i in self.sparse),
         ]
@@ -94,23 +96,38 @@ def _ids(lines: Sequence[list[int]]) -> LoDTensor:
 
 
 def _id(text: str) -> int:
+    """An id as int64 holds it: hashes of 64 bits without a sign, from 2**63 on, become negative, bit for bit."""
+    number = _whole(text, 2 * _ID_RANGE)
+    return number - 2 * _ID_RANGE if number >= _ID_RANGE else number
+
+
+def _whole(text: str, end: int) -> int:
     try:
-        number = int(text)
+        number = int(_plain(text))
     except ValueError:
         raise ValueError(f"expected a whole number, got {text!r:.80}") from None
-    if not -_ID_RANGE <= number < _ID_RANGE:
-        raise ValueError(f"expected a number of 64 bits, got {text!r:.80}")
+    if not -_ID_RANGE <= number < end:
+        raise ValueError(f"expected a number from -2**63 to below 2**{end.bit_length() - 1}, got {text!r:.80}")
     return number
 
 
 def _number(text: str) -> float:
     try:
-        number = float(text)
+        number = float(_plain(text))
     except ValueError:
         raise ValueError(f"expected a number, got {text!r:.80}") from None
-    if math.isnan(number):
-        raise ValueError("expected a number, got 'nan'")
+    if not math.isfinite(number):
+        raise ValueError(f"expected a number, got {text!r:.80}")
+    if abs(number) >= _FLOAT_END:
+        raise ValueError(f"expected a number that float32 holds, got {text!r:.80}")
     return number
+
+
+def _plain(text: str) -> str:
+    """``text``. Raises ValueError for what only Python takes for a number: ``1_0``, digits of other scripts."""
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return text
 
 
 class CtrReader(PrefetchingReader):
@@ -160,7 +177,8 @@ def _tensors(form: SvmLine | CsvLine, rows: list[Row], first: tuple[str, int]) -
 
 def _lines(name: str, gzipped: bool) -> Generator[tuple[int, str]]:
     """The lines that are not blank, with their numbers from 0."""
-    with gzip.open(name, "rt", encoding="utf-8") if gzipped else open(name, encoding="utf-8") as file:
+    code = "utf-8-sig"  # a mark before the text, as some programs write it, is none of it
+    with gzip.open(name, "rt", encoding=code) if gzipped else open(name, encoding=code) as file:
         numbered = enumerate(file)
         while True:
             try:
@@ -195,6 +213,7 @@ def ctr_reader(
     (ids, 1) with LoD for each of ``slots``, in their order, [0] for a line without such ids, then the labels (lines,
     1), 1 where above 0, else 0. ``"csv"``: blank-separated groups of comma-separated values, the label being group 0;
     gives the labels, the groups of ``dense_slot_index`` (float32) and those of ``sparse_slot_index`` (int64 with LoD).
+    Ids from 2**63 to below 2**64 become the int64 of the same bits.
     The files are dealt to ``thread_num`` threads (at most one a file), which have ``capacity`` batches ready.
 
     Raises OptionError, OptionTypeError for values that cannot be; while reading BadSample with file and line (from 0),
@@ -204,6 +223,8 @@ def ctr_reader(
     if not files:
         raise OptionError(f"file_list must be a list of at least one name, got {file_list!r:.80}")
     form = Choice(("svm", "csv"))("file_format", file_format)
+    if form == "csv" and slots:
+        raise OptionError(f"slots belong to file_format='svm', csv has groups; leave them out, got {slots!r:.80}")
     line = _svm(slots) if form == "svm" else _csv(dense_slot_index, sparse_slot_index)
     return CtrReader(
         files,

@@ -10,20 +10,31 @@ import numpy as np
 
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.fluid.base import Reader
-from pydp2.fluid.shapes import Shape, checked_shapes
+from pydp2.fluid.shapes import Shape, declared
 from pydp2.fluid.tensors import Instance, LoDTensor
+from pydp2.values import or_none, whole
 
 
 class RandomReader(Reader):
     """See :func:`random_data_generator`."""
 
-    def __init__(self, low: float, high: float, shapes: Sequence[Sequence[int]], seed: int | None) -> None:
+    def __init__(
+        self,
+        low: float,
+        high: float,
+        shapes: Sequence[Sequence[int]],
+        lod_levels: Sequence[int] | None,
+        seed: int | None,
+    ) -> None:
         super().__init__()
         self._low, self._high = _bound("low", low), _bound("high", high)
         if self._low > self._high:
             raise OptionError(f"low must not be above high, got {low:g} and {high:g}")
-        self._shapes = [_fixed(shape, slot) for slot, shape in enumerate(checked_shapes(shapes))]
-        self._drawn = np.random.default_rng(seed)
+        slots = declared(shapes, lod_levels)
+        if any(slots.lod_levels or ()):
+            raise OptionError(f"what is drawn has no LoD: lod_levels must be 0 for each slot, got {lod_levels!r:.80}")
+        self._shapes = [_fixed(shape, slot) for slot, shape in enumerate(slots.shapes)]
+        self._drawn = np.random.default_rng(or_none(whole(0))("seed", seed))
 
     def _read(self) -> Instance:
         return tuple(LoDTensor(self._numbers(shape)) for shape in self._shapes)
@@ -54,12 +65,18 @@ def _fixed(shape: Shape, slot: int) -> Shape:
 
 
 def random_data_generator(
-    low: float, high: float, shapes: Sequence[Sequence[int]], *, seed: int | None = None
+    low: float,
+    high: float,
+    shapes: Sequence[Sequence[int]],
+    lod_levels: Sequence[int] | None = None,
+    *,
+    seed: int | None = None,
 ) -> RandomReader:
     """Instances of float32 numbers drawn evenly from ``low`` to ``high`` (as float32 has them), one tensor for each of
     ``shapes``; endless.
 
-    Beginning anew changes nothing, so it goes on drawing. Raises OptionError for ``low`` above ``high`` and for shapes
-    of fewer than two dimensions or with unknown ones. See docs/fluid.md.
+    Beginning anew changes nothing, so it goes on drawing. ``lod_levels``: nothing but zeros, if it is given. Raises
+    OptionError for ``low`` above ``high``, a negative seed, and for shapes of fewer than two dimensions or with unknown
+    ones. See docs/fluid.md.
     """
-    return RandomReader(low, high, shapes, seed)
+    return RandomReader(low, high, shapes, lod_levels, seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,7 @@ def declared(
     """The declaration of a file's slots. Raises OptionError where the lists differ in length, OptionTypeError."""
     checked = checked_shapes(shapes)
     for name, given in (("lod_levels", lod_levels), ("dtypes", dtypes)):
-        if given is not None and (isinstance(given, str) or len(given) != len(checked)):
+        if given is not None and (isinstance(given, str) or not isinstance(given, Sized) or len(given) != len(checked)):
             raise OptionError(
                 f"{name} must be a list with one entry for each of the {len(checked)} shapes, got {given!r:.80}"
             )

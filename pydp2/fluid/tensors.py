@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.errors import BadSample, OptionError, OptionTypeError
-from pydp2.inputs import Csr, Ragged
+from pydp2.inputs import Batch, Csr, Ragged
 
 Level = NDArray[np.int64]
 Lod = tuple[Level, ...]
@@ -83,12 +83,14 @@ Instance = tuple[LoDTensor, ...]
 
 
 def instance_of(values: Any, whose: str) -> Instance:
-    """``values`` (a list or tuple of tensors and arrays, or a single one) as an instance.
+    """``values`` (a list or tuple of tensors and arrays, a :class:`pydp2.Batch`, or a single tensor) as an instance.
 
     Raises OptionTypeError, which names ``whose`` values they are, for anything that no numeric array can be made of.
     """
     if isinstance(values, LoDTensor | np.ndarray):
         values = (values,)
+    if isinstance(values, Batch):
+        values = tuple(values)
     if not isinstance(values, list | tuple):
         raise OptionTypeError(
             f"{whose} must give a list or tuple of tensors or arrays, one for each slot, got {type(values).__name__}"
@@ -151,7 +153,9 @@ def concat(tensors: Sequence[LoDTensor], fail: Callable[[str, str, str], BadSamp
     """
     first = tensors[0]
     for tensor in tensors:
-        if not tensor.shape or not len(tensor):
+        if not tensor.shape:
+            raise fail("rows", "at least one row, as in [number]", "a single number")
+        if not len(tensor):
             raise fail("rows", "at least one row", f"shape {tensor.shape}")
         if tensor.dtype != first.dtype:
             raise fail("dtype", str(first.dtype), str(tensor.dtype))
@@ -190,6 +194,8 @@ def from_ragged(ragged: Ragged) -> LoDTensor:
         raise OptionTypeError("a LoD tensor holds dense or integer steps, these are sparse (Csr)")
     starts = ragged.sequence_start_positions.astype(np.int64)
     subs = ragged.sub_sequence_start_positions
+    if len(starts) < 2 or (subs is not None and len(subs) < 2):
+        raise OptionError("a level of a LoD has at least one sequence, this Ragged has none")
     if subs is None:
         return LoDTensor(ragged.values, [starts])
     below = subs.astype(np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,15 @@ def test_instances_of_one_row_go_through_a_data_feeder(nums: Any) -> None:
         (entries,) = reader.batch(rows, 20)()
         fed = reader.DataFeeder({"value": pydp2.dense_vector(1)}, {"value": 0})(entries)
         assert fed["value"].ravel().tolist() == [*range(10)]
+
+
+def test_a_data_feeder_makes_the_instances_of_a_file(tmp_path: Path) -> None:
+    """As programs did it that wrote RecordIO: a reader of mini-batches, and the feeder of a network."""
+    samples = [([i, i + 0.5], i % 3) for i in range(5)]
+    feeder = reader.DataFeeder({"pixel": pydp2.dense_vector(2), "label": pydp2.integer_value(3)})
+    path = tmp_path / "fed.recordio"
+    assert fluid.convert_reader_to_recordio_file(path, reader.batch(lambda: iter(samples), 2), feeder) == 3
+    found = [
+        [np.asarray(tensor).tolist() for tensor in batch] for batch in fluid.open_recordio_file(path, [[-1, 2], [-1]])
+    ]
+    assert found == [[[p for p, _ in part], [n for _, n in part]] for part in (samples[:2], samples[2:4], samples[4:])]

@@ -70,6 +70,28 @@ def test_cf_31_columns_are_int64_and_slots_may_be_numbers(write: Any) -> None:
     assert [np.asarray(tensor).tolist() for tensor in instance] == [[[6]], [[5]], [[1]]]
 
 
+def test_cf_31_ids_without_a_sign_are_wrapped_to_int64_bit_for_bit(write: Any) -> None:
+    """Hashes of 64 bits, as they lie in memory."""
+    ids = [0, 2**63 - 1, 2**63, 2**64 - 1]
+    with fluid.ctr_reader(**write("1 " + " ".join(f"{n}:s" for n in ids)), slots=["s"], batch_size=1) as reader:
+        found = np.asarray(reader.read_next()[0])
+    assert found.dtype == np.int64
+    assert found.view(np.uint64).ravel().tolist() == ids
+
+
+def test_the_largest_float32_as_programs_print_it_is_read(write: Any) -> None:
+    options = {"file_format": "csv", "dense_slot_index": [1], "batch_size": 1}
+    with fluid.ctr_reader(**write("1 3.4028235e+38,-3.4028235e+38\n"), **options) as reader:
+        dense = np.asarray(reader.read_next()[1])
+    assert np.abs(dense).tolist() == [[float(np.finfo(np.float32).max)] * 2]
+
+
+def test_a_mark_of_the_byte_order_before_the_text_is_none_of_it(write: Any) -> None:
+    with fluid.ctr_reader(**write("\ufeff1 5:s\n", "\ufeff0 6:s\n"), slots=["s"], batch_size=9) as reader:
+        ids, labels = reader.read_next()
+    assert (np.asarray(ids).ravel().tolist(), np.asarray(labels).ravel().tolist()) == ([5, 6], [1, 0])
+
+
 def test_cf_31_gzip_and_plain_agree(tmp_path: Path) -> None:
     (tmp_path / "a").write_text(SVM)
     (tmp_path / "a.gz").write_bytes(gzip.compress(SVM.encode()))
@@ -135,8 +157,13 @@ def test_beginning_anew_from_a_full_buffer_ends_the_threads(tmp_path: Path) -> N
         ("1 5", "expected id:slot, got '5'"),
         ("1 5:", "expected id:slot, got '5:'"),
         ("1 x:s", "expected a whole number, got 'x'"),
-        (f"1 {2**63}:s", "expected a number of 64 bits"),
+        (f"1 {2**64}:s", r"expected a number from -2\*\*63 to below 2\*\*64, got '18446744073709551616'"),
+        (f"1 {-(2**63) - 1}:s", "expected a number from"),
+        ("1 1_0:s", "expected a whole number, got '1_0'"),
+        ("1 \uff15:s", "expected a whole number, got '\uff15'"),
+        ("1_0 5:s", "expected a number, got '1_0'"),
         ("nan 5:s", "expected a number, got 'nan'"),
+        ("inf 5:s", "expected a number, got 'inf'"),
     ],
 )
 def test_a_line_of_svm_that_is_none_is_told_with_its_place(write: Any, line: str, message: str) -> None:
@@ -152,6 +179,10 @@ def test_a_line_of_svm_that_is_none_is_told_with_its_place(write: Any, line: str
         ("1 1,2", "expected at least 3 groups, got 2"),
         ("1 1,x 3", "expected a number, got 'x'"),
         ("1 1, 3", "expected a number, got ''"),
+        ("1 1,1e39 3", "expected a number that float32 holds, got '1e39'"),
+        ("1 1,1e999 3", "expected a number, got '1e999'"),
+        ("1 1,\u0663 3", "expected a number, got '\u0663'"),
+        (f"{2**63} 1,2 3", r"expected a number from -2\*\*63 to below 2\*\*63"),
         ("1 1,2 3.5", "expected a whole number, got '3.5'"),
         ("a 1,2 3", "expected a whole number, got 'a'"),
         ("1 1,2,3 3", "dense group 1 has lines of 2 and of 3 values"),
@@ -190,6 +221,7 @@ def test_a_damaged_or_missing_file_is_told(tmp_path: Path) -> None:
         ({"slots": "ab"}, "slots must be a list"),
         ({"slots": ["a", "a"]}, "each once"),
         ({"file_format": "csv"}, "csv needs groups"),
+        ({"file_format": "csv", "slots": ["s"], "dense_slot_index": [1]}, "slots belong to file_format='svm'"),
         ({"file_format": "csv", "dense_slot_index": [0]}, "dense_slot_index must be at least 1"),
         ({"file_format": "csv", "sparse_slot_index": 5}, "sparse_slot_index must be a list"),
         ({"slots": ["s"], "batch_size": 0}, "batch_size must be"),

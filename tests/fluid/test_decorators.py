@@ -96,7 +96,7 @@ def given_as(*instances: Any) -> fluid.Reader:
         ((np.zeros(1),), (np.zeros(1), np.zeros(1)), "all slots, slots: expected 1, got 2"),
         ((np.zeros(1),), (fluid.LoDTensor(np.zeros(1), [[0, 1]]),), "levels of LoD: expected 0, got 1"),
         ((np.zeros(1),), (np.zeros(0),), r"rows: expected at least one row, got shape \(0,\)"),
-        ((np.zeros(()),), (np.zeros(()),), r"rows: expected at least one row, got shape \(\)"),
+        ((np.zeros(()),), (np.zeros(()),), r"rows: expected at least one row, as in \[number\], got a single number"),
     ],
 )
 def test_cf_22_batch_refuses_instances_that_are_not_alike(first: Any, second: Any, message: str) -> None:
@@ -126,6 +126,8 @@ def test_batch_refuses_sizes_that_cannot_be(size: Any) -> None:
         fluid.batch(numbers(1), size)
     with pytest.raises(OptionTypeError, match="discard_leftover must be True"):
         fluid.batch(numbers(1), 1, discard_leftover=1)  # type: ignore[arg-type]
+    with pytest.raises(OptionTypeError, match="discard_leftover must be True or False, got None"):
+        fluid.batch(numbers(1), 1, discard_leftover=None)  # type: ignore[arg-type]
 
 
 # -- multi_pass --------------------------------------------------------------------------------------------------------

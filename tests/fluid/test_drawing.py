@@ -52,8 +52,20 @@ def test_numbers_fill_the_range_evenly() -> None:
         ((0, 1, []), "one shape for each slot"),
         ((0, float("inf"), [[2, 2]]), "high must be a number that float32 holds"),
         (("0", 1, [[2, 2]]), "low must be a number"),
+        ((0, 1, [[2, 2]], [1]), r"what is drawn has no LoD: lod_levels must be 0 for each slot, got \[1\]"),
+        ((0, 1, [[2, 2]], [0, 0]), "lod_levels must be a list with one entry for each of the 1 shapes"),
     ],
 )
 def test_cf_26_what_cannot_be_is_refused(arguments: Any, message: str) -> None:
     with pytest.raises((OptionError, OptionTypeError), match=message):
         fluid.random_data_generator(*arguments)
+
+
+def test_levels_of_lod_may_be_said_to_be_none() -> None:
+    image, label = fluid.random_data_generator(0, 1, [[2, 2], [3, 1]], [0, 0]).read_next()
+    assert (image.lod, label.lod) == ((), ())
+
+
+def test_a_seed_is_a_whole_number_from_0() -> None:
+    with pytest.raises(OptionError, match="seed must be at least 0, got -1"):
+        fluid.random_data_generator(0, 1, [[2, 2]], seed=-1)

@@ -84,6 +84,7 @@ def test_dtypes_and_levels_of_lod_are_checked_where_they_are_declared() -> None:
         ({"shapes": [[1.5]]}, "a dimension of slot 0 must be a whole number"),
         ({"shapes": [[1]], "lod_levels": [0, 0]}, "lod_levels must be a list with one entry for each of the 1 shapes"),
         ({"shapes": [[1]], "lod_levels": [-1]}, "a LoD level must be at least 0"),
+        ({"shapes": [[1]], "lod_levels": 0}, "lod_levels must be a list with one entry"),
         ({"shapes": [[1]], "dtypes": "float32"}, "dtypes must be a list"),
         ({"shapes": [[1]], "dtypes": ["floats"]}, "dtypes must be dtypes of numpy"),
     ],
