@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +21,8 @@ from pydp2.errors import ClientUseError, EOFException, OptionError, OptionTypeEr
 from pydp2.fluid.tensors import Instance, instance_of
 
 END = "There is no next data"
+STOP_SECONDS = 60.0
+"""How long beginning anew and closing wait for a thread that is inside a read."""
 
 
 class Reader(ABC):
@@ -35,6 +37,8 @@ class Reader(ABC):
         self._lock = threading.RLock()
         self._passes = 0
         """Passes that were begun anew; an iteration ends when it changes."""
+        self._begun = False
+        """Whether the present pass was read or looked at."""
         self._touched = False
         """Whether the present pass may lack instances at its beginning."""
         self._ahead: Instance | BaseException | None = None
@@ -46,20 +50,21 @@ class Reader(ABC):
         """The next instance.
 
         Raises EOFException, "There is no next data", at the end of the pass. An error in the data is raised where it
-        stands, and by every later call until :meth:`reinit`.
+        stands, and by every later call until :meth:`reinit`. Where a pass was interrupted (Ctrl-C), later calls raise
+        ClientUseError: what was being read then is lost.
         """
         with self._lock:
-            self._check()
+            self._begin()
             self._touched = True
-            ahead, self._ahead = self._ahead, None
             try:
+                ahead, self._ahead = self._ahead, None
                 if isinstance(ahead, BaseException):
                     raise ahead
                 return self._read() if ahead is None else ahead
             except EOFException:
                 raise
-            except Exception as error:
-                self._failed = error
+            except BaseException as error:
+                self._fail(error)
                 raise
 
     def has_next(self) -> bool:
@@ -68,22 +73,37 @@ class Reader(ABC):
         True before an error too: :meth:`read_next` raises it. Once it did, this does.
         """
         with self._lock:
-            self._check()
-            return self._peek()
+            self._begin()
+            try:
+                return self._peek()
+            except Exception:
+                raise
+            except BaseException as error:
+                self._fail(error)
+                raise
 
     def reinit(self) -> None:
-        """Begin a new pass, from the first instance, wherever this one is; whatever was read ahead is dropped."""
-        with self._lock:
+        """Begin a new pass, from the first instance, wherever this one is; whatever was read ahead is dropped.
+
+        Raises TimeoutError where a thread stays inside of a read; the reader can be read only after a later call
+        succeeded.
+        """
+        with self._stopped():
             self._check_open()
             self._passes += 1
-            self._touched = False
-            self._ahead = self._failed = None
+            self._ahead = None
+            self._fail(ClientUseError("the new pass of the reader could not be begun; reinit() tries it again"))
             self._restart()
+            self._failed = None
+            self._begun = self._touched = False
 
     def close(self) -> None:
-        """End threads and close files, of all readers below this one too. A closed reader cannot be used again."""
+        """End threads and close files, of all readers below this one too. A closed reader cannot be used again.
+
+        Raises TimeoutError where a thread stays inside of a read.
+        """
         self._interrupt()
-        with self._lock:
+        with self._stopped():
             if not self._closed:
                 self._closed = True
                 self._ahead = self._failed = None
@@ -126,6 +146,41 @@ class Reader(ABC):
     def _interrupt(self) -> None:  # noqa: B027 (there may be nobody waiting)
         """Wake whoever waits inside :meth:`_read`, because the reader is being closed; called without the lock."""
 
+    def _fail(self, error: BaseException) -> None:
+        """Keep what ends the pass: it is raised until a new one is begun."""
+        if not isinstance(error, Exception):  # the generators that it went through are over, which is no end of data
+            error = ClientUseError(
+                f"the pass was interrupted by {type(error).__name__}, and what was being read is lost; reinit() begins "
+                "a new one"
+            )
+        self._failed = error
+
+    def _dirty(self) -> bool:
+        """Whether the present pass may lack instances at its beginning."""
+        return self._touched
+
+    def _begin(self) -> None:
+        """Called under the lock before anything is read or looked at. Raises what has ended the pass."""
+        self._check_open()
+        if self._failed is not None:
+            raise self._failed
+        if not self._begun:
+            self._touched = self._dirty()
+            self._begun = True
+
+    @contextmanager
+    def _stopped(self) -> Iterator[None]:
+        """The lock, once no other thread is inside of a read. Raises TimeoutError where one stays there."""
+        if not self._lock.acquire(timeout=STOP_SECONDS):
+            raise TimeoutError(
+                f"another thread is still inside a read of this reader after {STOP_SECONDS:g} s; a file or reader that "
+                "hangs cannot be interrupted"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
     def _peek(self) -> bool:
         if self._ahead is None:
             try:
@@ -135,11 +190,6 @@ class Reader(ABC):
             except Exception as error:
                 self._ahead = error
         return True
-
-    def _check(self) -> None:
-        self._check_open()
-        if self._failed is not None:
-            raise self._failed
 
     def _check_open(self) -> None:
         if self._closed:
@@ -160,7 +210,7 @@ class _Pass(Iterator[Instance]):
             if self._over:
                 raise StopIteration
             if self._number is None:
-                if reader._touched:
+                if reader._dirty():
                     reader.reinit()
                 self._number = reader._passes
             elif self._number != reader._passes:
@@ -176,7 +226,7 @@ class _Pass(Iterator[Instance]):
 
     def close(self) -> None:
         """Leave the pass: its threads end, its files are closed, and the reader stands at the first instance again."""
-        with self._reader._lock:
+        with self._reader._stopped():
             begun = self._number is not None and not self._over
             self._over = True
             if begun and self._number == self._reader._passes and not self._reader._closed:
@@ -186,6 +236,13 @@ class _Pass(Iterator[Instance]):
 def end() -> EOFException:
     """What says the end of a pass."""
     return EOFException(END)
+
+
+def misplaced(end: EOFException) -> RuntimeError:
+    """What is raised for an ``end`` that comes from inside of an instance, where it would pass for that of the data."""
+    error = RuntimeError("a reader raised EOFException in the middle of an instance")
+    error.__cause__ = end
+    return error
 
 
 class GeneratedReader(Reader):
@@ -210,8 +267,8 @@ class GeneratedReader(Reader):
             return next(self._pass)
         except StopIteration:
             raise end() from None
-        except EOFException as error:  # as a StopIteration inside of a generator: it would pass for the end of the data
-            raise RuntimeError("a reader raised EOFException in the middle of an instance") from error
+        except EOFException as error:  # as a StopIteration inside of a generator
+            raise misplaced(error) from error
 
     def _restart(self) -> None:
         self._drop()
@@ -238,7 +295,9 @@ class DecoratedReader(Reader):
     def __init__(self, underlying: Source, **others: Any) -> None:
         super().__init__(**others)
         self.underlying = reader_of(underlying)
-        self._touched = self.underlying._touched
+
+    def _dirty(self) -> bool:
+        return self._touched or (not self._begun and self.underlying._dirty())
 
     def _restart(self) -> None:
         super()._restart()

@@ -33,6 +33,12 @@ class ReaderHolder(Reader):
             raise OptionError("the holder has no reader yet; give it one with create()")
         return self._held
 
+    def _dirty(self) -> bool:
+        return self._held is not None and self._held._dirty()
+
+    def _fail(self, error: BaseException) -> None:
+        pass  # the reader that is held knows, and forgets it when it begins anew
+
     def _read(self) -> Instance:
         return self.get().read_next()
 

@@ -15,7 +15,7 @@ from pydp2.fluid.files import Name, format_of, instances_of, text_of
 from pydp2.fluid.prefetching import Channel, Job, PrefetchingReader
 from pydp2.fluid.repeating import multi_pass
 from pydp2.fluid.shapes import Declared, declared
-from pydp2.values import flag, whole
+from pydp2.values import flag_or_none, whole
 
 
 class MultipleReader(PrefetchingReader):
@@ -63,7 +63,7 @@ def open_files(
     thread_num: int | None = None,
     buffer_size: int | None = None,
     pass_num: int = 1,
-    is_test: bool = False,
+    is_test: bool | None = False,
 ) -> Reader:
     """The instances of all files, read by threads, each instance once.
 
@@ -80,7 +80,7 @@ def open_files(
     slots = declared(shapes, lod_levels, dtypes)
     threads = min(len(names), os.cpu_count() or 1) if thread_num is None else whole(1)("thread_num", thread_num)
     room = None if buffer_size is None else whole(1)("buffer_size", buffer_size)
-    if flag("is_test", is_test):
+    if flag_or_none("is_test", is_test):
         threads = 1
     reader = MultipleReader(names, slots, threads, 3 * threads if room is None else room)
     passes = whole(1)("pass_num", pass_num)

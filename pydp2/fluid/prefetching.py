@@ -16,12 +16,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pydp2.errors import ClientUseError
-from pydp2.fluid.base import Reader, end
+from pydp2.errors import ClientUseError, EOFException
+from pydp2.fluid import base
+from pydp2.fluid.base import Reader, end, misplaced
 from pydp2.fluid.tensors import Instance
-
-STOP_SECONDS = 60.0
-"""How long beginning anew or closing waits for threads that are inside a file."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +168,8 @@ def _abandon(channel: Channel, owner: int) -> None:
 def _work(job: Job, channel: Channel) -> None:
     try:
         job(channel)
+    except EOFException as error:
+        channel.fail(misplaced(error))
     except BaseException as error:  # whatever it is, it belongs to whoever reads
         channel.fail(error)
     finally:
@@ -214,4 +214,4 @@ class PrefetchingReader(Reader):
     def _end(self) -> None:
         crew, self._crew = self._crew, None
         if crew is not None:
-            crew.stop(STOP_SECONDS)
+            crew.stop(base.STOP_SECONDS)

@@ -41,7 +41,8 @@ class Preprocessor(GeneratedDecorator):
             raise OptionTypeError(f"a block must be a function without arguments, got {type(body).__name__}")
         if self._function is not None:
             raise OptionError("the preprocessor has a function or block already")
-        self._function = lambda *tensors: self._run(body, tensors)
+        inside = self._inside  # and not self, which would hold itself
+        self._function = lambda *tensors: _run(inside, body, tensors)
         return body
 
     def inputs(self) -> Instance:
@@ -57,18 +58,6 @@ class Preprocessor(GeneratedDecorator):
         if not tensors:
             raise ClientUseError("outputs() needs at least one tensor")
         self._inside.result = tensors
-
-    def _run(self, body: Callable[[], object], tensors: Instance) -> Any:
-        inside = self._inside
-        inside.given, inside.result, inside.asked = tensors, None, False
-        try:
-            body()
-            if not inside.asked or inside.result is None:
-                missing = "outputs()" if inside.asked else "inputs()"
-                raise ClientUseError(f"the block of a preprocessor must call {missing}")
-            return inside.result
-        finally:
-            inside.given = inside.result = None
 
     def _instances(self) -> Iterator[Instance]:
         if self._function is None:
@@ -91,3 +80,15 @@ class _Inside(threading.local):
     def check(self, what: str) -> None:
         if self.given is None:
             raise ClientUseError(f"{what} has a meaning only inside the block of the preprocessor, while it is read")
+
+
+def _run(inside: _Inside, body: Callable[[], object], tensors: Instance) -> tuple[Any, ...]:
+    inside.given, inside.result, inside.asked = tensors, None, False
+    try:
+        body()
+        if not inside.asked or inside.result is None:
+            missing = "outputs()" if inside.asked else "inputs()"
+            raise ClientUseError(f"the block of a preprocessor must call {missing}")
+        return inside.result
+    finally:
+        inside.given = inside.result = None

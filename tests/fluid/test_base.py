@@ -158,6 +158,31 @@ def test_an_error_is_raised_in_its_place_and_until_the_next_pass() -> None:
     assert flat(reader) == [0, 1]
 
 
+def test_the_loop_that_ctrl_c_interrupted_does_not_end_as_if_there_were_no_more_data() -> None:
+    press = True
+
+    def source() -> Any:
+        for i in range(20):
+            if i == 5 and press:
+                signal.raise_signal(signal.SIGINT)
+            yield (np.full((1, 1), i),)
+
+    reader = fluid.batch(fluid.Preprocessor(source, lambda value: value), 2)
+    found: list[Any] = []
+
+    def loop() -> None:
+        while reader.has_next():
+            found.append(reader.read_next())
+
+    with pytest.raises(KeyboardInterrupt):
+        loop()
+    with pytest.raises(ClientUseError, match=r"interrupted by KeyboardInterrupt, .* is lost; reinit\(\) begins a new"):
+        loop()
+    assert flat(found) == [0, 1, 2, 3]
+    press = False
+    assert flat(reader) == [*range(20)]
+
+
 def test_an_end_raised_inside_of_an_instance_does_not_pass_for_the_end_of_the_data() -> None:
     empty = fluid.from_reader(numbers())
     reader = fluid.Preprocessor(numbers(1, 2), lambda value: empty.read_next())
@@ -172,6 +197,10 @@ DECORATORS: dict[str, Any] = {
     "threaded": fluid.threaded,
     "preprocessor": fluid.Preprocessor,
     "double_buffer": fluid.double_buffer,
+}
+ABOVE = DECORATORS | {
+    "preprocessor": lambda reader: fluid.Preprocessor(reader, lambda value: value),
+    "holder": fluid.ReaderHolder,
 }
 
 
@@ -198,6 +227,81 @@ def test_a_decorator_goes_on_where_its_reader_stands_and_iterates_from_the_first
     above = fluid.threaded(below)
     assert flat([above.read_next()]) == [2]
     assert flat(above) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("look", [False, True])
+@pytest.mark.parametrize("decorate", ABOVE.values(), ids=ABOVE)
+def test_a_pass_that_was_interrupted_says_so_until_a_new_one_is_begun(decorate: Any, look: bool) -> None:
+    leave = True
+
+    def source() -> Any:
+        for i in range(8):
+            if i == 5 and leave:
+                raise SystemExit(3)
+            yield (np.full((1, 1), i),)
+
+    def loop(reader: fluid.Reader) -> None:
+        while not look or reader.has_next():
+            reader.read_next()
+
+    with decorate(fluid.from_reader(source)) as reader:
+        with pytest.raises(SystemExit):
+            loop(reader)
+        for use in (reader.has_next, reader.read_next, reader.has_next):
+            with pytest.raises(ClientUseError, match="interrupted by SystemExit"):
+                use()
+        leave = False
+        reader.reinit()
+        assert sorted(set(rest(reader))) == [*range(8)]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("decorate", ABOVE.values(), ids=ABOVE)
+def test_iterating_begins_at_the_first_instance_wherever_readers_below_were_left(decorate: Any, deep: bool) -> None:
+    below = fluid.from_reader(numbers(1, 2, 3, 4))
+    with decorate(fluid.threaded(below) if deep else below) as above:
+        below.read_next()
+        assert sorted(set(flat(above))) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("decorate", ABOVE.values(), ids=ABOVE)
+def test_looking_ahead_before_iterating_begins_no_second_pass(decorate: Any) -> None:
+    passes: list[int] = []
+
+    def source() -> Any:
+        passes.append(len(passes))
+        yield np.zeros((1, 1))
+
+    with decorate(source) as reader:
+        assert reader.has_next()
+        assert passes == [0]
+        assert len(list(reader)) == len(passes)
+
+
+@pytest.mark.parametrize("use", ["reinit", "close"])
+def test_a_read_that_hangs_in_another_thread_is_told_after_a_deadline(
+    use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    def source() -> Any:
+        inside.set()
+        assert go.wait(20)
+        yield np.zeros((1, 1))
+
+    reader = fluid.from_reader(source)
+    thread = threading.Thread(target=reader.has_next)
+    thread.start()
+    assert inside.wait(20)
+    monkeypatch.setattr("pydp2.fluid.base.STOP_SECONDS", 0.05)
+    try:
+        with pytest.raises(TimeoutError, match=r"another thread is still inside a read of this reader after 0\.05 s"):
+            getattr(reader, use)()
+    finally:
+        go.set()
+        thread.join(20)
+    assert reader.has_next()
+    getattr(reader, use)()
 
 
 def test_cf_27_shuffle_above_batch_moves_batches_and_batch_above_shuffle_mixes_them() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydp2 import fluid
-from pydp2.errors import OptionError, OptionTypeError
+from pydp2.errors import ClientUseError, OptionError, OptionTypeError
 
 from ..conftest import wait_until
 from .conftest import SHAPES, flat, numbers, rest
@@ -112,10 +113,92 @@ def test_a_device_without_torch_is_told_with_the_remedy(monkeypatch: pytest.Monk
         fluid.double_buffer(numbers(1), "cuda:0")
 
 
+def test_a_new_pass_that_could_not_be_begun_is_not_read_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader below was not told of it: what follows would be the rest of the old pass."""
+    inside, go = threading.Event(), threading.Event()
+
+    def source() -> Any:
+        yield np.full((1, 1), 1)
+        inside.set()
+        assert go.wait(20)
+        yield np.full((1, 1), 2)
+        yield np.full((1, 1), 3)
+
+    with fluid.double_buffer(source) as reader:
+        assert flat([reader.read_next()]) == [1]
+        assert inside.wait(20)
+        with monkeypatch.context() as short:
+            short.setattr("pydp2.fluid.base.STOP_SECONDS", 0.05)
+            with pytest.raises(TimeoutError, match=r"still inside a read 0\.05 s after being told to end"):
+                reader.reinit()
+        go.set()
+        for use in (reader.has_next, reader.read_next):
+            with pytest.raises(ClientUseError, match=r"could not be begun; reinit\(\) tries it again"):
+                use()
+        reader.reinit()
+        assert rest(reader) == [1, 2, 3]
+
+
 @pytest.mark.parametrize("depth", [0, -1, 1.5])
 def test_depths_that_cannot_be_are_refused(depth: Any) -> None:
     with pytest.raises((OptionError, OptionTypeError), match="depth must be"):
         fluid.double_buffer(numbers(1), depth=depth)
+
+
+class Placed:
+    """In place of a tensor of torch."""
+
+    def __init__(self, array: Any, device: Any = None) -> None:
+        self.array, self.device, self.thread = array, device, threading.current_thread()
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def to(self, device: Any) -> Placed:
+        return Placed(self.array, device)
+
+
+class StandIn(ModuleType):
+    """As much of torch as placing asks for, with one CUDA device: so this is tried where torch is not installed too."""
+
+    class device:
+        def __init__(self, name: str) -> None:
+            if name not in ("cuda", "cuda:0"):
+                raise RuntimeError(f"no device {name}\nand a second line")
+            self.name = name
+
+    class cuda:
+        is_available = staticmethod(lambda: True)
+
+    @staticmethod
+    def empty(size: int, device: Any) -> None:
+        pass
+
+    @staticmethod
+    def from_numpy(array: Any) -> Placed:
+        assert array.flags.writeable
+        assert array.flags.c_contiguous
+        assert array.dtype.isnative
+        return Placed(array)
+
+
+@pytest.mark.parametrize(("place", "device"), [("cuda:0", "cuda:0"), ("auto", "cuda")])
+def test_cf_24_every_slot_is_copied_to_the_place_by_the_thread(
+    place: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", StandIn("torch"))
+    read_only = np.arange(6, dtype=np.float32).reshape(3, 2)
+    read_only.flags.writeable = False
+
+    def source() -> Any:
+        yield fluid.LoDTensor(read_only, [[0, 1, 3]]), np.arange(4, dtype=">i4")[::2]
+
+    with fluid.double_buffer(source, place) as reader:
+        ((values, swapped),) = reader
+    assert [slot.data.device.name for slot in (values, swapped)] == [device] * 2
+    assert threading.current_thread() not in {values.data.thread, swapped.data.thread}
+    assert (values.data.array.tolist(), swapped.data.array.tolist()) == ([[0, 1], [2, 3], [4, 5]], [0, 2])
+    assert values.lod[0].tolist() == [0, 1, 3]
+    with pytest.raises(OptionError, match=r"place 'cuda:7' cannot be used: no device cuda:7$"):
+        fluid.double_buffer(source, "cuda:7")
 
 
 # -- with torch --------------------------------------------------------------------------------------------------------

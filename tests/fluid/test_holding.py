@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pydp2 import fluid
@@ -61,3 +62,21 @@ def test_an_empty_holder_is_told(use: str) -> None:
 
 def test_a_holder_can_be_decorated() -> None:
     assert flat(fluid.batch(fluid.ReaderHolder(numbers(1, 2, 3)), 2)) == [1, 2, 3]
+
+
+def test_an_error_that_the_held_reader_has_forgotten_is_forgotten() -> None:
+    fail = True
+
+    def source() -> Any:
+        if fail:
+            raise KeyError("broken")
+        yield np.ones((1, 1))
+
+    held = fluid.from_reader(source)
+    holder = fluid.ReaderHolder(held)
+    for use in (holder.read_next, holder.read_next, holder.has_next):
+        with pytest.raises(KeyError, match="broken"):
+            use()
+    fail = False
+    held.reinit()
+    assert flat([holder.read_next()]) == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -176,6 +177,48 @@ def test_cf_14_a_corrupt_file_is_raised_by_read_next(tmp_path: Path) -> None:
         reader.read_next()
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_cf_14_an_end_inside_of_a_file_is_an_error_and_not_the_end_of_the_data(
+    nums: Any, threads: int, passes: int
+) -> None:
+    @fluid.register_file_reader("over")
+    def read(filename: str, shapes: Any) -> Any:
+        below = fluid.FileReader(filename, shapes)
+        while True:
+            yield below.read_next()
+
+    names = [f"over:{name}" for name in nums(4, 4, 4)]
+    with fluid.open_files(names, SHAPES, thread_num=threads, pass_num=passes) as reader:
+        with pytest.raises(RuntimeError, match="raised EOFException in the middle of an instance") as caught:
+            rest(reader)
+        assert isinstance(caught.value.__cause__, fluid.EOFException)
+        with pytest.raises(RuntimeError, match="in the middle of an instance"):
+            reader.has_next()
+
+
+def test_a_format_that_exits_is_told_as_an_interruption() -> None:
+    @fluid.register_file_reader("exits")
+    def read(filename: str, shapes: Any) -> Any:
+        yield [np.zeros((1, 1))]
+        sys.exit(3)
+
+    with fluid.open_files("x.exits", SHAPES) as reader:
+        reader.read_next()
+        with pytest.raises(SystemExit):
+            reader.read_next()
+        for use in (reader.read_next, reader.has_next):
+            with pytest.raises(ClientUseError, match="interrupted by SystemExit"):
+                use()
+
+
+def test_is_test_may_be_none_as_in_the_original(nums: Any) -> None:
+    with fluid.open_files(nums(3), SHAPES, is_test=None) as reader:
+        assert flat(reader) == [0, 1, 2]
+    with pytest.raises(OptionTypeError, match="is_test must be True, False or None, got 1"):
+        fluid.open_files(nums(3), SHAPES, is_test=1)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("read", [0, 1, 7, 59])
 def test_cf_15_beginning_anew_stops_all_threads_and_loses_nothing(nums: Any, read: int) -> None:
     """From a full channel, whose threads all wait for room."""
@@ -236,7 +279,7 @@ def test_closing_wakes_a_thread_that_waits_for_a_slow_file() -> None:
 
 
 def test_a_file_that_hangs_is_told_after_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pydp2.fluid.prefetching.STOP_SECONDS", 0.05)
+    monkeypatch.setattr("pydp2.fluid.base.STOP_SECONDS", 0.05)
     go = threading.Event()
 
     @fluid.register_file_reader("hangs")

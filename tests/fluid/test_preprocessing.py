@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -112,3 +114,22 @@ def test_what_a_function_raises_and_returns_is_told() -> None:
         fluid.Preprocessor(numbers(1), broken).read_next()
     with pytest.raises(OptionTypeError, match="a preprocessor must give a list or tuple"):
         fluid.Preprocessor(numbers(1), lambda value: None).read_next()
+
+
+def test_a_preprocessor_whose_block_does_not_hold_it_is_gone_when_nobody_else_does() -> None:
+    preprocessor = fluid.Preprocessor(numbers(1, 2))
+    known = weakref.ref(preprocessor)
+
+    @preprocessor.block
+    def block() -> None:
+        there = known()
+        assert there is not None
+        there.outputs(*there.inputs())
+
+    assert flat([preprocessor.read_next()]) == [1]
+    gc.disable()
+    try:
+        del preprocessor
+        assert known() is None
+    finally:
+        gc.enable()
