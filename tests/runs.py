@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,18 +73,25 @@ def one_pass(files: Sequence[str] | str | Path, provider: str, **options: Any) -
         return consume(data)
 
 
-@pytest.fixture
-def no_hang() -> Iterator[None]:
-    """What never ends fails its test instead of the whole run."""
+@contextmanager
+def alarm(seconds: int) -> Iterator[None]:
+    """What does not end within ``seconds`` fails its test instead of hanging the whole run."""
 
     def expired(*_: object) -> None:
-        raise TimeoutError(f"the test hangs: it did not end within {DEADLINE} seconds")
+        raise TimeoutError(f"the test hangs: it did not end within {seconds} seconds")
 
     before = signal.signal(signal.SIGALRM, expired)
-    signal.alarm(DEADLINE)
+    signal.alarm(seconds)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def no_hang() -> Iterator[None]:
+    """What never ends fails its test instead of the whole run."""
+    with alarm(DEADLINE):
+        yield
 
 
 class Program:

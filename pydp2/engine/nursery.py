@@ -98,12 +98,7 @@ class Nursery:
         worker, number = int(words[1]), int(words[2])
         if words[0] == "start":
             self._waiting.append((worker, number))
-        elif worker == TEMPLATE:
-            if self._template is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._template.pid, number)
-        elif worker in self._pids:
-            pid = self._pids[worker]
+        elif (pid := self._pid_of(worker)) is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if number == signal.SIGKILL:
                     os.killpg(pid, number)
@@ -111,6 +106,11 @@ class Nursery:
                     os.kill(pid, number)
         elif number == signal.SIGKILL and worker in self._expected():
             self._doomed.add(worker)
+
+    def _pid_of(self, worker: int) -> int | None:
+        if worker == TEMPLATE and self._template is not None:
+            return self._template.pid
+        return self._pids.get(worker)
 
     def _expected(self) -> list[int]:
         """Workers that were asked for and are not there yet."""

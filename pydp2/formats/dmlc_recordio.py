@@ -12,15 +12,14 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from pydp2.errors import FormatError, OptionError
 from pydp2.formats.irheader import unpack
 from pydp2.formats.serving import BYTES, IDS, as_steps, flag, label, label_slot
-from pydp2.formats.source import PathOrFile, Source, as_bytes, create, open_source
+from pydp2.formats.source import Closing, PathOrFile, Source, as_bytes, create, open_source
 from pydp2.inputs.spec import integer_value
 from pydp2.parts import WHOLE, Part, split_entry
 from pydp2.providers import provider
@@ -35,7 +34,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _BLOCK = 1 << 16  # looked through for the magic at a time
 
 
-class Reader:
+class Reader(Closing):
     """A RecordIO file that is open; a context manager. Iterating gives the records of ``part``, as ``bytes``.
 
     A record belongs to the part in which it begins: parts are ranges of bytes, alike in size, whose ends move forward
@@ -150,12 +149,6 @@ class Reader:
         """Close the file."""
         self._source.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
 
 def _whole_ones(block: bytes) -> Iterator[tuple[int, int, bytes]]:
     """(begin, end with padding, record) of the records at the head of ``block`` that lie in it whole and in one piece,
@@ -178,7 +171,7 @@ def read(path: PathOrFile, *, part: Part = WHOLE) -> Iterator[bytes]:
         yield from reader
 
 
-class Writer:
+class Writer(Closing):
     """Writes records; a context manager. Records that were written stay in the file whatever is raised then.
 
     Raises:
@@ -214,12 +207,6 @@ class Writer:
         """Close the file."""
         if self._ours:
             self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
 
 def _cut(data: bytes) -> list[bytes]:

@@ -14,14 +14,14 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats.serving import BLOCK
-from pydp2.formats.source import LIMIT, PathOrFile, create, open_source
+from pydp2.formats.source import LIMIT, Closing, PathOrFile, create, open_source
 from pydp2.inputs.rows import Rows, rows
 from pydp2.inputs.spec import dense_vector, integer_value
 from pydp2.parts import WHOLE, Part, split_entry
@@ -35,7 +35,7 @@ _MOST_SIDES = 32
 _PIECE = 1 << 20
 
 
-class Reader:
+class Reader(Closing):
     """An idx file that is open; a context manager.
 
     Args:
@@ -121,12 +121,6 @@ class Reader:
         """Close the file."""
         self._source.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
 
 def read(path: PathOrFile, *, part: Part = WHOLE, limit: int = LIMIT) -> Array:
     """The array of an idx file, in the machine's byte order; with ``part`` a share of its samples.
@@ -137,7 +131,7 @@ def read(path: PathOrFile, *, part: Part = WHOLE, limit: int = LIMIT) -> Array:
         return reader.rows(*part.range(len(reader)))
 
 
-class Writer:
+class Writer(Closing):
     """Writes an idx file sample by sample or many at a time; a context manager. The number of samples is written when
     it is closed, so the file must be one that can be sought; :func:`write` also writes gzip. Where an exception leaves
     the ``with``, it is not written: what is there then is no idx file.
@@ -191,9 +185,6 @@ class Writer:
     def _close_file(self) -> None:
         if self._ours:
             self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if kind is None:

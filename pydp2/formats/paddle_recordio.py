@@ -14,8 +14,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from pydp2.errors import OptionError
 from pydp2.formats import snappy_frames
 from pydp2.formats.serving import BYTES, as_steps
-from pydp2.formats.source import LIMIT, PathOrFile, as_bytes, create, open_source
+from pydp2.formats.source import LIMIT, Closing, PathOrFile, as_bytes, create, open_source
 from pydp2.inputs.checksum import crc32
 from pydp2.parts import WHOLE, Part, split_entry
 from pydp2.providers import provider
@@ -56,7 +55,7 @@ class Chunk(NamedTuple):
         return self.offset + _HEAD.size + self.size
 
 
-class Reader:
+class Reader(Closing):
     """A RecordIO file that is open; a context manager. Iterating gives the records of ``part``, as ``bytes``.
 
     A chunk belongs to the part in which its header begins, parts being ranges of bytes alike in size.
@@ -188,12 +187,6 @@ class Reader:
         """Close the file."""
         self._source.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
 
 def read(path: PathOrFile, *, part: Part = WHOLE, limit: int = LIMIT) -> Iterator[bytes]:
     """The records of a file, one after the other. Raises as :class:`Reader` does."""
@@ -224,7 +217,7 @@ def _gunzip(data: bytes, limit: int) -> bytes:
     return content
 
 
-class Writer:
+class Writer(Closing):
     """Writes records; a context manager. What is in a chunk is written when the chunk is full, or at the end, also
     where that is an exception: records that were written stay in the file.
 
@@ -306,12 +299,6 @@ class Writer:
         finally:
             if self._ours:
                 self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
 
 def write(path: PathOrFile, records: Iterable[bytes], *, layout: Layout = "go", packing: Packing = "none") -> None:

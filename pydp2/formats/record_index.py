@@ -13,8 +13,6 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +20,7 @@ from numpy.typing import NDArray
 from pydp2.errors import OptionError
 from pydp2.formats import dmlc_recordio
 from pydp2.formats.lines import lines, shown, wrong
-from pydp2.formats.source import PathOrFile, create
+from pydp2.formats.source import Closing, PathOrFile, create
 
 _MOST = 10**18
 """Keys lie between this and its negative: they have 18 digits at most."""
@@ -109,7 +107,7 @@ def _another(key: int, keys: set[int]) -> int:
     return number
 
 
-class IndexedReader:
+class IndexedReader(Closing):
     """A RecordIO file whose records are read by their keys; a context manager.
 
     Attributes:
@@ -136,14 +134,8 @@ class IndexedReader:
         """Close the file."""
         self._reader.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
-
-class IndexedWriter:
+class IndexedWriter(Closing):
     """Writes records and their index; a context manager. Both hold what was written, whatever is raised then.
 
     Raises:
@@ -181,9 +173,3 @@ class IndexedWriter:
         finally:
             if self._ours:
                 self._index.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()

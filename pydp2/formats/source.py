@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -26,7 +27,21 @@ _PIECE = 1 << 16
 _BUFFER = 1 << 17  # of a plain file; what is longer goes past it
 
 
-class Source:
+class Closing(ABC):
+    """What is closed at the end of a ``with``."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what was opened."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class Source(Closing):
     """A file being read; a context manager. Made by :func:`open_source`.
 
     Attributes:
@@ -90,12 +105,6 @@ class Source:
         """Close what was opened here."""
         for file in self._owned:
             file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def _fill(self, count: int) -> bytes:
         try:

@@ -17,7 +17,6 @@ from pydp2.server.spec import ServiceSpec
 
 _DUMP_GRACE = 0.3  # seconds for a worker to write its stack before it is killed
 _STOPPED = 10.0  # seconds that a worker may be stopped by a signal, where sample_timeout does not say
-_STILL = "a signal had stopped it for longer than"
 WEIGHED = 0.1
 """Seconds between looks at how much memory workers have."""
 
@@ -34,7 +33,6 @@ class Wire:
     doomed: str = ""  # why it is being killed
     hungry: bool = False  # it had too much memory
     kill_at: float = 0.0
-    stopped_at: float = 0.0  # since when it was found stopped by a signal; 0.0: it runs
     rates: Rates = field(default_factory=Rates)
 
 
@@ -57,7 +55,7 @@ class Overseer:
         self._seat_of = seat_of
         self._log = log
         self._looked = self._weighed = 0.0
-        self._template_at = 0.0  # since when the process that workers are forked from was found stopped; 0.0: it runs
+        self._stopped: dict[int, float] = {}  # who was found stopped by a signal, and since when
 
     def begin(self, pid: int) -> None:
         """The first worker, process ``pid``, is ready. Raises OptionError when it has more memory than it may."""
@@ -102,22 +100,18 @@ class Overseer:
 
     def _watch_stopped(self, limit: float, now: float) -> None:
         """Kill what a signal stopped for so long; between two samples, say, where none takes too long."""
-        for worker, wire in self._wires.items():
-            if wire.doomed or not self._engine.stopped(worker):
-                wire.stopped_at = 0.0
-            elif not wire.stopped_at:
-                wire.stopped_at = now
-            elif now - wire.stopped_at > limit:
-                wire.doomed = f"was killed because {_STILL} {limit:g} s"
-                self._engine.kill(worker)
-        if not self._engine.stopped(TEMPLATE):
-            self._template_at = 0.0
-        elif not self._template_at:
-            self._template_at = now
-        elif now - self._template_at > limit:
-            self._template_at = 0.0
-            self._log(f"the process that workers are forked from is killed because {_STILL} {limit:g} s", "template")
-            self._engine.kill(TEMPLATE)
+        watched = [*(worker for worker, wire in self._wires.items() if not wire.doomed), TEMPLATE]
+        self._stopped = {each: self._stopped.get(each, now) for each in watched if self._engine.stopped(each)}
+        for each, since in list(self._stopped.items()):
+            if now - since <= limit:
+                continue
+            why = f"killed because a signal had stopped it for longer than {limit:g} s"
+            if each == TEMPLATE:
+                self._log(f"the process that workers are forked from is {why}", "template")
+            else:
+                self._wires[each].doomed = f"was {why}"
+            del self._stopped[each]
+            self._engine.kill(each)
 
     def _weigh(self, limit: int) -> None:
         """Kill what is ready and has more memory than ``limit``: another reads its files on."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,8 @@ import numpy as np
 import pytest
 
 import pydp2
+
+from ..runs import alarm
 
 _DEADLINE = 60  # seconds: a test here takes a few, so what lasts longer hangs
 Deliver = Callable[..., list[list[pydp2.Batch]]]
@@ -38,15 +39,8 @@ def process(settings, filename):
 @pytest.fixture(autouse=True)
 def _no_hang() -> Iterator[None]:
     """A pass that never ends fails its test instead of the whole run."""
-
-    def expired(*_: object) -> None:
-        raise TimeoutError(f"the test hangs: it did not end within {_DEADLINE} seconds")
-
-    before = signal.signal(signal.SIGALRM, expired)
-    signal.alarm(_DEADLINE)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with alarm(_DEADLINE):
+        yield
 
 
 @pytest.fixture

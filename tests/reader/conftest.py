@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import textwrap
@@ -10,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
+
+from ..runs import alarm
 
 _DEADLINE = 30
 
@@ -45,15 +46,8 @@ def until(what, seconds=10.0):
 @pytest.fixture(autouse=True)
 def _no_hang() -> Iterator[None]:
     """A reader that never ends fails its test instead of the whole run."""
-
-    def expired(*_: object) -> None:
-        raise TimeoutError(f"the test hangs: it did not end within {_DEADLINE} seconds")
-
-    before = signal.signal(signal.SIGALRM, expired)
-    signal.alarm(_DEADLINE)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with alarm(_DEADLINE):
+        yield
 
 
 @pytest.fixture
