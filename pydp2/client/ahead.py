@@ -8,6 +8,9 @@ from __future__ import annotations
 
 AHEAD_BYTES = 512 * 1024
 """So much may be on its way to a trainer that has a job of its own."""
+SHOWN_BYTES = 8 * 1024 * 1024
+"""Of rows that stay where the service shows them: a message has their numbers, and nothing is copied before a batch is
+taken."""
 _MOST = 64
 
 
@@ -37,9 +40,9 @@ class Ahead:
         self._asked += missing
         return missing
 
-    def took(self, nbytes: int) -> None:
-        """A batch of so many bytes was taken."""
+    def took(self, nbytes: int, *, shown: bool = False) -> None:
+        """A batch of so many bytes was taken; ``shown``: they lay in memory that the service shows."""
         self._asked -= 1
         self._unsaid = True
         if self._alone:
-            self._aim = max(self._least, min(_MOST, AHEAD_BYTES // max(1, nbytes)))
+            self._aim = max(self._least, min(_MOST, (SHOWN_BYTES if shown else AHEAD_BYTES) // max(1, nbytes)))

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.client.lots import Lot, lots
+from pydp2.client.lots import Lot, Shown, lots
 from pydp2.errors import RemoteProtocolError
 from pydp2.inputs import Batch, Columns, Slots
 from pydp2.inputs.columns import Ints
-from pydp2.inputs.shelf import Shelf
 from pydp2.protocol import messages as m
 from pydp2.protocol.facts import split
 from pydp2.protocol.packs import unpacked
@@ -34,11 +33,16 @@ class Arrived:
 
     @property
     def nbytes(self) -> int:
-        """What of it lies here before it is taken."""
-        return self.rows.nbytes if isinstance(self.rows, Columns) else 8 * self.head.rows
+        """What of it lies here, or is held at the service, before it is taken."""
+        return self.rows.nbytes if isinstance(self.rows, Columns) else self.rows[0].row_cost * self.head.rows
+
+    @property
+    def shown(self) -> bool:
+        """Its rows lie in memory that the service shows."""
+        return not isinstance(self.rows, Columns)
 
     def batch(self, pass_id: int) -> Batch:
-        """For the trainer. Raises RemoteProtocolError where its rows are none."""
+        """For the trainer. Raises RemoteProtocolError where its rows are none, Moved where they are others by now."""
         head = self.head
         if isinstance(self.rows, Columns):
             columns = self.rows
@@ -56,9 +60,9 @@ class Arrived:
         )
 
 
-def arrived(slots: Slots, head: m.BatchHead, body: Sequence[memoryview], shelf: Shelf | None = None) -> list[Arrived]:
-    """The batches that came with ``head`` and the frames ``body``. ``shelf``: the cache of the service, where it can
-    be seen. Raises RemoteProtocolError for what cannot be."""
+def arrived(slots: Slots, head: m.BatchHead, body: Sequence[memoryview], shown: Shown | None = None) -> list[Arrived]:
+    """The batches that came with ``head`` and the frames ``body``. ``shown``: the memory of the service that can be
+    seen. Raises RemoteProtocolError for what cannot be."""
     frames, facts = split("BatchHead", body, head.facts)
     pool = b""
     if head.saved:
@@ -72,7 +76,7 @@ def arrived(slots: Slots, head: m.BatchHead, body: Sequence[memoryview], shelf: 
     counts = [each.rows for each in heads]
     parts: Iterable[Rows]
     if head.kept:
-        parts = lots(*_kept(head, sum(counts), frames, shelf), counts)
+        parts = lots(*_kept(head, sum(counts), frames, shown), counts)
     else:
         parts = _parts(Columns.from_frames(slots, sum(counts), buffers(frames)), counts)
     first, *others = map(Arrived, heads, parts)
@@ -87,13 +91,14 @@ def _parts(columns: Columns, counts: Sequence[int]) -> list[Columns]:
     return [columns.slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
 
 
-def _kept(head: m.BatchHead, rows: int, frames: Sequence[memoryview], shelf: Shelf | None) -> tuple[Shelf, Ints]:
-    """The cache, and the numbers of the rows of ``head`` there, checked."""
-    if shelf is None or head.kept > shelf.layout.rows:
+def _kept(head: m.BatchHead, rows: int, frames: Sequence[memoryview], shown: Shown | None) -> tuple[Shown, Ints]:
+    """What is shown, and the numbers of the rows of ``head`` there, checked."""
+    if shown is None or head.kept > shown.layout.rows:
         raise RemoteProtocolError(f"BatchHead: rows of a cache of {head.kept}, which is not known here")
     if len(frames) != 1 or frames[0].nbytes != 8 * rows:
         raise RemoteProtocolError("BatchHead: one frame with the number of each row is needed")
-    ids = np.frombuffer(frames[0], "<i8").astype(np.int64)
-    if rows and not 0 <= int(ids.min()) <= int(ids.max()) < head.kept:
+    numbers = np.frombuffer(frames[0], "<i8").astype(np.int64)
+    where = shown.within(numbers)
+    if rows and not 0 <= int(where.min()) <= int(where.max()) < head.kept:
         raise RemoteProtocolError(f"BatchHead: a row that is not among the {head.kept} of the cache")
-    return shelf, ids
+    return shown, numbers

@@ -15,10 +15,10 @@ from pydp2.protocol.fits import differences
 
 
 def come_back(
-    connection: Connection, attach: m.Attach, fits: Mapping[str, Any], patience: float, cached: Slots | None = None
+    connection: Connection, attach: m.Attach, fits: Mapping[str, Any], patience: float, shown: Slots | None = None
 ) -> None:
     """Wait ``patience`` seconds for the service of ``connection`` and take the old place there, as ``attach`` says.
-    ``cached``: the slots of samples that are kept in memory.
+    ``shown``: the slots of samples that lie in memory which it shows.
 
     Raises:
         ServiceLost: it did not come back. JobTaken: another trainer has the place.
@@ -38,7 +38,7 @@ def come_back(
             f"the service at {connection.address} came back with another stream: {'; '.join(wrong)}; start it with "
             "what it was started with before"
         )
-    connection.borrow(cached)
+    connection.borrow(shown)
     _say(f"the service at {connection.address} is back after {time.monotonic() - began:.1f} s")
 
 

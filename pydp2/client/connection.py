@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydp2.client.lots import opened
-from pydp2.errors import Error, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
+from pydp2.client.lots import Shown, opened
+from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.inputs import Slots
-from pydp2.inputs.shelf import Shelf
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Role, client_link
 from pydp2.transport import Line
@@ -36,8 +37,8 @@ class Connection:
         """The run that was asked for last, and how many batches of it are used once the connection ends in order."""
         self.away = False
         """The service went away without a word, or said that it may come back."""
-        self.shelf: Shelf | None = None
-        """The cache of the service, to be read, once it is known that it can be."""
+        self.shown: Shown | None = None
+        """Memory of the service, its cache or its rows, once it is known that it can be read."""
         self._slots: Slots | None = None
 
     def send(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
@@ -84,21 +85,21 @@ class Connection:
         self.away = False
         return answer
 
-    def borrow(self, cached: Slots | None = None) -> None:
-        """Have batches come through shared memory from now on, where that can be; of samples with the slots ``cached``
-        that are kept in memory, gather them here."""
+    def borrow(self, shown: Slots | None = None) -> None:
+        """Have batches come through shared memory from now on, where that can be; of samples with the slots ``shown``
+        that lie in memory which the service shows, gather them here."""
         self._line.borrow()
-        self._slots = cached
-        if cached is not None:
+        self._slots = shown
+        if shown is not None:
             self._line.ask()
 
     def _look(self) -> None:
-        """Whether the service has shown its cache."""
+        """Whether the service has shown its memory."""
         wish = self._line.wish
         if wish is None or not wish.open or self._slots is None or (given := wish.look()) is None:
             return
-        self.shelf = opened(self._slots, *given)
-        if self.shelf is None:
+        self.shown = opened(self._slots, *given)
+        if self.shown is None:
             wish.close()
         else:
             wish.use()
@@ -110,7 +111,7 @@ class Connection:
     def close(self, linger_ms: int = 200) -> None:
         """Close the connection."""
         self._line.close(0 if self._line.lost else linger_ms)
-        self.shelf = None
+        self.shown = None
         self._zmq.term()
 
 
@@ -165,3 +166,16 @@ def ask_stats(address: str, timeout: float = 5.0) -> dict[str, Any]:
     if not isinstance(answer, m.Stats):
         raise RemoteProtocolError(f"expected Stats, got {type(answer).__name__}")
     return answer.data
+
+
+def part(connection: Connection, on_close: Callable[[], None] | None, owner: int) -> None:
+    """Leave the job, then do what follows from it."""
+    if os.getpid() != owner:
+        return  # a fork: the connection is the parent's, touching its sockets here would break it there
+    try:
+        with contextlib.suppress(ProtocolError):  # the service ended first
+            connection.send(m.Detach(*connection.progress))
+    finally:
+        connection.close()
+        if on_close is not None:
+            on_close()

@@ -20,7 +20,7 @@ from typing import Any
 from pydp2.client.ahead import Ahead
 from pydp2.client.arrived import Arrived, arrived
 from pydp2.client.comeback import come_back
-from pydp2.client.connection import Connection, ask_stats, connect_once, welcomed
+from pydp2.client.connection import ask_stats, connect_once, part, welcomed
 from pydp2.client.position import Position
 from pydp2.errors import (
     ClientUseError,
@@ -33,6 +33,7 @@ from pydp2.errors import (
 from pydp2.inputs import Batch, Slots
 from pydp2.inputs.declaration import Declaration
 from pydp2.inputs.entries import entries
+from pydp2.inputs.placed import Moved
 from pydp2.protocol import messages as m
 from pydp2.protocol.facts import to_frames
 
@@ -77,10 +78,10 @@ class Client:
         except Error:
             connection.close()
             raise
-        connection.borrow(self._cached)
+        connection.borrow(self._declaration.shown)
         self._connection = connection
         # At the latest when the program ends: what is left to the interpreter's last moments can hang there.
-        self._end = weakref.finalize(self, _part, connection, on_close, self._pid)
+        self._end = weakref.finalize(self, part, connection, on_close, self._pid)
         self._fits: dict[str, Any] = welcome.service.get("fits", {})
         self._durable = welcome.service.get("durable") is True  # it can be started again and go on
         self._run = 0
@@ -100,11 +101,6 @@ class Client:
         """What a batch of the job weighs, the last ones may weigh less."""
         self.samples = 0
         """Samples delivered so far, over all passes."""
-
-    @property
-    def _cached(self) -> Slots | None:
-        """What samples are that the service keeps in memory; None where it keeps none."""
-        return self._declaration.slots if self._declaration.kept_in_memory else None
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -243,11 +239,19 @@ class Client:
         if time.monotonic() - self._spoke > self._lease:
             self._begin()  # what waits here may have been given to others
         self._ask()
+        moved = False
         while True:
             run, done = self._connection.progress
             received = self._receive(run)
             if isinstance(received, Arrived):
-                return self._deliver(received, done, began)
+                try:
+                    return self._deliver(received, done, began)
+                except Moved:
+                    if moved:
+                        raise RemoteProtocolError("BatchHead: rows that were given away as soon as they came") from None
+                    moved = True
+                    self._begin()  # this trainer was away so long that they were given to others
+                    continue
             if received is None:
                 self._ask()
                 continue
@@ -256,7 +260,7 @@ class Client:
                 self._loaded, self._named = "", False
             match message:
                 case m.BatchHead() if message.run == run:
-                    self._ready.extend(arrived(self._declaration.slots, message, body, self._connection.shelf))
+                    self._ready.extend(arrived(self._declaration.slots, message, body, self._connection.shown))
                 case m.PassEnd() if message.run == run:
                     self._position = self._position.next_pass()
                     self._between = True
@@ -308,7 +312,7 @@ class Client:
         relaxed = self._fits.get("order") == "relaxed" and self._position.batch
         if not (self._durable and self._connection.away) or relaxed:
             raise lost
-        come_back(self._connection, self._attach, self._fits, self._lease, self._cached)
+        come_back(self._connection, self._attach, self._fits, self._lease, self._declaration.shown)
         self._lost = None
         self._begin()
 
@@ -332,7 +336,7 @@ class Client:
     def _deliver(self, batch: Arrived, done: int, began: float) -> Batch:
         made = batch.batch(self._position.pass_id)
         self._position.taken(batch.head, batch.pool, batch.facts)
-        self._ahead.took(batch.nbytes)
+        self._ahead.took(batch.nbytes, shown=batch.shown)
         self.samples += batch.head.rows - batch.head.padding
         self._connection.progress = (self._run, done + 1)
         self._left_at = time.perf_counter()
@@ -344,19 +348,6 @@ class Client:
             run, done = self._connection.progress
             with contextlib.suppress(ProtocolError):  # the service ended first
                 self._connection.send(m.LeavePass(run, max(done - unused, 0)))
-
-
-def _part(connection: Connection, on_close: Callable[[], None] | None, owner: int) -> None:
-    """Leave the job, then do what follows from it."""
-    if os.getpid() != owner:
-        return  # a fork: the connection is the parent's, touching its sockets here would break it there
-    try:
-        with contextlib.suppress(ProtocolError):  # the service ended first
-            connection.send(m.Detach(*connection.progress))
-    finally:
-        connection.close()
-        if on_close is not None:
-            on_close()
 
 
 class Pass(Iterator[Batch]):

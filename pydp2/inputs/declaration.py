@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pydp2.errors import RemoteProtocolError
+from pydp2.inputs.placed import suits
 from pydp2.inputs.spec import Slots
 
 _NUMBERS = {"pool_size": -1, "min_pool_size": -1, "cache": 0}  # with their least value
@@ -39,6 +40,11 @@ class Declaration:
     def kept_in_memory(self) -> bool:
         """Whether passes are kept in memory."""
         return bool(self.cache & 1)
+
+    @property
+    def shown(self) -> Slots | None:
+        """The slots, where samples lie in memory that a service shows; else None."""
+        return self.slots if self.kept_in_memory or (not self.cache and suits(self.slots)) else None
 
     @property
     def kept_on_disk(self) -> bool:

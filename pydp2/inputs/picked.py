@@ -13,11 +13,15 @@ from pydp2.inputs.moving import Where, entries, gather, gathered
 
 
 class Store(Protocol):
-    """Where rows lie: as :class:`.store.ColumnStore` and :class:`.shelf.Shelf` do it."""
+    """Where rows lie: as :class:`.store.ColumnStore`, :class:`.shelf.Shelf` and :class:`.placed.PlacedStore` do it."""
+
+    @property
+    def shown(self) -> int: ...
 
     def take(self, ids: Ints) -> Columns: ...
     def sources(self, ids: Ints) -> list[tuple[Array, Where]]: ...
     def lengths(self, ids: Ints, slot: int) -> Ints: ...
+    def numbers(self, ids: Ints) -> Ints: ...
     def give_back(self, ids: Ints) -> None: ...
 
 
@@ -37,13 +41,13 @@ class Gathered:
         return len(self._ids)
 
     @property
-    def ids(self) -> Ints:
-        """By which numbers the store knows them."""
-        return self._ids
+    def shown(self) -> int:
+        """They are among the first so many rows that others can gather by :meth:`numbers`; 0: others cannot."""
+        return self._store.shown
 
-    def lies_in(self, store: Store) -> bool:
-        """Whether they are rows of ``store``."""
-        return self._store is store
+    def numbers(self) -> Ints:
+        """What those are told of them."""
+        return self._store.numbers(self._ids)
 
     def columns(self) -> Columns:
         """The rows, in memory of their own."""

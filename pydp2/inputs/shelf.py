@@ -60,6 +60,13 @@ class Layout:
         """Inverse of :attr:`note`."""
         return cls(slots, int.from_bytes(note, "little"))
 
+    @staticmethod
+    def over(memory: Any, region: _Region) -> Array:
+        """The array that ``region`` of ``memory`` is."""
+        count = region.entries * math.prod(region.shape)
+        flat = np.frombuffer(memory, region.dtype, count, region.offset) if count else np.empty(0, region.dtype)
+        return flat.reshape(region.entries, *region.shape)
+
     def _region(self, entries: int, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> _Region:
         region = _Region(self.size, entries, dtype, shape)
         self.size += -(-entries * dtype.itemsize * math.prod(shape) // _ALIGN) * _ALIGN
@@ -70,15 +77,10 @@ class Shelf:
     """What lies in ``memory``, of ``layout``: who fills it appends, who only has it to read gathers rows by number."""
 
     def __init__(self, layout: Layout, memory: Any) -> None:
-        def over(region: _Region) -> Array:
-            count = region.entries * math.prod(region.shape)
-            flat = np.frombuffer(memory, region.dtype, count, region.offset) if count else np.empty(0, region.dtype)
-            return flat.reshape(region.entries, *region.shape)
-
         self.layout = layout
-        self._arrays = [[over(region) for region in regions] for regions in layout.arrays]
-        self._edges = [[over(region) for region in regions] for regions in layout.edges]
-        self.ordinals, self.sizes, self.weights = (over(region) for region in layout.notes)
+        self._arrays = [[layout.over(memory, region) for region in regions] for regions in layout.arrays]
+        self._edges = [[layout.over(memory, region) for region in regions] for regions in layout.edges]
+        self.ordinals, self.sizes, self.weights = (layout.over(memory, region) for region in layout.notes)
         """Of each row, int64."""
         self.rows = 0
         """How many there are, of whoever fills it."""
@@ -90,6 +92,13 @@ class Shelf:
 
     held_bytes = 0
     """Of rows that wait to be drawn; these here are the cache's."""
+    row_cost = 8
+    """Bytes of memory that a row holds for a trainer until it is taken: its number."""
+
+    @property
+    def shown(self) -> int:
+        """Rows are among the first so many that a trainer can gather by itself."""
+        return self.rows
 
     def append(self, columns: Columns, ordinals: Ints, sizes: Ints, weights: Ints | None) -> tuple[int, Columns]:
         """Copy rows in, with what is to be known of each (``weights`` None: all 1): the number of the first, and the
@@ -115,7 +124,7 @@ class Shelf:
         self.uniform = self.uniform and bool((self.weights[at:end] == 1).all())
         return at, Columns(columns.slots, columns.rows, views)
 
-    def numbers(self, columns: Columns) -> Ints:
+    def found(self, columns: Columns) -> Ints:
         """By which numbers the rows of ``columns`` are known here, ``(rows,)``: of what :meth:`append` gave, or a slice
         of it. Raises ValueError for columns that lie elsewhere."""
         if not columns.rows:
@@ -152,6 +161,16 @@ class Shelf:
         """How many time steps each of the rows ``ids`` has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
         edges = self._edges[slot][self.layout.slots.types[slot].seq_type - 1]
         return edges[ids + 1] - edges[ids]
+
+    def numbers(self, ids: Ints) -> Ints:
+        """What a trainer is told of them: a row stays where it is."""
+        return ids
+
+    within = numbers
+
+    def sizes_of(self, numbers: Ints) -> Ints:
+        """The bytes of each of the rows ``numbers``."""
+        return self.sizes[numbers]
 
     def give_back(self, ids: Ints) -> None:
         """Nobody draws them now; they stay."""

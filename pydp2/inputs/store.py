@@ -204,6 +204,13 @@ class ColumnStore:
         """How many time steps each of the rows ``ids`` has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
         return self._arenas[slot][self._slots.types[slot].seq_type - 1].counts[ids]
 
+    shown = 0
+    """Nobody else can gather rows here."""
+
+    def numbers(self, ids: Ints) -> Ints:
+        """What somebody else would be told of them."""
+        return ids
+
     def give_back(self, ids: Ints) -> None:
         """Release ``ids`` together with others, before room is needed."""
         self._back.append(ids)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+_KB = ("VmRSS", "RssShmem")
+
 
 def resident(pid: int) -> int:
     """Resident bytes of process ``pid``, shared pages included; 0 where the kernel does not say."""
@@ -12,3 +14,13 @@ def resident(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def without_shared_memory(pid: int) -> int:
+    """The same but for pages of shared memory: rows on their way lie in such, and are everybody's."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        found = {key: int(value.split()[0]) for key, _, value in (line.partition(":") for line in lines) if key in _KB}
+    except (OSError, IndexError, ValueError):
+        return 0
+    return 1024 * (found.get("VmRSS", 0) - found.get("RssShmem", 0))

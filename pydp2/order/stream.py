@@ -41,9 +41,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The merge waits for samples of ``file``."""
+    """The merge waits for samples of ``file``: with ``need`` of them it goes on to another one, or has enough."""
 
     file: int
+    need: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ class Stream:
         """Put what is next in the merge into the pool, as far as there is room for it, or begin the tail."""
         front = self.merge.front()
         if front is WAIT:
-            return Blocked(self.merge.file)
+            return Blocked(self.merge.file, max(1, min(self.merge.left, level - self.pool.weight)))
         if front is END:
             self._ended = True
             self._save(self.pool.start_tail(), ended=True)

@@ -94,9 +94,18 @@ class Grant(Message):
 
 @dataclass(frozen=True, slots=True)
 class Want(Message):
-    """Server: a merge waits for the file of ``attempt``: send what you have of it."""
+    """Server: a merge waits for the file of ``attempt``: send what you have of it, and if that is what runs, as soon as
+    it has come to ordinal ``until``."""
 
     attempt: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Places(Message):
+    """Server: rows may be put in these places of the memory for them. One frame, the number of each, int64."""
+
+    has_body: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +123,7 @@ class Quit(Message):
 @dataclass(frozen=True, slots=True)
 class Chunk(Message):
     """Worker: ranges of files. ``parts`` are :class:`Part` as lists; their rows lie in the frames, one after another.
+    ``placed``: in place of their columns, one frame with the number of the place that each was put in, int64.
 
     ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample in hand that costs ``need`` (0:
     it reached its pause). ``busy``: time spent on samples so far, ``idle``: time without anything to do, in us.
@@ -126,6 +136,7 @@ class Chunk(Message):
     blocked: list[Any]
     busy: int
     idle: int
+    placed: bool = False
 
 
 # -- client and server -------------------------------------------------------------------------------------------------
@@ -217,7 +228,8 @@ class BatchHead(Message):
     ``bucket``: "longest", the bound of its bucket (0: none), the "bounds" of all, and the "group" of batches that come
     from one; {} without buckets. ``more``: batches that come with it, their rows behind its own in the columns; see
     :mod:`.packs`. ``kept``: the columns are not here, but the numbers of their rows, int64, in one frame; the service
-    has so many rows in its cache, where this client gathers them (0: the columns are here).
+    has so many rows in the memory that it shows, its cache or places, where this client gathers them (0: the columns
+    are here).
     """
 
     has_body: ClassVar[bool] = True
@@ -294,7 +306,7 @@ class Closing(Message):
 MESSAGES: dict[str, type[Message]] = {
     m.__name__: m
     for m in (
-        Hello, Declared, Broken, BeginReading, Assign, Grant, Want, EndReading, Quit, Chunk,
+        Hello, Declared, Broken, BeginReading, Assign, Grant, Want, Places, EndReading, Quit, Chunk,
         Attach, Welcome, Refused, BeginPass, LeavePass, Need, BatchHead, PassEnd, Failed, Detach, AskStats, Stats,
         Probe, Closing,
     )

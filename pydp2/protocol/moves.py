@@ -46,6 +46,7 @@ WORKER_LINK: Table = {
     (State.READY, S, m.Assign): State.READY,
     (State.READY, S, m.Grant): State.READY,
     (State.READY, S, m.Want): State.READY,
+    (State.READY, S, m.Places): State.READY,
     (State.READY, S, m.EndReading): State.READY,
     (State.STARTING, S, m.Quit): State.CLOSED,
     (State.READY, S, m.Quit): State.CLOSED,

@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from pydp2.errors import RemoteProtocolError
 from pydp2.inputs import Columns
-from pydp2.inputs.columns import frame_count
+from pydp2.inputs.columns import Ints, frame_count
 from pydp2.inputs.declaration import Declaration
+from pydp2.inputs.placed import Placed
 from pydp2.order import Run
 from pydp2.order.saved import Recall
 from pydp2.protocol.messages import Chunk
@@ -19,6 +20,8 @@ from pydp2.transport import buffers, views
 
 Recalled = Callable[[Part], Recall | None]
 """What was asked for of a file that is read again in part; None for late output of an attempt given up."""
+Taken = Callable[[Ints], Placed]
+"""The rows that a worker has put in places. Raises RemoteProtocolError for places that are not its own."""
 
 
 def ranges(
@@ -28,11 +31,13 @@ def ranges(
     recalled: Recalled = lambda _: None,
     *,
     keep: bool = True,
+    taken: Taken | None = None,
 ) -> Iterator[tuple[Part, Run | None]]:
     """Each part of ``chunk`` with its samples. Everything is checked before the first is given.
 
     ``keep``: they may stay for long, so they get memory of their own; else they may lie in memory that is shared with
-    the worker. Raises RemoteProtocolError when counts, frames and slots do not agree.
+    the worker. ``taken``: what rows in places are; None: there are no places. Raises RemoteProtocolError when counts,
+    frames and slots do not agree.
     """
     parts = [Part.from_wire(wire) for wire in chunk.parts]
     rows = chunk.rows
@@ -44,10 +49,9 @@ def ranges(
         return iter([(part, None) for part in parts])
     slots = declaration.slots
     arrays = buffers(body) if keep else views(body)
-    frames = frame_count(slots)
+    frames = 1 if chunk.placed else frame_count(slots)
     if len(arrays) != frames + declaration.weighted:
         raise RemoteProtocolError(f"Chunk: expected {frames + declaration.weighted} frames, got {len(arrays)}")
-    columns = Columns.from_frames(slots, rows, arrays[:frames])
     weights = None
     if declaration.weighted:
         if arrays[frames].nbytes != 8 * rows:
@@ -55,6 +59,7 @@ def ranges(
         weights = arrays[frames].view(np.int64)
         if int(weights.min()) < 0 or int(weights.max()) > MAX_WEIGHT:
             raise RemoteProtocolError(f"Chunk: a weight that is not from 0 to {MAX_WEIGHT}")
+    columns = _placed(rows, arrays[0], taken) if chunk.placed else Columns.from_frames(slots, rows, arrays[:frames])
     sizes = columns.sample_bytes()
     ordinals = np.empty(rows, np.int64)
     out: list[tuple[Part, Run | None]] = []
@@ -75,6 +80,12 @@ def ranges(
         out.append((part, Run(columns, lo, hi, ordinals, sizes, weights)))
         lo = hi
     return iter(out)
+
+
+def _placed(rows: int, frame: npt.NDArray[np.uint8], taken: Taken | None) -> Placed:
+    if taken is None or frame.nbytes != 8 * rows:
+        raise RemoteProtocolError("Chunk: one place for each row is needed, of those that were granted")
+    return taken(frame.view(np.int64))
 
 
 def _asked(part: Part, recall: Recall) -> npt.NDArray[np.int64]:

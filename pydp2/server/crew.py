@@ -1,8 +1,12 @@
-"""The workers of a reading: which files each of them has, and how many it may have waiting."""
+"""The workers of a reading: which files each of them has, and how many it may have waiting.
+
+The merge takes more of some files than of others in the same time, and waits for each: so it is not the number of files
+that must be alike at all workers, but what the merge takes of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pydp2.server.ledger import Entry
 
@@ -11,16 +15,20 @@ MANY = 64
 
 
 class Crew:
-    """Files that were given out and have not ended, by worker."""
+    """Files that were given out and have not ended, by worker. ``pull``: how much of a file the merge takes, compared
+    with others."""
 
-    def __init__(self) -> None:
+    def __init__(self, pull: Callable[[int], int] = lambda _: 1) -> None:
+        self.pull = pull
+        self._pulled: dict[int, int] = {}  # the sum over the files that a worker has
         self._load: dict[int, dict[int, Entry]] = {}
         self._ahead: dict[int, set[int]] = {}  # those that are not bound
         self._pace: dict[int, int] = {}  # how many unstarted files a worker may have waiting
         self._ramping: dict[int, set[int]] = {}  # files that stop at the start of the pass until the others have too
 
-    def __bool__(self) -> bool:
-        return bool(self._load)
+    def __len__(self) -> int:
+        """Workers."""
+        return len(self._load)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._load)
@@ -28,6 +36,7 @@ class Crew:
     def join(self, worker: int) -> None:
         """``worker`` can be given files."""
         self._load[worker] = {}
+        self._pulled[worker] = 0
         self._ahead[worker] = set()
         self._pace[worker] = 2
 
@@ -36,15 +45,22 @@ class Crew:
         self._ahead.pop(worker, None)
         self._pace.pop(worker, None)
         self._ramping.pop(worker, None)
+        self._pulled.pop(worker, None)
         return list(self._load.pop(worker, {}).values())
 
     def disband(self) -> None:
         """Nobody has anything any more."""
         self._load.clear()
+        self._pulled.clear()
 
     def idlest(self) -> int:
-        """Who has the fewest files."""
-        return min(self._load, key=lambda worker: len(self._load[worker]))
+        """Of whose files the merge takes the least."""
+        return min(self._pulled, key=lambda worker: self._pulled[worker])
+
+    @property
+    def total(self) -> int:
+        """How many files all have."""
+        return sum(map(len, self._load.values()))
 
     def load(self, worker: int) -> int:
         """How many files ``worker`` has."""
@@ -57,6 +73,7 @@ class Crew:
     def give(self, worker: int, entry: Entry) -> None:
         """``worker`` is to run the file of ``entry``."""
         self._load[worker][entry.file] = entry
+        self._pulled[worker] += self.pull(entry.file)
         if not entry.bound:
             self._ahead[worker].add(entry.file)
         if entry.ramp in entry.stops:
@@ -68,7 +85,8 @@ class Crew:
 
     def take(self, worker: int, entry: Entry) -> None:
         """``worker`` has not to run it any more: it may have one more waiting."""
-        self._load[worker].pop(entry.file, None)
+        if self._load[worker].pop(entry.file, None) is not None:
+            self._pulled[worker] -= self.pull(entry.file)
         self._ahead[worker].discard(entry.file)
         self._pace[worker] = min(MANY, self._pace[worker] + 1)
 

@@ -8,6 +8,7 @@ from typing import Any
 from pydp2.config import JobOptions
 from pydp2.files import FileList
 from pydp2.inputs.declaration import Declaration
+from pydp2.inputs.placed import PlacedStore
 from pydp2.metrics import Rates, bottleneck
 from pydp2.protocol import messages as m
 from pydp2.server.actions import Action
@@ -37,6 +38,7 @@ class Desk:
         source: str,
         budget: int,
         cache: Claims | None,
+        store: Callable[[], PlacedStore] | None,
         coordinator: Coordinator,
         act: Callable[[Sequence[Action]], None],
         log: Callable[[str, str], None],
@@ -64,6 +66,7 @@ class Desk:
             workers=spec.workers,
             skip_errors=spec.skip_errors,
             cache=cache,
+            store=store,
             error_budget=spec.error_budget,
         )
         self.team = Team(

@@ -28,6 +28,7 @@ from pydp2.server.desk import Desk, together
 from pydp2.server.keeper import Keeper
 from pydp2.server.member import Member
 from pydp2.server.outbox import messages
+from pydp2.server.placing import Placing
 from pydp2.server.spec import ServiceSpec
 from pydp2.transport import Gone, Hub, Lasting
 
@@ -73,7 +74,7 @@ class Front:
         self._declaration: Declaration | None = None
         self._source = ""
         self._cache: Claims | None = None
-        self._shelf: Shelf | None = None
+        self._placing: Placing | None = None
         self.disk: DiskCache | None = None
         """The cache on disk, where the provider asks for one."""
         self._budget = min(_READ_AHEAD, spec.memory_limit // 2)
@@ -85,10 +86,13 @@ class Front:
         """Actions for workers that followed from what clients said; the loop carries them out."""
         self.server_stats: Callable[[], dict[str, Any]] = dict
 
-    def declared(self, declaration: Declaration, source: str) -> None:
-        """The provider is known: jobs can begin."""
+    def declared(self, declaration: Declaration, source: str, placing: Placing | None = None) -> None:
+        """The provider is known, and where its samples have their places: jobs can begin."""
         self._declaration = declaration
         self._source = source
+        self._placing = placing
+        if placing is not None:  # trainers on this machine gather for themselves
+            self._hub.gifts.gift = placing.for_trainers
         if declaration.cache:
             self._cache = self._caches(declaration)
         if self._keeper.durable:
@@ -116,14 +120,14 @@ class Front:
         shelf = None
         with contextlib.suppress(OSError):  # without that many addresses each file lies where it was read
             lasting = Lasting(layout.size)
-            shelf = self._shelf = Shelf(layout, lasting.memory)
-            if lasting.descriptor is not None:  # trainers on this machine gather for themselves
+            shelf = Shelf(layout, lasting.memory)
+            if lasting.descriptor is not None:  # here, too
                 self._hub.gifts.gift = lasting.descriptor, layout.note
         return PassCache(layout.limit, shelf)
 
     def _kept(self, peer: bytes, picked: Picked) -> int:
-        shelf = self._shelf
-        return shelf.rows if shelf is not None and picked.lies_in(shelf) and self._hub.gifts.used(peer) else 0
+        shown = picked.shown
+        return shown if shown and self._hub.gifts.used(peer) else 0
 
     def disk_answered(self) -> None:
         """The cache on disk has found or done something."""
@@ -232,7 +236,8 @@ class Front:
         has_room(name, given, {each.name: each.options for each in self._desks.values()}, self._spec)
         desk = self._desks[name] = Desk(
             name, world, given, self._declaration, self._spec, self._files, source=self._source, budget=self._budget,
-            cache=self._cache, coordinator=self._coordinator, act=lambda actions: self.outbox.extend(actions),
+            cache=self._cache, store=None if self._placing is None else self._placing.store,
+            coordinator=self._coordinator, act=lambda actions: self.outbox.extend(actions),
             log=lambda text, kind: self._say(name, text, kind),
         )  # fmt: skip
         return desk
@@ -246,6 +251,8 @@ class Front:
         """The job is over."""
         desk.team.stop()
         del self._desks[desk.name]
+        if not self._desks and self._placing is not None:
+            self._placing.rest()
         self._at = {peer: at for peer, at in self._at.items() if at is not desk}
 
     # -- passes ----------------------------------------------------------------------------------------------------

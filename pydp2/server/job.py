@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pydp2.errors import Error, NotRepeatable
 from pydp2.inputs.declaration import Declaration
 from pydp2.inputs.picked import Picked
+from pydp2.inputs.placed import PlacedStore
 from pydp2.inputs.shelf import Shelf
 from pydp2.inputs.store import ColumnStore
 from pydp2.order import Blocked, Buckets, Cut, Done, Failed, Plan, Stream, file_order, stream_of
@@ -92,6 +94,7 @@ class Job:
         workers: int,
         skip_errors: bool,
         cache: Claims | None,
+        store: Callable[[], PlacedStore] | None = None,
         error_budget: float | None = None,
     ) -> None:
         self.plan = plan
@@ -102,6 +105,7 @@ class Job:
         self._workers = workers
         self._skip = skip_errors
         self._cache = cache
+        self._placed = store  # makes one for samples that have places
         self._error_budget = error_budget
         self.pass_id = -1
         self._skip_to = 0
@@ -116,7 +120,7 @@ class Job:
         self.total_batches = 0
         self.waiting_for: int | None = None
         self._stream: Stream | None = None
-        self._store: ColumnStore | Shelf | None = None
+        self._store: ColumnStore | PlacedStore | Shelf | None = None
         self._pool: ColumnStore | None = None  # of the pass before: its memory need not be made anew
         self.reading: Reading | None = None
         self.padding = Padding()
@@ -178,6 +182,7 @@ class Job:
             workers=self._workers,
             label=self._label,
             ramp=_ramp(plan, order[: plan.lanes].tolist()) if saved is None else None,
+            pull=partial(turn_length, plan) if plan.shuffle and not plan.relaxed else _alike,
             skip_errors=self._skip,
             cache=self._cache,
             saved=saved,
@@ -186,7 +191,10 @@ class Job:
         )
         there = lying(plan, self._cache, saved, facts)
         if there is None:
-            self._store = ColumnStore(provider.slots) if self._pool is None else self._pool
+            if self._placed is not None:
+                self._store = self._placed()
+            else:
+                self._store = ColumnStore(provider.slots) if self._pool is None else self._pool
             self._stream = stream_of(plan, self.reading, self._store, order, saved)
         else:
             place, listing = there
@@ -297,9 +305,9 @@ class Job:
             outcome = self._stream.next()
         self.waiting_for = None
         match outcome:
-            case Blocked(file):
+            case Blocked(file, need):
                 self.waiting_for = file
-                self.reading.want(file)
+                self.reading.want(file, need)
                 return None
             case Cut():
                 picked = Picked(self._store, outcome.rows, outcome.padding, outcome.nbytes)
@@ -349,6 +357,11 @@ class Job:
         return {
             "samples": len(pool), "weight": pool.weight, "bytes": pool.bytes, "memory": self._store.held_bytes,
         }  # fmt: skip
+
+
+def _alike(file: int) -> int:
+    """What the merge takes of a file, compared with others, where it does not take turns with several."""
+    return 1
 
 
 def _ramp(plan: Plan, first: list[int]) -> dict[int, int]:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pydp2.engine.base import Engine, EngineLost, Exited, Note, Started
@@ -36,6 +37,7 @@ from pydp2.server.coordinator import Coordinator
 from pydp2.server.front import Front
 from pydp2.server.keeper import Keeper
 from pydp2.server.overseer import WEIGHED, Overseer, Wire
+from pydp2.server.placing import Placing, placing
 from pydp2.server.quarantine import Quarantine
 from pydp2.server.spec import ServiceSpec
 from pydp2.transport import Gone, Hub, Poll
@@ -86,6 +88,7 @@ class Server:
         self._unheard: dict[int, float] = {}  # workers that ended, and until when their last words may come
         self._logged: Counter[str] = Counter()
         self._declaration: Declaration | None = None
+        self._placing: Placing | None = None
         self._poll = Poll()
         for handle in (workers.handle, clients.handle, engine.fileno(), control, wakeup):
             self._poll.add(handle)
@@ -176,6 +179,8 @@ class Server:
         how = wire.doomed if wire is not None and wire.doomed else _how(status)
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         hungry = wire is not None and wire.hungry
+        if self._placing is not None:
+            self._placing.gone(worker)
         self._do(self._coordinator.handle(WorkerGone(worker, running, how, not killed, hungry)))
 
     def _worker_messages(self, now: float) -> None:
@@ -207,7 +212,10 @@ class Server:
                         self.log(str(note), "")
                     self._overseer.begin(wire.pid)
                     self._declaration = Declaration.from_wire(declaration)
-                    self._front.declared(self._declaration, source)
+                    self._placing = placing(self._declaration, self._spec.memory_limit)
+                    if self._placing is not None:
+                        self._hub.gifts.gift = self._placing.for_workers
+                    self._front.declared(self._declaration, source, self._placing)
                     if self._front.disk is not None:
                         self._cached = self._front.disk.handle
                         self._poll.add(self._cached)
@@ -232,9 +240,11 @@ class Server:
         if self._declaration is None:
             return
         coordinator = self._coordinator
-        keep = self._front.caching
-        for part, run in ranges(chunk, body, self._declaration, coordinator.recalled, keep=keep):
+        keep, places = self._front.caching, self._placing
+        taken = None if places is None else partial(places.taken, worker)
+        for part, run in ranges(chunk, body, self._declaration, coordinator.recalled, keep=keep, taken=taken):
             coordinator.commit(worker, part, run)
+        self._grant(worker)
         wire.rates.add(now, chunk.rows)
         for item in chunk.blocked:
             if not (isinstance(item, list) and len(item) == 4 and all(type(v) is int and v >= 0 for v in item)):
@@ -267,9 +277,16 @@ class Server:
         wire = self._wires.get(worker)
         if wire is None or wire.link.state is not State.READY:
             return
+        if isinstance(message, m.Assign):
+            self._grant(worker)
         wire.link.sending(message)
         with contextlib.suppress(Gone):  # its exit is on the way, and its files go to another
             self._hub.send(wire.peer, [m.encode(message), *frames])
+
+    def _grant(self, worker: int) -> None:
+        """See that ``worker`` has places for what it sends next."""
+        if self._placing is not None and (places := self._placing.due(worker)) is not None:
+            self._send(worker, m.Places(), [places])
 
     def log(self, text: str, kind: str) -> None:
         """A line on stderr. Of each kind (but '') the first few in full, then by count at every power of two."""
@@ -295,6 +312,8 @@ class Server:
         self._quarantine.close()
         if self._front.disk is not None:
             self._front.disk.close()
+        if self._placing is not None:
+            self._placing.close()
 
     def stats(self) -> dict[str, Any]:
         """The workers as plain data."""

@@ -27,7 +27,7 @@ class _Pack:
         self.nbytes = self._carries(self.picked[0])
 
     def _carries(self, picked: Picked) -> int:
-        return picked.ids.nbytes if self.kept else picked.nbytes
+        return 8 * len(picked) if self.kept else picked.nbytes
 
     def takes(self, head: m.BatchHead, picked: Picked, kept: int) -> bool:
         more = self._carries(picked)
@@ -75,5 +75,5 @@ def messages(
 def _closed(peer: bytes, pack: _Pack) -> tuple[bytes, m.Message, Sequence[Any], list[m.BatchHead]]:
     head, rows = packed(pack.heads), together(pack.picked)
     if pack.kept:
-        return peer, replace(head, kept=pack.kept), [rows.ids, *pack.behind], pack.heads
+        return peer, replace(head, kept=pack.kept), [rows.numbers(), *pack.behind], pack.heads
     return peer, head, [rows, *pack.behind], pack.heads

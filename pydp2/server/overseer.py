@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pydp2.engine import TEMPLATE, Engine
 from pydp2.errors import OptionError
 from pydp2.files import FileList
-from pydp2.metrics import Rates, resident
+from pydp2.metrics import Rates, without_shared_memory
 from pydp2.protocol.moves import Link, State
 from pydp2.protocol.seat import Seat
 from pydp2.server.actions import TOO_SLOW
@@ -59,7 +59,7 @@ class Overseer:
 
     def begin(self, pid: int) -> None:
         """The first worker, process ``pid``, is ready. Raises OptionError when it has more memory than it may."""
-        limit, needs = self._spec.worker_memory, resident(pid)
+        limit, needs = self._spec.worker_memory, without_shared_memory(pid)
         if limit is not None and needs >= limit:
             raise OptionError(
                 f"worker_memory={limit} must be above what a worker has before it reads anything, which is {needs} "
@@ -118,7 +118,7 @@ class Overseer:
         for worker, wire in self._wires.items():
             if wire.doomed or wire.link.state is not State.READY:
                 continue
-            if (has := resident(wire.pid)) > limit:
+            if (has := without_shared_memory(wire.pid)) > limit:
                 wire.doomed = f"was replaced because it had {has >> 20} MB, more than worker_memory={limit}"
                 wire.hungry = True
                 self._engine.kill(worker)

@@ -28,6 +28,7 @@ from pydp2.server.recall import attach, entered, terms
 from pydp2.server.waiting import Waiting
 
 _FIRST = 8  # a file not yet bound starts with this part of what it may come to
+_ENOUGH = 4096  # samples that a merge waits for, at most: a worker sends as many at a time
 _KNOWN = 4096  # files not yet bound that are known at a time: tiny ones use next to no credit, but each has an entry
 
 
@@ -45,6 +46,7 @@ class Reading:
         workers: int,
         label: Callable[[int], str],
         ramp: Mapping[int, int] | None = None,
+        pull: Callable[[int], int] = lambda _: 1,
         skip_errors: bool = False,
         cache: Claims | None = None,
         saved: Saved | None = None,
@@ -68,7 +70,7 @@ class Reading:
             self._next = self._bound = saved.next_file
             self._places = np.empty(len(order), np.int64)
             self._places[order] = np.arange(len(order))
-        self._waiting, self._crew = Waiting(), Crew()
+        self._waiting, self._crew = Waiting(), Crew(pull)
         self._thirsty: dict[int, Entry] = {}
         self._out: list[Action] = []
         self._grants: dict[int, dict[int, list[int]]] = {}  # by worker and attempt, told with the next dispatch
@@ -164,8 +166,8 @@ class Reading:
         self._thirsty.pop(file, None)
         self.credit.release(file)
 
-    def want(self, file: int) -> None:
-        """The merge waits for ``file``."""
+    def want(self, file: int, need: int = 1) -> None:
+        """The merge waits for ``need`` samples of ``file``."""
         entry = self.entries[file]
         if entry.awaits:
             self._cache.urge(entry, self)
@@ -178,12 +180,12 @@ class Reading:
         if entry.held:
             self._lift(entry)
         self._grant(entry, pressing=True)
-        self._ask(entry)
+        self._ask(entry, need)
 
-    def _ask(self, entry: Entry) -> None:
+    def _ask(self, entry: Entry, need: int = 1) -> None:
         if not entry.wanted and entry.worker is not None:
             entry.wanted = True
-            self._out.append(Send(entry.worker, Want(entry.attempt)))
+            self._out.append(Send(entry.worker, Want(entry.attempt, entry.committed + min(need, _ENOUGH))))
 
     def _used(self, entry: Entry) -> None:
         self.credit.set_use(entry.file, entry.use)
@@ -329,15 +331,14 @@ class Reading:
         return out
 
     def _assign_waiting(self, items: dict[int, list[Assignment]], expecting: int) -> None:
-        share = -(-self._lanes // self._workers)
-        while self._waiting:
-            worker = self._crew.idlest()
-            # those that are starting get their share of the lanes, unless they keep a merge waiting
-            file = self._waiting.pop(urgent=bool(expecting) and self._crew.load(worker) >= share)
-            if file is None:
-                return
+        # those that are starting get their share of the lanes, unless they keep a merge waiting
+        most = max(0, -(-self._lanes // self._workers) * len(self._crew) - self._crew.total) if expecting else None
+        files = self._waiting.pop(most)
+        # what the merge takes the most of first: so they come out alike
+        for file in sorted(files, key=self._crew.pull, reverse=True):
             entry = self.entries.get(file)
             if entry is not None and entry.worker is None and not entry.ended and not entry.awaits:
+                worker = self._crew.idlest()
                 items.setdefault(worker, []).append(self._assign(worker, entry))
 
     def _assign_ahead(self, items: dict[int, list[Assignment]]) -> None:

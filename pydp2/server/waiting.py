@@ -26,10 +26,11 @@ class Waiting:
         """A merge waits for ``file``."""
         self._urgent.add(file)
 
-    def pop(self, *, urgent: bool) -> int | None:
-        """The next one, or (``urgent``) one that a merge waits for; None: there is none of these."""
-        if urgent:
-            return self._urgent.pop() if self._urgent else None
-        file = heappop(self._heap)[1]
-        self._urgent.discard(file)
-        return file
+    def pop(self, most: int | None) -> list[int]:
+        """All of them; or (``most``) so many, and beyond that those that a merge waits for."""
+        files: list[int] = []
+        while self._heap and (most is None or len(files) < most):
+            files.append(heappop(self._heap)[1])
+        urgent = [file for file in self._urgent if file not in files] if self._heap else []
+        self._urgent.clear()
+        return files + urgent

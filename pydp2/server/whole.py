@@ -22,7 +22,7 @@ class Lying:
 
     def append(self, columns: Any) -> Rows:
         """Where they lie."""
-        return self.shelf.numbers(columns)
+        return self.shelf.found(columns)
 
 
 def lying(

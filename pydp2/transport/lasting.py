@@ -1,7 +1,7 @@
-"""Memory that one process fills for long, and that others of the machine may look at.
+"""Memory that one process fills for long, or some do, and that others of the machine may look at.
 
 An unnamed file as a slab is one (:mod:`.slabs`), of a size that is used only as far as it is written to. Nobody can cut
-it short, and nobody but who made it can write there. It is gone with the last process that has it.
+it short, and who was only given it to look at cannot write there. It is gone with the last process that has it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ _FUTURE_WRITE = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: what was mapped before c
 
 class Lasting:
     """``size`` bytes, all 0, writable in this process: ``memory``. ``descriptor``: what others may be given, None where
-    nothing can be. Raises OSError where there is no room for that many addresses."""
+    nothing can be; ``writable``: what those are given who may write too, where ``common`` asks for that. Raises OSError
+    where there is no room for that many addresses."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, common: bool = False) -> None:
+        self._common = common
         self.descriptor: int | None = None
+        self.writable: int | None = None
         self.memory = self._shared(size) or _private(size)
 
     def _shared(self, size: int) -> mmap.mmap | None:
@@ -32,7 +35,9 @@ class Lasting:
         try:
             os.ftruncate(descriptor, size)
             memory = mmap.mmap(descriptor, size)
-            self.descriptor = _sealed(descriptor)
+            self.descriptor = _sealed(descriptor, later=self._common)
+            if self._common:
+                self.writable = os.dup(descriptor)
         except (AttributeError, OSError):
             return None
         finally:
@@ -41,16 +46,18 @@ class Lasting:
 
     def close(self) -> None:
         """Give nothing to anybody any more. The memory stays as long as something refers to it."""
-        if self.descriptor is not None:
-            os.close(self.descriptor)
-            self.descriptor = None
+        for descriptor in (self.descriptor, self.writable):
+            if descriptor is not None:
+                os.close(descriptor)
+        self.descriptor = self.writable = None
 
 
-def _sealed(descriptor: int) -> int:
-    """A descriptor of the same that can only be read. Raises OSError, AttributeError where that cannot be."""
+def _sealed(descriptor: int, *, later: bool) -> int:
+    """A descriptor of the same that can only be read. ``later``: others are still to write there. Raises OSError,
+    AttributeError where that cannot be."""
     short = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     try:
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, short | _FUTURE_WRITE)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, short | (0 if later else _FUTURE_WRITE))
     except OSError:  # an older kernel: there whoever has the other one opens it no other way than as it is given
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, short)
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
@@ -60,14 +67,15 @@ def _private(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
 
 
-def look(descriptor: int, size: int) -> mmap.mmap:
-    """The ``size`` bytes of what another process has as :class:`Lasting`, to be read. Closes ``descriptor``; raises
-    OSError for what is not such a thing: whoever reads a file that is cut short meanwhile is ended by a signal."""
+def look(descriptor: int, size: int, *, write: bool = False) -> mmap.mmap:
+    """The ``size`` bytes of what another process has as :class:`Lasting`, to be read (``write``: and written). Closes
+    ``descriptor``; raises OSError for what is not such a thing: whoever reads a file that is cut short meanwhile is
+    ended by a signal."""
     try:
         with contextlib.suppress(AttributeError):
             seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
             if not seals & fcntl.F_SEAL_SHRINK or os.fstat(descriptor).st_size != size:
                 raise OSError("memory that is not sealed, or of another size")
-        return mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+        return mmap.mmap(descriptor, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if write else 0))
     finally:
         os.close(descriptor)

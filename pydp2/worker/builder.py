@@ -22,7 +22,7 @@ from pydp2.worker.block import Block
 from pydp2.worker.task import NEVER, Hand, Task
 
 MAX_ROWS = 4096
-MAX_BYTES = 1024 * 1024
+MAX_BYTES = 2 * 1024 * 1024
 MAX_PARTS = 128
 MAX_HOLES = 24
 """A chunk is sent when it reaches any of these."""

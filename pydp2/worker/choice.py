@@ -97,11 +97,11 @@ class Tasks:
                 best = task
         return best
 
-    def want(self, attempt: int) -> Task | None:
-        """A merge waits for what ``attempt`` gives."""
+    def want(self, attempt: int, until: int) -> Task | None:
+        """A merge waits for what ``attempt`` gives below ordinal ``until``."""
         task = self._all.get(attempt)
         if task is not None:
-            task.wanted = True
+            task.wanted, task.due = True, until
             self._wanted.add(attempt)
         return task
 

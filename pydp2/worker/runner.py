@@ -36,6 +36,7 @@ from pydp2.transport import Line, buffers
 from pydp2.worker.block import Block
 from pydp2.worker.builder import MAX_BLOCKED, Builder, Packed
 from pydp2.worker.choice import Tasks
+from pydp2.worker.room import Room
 from pydp2.worker.surroundings import Surroundings
 from pydp2.worker.task import Task
 
@@ -68,6 +69,7 @@ class Runner:
         self._files = files
         self._seat = seat
         self._surroundings = surroundings
+        self._room = Room(line, running.declaration.slots)
         self._sends = threading.Lock()  # held while the other thread is about to send, or does
         self._checksums = frame_count(running.declaration.slots) + 1
         self._builder = Builder(
@@ -172,9 +174,11 @@ class Runner:
                     if task is not None:
                         task.limit, task.pause, task.bound = limit, pause, bool(bound)
                         task.reported = False
-            case m.Want(attempt):
-                wanted = self._tasks.want(attempt)
-                if wanted is None or self._builder.holds(wanted):
+            case m.Places():
+                self._room.grant(body)
+            case m.Want(attempt, until):
+                wanted = self._tasks.want(attempt, until)
+                if wanted is None or (self._builder.holds(wanted) and (wanted is not self._drawn or wanted.is_due)):
                     self._flush()  # of a file that has ended, the last samples may still be here
             case m.EndReading(reading):
                 self._flush()  # others may have something there
@@ -276,7 +280,7 @@ class Runner:
                 if not task.done and task.waits is not None:
                     break
             now = clock()
-            if builder.full or task.wanted or now - builder.since > FLUSH or now - polled > _SLOW:
+            if builder.full or task.is_due or now - builder.since > FLUSH or now - polled > _SLOW:
                 self._flush()
             if now - polled > _POLL:
                 polled = now
@@ -344,12 +348,15 @@ class Runner:
         parts = [] if packed is None else [part.to_wire() for part in packed.parts]
         rows = 0 if packed is None else packed.columns.rows
         frames: list[Any] = []
+        placed = False
         if packed is not None and rows:
-            frames = list(packed.columns.frames())
+            places = self._room.put(packed.columns)
+            placed = places is not None
+            frames = list(packed.columns.frames()) if places is None else [places]
             if packed.weights is not None:
                 frames.append(np.array(packed.weights, np.int64))
         busy, idle = int(self._busy * 1e6), int(self._idle * 1e6)
-        self.send(m.Chunk(rows, parts, blocked, busy, idle), frames)
+        self.send(m.Chunk(rows, parts, blocked, busy, idle, placed), frames)
         if packed is not None:
             for part in packed.parts:
                 task = self._tasks.get(part.attempt)

@@ -59,7 +59,8 @@ class Task:
     done: bool = False
     changed: bool = False  # it did not repeat itself, which the next part tells
     reported: bool = False  # the server knows that it waits
-    wanted: bool = False  # a merge waits for it
+    wanted: bool = False  # a merge waits for it,
+    due: int = 0  # and goes on with the samples below this ordinal
     reading: int = 0  # for which it runs
     pass_id: int = 0
     seed: int = 0
@@ -90,6 +91,11 @@ class Task:
     def started(self) -> bool:
         """Its generator is open."""
         return self.iterator is not None
+
+    @property
+    def is_due(self) -> bool:
+        """A merge waits for it, and can go on with what there is."""
+        return self.wanted and self.y >= self.due
 
     @property
     def edge(self) -> int:

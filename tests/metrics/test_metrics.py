@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.metrics import Rates, bottleneck, resident
+from pydp2.metrics import Rates, bottleneck, resident, without_shared_memory
 
 
 def test_a_steady_flow_has_its_rate_and_total() -> None:
@@ -77,3 +78,15 @@ def test_the_memory_of_a_process_is_its_resident_part() -> None:
 
 def test_of_a_process_that_is_gone_no_memory_is_known() -> None:
     assert not resident(2**22 + 1)
+
+
+def test_shared_memory_can_be_left_out() -> None:
+    before = without_shared_memory(os.getpid()), resident(os.getpid())
+    common, own = mmap.mmap(-1, 80 << 20), bytearray(40 << 20)
+    for at in range(0, len(common), mmap.PAGESIZE):
+        common[at] = 1
+    for at in range(0, len(own), mmap.PAGESIZE):
+        own[at] = 1
+    assert 30 << 20 < without_shared_memory(os.getpid()) - before[0] < 60 << 20
+    assert resident(os.getpid()) - before[1] > 110 << 20
+    assert not without_shared_memory(2**22 + 1)

@@ -68,7 +68,8 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.BeginReading(5, 3, 2**64 - 1),
     m.Assign(3, [Assignment(7, 1, 2, 100, 5000, 70000, 1 << 62, True, [123456789]).to_wire()]),
     m.Grant([[1, 90000, 1 << 62, 1]]),
-    m.Want(1),
+    m.Want(1, 7),
+    m.Places(),
     m.EndReading(3),
     m.Quit(),
     m.Chunk(

@@ -142,7 +142,7 @@ def test_a_field_too_many_or_too_few_is_refused(message: m.Message) -> None:
         (packed("Stats", {"a": msgpack.ExtType(5, b"")}), "not msgpack: ValueError: extension 5"),
         (packed("Stats", {"a": msgpack.ExtType(5, b"body")}), "not msgpack: ValueError: "),
         (packed("Need", 1 << 62, 1, 1, 1, 1), "Need.run: 4611686018427387904 is out of range"),
-        (packed("Want", -1), "Want.attempt: -1 is out of range"),
+        (packed("EndReading", -1), "EndReading.reading: -1 is out of range"),
         (pickle.dumps(m.Quit(), 0), "not msgpack|must be a list"),
         (pickle.dumps(m.Quit(), 5), "not msgpack|must be a list"),
         (b"cos\nsystem\n(S'true'\ntR.", "not msgpack|must be a list"),
@@ -211,7 +211,7 @@ def test_the_largest_headers_take_little_memory_and_time() -> None:
 def test_a_number_beyond_the_limit_is_refused_however_it_is_written() -> None:
     for raw in (struct.pack(">BQ", 0xCF, 1 << 63), struct.pack(">Bq", 0xD3, -1), b"\xff"):
         with pytest.raises(RemoteProtocolError, match="out of range"):
-            m.decode([b"\x92\xa4Want" + raw])
+            m.decode([b"\x92\xaaEndReading" + raw])
 
 
 @given(st.binary(max_size=300))

@@ -79,7 +79,7 @@ def test_who_comes_while_it_is_read_waits_without_a_worker_and_urges_its_reader(
     assert assigned(other.dispatch()) == []
     assert other.front(0) is WAIT
     other.want(0)
-    assert one.dispatch() == [Send(WORKER, Want(one.entries[0].attempt))]
+    assert one.dispatch() == [Send(WORKER, Want(one.entries[0].attempt, 1))]
     send(one, 0, 0, 4)
     assert other.front(0) is WAIT, "only whole files are in the cache"
     send(one, 0, 4, 1, ENDED)

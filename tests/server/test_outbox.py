@@ -88,7 +88,7 @@ def test_who_has_the_cache_gets_numbers_and_others_the_rows() -> None:
     store, ids = store_of(100)
 
     def kept(peer: bytes, picked: Picked) -> int:
-        return 77 if peer == b"a" and picked.ids[0] % 10 else 0
+        return 77 if peer == b"a" and picked.numbers()[0] % 10 else 0
 
     out: deque[Said] = deque()
     for i in range(100):

@@ -140,13 +140,17 @@ def test_the_merge_that_waits_is_said_once_until_something_came() -> None:
     made.join(1)
     made.dispatch()
     assert made.front(0) is WAIT
-    made.want(0)
-    made.want(0)
-    assert [a for a in made.dispatch() if isinstance(a, Send)] == [Send(1, Want(1))]
+    made.want(0, 7)
+    made.want(0, 6)
+    assert [a for a in made.dispatch() if isinstance(a, Send)] == [Send(1, Want(1, 7))]
     send(made, 1, 0, 0, 1)
     merge(made, 0)
-    made.want(0)
-    assert Send(1, Want(1)) in made.dispatch()
+    made.want(0, 6)
+    assert Send(1, Want(1, 7)) in made.dispatch()
+    send(made, 1, 0, 1, 1)
+    merge(made, 0)
+    made.want(0, 1 << 62)
+    assert Send(1, Want(1, 2 + 4096)) in made.dispatch()
 
 
 def test_what_is_merged_is_granted_again_in_steps_worth_a_message() -> None:

@@ -181,11 +181,11 @@ def test_what_lies_elsewhere_has_no_number_on_a_shelf() -> None:
     shelf = cache.shelf
     assert shelf is not None
     columns = cache.runs(0)[1].columns
-    assert shelf.numbers(columns).tolist() == [5, 6, 7, 8]
-    assert shelf.numbers(columns.slice(1, 3)).tolist() == [6, 7]
-    assert shelf.numbers(columns.slice(2, 2)).tolist() == []
+    assert shelf.found(columns).tolist() == [5, 6, 7, 8]
+    assert shelf.found(columns.slice(1, 3)).tolist() == [6, 7]
+    assert shelf.found(columns.slice(2, 2)).tolist() == []
     with pytest.raises(ValueError, match="do not lie on the shelf"):
-        shelf.numbers(columns.take([0, 1]))
+        shelf.found(columns.take([0, 1]))
 
 
 def ordinary(files: Files, case: Case = Case(), **how: Any) -> bool:

@@ -46,30 +46,30 @@ def test_readings_take_turns_each_with_the_file_that_is_wanted_earliest(two: Tas
 
 
 def test_what_a_merge_waits_for_comes_first_in_its_reading_and_before_another_one(two: Tasks) -> None:
-    two.want(3)
+    two.want(3, 0)
     assert [choose(two) for _ in range(3)] == [3, 3, 3]
-    two.want(4)
+    two.want(4, 0)
     assert [choose(two) for _ in range(4)] == [4, 3, 4, 3], "both wait: they alternate"
 
 
 def test_a_reading_without_credit_keeps_nobody_back(two: Tasks) -> None:
     for attempt in (4, 5):
         of(two, attempt).spent = 2000
-        two.want(attempt)
+        two.want(attempt, 0)
     assert [choose(two) for _ in range(3)] == [2, 2, 2]
     assert not two.waiting_beside(of(two, 2), any_job=True)
 
 
 def test_another_job_waits_here_only_for_what_can_run(two: Tasks) -> None:
     one = of(two, 2)
-    two.want(2)
+    two.want(2, 0)
     assert not two.waiting_beside(one, any_job=True), "itself"
-    two.want(1)
+    two.want(1, 0)
     assert not two.waiting_beside(one, any_job=False), "the same job's"
     assert two.waiting_beside(one, any_job=True)
     of(two, 1).wanted = False  # it was sent meanwhile
     assert not two.waiting_beside(one, any_job=True)
-    two.want(4)
+    two.want(4, 0)
     assert two.waiting_beside(one, any_job=False)
     two.end(2)
     assert not two.waiting_beside(one, any_job=True)
@@ -89,7 +89,7 @@ def test_files_not_bound_are_opened_some_at_a_time_for_each_reading_and_one_that
         found.iterator, found.spent = iter(()), 2000  # it is open, and waits for credit
         opened.append(found.attempt)
     assert opened == [1, 3]
-    tasks.want(4)
+    tasks.want(4, 0)
     assert choose(tasks) == 4
 
 

@@ -103,7 +103,7 @@ class Script:
         self.say(m.Grant([[entry.attempt, limit, pause, int(bound)]]))
 
     def want(self, file: int) -> None:
-        self.say(m.Want(self.ledger.entries[file].attempt))
+        self.say(m.Want(self.ledger.entries[file].attempt, 0))
 
     def _hear(self) -> tuple[m.Message, Sequence[memoryview]]:
         deadline = time.monotonic() + 10
