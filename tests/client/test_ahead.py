@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.client.ahead import AHEAD_BYTES, Ahead
+from pydp2.client.ahead import AHEAD_BYTES, SHOWN_BYTES, Ahead
 
 sizes = st.one_of(st.integers(0, 5000), st.integers(0, 2 * AHEAD_BYTES))
 
@@ -27,8 +27,10 @@ def test_a_batch_is_asked_for_before_it_is_taken(least: int, alone: bool, taken:
         ahead.took(nbytes)
 
 
-@given(st.integers(1, 9), sizes)
-def test_of_small_batches_more_are_asked_for_at_a_time_and_of_large_ones_prefetch(least: int, nbytes: int) -> None:
+@given(st.integers(1, 9), sizes, st.booleans())
+def test_of_small_batches_more_are_asked_for_at_a_time_and_of_large_ones_prefetch(
+    least: int, nbytes: int, shown: bool
+) -> None:
     ahead = Ahead(least, alone=True)
     asked, said = ahead.begin(), 0
     for _ in range(1000):
@@ -36,8 +38,8 @@ def test_of_small_batches_more_are_asked_for_at_a_time_and_of_large_ones_prefetc
         said += count is not None
         asked += count or 0
         asked -= 1
-        ahead.took(nbytes)
-    aim = max(least, min(64, AHEAD_BYTES // max(1, nbytes)))
+        ahead.took(nbytes, shown=shown)
+    aim = max(least, min(64, (SHOWN_BYTES if shown else AHEAD_BYTES) // max(1, nbytes)))
     assert asked <= aim
     assert said <= 2 + 1000 / max(1, (aim + 1) // 2)
 

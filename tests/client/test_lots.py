@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from pydp2.client.arrived import arrived
 from pydp2.client.lots import lots, opened
 from pydp2.errors import RemoteProtocolError
-from pydp2.inputs import Packer, Slots, integer_value, integer_value_sequence
+from pydp2.inputs import Columns, Packer, Slots, dense_vector, integer_value, integer_value_sequence
+from pydp2.inputs.columns import Ints
+from pydp2.inputs.placed import NOTED, Moved, PlacedRows, Places
 from pydp2.inputs.shelf import Layout, Shelf
 from pydp2.protocol import messages as m
 from pydp2.protocol.packs import PACK_BYTES, packed
@@ -126,6 +128,49 @@ def test_a_cache_is_seen_as_it_is_filled_and_cannot_be_written_to() -> None:
     assert not seen.sizes.flags.writeable
     with pytest.raises(ValueError, match="WRITEABLE"):
         seen.sizes.flags.writeable = True
-    for note in (b"", b"\1", (1 << 21).to_bytes(8, "little"), b"\xff" * 64):
+    for note in (b"", b"\1", (1 << 21).to_bytes(8, "little"), b"\xff" * 64, NOTED, NOTED + layout.note):
         assert opened(SLOTS, os.dup(lasting.descriptor), note) is None
+    lasting.close()
+
+
+PLACED = Slots((dense_vector(300),))
+
+
+def placed() -> tuple[Lasting, Places, Ints]:
+    """Memory of rows that have places, and 9 that lie there: row i is full of i."""
+    layout = Layout(PLACED, 1 << 20)
+    lasting = Lasting(layout.size, common=True)
+    places = Places(PlacedRows(layout, lasting.memory))
+    rows = np.repeat(np.arange(9, dtype=np.float32)[:, None], 300, axis=1)
+    return lasting, places, places.put(Columns(PLACED, 9, [[rows]]))
+
+
+def test_rows_are_gathered_from_their_places_while_these_are_theirs() -> None:
+    lasting, places, ids = placed()
+    assert lasting.descriptor is not None
+    seen = opened(PLACED, os.dup(lasting.descriptor), NOTED + places.rows.layout.note)
+    assert isinstance(seen, PlacedRows)
+    numbers = places.rows.numbers(ids)
+    first, second, third = (
+        arrived(PLACED, head(i, 3, places.used), frame(numbers[3 * i : 3 * i + 3]), seen)[0] for i in range(3)
+    )
+    assert (first.nbytes, first.shown) == (3 * PLACED.row_bytes, True)
+    places.give_back(ids[3:4])
+    assert len(places) == 8
+    made = first.batch(0)
+    assert made[0][:, 7].tolist() == [0, 1, 2]
+    made[0][:] = -1
+    with pytest.raises(Moved):
+        second.batch(0)
+    assert third.batch(0)[0][:, 7].tolist() == [6, 7, 8]
+    (again,) = arrived(PLACED, head(0, 2, places.used), frame(numbers[:2]), seen)
+    assert again.batch(0)[0][:, 0].tolist() == [0, 1]
+    lasting.close()
+
+
+@pytest.mark.parametrize("number", [-1, 9, 1 << 39, -(1 << 62)])
+def test_numbers_that_are_those_of_no_place_are_refused(number: int) -> None:
+    lasting, places, _ = placed()
+    with pytest.raises(RemoteProtocolError, match="not among"):
+        arrived(PLACED, head(0, 1, places.used), frame([number]), places.rows)
     lasting.close()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ import numpy as np
 from pydp2 import CacheType, provider
 from pydp2.cache import PassCache
 from pydp2.errors import BudgetExceeded, Error, FileCondemned, SampleTooLarge
+from pydp2.inputs import Columns
 from pydp2.inputs.declaration import Declaration
+from pydp2.inputs.placed import Placed, PlacedStore, Places
 from pydp2.order import Cut
 from pydp2.order.saved import Saved
 from pydp2.protocol import messages as m
@@ -182,10 +185,12 @@ class Trainer:
 
     def _new_job(self) -> Job:
         world, case = self.world, self.world.case
+        places: Any = world.places
         return Job(
             self.plan, Declaration.from_wire(world.declaration.to_wire()), files=len(case.files),
             label=lambda file: f"{file}@{self.number}", budget=case.budget, workers=case.workers,
             skip_errors=case.skip, cache=world.cache, error_budget=case.error_budget,
+            store=None if world.places is None else lambda: PlacedStore(places),
         )  # fmt: skip
 
     @property
@@ -294,8 +299,24 @@ class Trainer:
         self.points.append((point, {file: (y, why) for file, y, why in facts}, padding, self.buckets))
 
 
+class _Rows:
+    """The memory of rows that have places, for rows of any size."""
+
+    def __init__(self, declaration: Declaration) -> None:
+        self.layout = SimpleNamespace(rows=1 << 16, slots=declaration.slots)
+        self.marks = np.zeros(self.layout.rows, np.int64)
+        self.row_cost = 1
+        self._lie: dict[int, Columns] = {}
+
+    def put(self, places: Any, columns: Columns) -> None:
+        self._lie |= {place: columns.take([row]) for row, place in enumerate(places.tolist())}
+
+    def copied(self, places: Any) -> Columns:
+        return Columns.concat([Columns.empty(self.layout.slots), *(self._lie[place] for place in places.tolist())])
+
+
 class World:
-    """Everything around the pure core."""
+    """Everything around the pure core. In some worlds rows have places, as far as the server is concerned."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -315,7 +336,10 @@ class World:
         self.largest = sample_bytes(largest) + SAMPLE_COST
         self.declaration = self.provider(None).declaration
         self.cache = None if case.cache_limit is None else Claims(PassCache(case.cache_limit))
-        self.trainers = [Trainer(self, number, plan) for number, plan in enumerate((case.plan, *case.others))]
+        plans = (case.plan, *case.others)
+        placed = self.cache is None and not any(plan.buckets for plan in plans) and Random(case.seed).random() < 0.5
+        self.places = Places(_Rows(self.declaration)) if placed else None  # type: ignore[arg-type]
+        self.trainers = [Trainer(self, number, plan) for number, plan in enumerate(plans)]
 
     # -- the user's code -----------------------------------------------------------------------------------------------
     def provider(self, worker: Worker | None) -> Any:
@@ -363,6 +387,10 @@ class World:
                 trainer.begin(0)
             while not all(trainer.over for trainer in self.trainers):
                 self._turn()
+            if self.places is not None:
+                for trainer in self.trainers:
+                    del trainer.reading  # as who had it under way does
+                assert len(self.places) == 0
             return self.trainers[0].outcomes
         finally:
             for worker in self.workers.values():
@@ -438,7 +466,14 @@ class World:
         message, body = m.decode(frames)
         assert isinstance(message, m.Chunk)
         coordinator = self.coordinator
+        placed: Placed | None = None
         for part, run in ranges(message, [memoryview(f) for f in body], self.declaration, coordinator.recalled):
+            if self.places is not None and run is not None:
+                if placed is None:
+                    granted = self.places.grant(number, run.columns.rows)
+                    self.places.rows.put(granted, run.columns)
+                    placed = self.places.taken(number, granted)
+                run.columns = placed
             coordinator.commit(number, part, run)
         for item in message.blocked:
             coordinator.blocked(number, *item)

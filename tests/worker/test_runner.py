@@ -102,8 +102,8 @@ class Script:
         entry.limit = limit
         self.say(m.Grant([[entry.attempt, limit, pause, int(bound)]]))
 
-    def want(self, file: int) -> None:
-        self.say(m.Want(self.ledger.entries[file].attempt, 0))
+    def want(self, file: int, until: int = 0) -> None:
+        self.say(m.Want(self.ledger.entries[file].attempt, until))
 
     def _hear(self) -> tuple[m.Message, Sequence[memoryview]]:
         deadline = time.monotonic() + 10
@@ -721,7 +721,7 @@ def test_under_any_credit_pauses_and_wishes_the_same_samples_come(
                     waiting.discard(file)
                     one.grant(file, some_limit(file, 900), some_pause(file), bound=True)
             if choose.random() < 0.3:
-                one.want(choose.randrange(len(files)))
+                one.want(choose.randrange(len(files)), choose.choice([0, 1, 5, 20, 1 << 40]))
         for file, content in enumerate(files):
             assert one.ledger.found[file] == expected(content, drop=drop, weighted=weighted)
     finally:

@@ -1,0 +1,63 @@
+"""Who has which files: what the merge takes of each worker's comes out alike, whatever it takes of one."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydp2.server.crew import Crew
+from pydp2.server.ledger import Entry
+from pydp2.server.waiting import Waiting
+
+
+@given(st.lists(st.sampled_from([16, 23, 32, 45, 64]), max_size=60), st.integers(1, 5))
+def test_files_given_to_the_idlest_leave_no_worker_more_than_one_file_behind(pulls: list[int], workers: int) -> None:
+    crew = Crew(pulls.__getitem__)
+    for worker in range(workers):
+        crew.join(worker)
+    has: dict[int, list[Entry]] = {worker: [] for worker in range(workers)}
+    for file in sorted(range(len(pulls)), key=crew.pull, reverse=True):
+        worker = crew.idlest()
+        has[worker].append(entry := Entry(file, file))
+        crew.give(worker, entry)
+    sums = [sum(pulls[entry.file] for entry in entries) for entries in has.values()]
+    assert max(sums) - min(sums) <= max(pulls, default=0)
+    assert crew.total == len(pulls)
+    for worker, entries in has.items():
+        for entry in entries[::2]:
+            crew.take(worker, entry)
+            crew.take(worker, entry)  # it has it no more
+    rest = {worker: sum(pulls[entry.file] for entry in entries[1::2]) for worker, entries in has.items()}
+    assert rest[crew.idlest()] == min(rest.values())
+
+
+def test_what_is_lost_with_a_worker_weighs_on_nobody() -> None:
+    crew = Crew(lambda file: 10 * file)
+    for worker in (1, 2):
+        crew.join(worker)
+    for worker, file in ((1, 3), (2, 1), (2, 1)):
+        crew.give(worker, Entry(file, 0))
+    assert crew.idlest() == 2
+    assert [entry.file for entry in crew.lose(1)] == [3]
+    crew.join(3)
+    assert (len(crew), list(crew), crew.idlest()) == (2, [2, 3], 3)
+    crew.disband()
+    assert not crew
+
+
+@given(st.lists(st.integers(0, 20), unique=True), st.sets(st.integers(0, 20)), st.integers(0, 25) | st.none())
+def test_files_leave_in_order_as_many_as_may_and_those_that_a_merge_waits_for(
+    files: list[int], urgent: set[int], most: int | None
+) -> None:
+    waiting = Waiting()
+    for file in files:
+        waiting.add(Entry(file, position=100 - file))
+    for file in urgent & set(files):
+        waiting.hurry(file)
+    ordered = sorted(files, reverse=True)
+    first = ordered if most is None else ordered[:most]
+    found = waiting.pop(most)
+    assert found[: len(first)] == first
+    assert sorted(found[len(first) :]) == sorted(urgent & set(files) - set(first))
+    assert bool(waiting) == (len(first) < len(files))
+    assert waiting.pop(None) == ordered[len(first) :]
