@@ -213,6 +213,8 @@ class Client:
     def close(self) -> None:
         """Leave the job. A service that :func:`pydp2.load` started ends with it. Closing twice is fine."""
         self._end()
+        self._ready.clear()  # what is gathered here from the memory of the service would keep that
+        self._inbox.clear()
 
     def __enter__(self) -> Client:
         return self
@@ -241,13 +243,13 @@ class Client:
         self._ask()
         moved = False
         while True:
+            received = self._receive()
             run, done = self._connection.progress
-            received = self._receive(run)
             if isinstance(received, Arrived):
                 try:
                     return self._deliver(received, done, began)
                 except Moved:
-                    if moved:
+                    if moved and time.monotonic() - self._spoke <= self._lease:
                         raise RemoteProtocolError("BatchHead: rows that were given away as soon as they came") from None
                     moved = True
                     self._begin()  # this trainer was away so long that they were given to others
@@ -279,17 +281,26 @@ class Client:
         """Before a batch is taken: ask for more, if it is time for that. ``waits``: there is none."""
         count = self._ahead.due(now=waits or time.monotonic() - self._spoke > self._lease / _BEATS)
         if count is not None:
-            run, done = self._connection.progress
             waited, worked = self._waited - self._told[0], self._worked - self._told[1]
             self._told = (self._waited, self._worked)
-            self._say(m.Need(run, count, done, int(waited * 1e6), int(worked * 1e6)))
+            self._need(count, int(waited * 1e6), int(worked * 1e6))
 
-    def _receive(self, run: int) -> Arrived | tuple[m.Message, list[memoryview]] | None:
+    def _need(self, count: int = 0, waited: int = 0, worked: int = 0) -> None:
+        """Ask for ``count`` more; after a silence beyond the lease for all anew: others may have what was sent."""
+        now = time.monotonic()
+        if now - self._spoke > self._lease:
+            self._begin()
+        else:
+            self._say(m.Need(self._run, count, self._connection.progress[1], waited, worked))
+            self._spoke = now  # who is stopped in between was silent since then
+
+    def _receive(self) -> Arrived | tuple[m.Message, list[memoryview]] | None:
         """The next batch that is there, or message; before all others one that says that this run is not the job's any
         more. None: the service had gone and is back, and a new run has begun."""
         while True:
             if self._shared or not self._ready:
                 self._fetch(0.0)
+            run = self._run
             for received in self._inbox:
                 message = received[0]
                 if isinstance(message, m.Failed) and message.run == run and message.error.get("kind") == "Rewound":
@@ -305,7 +316,7 @@ class Client:
             self._ask(waits=True)
             self._fetch(self._lease / _BEATS)
             if time.monotonic() - self._spoke > self._lease / _BEATS:
-                self._say(m.Need(run, 0, self._connection.progress[1], 0, 0))  # it waits, but lives
+                self._need()  # it waits, but lives
 
     def _come_back(self, lost: Error) -> None:
         """Go on with the service once it is started again. Raises ``lost`` where it cannot be waited for."""

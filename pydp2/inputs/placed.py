@@ -234,6 +234,7 @@ class PlacedStore:
         self._places = places
         self._live = np.zeros(places.rows.layout.rows, np.bool_)
         self._count = 0
+        self._over = False  # nobody has it any more, but batches that went with it are still to say so
 
     def __len__(self) -> int:
         """Live rows."""
@@ -274,6 +275,8 @@ class PlacedStore:
 
     def give_back(self, ids: Ints) -> None:
         """Give the rows back. Raises KeyError for an id that is not live, or given twice."""
+        if self._over:
+            return
         if not self._live[ids].all():
             raise KeyError(f"rows are given back once, and only live ones; got {ids.tolist()[:20]}")
         self._live[ids] = False
@@ -283,5 +286,7 @@ class PlacedStore:
     release = give_back
 
     def __del__(self) -> None:
+        # where a ring of objects is collected, this may come before the end of a batch that is in it too
+        self._over = True
         if len(rest := np.flatnonzero(self._live[: self._places.used])):
             self._places.give_back(rest)

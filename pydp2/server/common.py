@@ -25,11 +25,15 @@ class Common:
 
     def begin(self, batch: int, beyond: Collection[int], saved: Saved | None) -> None:
         """A pass begins before ``batch``; those in ``beyond`` are used."""
-        self._waiting.clear()
+        self.clear()
         self._next = batch
         self._gone = 0
         self._used = set(beyond)
         self._points = [] if saved is None else [saved]
+
+    def clear(self) -> None:
+        """The pass is over: nobody is handed anything of it any more."""
+        self._waiting.clear()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)

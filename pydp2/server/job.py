@@ -240,6 +240,7 @@ class Job:
             self._pool = self._store
         self._stream = None
         self._store = None
+        self._cut.clear()
         self.reading = None
         self.waiting_for = None
 

@@ -283,11 +283,15 @@ class Team(Dealer):
                     self._start_pass(each, begin, None, {})
 
     def stop(self) -> None:
-        """End the pass for all."""
+        """End the pass for all. What waits for them is let go: this object may be remembered for long after."""
         if self.in_pass:
             self.in_pass = False
             self.job.leave()
             self._read(None)
+            self._common.clear()
+            for each in self.members:
+                each.held.clear()
+                each.sent = 0
 
     # -- what is kept of it ----------------------------------------------------------------------------------------
     def kept(self, options: JobOptions, fits: dict[str, Any]) -> Kept:
