@@ -3,6 +3,7 @@ to workers and trainers, given out to workers ahead of what they send."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 
@@ -54,7 +55,8 @@ class Placing:
     def rest(self) -> None:
         """There is no job: give the memory back."""
         if not len(self._places):
-            self._lasting.memory.madvise(mmap.MADV_REMOVE, 0, self._rows_end)
+            with contextlib.suppress(OSError):  # it can be used again all the same
+                self._lasting.memory.madvise(mmap.MADV_REMOVE, 0, self._rows_end)
 
     def close(self) -> None:
         """Show it to nobody any more."""
@@ -74,4 +76,8 @@ def placing(declaration: Declaration, limit: int) -> Placing | None:
         return None
     if lasting.descriptor is None:
         return None
-    return Placing(lasting, layout)
+    try:
+        return Placing(lasting, layout)
+    except MemoryError:  # nor is there any for what is kept of each place
+        lasting.close()
+        return None
