@@ -15,6 +15,7 @@ from pydp2.inputs import Columns, Packer, crc
 from pydp2.inputs.checksum import crc32
 from pydp2.inputs.declaration import Declaration
 from pydp2.inputs.drawing import Budget, Draws, Mark
+from pydp2.inputs.placed import suits
 from pydp2.protocol.messages import HEADER_LIMIT
 from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Part, hole_bytes
 from pydp2.providers.where import finding
@@ -22,7 +23,7 @@ from pydp2.worker.block import Block
 from pydp2.worker.task import NEVER, Hand, Task
 
 MAX_ROWS = 4096
-MAX_BYTES = 2 * 1024 * 1024
+MAX_BYTES = 1024 * 1024
 MAX_PARTS = 128
 MAX_HOLES = 24
 """A chunk is sent when it reaches any of these."""
@@ -88,6 +89,8 @@ class Builder:
 
     def __init__(self, declaration: Declaration, place: Place, *, lenient: bool = False) -> None:
         self._lenient = lenient
+        # the pool copies no more than a chunk that it needs a part of; rows that have places are not copied
+        self._most = MAX_BYTES if declaration.cache or not suits(declaration.slots) else 2 * MAX_BYTES
         self._packer = Packer(declaration.slots, strict=declaration.check)
         self._place = place
         self._drop = declaration.check_fail_continue
@@ -108,7 +111,7 @@ class Builder:
     def full(self) -> bool:
         """Time to send."""
         return (
-            self._packer.nbytes >= MAX_BYTES
+            self._packer.nbytes >= self._most
             or self._packer.rows >= MAX_ROWS
             or len(self._segments) >= MAX_PARTS
             or self._holes >= MAX_HOLES
@@ -140,7 +143,7 @@ class Builder:
             return _NOTHING
         credit = NEVER if y < task.start else task.limit - task.spent
         rows = min(edge - y, MAX_ROWS - packer.rows) - 1
-        return Budget(rows, MAX_BYTES - packer.nbytes, credit, SAMPLE_COST)
+        return Budget(rows, self._most - packer.nbytes, credit, SAMPLE_COST)
 
     def absorb(self, task: Task, rows: int, nbytes: int) -> None:
         """The drawer has packed ``rows`` samples of ``task`` within its budget."""
