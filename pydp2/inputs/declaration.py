@@ -42,9 +42,14 @@ class Declaration:
         return bool(self.cache & 1)
 
     @property
+    def placed(self) -> bool:
+        """Whether samples have places: they are large, of one size, and in no cache. See docs/architecture.md."""
+        return not self.cache and suits(self.slots)
+
+    @property
     def shown(self) -> Slots | None:
         """The slots, where samples lie in memory that a service shows; else None."""
-        return self.slots if self.kept_in_memory or (not self.cache and suits(self.slots)) else None
+        return self.slots if self.kept_in_memory or self.placed else None
 
     @property
     def kept_on_disk(self) -> bool:

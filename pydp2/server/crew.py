@@ -6,7 +6,7 @@ that must be alike at all workers, but what the merge takes of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from pydp2.server.ledger import Entry
 
@@ -15,11 +15,9 @@ MANY = 64
 
 
 class Crew:
-    """Files that were given out and have not ended, by worker. ``pull``: how much of a file the merge takes, compared
-    with others."""
+    """Files that were given out and have not ended, by worker."""
 
-    def __init__(self, pull: Callable[[int], int] = lambda _: 1) -> None:
-        self.pull = pull
+    def __init__(self) -> None:
         self._pulled: dict[int, int] = {}  # the sum over the files that a worker has
         self._load: dict[int, dict[int, Entry]] = {}
         self._ahead: dict[int, set[int]] = {}  # those that are not bound
@@ -73,7 +71,7 @@ class Crew:
     def give(self, worker: int, entry: Entry) -> None:
         """``worker`` is to run the file of ``entry``."""
         self._load[worker][entry.file] = entry
-        self._pulled[worker] += self.pull(entry.file)
+        self._pulled[worker] += entry.pull
         if not entry.bound:
             self._ahead[worker].add(entry.file)
         if entry.ramp in entry.stops:
@@ -86,7 +84,7 @@ class Crew:
     def take(self, worker: int, entry: Entry) -> None:
         """``worker`` has not to run it any more: it may have one more waiting."""
         if self._load[worker].pop(entry.file, None) is not None:
-            self._pulled[worker] -= self.pull(entry.file)
+            self._pulled[worker] -= entry.pull
         self._ahead[worker].discard(entry.file)
         self._pace[worker] = min(MANY, self._pace[worker] + 1)
 

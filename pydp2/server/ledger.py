@@ -30,6 +30,7 @@ class Entry:
 
     file: int
     position: int
+    pull: int = 1  # how much of it the merge takes in the same time, compared with others
     bound: bool = False
     worker: int | None = None
     attempt: int = 0

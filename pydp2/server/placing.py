@@ -9,7 +9,7 @@ import os
 
 from pydp2.inputs.columns import Ints
 from pydp2.inputs.declaration import Declaration
-from pydp2.inputs.placed import NOTED, Placed, PlacedRows, PlacedStore, Places, suits
+from pydp2.inputs.placed import NOTED, Placed, PlacedRows, PlacedStore, Places
 from pydp2.inputs.shelf import Layout
 from pydp2.transport import Lasting
 
@@ -66,7 +66,7 @@ class Placing:
 def placing(declaration: Declaration, limit: int) -> Placing | None:
     """For samples of ``declaration`` in a service that may use ``limit`` bytes; None where they have no places: they
     are small or of several sizes, they are kept in a cache, or memory cannot be shared here."""
-    if declaration.cache or not suits(declaration.slots):
+    if not declaration.placed:
         return None
     room = max(_ROOM * limit, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     layout = Layout(declaration.slots, room)

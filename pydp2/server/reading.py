@@ -56,7 +56,7 @@ class Reading:
         self.pass_id, self.seed = pass_id, seed
         self._order = order
         self._lanes = max(1, lanes)
-        self._workers, self.label = workers, label
+        self._workers, self.label, self._pull = workers, label, pull
         self._ramp = ramp or {}  # the first stop of the first lanes: none runs on before all have something
         self._skip = skip_errors
         self._cache = Claims(None) if cache is None else cache
@@ -70,7 +70,7 @@ class Reading:
             self._next = self._bound = saved.next_file
             self._places = np.empty(len(order), np.int64)
             self._places[order] = np.arange(len(order))
-        self._waiting, self._crew = Waiting(), Crew(pull)
+        self._waiting, self._crew = Waiting(), Crew()
         self._thirsty: dict[int, Entry] = {}
         self._out: list[Action] = []
         self._grants: dict[int, dict[int, list[int]]] = {}  # by worker and attempt, told with the next dispatch
@@ -333,11 +333,10 @@ class Reading:
     def _assign_waiting(self, items: dict[int, list[Assignment]], expecting: int) -> None:
         # those that are starting get their share of the lanes, unless they keep a merge waiting
         most = max(0, -(-self._lanes // self._workers) * len(self._crew) - self._crew.total) if expecting else None
-        files = self._waiting.pop(most)
+        entries = [self.entries[file] for file in self._waiting.pop(most) if file in self.entries]
         # what the merge takes the most of first: so they come out alike
-        for file in sorted(files, key=self._crew.pull, reverse=True):
-            entry = self.entries.get(file)
-            if entry is not None and entry.worker is None and not entry.ended and not entry.awaits:
+        for entry in sorted(entries, key=lambda entry: entry.pull, reverse=True):
+            if entry.worker is None and not entry.ended and not entry.awaits:
                 worker = self._crew.idlest()
                 items.setdefault(worker, []).append(self._assign(worker, entry))
 
@@ -364,6 +363,7 @@ class Reading:
     def _enter(self, file: int, position: int, recall: Recall | None = None) -> Entry:
         until, _ = self.losses.facts.get(file, (NEVER, ""))
         entry = self.entries[file] = entered(file, position, recall, until)
+        entry.pull = self._pull(file)
         if file not in self.losses.facts:  # the cache knows nothing of an end that only this job has
             self._cache.enter(entry, self)
         return entry

@@ -22,12 +22,11 @@ class Lasting:
     where there is no room for that many addresses."""
 
     def __init__(self, size: int, *, common: bool = False) -> None:
-        self._common = common
         self.descriptor: int | None = None
         self.writable: int | None = None
-        self.memory = self._shared(size) or _private(size)
+        self.memory = self._shared(size, common) or _private(size)
 
-    def _shared(self, size: int) -> mmap.mmap | None:
+    def _shared(self, size: int, common: bool) -> mmap.mmap | None:
         try:
             descriptor = os.memfd_create("pydp2-cache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except (AttributeError, OSError):
@@ -35,8 +34,8 @@ class Lasting:
         try:
             os.ftruncate(descriptor, size)
             memory = mmap.mmap(descriptor, size)
-            self.descriptor = _sealed(descriptor, later=self._common)
-            if self._common:
+            self.descriptor = _sealed(descriptor, later=common)
+            if common:
                 self.writable = os.dup(descriptor)
         except (AttributeError, OSError):
             return None

@@ -15,7 +15,6 @@ from pydp2.inputs import Columns, Packer, crc
 from pydp2.inputs.checksum import crc32
 from pydp2.inputs.declaration import Declaration
 from pydp2.inputs.drawing import Budget, Draws, Mark
-from pydp2.inputs.placed import suits
 from pydp2.protocol.messages import HEADER_LIMIT
 from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Part, hole_bytes
 from pydp2.providers.where import finding
@@ -90,7 +89,7 @@ class Builder:
     def __init__(self, declaration: Declaration, place: Place, *, lenient: bool = False) -> None:
         self._lenient = lenient
         # the pool copies no more than a chunk that it needs a part of; rows that have places are not copied
-        self._most = MAX_BYTES if declaration.cache or not suits(declaration.slots) else 2 * MAX_BYTES
+        self._most = 2 * MAX_BYTES if declaration.placed else MAX_BYTES
         self._packer = Packer(declaration.slots, strict=declaration.check)
         self._place = place
         self._drop = declaration.check_fail_continue

@@ -12,13 +12,13 @@ from pydp2.server.waiting import Waiting
 
 @given(st.lists(st.sampled_from([16, 23, 32, 45, 64]), max_size=60), st.integers(1, 5))
 def test_files_given_to_the_idlest_leave_no_worker_more_than_one_file_behind(pulls: list[int], workers: int) -> None:
-    crew = Crew(pulls.__getitem__)
+    crew = Crew()
     for worker in range(workers):
         crew.join(worker)
     has: dict[int, list[Entry]] = {worker: [] for worker in range(workers)}
-    for file in sorted(range(len(pulls)), key=crew.pull, reverse=True):
+    for file in sorted(range(len(pulls)), key=pulls.__getitem__, reverse=True):
         worker = crew.idlest()
-        has[worker].append(entry := Entry(file, file))
+        has[worker].append(entry := Entry(file, file, pull=pulls[file]))
         crew.give(worker, entry)
     sums = [sum(pulls[entry.file] for entry in entries) for entries in has.values()]
     assert max(sums) - min(sums) <= max(pulls, default=0)
@@ -32,11 +32,11 @@ def test_files_given_to_the_idlest_leave_no_worker_more_than_one_file_behind(pul
 
 
 def test_what_is_lost_with_a_worker_weighs_on_nobody() -> None:
-    crew = Crew(lambda file: 10 * file)
+    crew = Crew()
     for worker in (1, 2):
         crew.join(worker)
     for worker, file in ((1, 3), (2, 1), (2, 1)):
-        crew.give(worker, Entry(file, 0))
+        crew.give(worker, Entry(file, 0, pull=10 * file))
     assert crew.idlest() == 2
     assert [entry.file for entry in crew.lose(1)] == [3]
     crew.join(3)
