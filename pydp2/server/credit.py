@@ -2,7 +2,8 @@
 
 A budget is split into a reserve of equal shares, one for each lane, and a rest that files not yet bound draw from. A
 bound file may always come to its share, so the file that the merge waits for can always be read; a file not yet bound
-takes only what is left of the rest. One sample may exceed this, alone, when the merge waits for exactly that sample.
+takes only what is left of the rest. When no file is left that is not bound, the shares take up the rest. One sample may
+exceed this, alone, when the merge waits for exactly that sample.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ class Credit:
 
     def __init__(self, budget: int, lanes: int, workers: int) -> None:
         self._lanes, self._workers = lanes, workers
+        self._all_bound = False
         self.resize(budget)
         self._use: dict[int, int] = {}
         self._bound: set[int] = set()
@@ -23,7 +25,7 @@ class Credit:
     def resize(self, budget: int) -> None:
         """The budget is ``budget`` from now on. Who uses more than the new share gets nothing until it uses less."""
         self.budget = budget
-        self.share = max(1, budget // (2 * self._lanes))
+        self.share = max(1, budget // (self._lanes if self._all_bound else 2 * self._lanes))
         self.rest = budget - self.share * self._lanes
         # Several workers read ahead side by side, so no single file may take all of the rest.
         self.ahead = max(1, min(self.share, self.rest // max(1, self._workers)))
@@ -43,10 +45,13 @@ class Credit:
         if file not in self._bound:
             self._ahead_use += use - before
 
-    def bind(self, file: int) -> None:
-        """``file`` is one of the lanes: it draws on its own share from now on."""
+    def bind(self, file: int, *, last: bool = False) -> None:
+        """``file`` is one of the lanes: it draws on its own share from now on. ``last``: no other one will be."""
         self._bound.add(file)
         self._ahead_use -= self._use.get(file, 0)
+        if last:
+            self._all_bound = True
+            self.resize(self.budget)
 
     def release(self, file: int) -> None:
         """The merge is done with ``file``."""

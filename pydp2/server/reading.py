@@ -109,7 +109,7 @@ class Reading:
         self._bound += 1
         self._next = max(self._next, self._bound)
         entry.bound = True
-        self.credit.bind(file)
+        self.credit.bind(file, last=self._bound == len(self._order))
         if not entry.ended:
             if file in self._ramp and not entry.committed:
                 entry.ramp = self._ramp[file]

@@ -46,7 +46,7 @@ import numpy
 def process(settings, filename):
     with open({log!r}, "a") as log:
         log.write(filename + "\\n")
-    for i in range(100):
+    for i in range(80):
         yield int(filename) * 1000 + i, numpy.zeros(1000, numpy.float32)
 """
 
@@ -60,13 +60,14 @@ def test_a_job_does_not_wait_for_a_trainer_that_asks_for_nothing(
     log = tmp_path / "opened"
     address = provider_file(LARGE.format(arguments=", pool_size=50", log=str(log)))
     options = {"workers": 2, "memory_limit": limit}
+    files = [str(n) for n in range(20)]  # more than take turns: these have half of the credit
     alone = {}
     for name, how in JOBS.items():
-        with pydp2.load(FILES, address, **options, **how) as client:
+        with pydp2.load(files, address, **options, **how) as client:
             alone[name] = stream(client)
     log.unlink()
     with (
-        pydp2.launch(FILES, address, **options) as service,
+        pydp2.launch(files, address, **options) as service,
         service.connect(job="train", **JOBS["train"]) as train,
     ):
         batches = iter(train)

@@ -88,9 +88,9 @@ def test_who_comes_while_it_is_read_waits_without_a_worker_and_urges_its_reader(
 
 
 def test_who_waits_for_one_that_stands_still_for_credit_reads_by_himself(claims: Claims) -> None:
-    one = reading(claims, [0], budget=1000)  # a share of 500
+    one = reading(claims, [0], budget=500)
     one.dispatch()
-    other = reading(claims, [0], budget=1000)
+    other = reading(claims, [0], budget=500)
     send(one, 0, 0, 5)
     other.want(0)
     assert assigned(other.dispatch()) == [], "it goes on, as far as is known"

@@ -74,7 +74,7 @@ def test_a_worker_lost_with_a_file_half_sent_is_replaced_by_the_reserve_at_once(
     two.begin(reading)
     assert two.dispatch() == [
         Send(0, BeginReading(1, 0, 5)), Send(1, BeginReading(1, 0, 5)),
-        assign(0, Assignment(0, 1, 0, 0, 0, 2000, NO_PAUSE, True, [])),
+        assign(0, Assignment(0, 1, 0, 0, 0, 4000, NO_PAUSE, True, [])),
     ]  # fmt: skip
     reading.commit(0, *chunk(0, 1, 0, 3))
     gone = two.handle(WorkerGone(0, (0, 1, 5), "was killed by SIGKILL"))
@@ -84,7 +84,7 @@ def test_a_worker_lost_with_a_file_half_sent_is_replaced_by_the_reserve_at_once(
     assert two.lost == 1
     assert two.dispatch() == [
         Send(2, BeginReading(1, 0, 5)),
-        assign(1, Assignment(0, 2, 0, 3, 300, 2000, 5, True, [3])),
+        assign(1, Assignment(0, 2, 0, 3, 300, 4000, 5, True, [3])),
     ]  # fmt: skip
 
 

@@ -37,6 +37,17 @@ def test_use_moves_to_the_share_of_the_file_when_it_is_bound_and_makes_room_for_
     assert credit.room(3) == 100
 
 
+def test_once_no_file_is_left_to_be_bound_the_shares_take_up_the_rest() -> None:
+    credit = Credit(400, lanes=2, workers=1)
+    credit.bind(1)
+    credit.set_use(1, 100)
+    assert credit.room(1) == 0
+    credit.bind(2, last=True)
+    assert [credit.room(file) for file in (1, 2)] == [100, 200]
+    credit.resize(200)  # and that stays so when there are more jobs
+    assert [credit.room(file) for file in (1, 2)] == [0, 100]
+
+
 def waiting(credit: Credit, *, limit: int, spent: int, need: int = 0) -> Entry:
     """A bound file of which nothing is merged; ``need``: of the sample that its worker holds for lack of credit."""
     entry = Entry(0, 0, bound=True, limit=limit, spent=spent, need=need)
@@ -132,7 +143,8 @@ def test_a_smaller_budget_takes_nothing_back_and_grants_nothing_before_less_is_u
     assert credit.room(1) == 70
 
 
-steps = st.lists(st.tuples(st.sampled_from(["use", "spend", "bind", "release"]), st.integers(0, 9), st.floats(0, 1)))
+WHAT = ["use", "spend", "bind", "bind the last", "release"]
+steps = st.lists(st.tuples(st.sampled_from(WHAT), st.integers(0, 9), st.floats(0, 1)))
 
 
 @given(st.integers(40, 5000), st.integers(1, 10), st.integers(1, 8), steps)
@@ -142,16 +154,20 @@ def test_use_never_exceeds_the_budget_when_only_what_there_is_room_for_is_grante
     credit = Credit(budget, lanes, workers)
     use: dict[int, int] = {}
     bound: set[int] = set()
+    over = False  # no other file will be bound
     for what, file, part in steps:
+        if over and file not in bound:
+            continue
         if what == "use":
             use[file] = use.get(file, 0) + int(credit.room(file) * part)
             credit.set_use(file, use[file])
         elif what == "spend" and file in use:
             use[file] -= int(use[file] * part)
             credit.set_use(file, use[file])
-        elif what == "bind" and len(bound) < lanes and file not in bound:
+        elif what.startswith("bind") and len(bound) < lanes and file not in bound:
             bound.add(file)
-            credit.bind(file)
+            over = what == "bind the last" and use.keys() <= bound
+            credit.bind(file, last=over)
         elif what == "release":
             use.pop(file, None)
             bound.discard(file)

@@ -154,14 +154,14 @@ def test_the_merge_that_waits_is_said_once_until_something_came() -> None:
 
 
 def test_what_is_merged_is_granted_again_in_steps_worth_a_message() -> None:
-    made = reading(1, lanes=1, workers=1)  # a share of 2000
+    made = reading(1, lanes=1, workers=1)  # a share of 4000
     made.join(1)
     made.dispatch()
-    send(made, 1, 0, 0, 15)
-    made.take(0, 2)
+    send(made, 1, 0, 0, 30)
+    made.take(0, 5)
     assert grants(made.dispatch()) == []
-    made.take(0, 6)
-    assert grants(made.dispatch()) == [[1, 1, 2800, NO_PAUSE, 1]]
+    made.take(0, 11)
+    assert grants(made.dispatch()) == [[1, 1, 5600, NO_PAUSE, 1]]
 
 
 def test_one_sample_exceeds_the_share_only_if_the_merge_waits_for_it_and_nothing_else_of_it_is_there() -> None:
@@ -184,13 +184,13 @@ def test_dropped_samples_count_against_the_credit_of_their_file() -> None:
     made = reading(1, lanes=1, workers=1)
     made.join(1)
     made.dispatch()
-    send(made, 1, 0, 0, 0, holes=5)
-    assert made.credit.used == 5 * HOLE_COST > made.credit.share
-    made.blocked(1, 0, 1, 5, need=1)
+    send(made, 1, 0, 0, 0, holes=10)
+    assert made.credit.used == 10 * HOLE_COST > made.credit.share
+    made.blocked(1, 0, 1, 10, need=1)
     assert grants(made.dispatch()) == []
     assert made.front(0) is WAIT  # the merge passes them
-    assert made.losses.dropped == 5
-    assert grants(made.dispatch()) == [[1, 1, 5 * HOLE_COST + 2000, NO_PAUSE, 1]]
+    assert made.losses.dropped == 10
+    assert grants(made.dispatch()) == [[1, 1, 10 * HOLE_COST + 4000, NO_PAUSE, 1]]
 
 
 def test_where_the_merge_stands_and_how_many_were_dropped_before_it_agree() -> None:
