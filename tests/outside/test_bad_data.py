@@ -288,6 +288,7 @@ def test_a_worker_that_is_killed_changes_no_count(provider_file: Callable[..., s
     """Where the budget ends the pass is not where a worker was."""
     address = provider_file(BAD)
     expected = shuffled(address, error_budget=60)
+    killed: list[int] = []
     with (
         pydp2.launch(FILES, address, workers=2, on_error="skip", error_budget=60) as service,
         service.connect(batch_size=16, seed=3) as data,
@@ -295,9 +296,12 @@ def test_a_worker_that_is_killed_changes_no_count(provider_file: Callable[..., s
 
         def kill(batch: pydp2.Batch) -> None:
             if batch.index % 10 == 3:
-                victim = next(w for w in service.stats()["workers"] if w["active"])
-                with contextlib.suppress(ProcessLookupError):  # killed before, and only now cleared away
-                    os.kill(victim["pid"], signal.SIGKILL)
+                # those that follow may still be starting: what is read ahead outlasts that
+                for victim in [w for w in service.stats()["workers"] if w["active"]][:1]:
+                    with contextlib.suppress(ProcessLookupError):  # killed before, and only now cleared away
+                        os.kill(victim["pid"], signal.SIGKILL)
+                        killed.append(victim["pid"])
 
         seen = consume(data, kill)
+    assert killed
     assert (seen.batches, text(seen.error)) == (expected.batches, text(expected.error))
