@@ -122,7 +122,7 @@ class Reading:
         assert self._places is not None
         entry = self._enter(file, int(self._places[file]), recall)
         entry.bound = True
-        self.credit.bind(file)
+        self.credit.bind(file, last=self._bound == len(self._order))
         self._waiting.add(entry)
 
     def front(self, file: int) -> Run | Failure | Gap:

@@ -11,6 +11,7 @@ import pytest
 from pydp2.cache import PassCache
 from pydp2.errors import Error, FileCondemned, RemoteProtocolError, to_wire
 from pydp2.order import END, WAIT, Failure, Run
+from pydp2.order.saved import Recall, Saved, SavedLane
 from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
 from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Assignment, Part
 from pydp2.server.actions import Action, Log, Loss, Send
@@ -379,3 +380,14 @@ def test_a_file_that_was_skipped_is_read_again_in_the_next_pass() -> None:
     assert not cache.comes(0)
     assert cache.cache is not None
     assert cache.cache.bytes == 0
+
+
+@pytest.mark.parametrize(("next_file", "share"), [(2, 500), (1, 250)])
+def test_a_pass_taken_up_after_its_last_file_was_bound_reads_ahead_with_the_whole_budget(
+    next_file: int, share: int
+) -> None:
+    """For lanes and as many files again that bring back the pool; while one more is to come, half is kept for it."""
+    saved = Saved(5, b"", False, 0, next_file, 0, 0, [SavedLane(0, 3, 0, [])], taken=9, dropped=0)
+    made = Reading(pass_id=4, seed=9, order=np.arange(2), lanes=1, budget=1000, workers=2, label=str, saved=saved)
+    made.bind(0, Recall(np.arange(0), 3))
+    assert made.credit.share == share
