@@ -41,10 +41,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The merge waits for samples of ``file``: with ``need`` of them it goes on to another one, or has enough."""
+    """The merge waits for samples of ``file``: with ``need`` of them it goes on to another one, or has enough.
+
+    ``missing``: how many samples of all files it takes until it has.
+    """
 
     file: int
     need: int = 1
+    missing: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +186,8 @@ class Stream:
         """Put what is next in the merge into the pool, as far as there is room for it, or begin the tail."""
         front = self.merge.front()
         if front is WAIT:
-            return Blocked(self.merge.file, max(1, min(self.merge.left, level - self.pool.weight)))
+            missing = max(1, level - self.pool.weight)
+            return Blocked(self.merge.file, min(self.merge.left, missing), missing)
         if front is END:
             self._ended = True
             self._save(self.pool.start_tail(), ended=True)

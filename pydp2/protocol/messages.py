@@ -95,7 +95,8 @@ class Grant(Message):
 @dataclass(frozen=True, slots=True)
 class Want(Message):
     """Server: a merge waits for the file of ``attempt``: send what you have of it, and if that is what runs, as soon as
-    it has come to ordinal ``until``."""
+    it has come to ordinal ``until``; of a file that is run by turns, as soon as you have as many samples of all files
+    as it lacks to ``until``."""
 
     attempt: int
     until: int

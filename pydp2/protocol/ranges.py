@@ -47,7 +47,8 @@ class Assignment:
 
     ``start``: the committed ordinal, below which nothing is sent; ``crcs``: the checksum there (empty at 0);
     ``spent``: what those samples cost; ``limit``: cost up to which samples may be sent; ``pause``: ordinal at which to
-    give way to other files until a later one is granted; ``bound``: the merge takes turns with it.
+    give way to other files until a later one is granted; ``bound``: the merge takes turns with it. Below ``ramp`` it is
+    run by turns of ``turn`` samples with the others of its pass.
 
     Of a file that is read again for a pass taken up in its middle, samples below ``send_from`` are sent only when they
     are among the ordinals in raw frame ``frame`` - 1 of the message (0: none), nothing is needed from ``until`` on, and
@@ -68,22 +69,27 @@ class Assignment:
     check: int = 0
     crc: int = 0
     frame: int = 0
+    turn: int = 1
+    ramp: int = 0
 
     def to_wire(self) -> list[Any]:
         """As a list of plain values."""
         return [
             self.file, self.attempt, self.position, self.start, self.spent, self.limit, self.pause,
             int(self.bound), self.crcs, self.send_from, self.until, self.check, self.crc, self.frame,
+            self.turn, self.ramp,
         ]  # fmt: skip
 
     @classmethod
     def from_wire(cls, wire: Any) -> Assignment:
         """Inverse of :meth:`to_wire`; raises RemoteProtocolError."""
-        if not isinstance(wire, list) or len(wire) != 14 or not isinstance(wire[8], list):
+        if not isinstance(wire, list) or len(wire) != 16 or not isinstance(wire[8], list):
             raise RemoteProtocolError("Assign: malformed item")
         f = ints("Assign", wire[:8], 8)
         crcs = ints("Assign.crcs", wire[8], len(wire[8]))
-        return cls(f[0], f[1], f[2], f[3], f[4], f[5], f[6], bool(f[7]), crcs, *ints("Assign", wire[9:], 5))
+        if wire[14] == 0:
+            raise RemoteProtocolError("Assign: turns of no samples")
+        return cls(f[0], f[1], f[2], f[3], f[4], f[5], f[6], bool(f[7]), crcs, *ints("Assign", wire[9:], 7))
 
 
 @dataclass(slots=True)

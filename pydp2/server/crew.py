@@ -22,7 +22,6 @@ class Crew:
         self._load: dict[int, dict[int, Entry]] = {}
         self._ahead: dict[int, set[int]] = {}  # those that are not bound
         self._pace: dict[int, int] = {}  # how many unstarted files a worker may have waiting
-        self._ramping: dict[int, set[int]] = {}  # files that stop at the start of the pass until the others have too
 
     def __len__(self) -> int:
         """Workers."""
@@ -42,7 +41,6 @@ class Crew:
         """``worker`` is gone: what it had."""
         self._ahead.pop(worker, None)
         self._pace.pop(worker, None)
-        self._ramping.pop(worker, None)
         self._pulled.pop(worker, None)
         return list(self._load.pop(worker, {}).values())
 
@@ -74,8 +72,6 @@ class Crew:
         self._pulled[worker] += entry.pull
         if not entry.bound:
             self._ahead[worker].add(entry.file)
-        if entry.ramp in entry.stops:
-            self._ramping.setdefault(worker, set()).add(entry.file)
 
     def bind(self, worker: int, file: int) -> None:
         """``file``, which ``worker`` has, is bound."""
@@ -87,18 +83,3 @@ class Crew:
             self._pulled[worker] -= entry.pull
         self._ahead[worker].discard(entry.file)
         self._pace[worker] = min(MANY, self._pace[worker] + 1)
-
-    def ramps(self, worker: int, file: int) -> bool:
-        """Whether ``worker`` stops in ``file`` until its others have come as far."""
-        return file in self._ramping.get(worker, ())
-
-    def ramped(self, worker: int, file: int) -> list[Entry]:
-        """``file`` has its first samples. When all of this worker's have: those that go on now."""
-        ramping = self._ramping.get(worker)
-        if ramping is None:
-            return []
-        ramping.discard(file)
-        if ramping:
-            return []
-        del self._ramping[worker]
-        return [entry for entry in self._load[worker].values() if entry.held or entry.ramp in entry.stops]

@@ -306,9 +306,9 @@ class Job:
             outcome = self._stream.next()
         self.waiting_for = None
         match outcome:
-            case Blocked(file, need):
+            case Blocked(file, need, missing):
                 self.waiting_for = file
-                self.reading.want(file, need)
+                self.reading.want(file, need, missing)
                 return None
             case Cut():
                 picked = Picked(self._store, outcome.rows, outcome.padding, outcome.nbytes)
@@ -366,7 +366,7 @@ def _alike(file: int) -> int:
 
 
 def _ramp(plan: Plan, first: list[int]) -> dict[int, int]:
-    """How far each of the ``first`` lanes is read before any goes further: what the first batches will take of it.
+    """How far each of the ``first`` lanes is read turn by turn: what the first two batches will take of it.
 
     Without this a worker would finish its first file before it looked at its second, and the merge, which takes
     turns with all, would wait. Speed only: nothing to win where the pool wants everything first, with one lane, or
@@ -376,5 +376,5 @@ def _ramp(plan: Plan, first: list[int]) -> dict[int, int]:
     if level >= UNBOUNDED or len(first) < 2 or plan.relaxed:
         return {}
     turns = {file: turn_length(plan, file) for file in first}
-    rounds = -(-(level + plan.batch_size) // sum(turns.values())) + 1
+    rounds = -(-(level + plan.batch_size) // sum(turns.values()))
     return {file: rounds * turn for file, turn in turns.items()}

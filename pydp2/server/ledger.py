@@ -45,8 +45,6 @@ class Entry:
     early: Error | None = None  # why the file is taken to end there
     met: bool = False  # the merge has met its end
     stops: set[int] = field(default_factory=set)  # ordinals before which all must be committed
-    ramp: int = 0  # the one among them that is there for a quick start of the pass
-    held: bool = False  # paused at one of them
     need: int = 0  # cost of the sample that the worker holds in hand for lack of credit
     wanted: bool = False  # the worker was told that the merge waits
     deaths: dict[int, int] = field(default_factory=dict)
@@ -111,8 +109,8 @@ class Entry:
         """The worker is gone, while asking for ``ordinal`` of this file or not at all. True: the file is condemned."""
         self.worker = None
         self.limit = self.spent
-        self.need = self.ramp = 0
-        self.held = self.wanted = False
+        self.need = 0
+        self.wanted = False
         if ordinal is not None:
             self.deaths[ordinal] = self.deaths.get(ordinal, 0) + 1
         # Before a sample that was deadly once is asked for again, all before it must have arrived.

@@ -57,7 +57,7 @@ class Reading:
         self._order = order
         self._lanes = max(1, lanes)
         self._workers, self.label, self._pull = workers, label, pull
-        self._ramp = ramp or {}  # the first stop of the first lanes: none runs on before all have something
+        self._ramp = ramp or {}  # how far the first lanes are read by turns
         self._skip = skip_errors
         self._cache = Claims(None) if cache is None else cache
         # of a pass that is taken up in its middle, as many files again are bound to bring back the pool
@@ -110,13 +110,9 @@ class Reading:
         self._next = max(self._next, self._bound)
         entry.bound = True
         self.credit.bind(file, last=self._bound == len(self._order))
-        if not entry.ended:
-            if file in self._ramp and not entry.committed:
-                entry.ramp = self._ramp[file]
-                entry.stops.add(entry.ramp)
-            if entry.worker is not None:
-                self._crew.bind(entry.worker, file)
-                self._grant(entry, tell=True)
+        if not entry.ended and entry.worker is not None:
+            self._crew.bind(entry.worker, file)
+            self._grant(entry, tell=True)
 
     def _recall(self, file: int, recall: Recall) -> None:
         assert self._places is not None
@@ -166,7 +162,7 @@ class Reading:
         self._thirsty.pop(file, None)
         self.credit.release(file)
 
-    def want(self, file: int, need: int = 1) -> None:
+    def want(self, file: int, need: int = 1, missing: int = 1) -> None:
         """The merge waits for ``need`` samples of ``file``."""
         entry = self.entries[file]
         if entry.awaits:
@@ -177,9 +173,9 @@ class Reading:
         if entry.worker is None:
             self._waiting.hurry(file)
             return
-        if entry.held:
-            self._lift(entry)
         self._grant(entry, pressing=True)
+        if entry.committed < self._ramp.get(file, 0):
+            need = -(-max(missing // 2, min(missing, 128)) // len(self._crew))
         self._ask(entry, need)
 
     def _ask(self, entry: Entry, need: int = 1) -> None:
@@ -242,29 +238,12 @@ class Reading:
             entry.need = need
             self._thirsty[file] = entry
         elif entry.pause <= ordinal:  # else the stop is lifted, and the worker does not know it yet
-            entry.held = True
-            if not self._crew.ramps(worker, file):
-                self._lift(entry)
-        self._ramped(worker, file)
-
-    def _ramped(self, worker: int, file: int) -> None:
-        """``file`` has its first samples; when all of this worker's have, they go on."""
-        for entry in self._crew.ramped(worker, file):
-            self._lift(entry)
-
-    def _lift(self, entry: Entry) -> None:
-        """The stop at which ``entry`` waits, or will, is gone."""
-        stop = entry.pause
-        if not entry.held and stop != entry.ramp:
-            return
-        entry.stops.discard(stop)
-        entry.held = False
-        self._grant(entry, tell=True)
+            entry.stops.discard(entry.pause)
+            self._grant(entry, tell=True)
 
     def _leave(self, worker: int, entry: Entry) -> None:
         self._crew.take(worker, entry)
         self._thirsty.pop(entry.file, None)
-        self._ramped(worker, entry.file)
         self.attempts.over(entry.attempt)
         entry.worker = None
 
@@ -283,8 +262,6 @@ class Reading:
         if entry.worker is None:
             self._waiting.hurry(file)
             return True
-        if entry.held:
-            self._lift(entry)
         self._grant(entry)
         if entry.need > entry.unspent:
             return False  # it waits for its own merge to make room
@@ -376,7 +353,8 @@ class Reading:
         self._crew.give(worker, entry)
         return Assignment(
             entry.file, entry.attempt, entry.position, entry.committed, entry.spent, entry.limit, entry.pause,
-            entry.bound, entry.crcs, until=entry.until, **terms(entry.recall),
+            entry.bound, entry.crcs, until=entry.until, turn=entry.pull, ramp=self._ramp.get(entry.file, 0),
+            **terms(entry.recall),
         )  # fmt: skip
 
     def _grant(self, entry: Entry, *, pressing: bool = False, tell: bool = False) -> None:

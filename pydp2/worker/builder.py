@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,10 @@ from pydp2.inputs import Columns, Packer, crc
 from pydp2.inputs.checksum import crc32
 from pydp2.inputs.declaration import Declaration
 from pydp2.inputs.drawing import Budget, Draws, Mark
-from pydp2.protocol.messages import HEADER_LIMIT
-from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Part, hole_bytes
+from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Part
 from pydp2.providers.where import finding
 from pydp2.worker.block import Block
+from pydp2.worker.segment import ROOM, Segment
 from pydp2.worker.task import NEVER, Hand, Task
 
 MAX_ROWS = 4096
@@ -26,49 +26,11 @@ MAX_BYTES = 1024 * 1024
 MAX_PARTS = 128
 MAX_HOLES = 24
 """A chunk is sent when it reaches any of these."""
-MAX_BLOCKED = 256
-"""Files that wait, told of in one chunk."""
-_ROOM = HEADER_LIMIT - 48 * MAX_BLOCKED
-"""What is left of a header for parts. Bad values are found when a chunk is cut, by thousands at worst: then it takes
-several chunks. An error is half of it at most."""
-_HOLES_ROOM = _ROOM // 3
 
 Ints = npt.NDArray[np.int64]
 _NONE: Ints = np.empty(0, np.int64)
 _NOTHING = Budget(-1, 0, 0, 0)  # nor the one after them
 Place = Callable[[BadSample, Task, int], BadSample]
-
-
-@dataclass(slots=True)
-class _Segment:
-    """Ordinals ``first`` to ``first + count`` of one task, ``rows`` of them packed."""
-
-    task: Task
-    first: int
-    count: int = 0
-    rows: int = 0
-    holes: list[tuple[int, str, str]] = field(default_factory=list)
-    state: int = OPEN
-    error: Error | None = None
-
-    def ordinals(self) -> npt.NDArray[np.int64]:
-        """The ordinals of its packed rows."""
-        y = np.arange(self.first, self.first + self.count, dtype=np.int64)
-        if self.holes:
-            y = np.delete(y, [hole - self.first for hole, _, _ in self.holes])
-        return y
-
-    def pieces(self) -> Iterator[_Segment]:
-        """The same ordinals in segments that each fit into a header."""
-        first, holes, size = self.first, list[tuple[int, str, str]](), 0
-        for y, slot, reason in self.holes:
-            size += hole_bytes(slot, reason)
-            if size > _HOLES_ROOM:
-                yield _Segment(self.task, first, y - first, y - first - len(holes), holes)
-                first, holes, size = y, [], hole_bytes(slot, reason)
-            holes.append((y, slot, reason))
-        count = self.first + self.count - first
-        yield _Segment(self.task, first, count, count - len(holes), holes, self.state, self.error)
 
 
 @dataclass(slots=True)
@@ -95,8 +57,9 @@ class Builder:
         self._drop = declaration.check_fail_continue
         self._weighted = declaration.weighted
         self._weights: list[int] = []
-        self._segments: list[_Segment] = []
+        self._segments: list[Segment] = []
         self._holes = 0
+        self._enough = MAX_ROWS
         self.since = 0.0
         """When the oldest sample here was added (``time.perf_counter``)."""
         self.last_cost = 0
@@ -111,7 +74,7 @@ class Builder:
         """Time to send."""
         return (
             self._packer.nbytes >= self._most
-            or self._packer.rows >= MAX_ROWS
+            or self._packer.rows >= self._enough
             or len(self._segments) >= MAX_PARTS
             or self._holes >= MAX_HOLES
         )
@@ -120,12 +83,19 @@ class Builder:
         """Whether something of ``task`` waits to be sent."""
         return any(segment.task is task for segment in self._segments)
 
-    def _segment(self, task: Task) -> _Segment:
+    def ask(self, task: Task, until: int) -> None:
+        """A merge waits for what is next, in its order, of which ``task`` is one: so much that it would be sample
+        ``until`` of the task if it were of that alone."""
+        rows = until - next((segment.first for segment in self._segments if segment.task is task), task.y)
+        if rows > 0:  # else it is on its way
+            self._enough = min(self._enough, rows)
+
+    def _segment(self, task: Task) -> Segment:
         if not self._segments:
             self.since = time.perf_counter()
         elif self._segments[-1].task is task:
             return self._segments[-1]
-        segment = _Segment(task, task.y)
+        segment = Segment(task, task.y)
         self._segments.append(segment)
         return segment
 
@@ -248,7 +218,7 @@ class Builder:
         packed = self._packer.cut()
         segments, self._segments = self._segments, []
         weights, self._weights = self._weights, []
-        self._holes = 0
+        self._holes, self._enough = 0, MAX_ROWS
         bad = dict(packed.bad)
         if hold is not None and last not in bad:
             row = packed.columns.rows - 1
@@ -283,10 +253,10 @@ class Builder:
     def _chunks(self, kept: list[tuple[Part, Ints]], columns: Columns, weights: list[int]) -> list[Packed]:
         """The parts that are sent, each with its rows in ``columns``, as chunks whose headers fit."""
         groups: list[list[tuple[Part, Ints]]] = []
-        size = _ROOM
+        size = ROOM
         for part, its in kept:
             size += part.wire_bytes
-            if size > _ROOM:
+            if size > ROOM:
                 groups.append([])
                 size = part.wire_bytes
             groups[-1].append((part, its))
@@ -301,7 +271,7 @@ class Builder:
             chunks.append(Packed([part for part, _ in group], theirs, own))
         return chunks
 
-    def _settle(self, segment: _Segment, bad: dict[int, BadSample]) -> int:
+    def _settle(self, segment: Segment, bad: dict[int, BadSample]) -> int:
         """Make holes or one error of ``bad`` (by row of the segment); how many rows stay."""
         ordinals = segment.ordinals()
         task = segment.task
@@ -320,7 +290,7 @@ class Builder:
         task.hand = None
         return row
 
-    def _part(self, segment: _Segment, columns: Columns) -> tuple[Part | None, Ints]:
+    def _part(self, segment: Segment, columns: Columns) -> tuple[Part | None, Ints]:
         """The range of ``segment``, whose rows are ``columns``, and which of these rows are sent.
 
         None when an earlier attempt has committed it. A segment never lies on both sides of an edge of its task.

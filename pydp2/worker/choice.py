@@ -1,8 +1,8 @@
 """The files that a worker was given, and which of them runs next (docs/order.md, "Credit", rules 4 and 7).
 
-Within a reading it is the one that a merge waits for, or else the one that the merge wants earliest. Between readings
-they take turns: those whose merge waits for something here come first, and among equals the one that was served least
-recently.
+Within a reading it is the one that a merge waits for, or else the one that the merge wants earliest; at the beginning
+of a pass files are run turn by turn, as the merge takes them. Between readings they take turns: those whose merge waits
+for something here come first, and among equals the one that was served least recently.
 """
 
 from __future__ import annotations
@@ -89,13 +89,17 @@ class Tasks:
         best: Task | None = None
         ahead = sum(1 for task in tasks if task.started and not task.bound)
         for task in tasks:
-            if best is not None and (task.position > best.position if task.wanted is best.wanted else best.wanted):
+            if best is not None and task.rank > best.rank:
                 continue
             if task.waits is not None:
                 report(task)
             elif task.started or task.bound or task.wanted or ahead < self._ahead:
                 best = task
         return best
+
+    def ramps(self, reading: int) -> bool:
+        """Whether some file of ``reading`` can go on that is run turn by turn."""
+        return any(task.ramping and task.waits is None for task in self._readings[reading].tasks.values())
 
     def want(self, attempt: int, until: int) -> Task | None:
         """A merge waits for what ``attempt`` gives below ordinal ``until``."""

@@ -34,9 +34,10 @@ from pydp2.providers.running import Running
 from pydp2.providers.where import place, raised
 from pydp2.transport import Line, buffers
 from pydp2.worker.block import Block
-from pydp2.worker.builder import MAX_BLOCKED, Builder, Packed
+from pydp2.worker.builder import Builder, Packed
 from pydp2.worker.choice import Tasks
 from pydp2.worker.room import Room
+from pydp2.worker.segment import MAX_BLOCKED
 from pydp2.worker.surroundings import Surroundings
 from pydp2.worker.task import Task
 
@@ -178,7 +179,11 @@ class Runner:
                 self._room.grant(body)
             case m.Want(attempt, until):
                 wanted = self._tasks.want(attempt, until)
-                if wanted is None or (self._builder.holds(wanted) and (wanted is not self._drawn or wanted.is_due)):
+                if wanted is not None and wanted.ramping:
+                    self._builder.ask(wanted, until)
+                    if self._builder.full:
+                        self._flush()
+                elif wanted is None or (self._builder.holds(wanted) and (wanted is not self._drawn or wanted.is_due)):
                     self._flush()  # of a file that has ended, the last samples may still be here
             case m.EndReading(reading):
                 self._flush()  # others may have something there
@@ -224,7 +229,8 @@ class Runner:
             self._open(task)
         self._running.activate(task.context)
         builder, wrap, weigh, clock = self._builder, self._running.wrap, self._running.weight, time.perf_counter
-        iterator, drawer, edge = task.iterator, self._drawer, task.edge
+        iterator, drawer = task.iterator, self._drawer
+        edge, turn_end, ramping = task.edge, task.turn_end, task.ramping
         assert iterator is not None
         draw, self._drawn = drawer.draw, task
         if task.y >= task.until and not task.done:  # the last one had to wait for credit
@@ -234,7 +240,7 @@ class Runner:
             if task.block is None:
                 try:
                     try:
-                        sample = draw(iterator, task.y, *builder.budget(task, edge), _POLL_NS)
+                        sample = draw(iterator, task.y, *builder.budget(task, min(edge, turn_end)), _POLL_NS)
                     finally:  # as in _in_users_code
                         if drawer.sending:
                             self._wait()
@@ -257,7 +263,7 @@ class Runner:
                 if task.block is None:
                     added = builder.add(task, wrap(sample), weigh)
                 else:
-                    added = builder.add_next(task, edge, wrap, weigh)
+                    added = builder.add_next(task, min(edge, turn_end), wrap, weigh)
             except BadSample as error:
                 builder.bad(task, error)
                 added = False
@@ -282,6 +288,8 @@ class Runner:
             now = clock()
             if builder.full or task.is_due or now - builder.since > FLUSH or now - polled > _SLOW:
                 self._flush()
+            if task.y >= turn_end:
+                break
             if now - polled > _POLL:
                 polled = now
                 self._receive(0)
@@ -295,6 +303,8 @@ class Runner:
         self._report(task)
         if task.done:
             self._finish(task)
+        if ramping and not self._tasks.ramps(task.reading):
+            self._flush()  # the first batches are made of what is here
 
     def _absorb(self) -> None:
         """Count the samples that the drawer has packed."""

@@ -45,6 +45,8 @@ class Task:
     spent: int  # cost of all samples from ``start`` on, sent or about to be
     sent: int
     send_from: int = 0
+    turn: int = 1
+    ramp: int = 0
     until: int = NEVER
     check: int = 0
     crc: int = 0
@@ -80,6 +82,8 @@ class Task:
             a.spent,
             a.spent,
             a.send_from,
+            a.turn,
+            a.ramp,
             a.until,
             a.check,
             a.crc,
@@ -104,6 +108,23 @@ class Task:
         return min(
             (e for e in (self.start, self.send_from, self.check, self.until, self.pause) if e > y), default=NEVER
         )
+
+    @property
+    def ramping(self) -> bool:
+        """It is run turn by turn."""
+        return self.y < self.ramp
+
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """Of the tasks of a reading, the one with the lowest comes next."""
+        if self.ramping:  # what the merge takes first: that it waits for this one changes nothing
+            return True, self.y // self.turn, self.position
+        return not self.wanted, NEVER, self.position
+
+    @property
+    def turn_end(self) -> int:
+        """The ordinal at which others have their turns."""
+        return self.y - self.y % self.turn + self.turn if self.ramping else NEVER
 
     def asked(self, y: int) -> bool:
         """Whether sample ``y`` is to be sent."""

@@ -53,6 +53,8 @@ assignments = st.builds(
     **dict.fromkeys(("file", "attempt", "position", "start", "spent", "limit", "pause"), number),
     bound=st.booleans(),
     crcs=st.lists(number, max_size=3),
+    **dict.fromkeys(("send_from", "until", "check", "crc", "frame", "ramp"), number),
+    turn=st.integers(1, 1 << 40),
 )
 
 DECLARATION = {

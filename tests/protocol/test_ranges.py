@@ -26,6 +26,13 @@ def test_an_assignment_arrives_equal(assignment: Assignment) -> None:
     assert Assignment.from_wire(msgpack.unpackb(msgpack.packb(assignment.to_wire()))) == assignment
 
 
+def test_an_assignment_has_turns_of_some_samples() -> None:
+    wire = Assignment(0, 1, 0, 0, 0, 100, 0, True, []).to_wire()
+    wire[14] = 0
+    with pytest.raises(RemoteProtocolError, match="turns of no samples"):
+        Assignment.from_wire(wire)
+
+
 @given(parts(), st.lists(st.text(max_size=600), max_size=5))
 def test_a_part_never_takes_more_of_a_header_than_it_says(part: Part, texts: list[str]) -> None:
     """Whatever its texts hold: a reason may carry bytes of a file that are no text."""

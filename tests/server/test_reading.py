@@ -220,9 +220,10 @@ def test_a_report_that_a_grant_has_crossed_means_nothing() -> None:
     before = made.entries[0].need
     made.blocked(1, 0, 1, 2, need=70)
     made.blocked(1, 0, 1, 2, need=0)
-    assert (made.entries[0].need, made.entries[0].held) == (before, False)
+    made.dispatch()
     made.blocked(1, 0, 1, 3, need=0)  # and one at no stop
-    assert not made.entries[0].held
+    assert made.entries[0].need == before
+    assert made.dispatch() == []
 
 
 def test_a_worker_that_waits_beyond_what_it_sent_breaks_the_protocol() -> None:
@@ -233,32 +234,25 @@ def test_a_worker_that_waits_beyond_what_it_sent_breaks_the_protocol() -> None:
         made.blocked(1, 0, 1, 4, need=70)
 
 
-def test_at_the_start_no_lane_runs_ahead_before_all_of_a_worker_have_their_first_samples() -> None:
-    made = reading(2, workers=1, ramp={0: 3, 1: 5})
+def test_at_the_start_the_first_lanes_are_run_by_their_turns_as_far_as_the_first_batches_go() -> None:
+    made = reading(3, workers=1, ramp={0: 6, 1: 10}, pull=lambda file: 3 + 2 * file)
     made.join(1)
-    assert [(a.file, a.pause) for a in assigned(made.dispatch())[1]] == [(0, 3), (1, 5)]
-    send(made, 1, 0, 0, 3)
-    made.blocked(1, 0, 1, 3, need=0)
-    assert made.dispatch() == []
-    send(made, 1, 1, 0, 5)
-    made.blocked(1, 1, 2, 5, need=0)
-    assert [(attempt, pause) for _, attempt, _, pause, _ in grants(made.dispatch())] == [(1, NO_PAUSE), (2, NO_PAUSE)]
+    assert [(a.file, a.turn, a.ramp) for a in assigned(made.dispatch())[1]] == [(1, 5, 10), (0, 3, 6), (2, 7, 0)]
 
 
-@pytest.mark.parametrize("how", ["ends", "lacks credit", "is wanted"])
-def test_a_lane_held_at_the_start_goes_on_when_the_other(how: str) -> None:
-    made = reading(2, workers=1, ramp={0: 3, 1: 5})
+@pytest.mark.parametrize(("missing", "each"), [(1, 1), (100, 50), (300, 75), (4000, 1000)])
+def test_there_a_worker_is_asked_for_its_part_of_what_the_pool_lacks(missing: int, each: int) -> None:
+    """Of half of it, when it is much: so the merge does not have all of it to do at the end."""
+    made = reading(2, workers=2, ramp={0: 6, 1: 6})
     made.join(1)
+    made.join(2)
     made.dispatch()
-    send(made, 1, 0, 0, 3)
-    made.blocked(1, 0, 1, 3, need=0)
-    if how == "ends":
-        send(made, 1, 1, 0, 2, state=ENDED)
-    elif how == "lacks credit":
-        made.blocked(1, 1, 2, 0, need=20_000)
-    else:
-        made.want(0)
-    assert (1, NO_PAUSE) in [(attempt, pause) for _, attempt, _, pause, _ in grants(made.dispatch())]
+    made.want(0, 3, missing)
+    assert Send(1, Want(1, each)) in made.dispatch()
+    send(made, 1, 0, 0, 7)
+    merge(made, 0)
+    made.want(0, 3, missing)
+    assert Send(1, Want(1, 7 + 3)) in made.dispatch(), "later it is asked for the rest of the turn"
 
 
 def test_a_lost_worker_s_file_runs_again_from_what_is_committed_and_its_late_output_is_dropped() -> None:

@@ -30,7 +30,8 @@ from pydp2.providers.where import place
 from pydp2.server.chunks import ranges
 from pydp2.server.ledger import Entry
 from pydp2.worker.block import Block
-from pydp2.worker.builder import MAX_BLOCKED, Builder, Packed
+from pydp2.worker.builder import Builder, Packed
+from pydp2.worker.segment import MAX_BLOCKED
 from pydp2.worker.task import Task
 
 SLOTS = Slots((integer_value(100), integer_value_sequence(50)), ("id", "words"))

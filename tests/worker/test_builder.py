@@ -16,8 +16,9 @@ from pydp2.inputs import Slots, dense_vector, frame_count, integer_value, sparse
 from pydp2.protocol import messages as m
 from pydp2.protocol.ranges import OPEN, RAISED
 from pydp2.providers.where import place
-from pydp2.worker import builder as building
-from pydp2.worker.builder import MAX_BLOCKED, MAX_PARTS, MAX_ROWS, Builder
+from pydp2.worker import segment
+from pydp2.worker.builder import MAX_PARTS, MAX_ROWS, Builder
+from pydp2.worker.segment import MAX_BLOCKED
 from tests.worker.simulation import (
     Outcome,
     Yield,
@@ -323,6 +324,27 @@ def test_a_header_does_not_grow_with_the_number_of_slots() -> None:
     assert size < 32_000
 
 
+def test_it_is_time_to_send_when_there_is_as_much_of_all_files_as_a_merge_lacks() -> None:
+    builder, task = a_builder(Slots((dense_vector(1), integer_value(5))))
+    first, second = task(1), task(2)
+
+    def add(one: Any, count: int) -> bool:
+        for _ in range(count):
+            builder.add(one, [[1.0], 3], lambda values: 1)
+        return builder.full
+
+    assert not add(first, 3)
+    builder.ask(first, 5)
+    builder.ask(second, 40)
+    assert not add(second, 1)
+    assert add(second, 1)
+    builder.cut()
+    assert not add(first, 20), "it is said anew when that was sent"
+    builder.cut()
+    builder.ask(first, 20)
+    assert not add(second, 30), "what was sent is on its way"
+
+
 def test_the_fullest_chunk_that_a_runner_lets_come_about_fits() -> None:
     builder, task = a_builder(Slots((dense_vector(1), integer_value(5))))
     while not builder.full:
@@ -338,9 +360,9 @@ def test_the_fullest_chunk_that_a_runner_lets_come_about_fits() -> None:
 def test_room_for_parts_is_what_files_that_wait_leave() -> None:
     big = (1 << 62) - 1
     empty = m.encode(m.Chunk(big, [], [[big] * 4] * MAX_BLOCKED, big, big))
-    assert len(empty) + building._ROOM <= m.HEADER_LIMIT
+    assert len(empty) + segment.ROOM <= m.HEADER_LIMIT
     error = msgpack.packb({"kind": "ProviderError", "message": "x" * 24_000, "builtin": "x" * 40})
-    assert building._HOLES_ROOM + len(error) + 80 <= building._ROOM
+    assert segment._HOLES + len(error) + 80 <= segment.ROOM
 
 
 def test_a_hand_is_sent_by_itself() -> None:

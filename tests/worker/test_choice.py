@@ -52,6 +52,34 @@ def test_what_a_merge_waits_for_comes_first_in_its_reading_and_before_another_on
     assert [choose(two) for _ in range(4)] == [4, 3, 4, 3], "both wait: they alternate"
 
 
+def test_in_turns_the_one_that_had_the_fewest_comes_first_whichever_is_waited_for(two: Tasks) -> None:
+    two.end(2)
+    for attempt in (1, 2):
+        of(two, attempt).turn, of(two, attempt).ramp = 5, 15
+    assert two.ramps(1)
+    order = []
+    two.want(1, 0)
+    while two.ramps(1):
+        order.append(choose(two))
+        of(two, order[-1]).y = of(two, order[-1]).turn_end
+    assert order == [2, 1, 2, 1, 2, 1]
+    of(two, 1).wanted = False
+    assert choose(two) == 2, "then the one that is wanted earliest"
+    two.want(3, 0)
+    assert choose(two) == 3
+
+
+def test_one_that_is_past_its_turns_and_waited_for_comes_before_those_that_have_turns(two: Tasks) -> None:
+    two.end(2)
+    of(two, 2).turn, of(two, 2).ramp = 5, 15
+    of(two, 1).turn, of(two, 1).ramp, of(two, 1).y = 5, 15, 15
+    assert choose(two) == 2
+    two.want(1, 20)
+    assert choose(two) == 1
+    of(two, 2).spent = 2000
+    assert not two.ramps(1), "the other one waits for credit"
+
+
 def test_a_reading_without_credit_keeps_nobody_back(two: Tasks) -> None:
     for attempt in (4, 5):
         of(two, attempt).spent = 2000

@@ -86,15 +86,19 @@ class Script:
         self.hub.send(self._peer, [m.encode(message)])
 
     def assign(
-        self, *files: int, limit: int = ALL, pause: int = NO_PAUSE, bound: bool = True, reading: int = 1
-    ) -> None:
+        self, *files: int, limit: int = ALL, pause: int = NO_PAUSE, bound: bool = True, reading: int = 1,
+        turn: int = 1, ramp: int = 0,
+    ) -> None:  # fmt: skip
         items = []
         for file in files:
             entry = self.ledger.entries[file]
             entry.limit = limit
             items.append(
-                Assignment(file, entry.attempt, file, entry.committed, entry.spent, limit, pause, bound, entry.crcs)
-            )
+                Assignment(
+                    file, entry.attempt, file, entry.committed, entry.spent, limit, pause, bound, entry.crcs,
+                    turn=turn, ramp=ramp,
+                )
+            )  # fmt: skip
         self.say(m.Assign(reading, [item.to_wire() for item in items]))
 
     def grant(self, file: int, limit: int = ALL, pause: int = NO_PAUSE, bound: bool = True) -> None:
@@ -272,6 +276,40 @@ def test_the_file_that_the_merge_wants_first_is_read_first(script: Callable[...,
     one.assign(5, 2, 7, 0)
     one.until(lambda: one.ended(5, 2, 7, 0))
     assert order == ["f0", "f2", "f5", "f7"]
+
+
+def noting(order: list[str], length: int) -> Process:
+    """A provider that says in ``order`` whose sample it gives."""
+
+    def process(settings: Any, filename: str) -> Iterator[Any]:
+        for i in range(length):
+            order.append(filename)
+            yield {"id": i % 100, "words": []}
+
+    return process
+
+
+def test_at_the_start_files_are_run_turn_by_turn_and_what_came_of_it_is_sent_together(
+    script: Callable[..., Script],
+) -> None:
+    order: list[str] = []
+    one = script(noting(order, 20))
+    one.assign(0, 1, 2, turn=3, ramp=6)
+    first = one.chunk()
+    assert order[:18] == ["f0"] * 3 + ["f1"] * 3 + ["f2"] * 3 + ["f0"] * 3 + ["f1"] * 3 + ["f2"] * 3
+    assert first.rows == 18
+    one.until(lambda: one.ended(0, 1, 2))
+    assert order[18:] == ["f0"] * 14 + ["f1"] * 14 + ["f2"] * 14
+
+
+def test_files_that_end_in_their_turns_leave_them_to_others(script: Callable[..., Script]) -> None:
+    order: list[str] = []
+    one = script(noting(order, 4))
+    one.assign(0, 1, turn=3, ramp=9)
+    one.assign(2)
+    assert one.chunk().rows == 8, "sent when the last one that has turns is done"
+    one.until(lambda: one.ended(0, 1, 2))
+    assert order == ["f0"] * 3 + ["f1"] * 3 + ["f0"] + ["f1"] + ["f2"] * 4
 
 
 def test_files_that_are_not_bound_are_opened_only_a_few_at_a_time(script: Callable[..., Script]) -> None:
@@ -710,7 +748,10 @@ def test_under_any_credit_pauses_and_wishes_the_same_samples_come(
         while todo:
             now, todo = todo[: (k := choose.randint(1, 3))], todo[k:]
             for file in now:
-                one.assign(file, limit=some_limit(file), pause=some_pause(file), bound=choose.random() < 0.7)
+                one.assign(
+                    file, limit=some_limit(file), pause=some_pause(file), bound=choose.random() < 0.7,
+                    turn=choose.randint(1, 9), ramp=choose.choice([0, 0, 1, 7, 30, 1 << 40]),
+                )  # fmt: skip
         while not one.ended(*range(len(files))):
             for file, _, y, need in one.chunk().blocked:
                 waiting.add(file)
