@@ -58,6 +58,11 @@ class Entry:
     awaits: bool = False  # another reading puts it there, and no worker is asked for it
 
     @property
+    def by_turns(self) -> bool:
+        """The merge takes turns with this file and others."""
+        return self.pull > 1
+
+    @property
     def ended(self) -> bool:
         """No worker has to run it any more."""
         return self.tail is not None

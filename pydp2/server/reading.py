@@ -29,6 +29,7 @@ from pydp2.server.waiting import Waiting
 
 _FIRST = 8  # a file not yet bound starts with this part of what it may come to
 _ENOUGH = 4096  # samples that a merge waits for, at most: a worker sends as many at a time
+_FEW = 128  # so many that a pool lacks are not asked for by halves
 _KNOWN = 4096  # files not yet bound that are known at a time: tiny ones use next to no credit, but each has an entry
 
 
@@ -163,7 +164,7 @@ class Reading:
         self.credit.release(file)
 
     def want(self, file: int, need: int = 1, missing: int = 1) -> None:
-        """The merge waits for ``need`` samples of ``file``."""
+        """The merge waits for ``need`` samples of ``file``, and lacks ``missing`` of all files."""
         entry = self.entries[file]
         if entry.awaits:
             self._cache.urge(entry, self)
@@ -175,7 +176,9 @@ class Reading:
             return
         self._grant(entry, pressing=True)
         if entry.committed < self._ramp.get(file, 0):
-            need = -(-max(missing // 2, min(missing, 128)) // len(self._crew))
+            need = -(-max(missing // 2, min(missing, _FEW)) // len(self._crew))
+        elif not entry.by_turns:  # the next batch lacks as many of the same: more at a time, the longer it goes on
+            need = max(need, min(entry.committed, _ENOUGH // 4))
         self._ask(entry, need)
 
     def _ask(self, entry: Entry, need: int = 1) -> None:

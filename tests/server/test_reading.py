@@ -154,6 +154,21 @@ def test_the_merge_that_waits_is_said_once_until_something_came() -> None:
     assert Send(1, Want(1, 2 + 4096)) in made.dispatch()
 
 
+@pytest.mark.parametrize(("pull", "asked"), [(1, [5, 100, 1024]), (16, [5, 5, 5])])
+def test_without_turns_a_file_is_asked_for_more_at_a_time_the_longer_it_is_waited_for(
+    pull: int, asked: list[int]
+) -> None:
+    """It is the same one that is waited for again and again; with turns the merge goes on to another."""
+    made = reading(1, lanes=1, workers=1, budget=10**7, pull=lambda _: pull)
+    made.join(1)
+    made.dispatch()
+    for rows, more in zip((2, 98, 4900), asked, strict=True):
+        send(made, 1, 0, made.entries[0].committed, rows)
+        merge(made, 0)
+        made.want(0, 5)
+        assert Send(1, Want(1, made.entries[0].committed + more)) in made.dispatch()
+
+
 def test_what_is_merged_is_granted_again_in_steps_worth_a_message() -> None:
     made = reading(1, lanes=1, workers=1)  # a share of 4000
     made.join(1)
@@ -243,7 +258,7 @@ def test_at_the_start_the_first_lanes_are_run_by_their_turns_as_far_as_the_first
 @pytest.mark.parametrize(("missing", "each"), [(1, 1), (100, 50), (300, 75), (4000, 1000)])
 def test_there_a_worker_is_asked_for_its_part_of_what_the_pool_lacks(missing: int, each: int) -> None:
     """Of half of it, when it is much: so the merge does not have all of it to do at the end."""
-    made = reading(2, workers=2, ramp={0: 6, 1: 6})
+    made = reading(2, workers=2, ramp={0: 6, 1: 6}, pull=lambda _: 20)
     made.join(1)
     made.join(2)
     made.dispatch()
