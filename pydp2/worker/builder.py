@@ -51,7 +51,7 @@ class Builder:
     def __init__(self, declaration: Declaration, place: Place, *, lenient: bool = False) -> None:
         self._lenient = lenient
         # the pool copies no more than a chunk that it needs a part of; rows that have places are not copied
-        self._most = 2 * MAX_BYTES if declaration.placed else MAX_BYTES
+        self._most = 4 * MAX_BYTES if declaration.placed else MAX_BYTES
         self._packer = Packer(declaration.slots, strict=declaration.check)
         self._place = place
         self._drop = declaration.check_fail_continue
