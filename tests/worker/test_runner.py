@@ -289,6 +289,14 @@ def noting(order: list[str], length: int) -> Process:
     return process
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes, nothing is sent for the sake of time alone."""
+    for name in ("FLUSH", "_SLOW"):
+        monkeypatch.setattr(f"pydp2.worker.runner.{name}", 60.0)
+
+
+@pytest.mark.usefixtures("unhurried")
 def test_at_the_start_files_are_run_turn_by_turn_and_what_came_of_it_is_sent_together(
     script: Callable[..., Script],
 ) -> None:
@@ -302,6 +310,7 @@ def test_at_the_start_files_are_run_turn_by_turn_and_what_came_of_it_is_sent_tog
     assert order[18:] == ["f0"] * 14 + ["f1"] * 14 + ["f2"] * 14
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_files_that_end_in_their_turns_leave_them_to_others(script: Callable[..., Script]) -> None:
     order: list[str] = []
     one = script(noting(order, 4))
