@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.results import Row, Table
+from benchmarks.results import OURS, Row, Table
 
 _NONE = "-"
 _WIDE = 132  # columns, where it goes to a file
@@ -19,17 +19,17 @@ def _significant(value: float | None) -> str:
     return _NONE if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _spread(row: Row) -> str:
+def _spread(row: Row) -> float | None:
     """From the least to the most, as a share of the median."""
     if row.rate is None or row.low is None or row.high is None:
-        return _NONE
-    return f"{(row.high - row.low) / row.rate:.0%}"
+        return None
+    return (row.high - row.low) / row.rate
 
 
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "": lambda row: row.contestant,
     "samples/s": lambda row: _number(row.rate),
-    "spread": _spread,
+    "spread": lambda row: _number(_spread(row), ".0%"),
     "others": lambda row: _number(row.others, ".0%"),
     "of bare": lambda row: _number(row.of_bare, ".2f"),
     "pydp2 against it": lambda row: _NONE if row.ahead is None else f"{_significant(row.ahead)}x",
@@ -48,7 +48,10 @@ def title(table: Table) -> str:
 def sentences(table: Table) -> Iterator[str]:
     """What is asked first of a table."""
     if table.best is not None and table.ahead is not None:
-        yield f"best peer: {table.best}; pydp2 has {table.ahead:.2f}x its samples/s"
+        rows = [row for row in table.rows if row.contestant in (OURS, table.best)]
+        noise = max(_spread(row) or 0.0 for row in rows)
+        within = ", which is less than the rounds of one of them differ" if abs(table.ahead - 1) < noise else ""
+        yield f"best peer: {table.best}; pydp2 has {table.ahead:.2f}x its samples/s{within}"
     if table.cached_ahead is not None:
         yield f"cached pass: pydp2 has {_significant(table.cached_ahead)}x the best other one"
     if table.first_behind is not None:

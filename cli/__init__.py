@@ -16,12 +16,18 @@ from typing import Any, TextIO
 
 import click
 from pydp2_cli import bench, cache, check, completion, convert, demo, ending, parts, peek, serve
+from pydp2_cli.output import standard_streams
 
 FAILED = 1  # data or user error; usage is click's: 2
 UNREACHABLE = 3
 
 
 class _Group(click.Group):
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run, wherever the standard streams lead."""
+        with standard_streams():
+            return super().main(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run, and turn what ends a command into its exit code and one text on stderr."""
         with warnings.catch_warnings(), ending.raising():

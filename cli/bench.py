@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from pydp2_cli.options import Asked, SourceCommand
-from pydp2_cli.output import apart, notes, results
+from pydp2_cli.output import apart, counted, notes, results
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,7 @@ _CROWDED = 0.25
     cls=SourceCommand,
     tables={
         "service": ["workers", "start", "memory_limit", "input_order"],
-        "job": ["batch_size", "shuffle", "interleave", "pool_bytes", "prefetch"],
+        "job": ["batch_size", "shuffle", "interleave", "pool_bytes", "prefetch", "prefetch_bytes"],
     },
     short_help="Measure what is slow, and say what to change.",
 )
@@ -80,7 +80,7 @@ def _show(console: Console, seen: Any) -> None:
         share = "" if stage.share is None else f"{stage.share:.0%}"
         table.add_row(escape(stage.name), f"{stage.rate:,.0f}" if stage.rate else "-", share, escape(stage.note))
     console.print(table)
-    many = f"{seen.workers} worker{'' if seen.workers == 1 else 's'}, {seen.cores} core{'' if seen.cores == 1 else 's'}"
+    many = f"{counted(seen.workers, 'worker')}, {counted(seen.cores, 'core')}"
     first = "none came"
     if seen.first_batch is not None:
         first = f"after {seen.first_batch:.2f} s, {seen.launched:.2f} s with the start of the service"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydp2_cli.output import results, size
+from pydp2_cli.output import counted, results, size
 
 if TYPE_CHECKING:
     from pydp2 import CacheFolder
@@ -100,7 +100,8 @@ def clear(ctx: click.Context, cache_dir: str | None, older_than: float | None) -
 
 
 def _counted(number: int) -> str:
-    return f"{number} entry" if number == 1 else f"{number} entries"
+    text: str = counted(number, "entry", "entries")
+    return text
 
 
 def _ago(when: float) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import faulthandler
 import json
 import logging
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
+from pydp2_cli.liveline import LiveLine
 from pydp2_cli.options import Asked, SourceCommand
-from pydp2_cli.output import apart, lively, notes, results, size
+from pydp2_cli.output import apart, counted, lively, notes, results, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _FILES = 20  # shown one by one
 _OFTEN = 0.2  # seconds between signs of life
+_TAIL = 60  # characters of a file's name that are shown
 
 
 @click.command(
@@ -94,23 +95,20 @@ class _Sign:
     """A sign of life on a terminal. Nothing draws it but the progress itself, so that a debugger has peace."""
 
     def __init__(self, console: Console) -> None:
-        self._on = lively(console)
+        self._line = LiveLine(console.file) if lively(console) else None
         self._at = time.monotonic()
-        self._drawn = False
 
     def progress(self, file: str, samples: int) -> None:
         """``file`` has had so many samples."""
         now = time.monotonic()
-        if self._on and now - self._at > _OFTEN:
-            self._at, self._drawn = now, True
-            sys.stderr.write(f"\r\x1b[2K{file[-60:]}: {samples:,} samples")
-            sys.stderr.flush()
+        if self._line is not None and now - self._at > _OFTEN:
+            self._at = now
+            self._line.show([f"{counted(samples, 'sample')} of {file if len(file) <= _TAIL else f'…{file[-_TAIL:]}'}"])
 
     def clear(self) -> None:
         """Wipe it."""
-        if self._drawn:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
+        if self._line is not None:
+            self._line.clear()
 
 
 def _show(console: Console, report: Any) -> None:
@@ -120,7 +118,7 @@ def _show(console: Console, report: Any) -> None:
     if report.found > len(report.findings):
         console.print(f"… and {report.found - len(report.findings):,} more")
     files = len(report.files)
-    seen = f"{report.samples:,} good samples in {files:,} file{'' if files == 1 else 's'}"
+    seen = f"{counted(report.samples, 'good sample')} in {counted(files, 'file')}"
     total = sum(file.bytes for file in report.files)
     if report.ok:
         console.print(f"[green]ok[/green]: {seen}, {size(total)} as columns")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydp2_cli.liveline import LiveLine
 from pydp2_cli.output import lively, notes, size
 
 _FORMATS = click.Choice(["idx", "csv", "libsvm", "rec", "paddle", "lst"])
@@ -51,8 +52,6 @@ def command(source: Path, target: Path, source_format: str | None, target_format
     pydp2 convert old.dat new.rec
     pydp2 convert images.lst train.rec --folder images
     """
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
     import pydp2
     from pydp2.formats.convert import Options, convert
 
@@ -60,25 +59,30 @@ def command(source: Path, target: Path, source_format: str | None, target_format
     console = notes()
     began = time.perf_counter()
     total = source.stat().st_size
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, disable=not lively(console), transient=True) as bar:
-        task = bar.add_task(source.name, total=total)
-        try:
-            count = convert(
-                source,
-                target,
-                source_format=source_format,
-                target_format=target_format,
-                options=options,
-                progress=lambda done: bar.update(task, completed=done),
-            )
-        except OSError as error:
-            if isinstance(error, pydp2.errors.Error):
-                raise
-            name = error.filename or target
-            raise click.ClickException(f"{name}: {error.strerror or error}") from None
+    line = LiveLine(console.file) if lively(console) else None
+
+    def progress(done: int) -> None:
+        if line is not None:
+            share, speed = done / max(total, 1), done / max(time.perf_counter() - began, 1e-6)
+            line.update([f"{share:.0%} of {size(total)}", f"{size(speed)}/s", source.name])
+
+    try:
+        count = convert(
+            source,
+            target,
+            source_format=source_format,
+            target_format=target_format,
+            options=options,
+            progress=progress,
+        )
+    except OSError as error:
+        if isinstance(error, pydp2.errors.Error):
+            raise
+        name = error.filename or target
+        raise click.ClickException(f"{name}: {error.strerror or error}") from None
+    finally:
+        if line is not None:
+            line.clear()
     seconds = time.perf_counter() - began
     console.print(
         f"{count:,} samples, {size(total)} became {size(target.stat().st_size)} in {seconds:.1f} s", markup=False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from pydp2_cli.figures import WHO
+from pydp2_cli.liveline import LiveLine
 from pydp2_cli.output import lively, notes
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def command(picture: Path | None, as_json: bool) -> None:
     began = time.perf_counter()
     with (
         pydp2.launch("train.list", "digits_provider.process", root=root) as service,
-        service.connect(batch_size=_BATCH) as data,
+        service.connect(batch_size=_BATCH, world_size=1) as data,
     ):
         with _progress(console, total) as step:
             for number in range(PASSES):
@@ -68,7 +69,9 @@ def command(picture: Path | None, as_json: bool) -> None:
         stats = service.stats()
         samples, seconds = data.samples, time.perf_counter() - began
     # the same in one line; what is held out is read by another provider process, which is told is_train=False
-    with pydp2.load("test.list", "digits_provider.process", root=root, is_train=False, batch_size=_BATCH) as held_out:
+    with pydp2.load(
+        "test.list", "digits_provider.process", root=root, is_train=False, batch_size=_BATCH, world_size=1
+    ) as held_out:
         unseen = list(held_out)
     accuracy = model.accuracy(unseen)
     saved = _picture(picture or Path(_PICTURE), losses, model, unseen[0]) if plot else None
@@ -126,24 +129,24 @@ def _picture(file: Path, losses: list[float], model: Any, batch: Any) -> str:
 
 @contextlib.contextmanager
 def _progress(console: Console, total: int) -> Iterator[Step]:
-    """A bar over all passes, or a line a pass where none can be drawn. ``step(pass, loss)`` after each batch."""
+    """A line that is drawn anew, or one a pass where that cannot be. ``step(pass, loss)`` after each batch."""
     batches = -(-total // _BATCH)
     if not lively(console):
         yield _lines(console, batches)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    line = LiveLine(console.file, bold=True)
+    done, total = 0, PASSES * batches
 
-    columns = (
-        TextColumn("pass {task.fields[number]} of " + str(PASSES)), BarColumn(), MofNCompleteColumn(),
-        TextColumn("batches, loss {task.fields[loss]:.3f}"), TimeElapsedColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=PASSES * batches, number=1, loss=float("nan"))
+    def step(number: int, loss: float) -> None:
+        nonlocal done
+        done += 1
+        parts = [f"pass {number + 1} of {PASSES}", f"{done} of {total} batches", f"loss {loss:.3f}"]
+        line.show(parts) if done == total else line.update(parts)
 
-        def step(number: int, loss: float) -> None:
-            progress.update(task, advance=1, number=number + 1, loss=loss)
-
+    try:
         yield step
+    finally:
+        console.print()
 
 
 def _lines(console: Console, batches: int) -> Step:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from pydp2_cli.output import size
+from pydp2_cli.output import counted, size
 
 _SPAN = 5.0  # seconds that waits are taken over
 _MUCH, _LITTLE = 0.3, 0.1  # shares of their time that trainer or workers wait
@@ -47,7 +47,7 @@ class Figures:
         workers = [worker for worker in now["workers"] if worker["active"]]
         memory = f"memory {size(now['memory'] + sum(worker['memory'] for worker in workers))}"
         if not now["attached"]:
-            return ["no trainer is attached", f"{len(workers)} worker{'' if len(workers) == 1 else 's'}", memory]
+            return ["no trainer is attached", counted(len(workers), "worker"), memory]
         pool, jobs = now["pool"], now.get("jobs", {})
         parts = [
             *([_job(name, job) for name, job in jobs.items()] if len(jobs) > 1 else [_pass(now)]),

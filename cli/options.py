@@ -194,7 +194,7 @@ class SourceCommand(click.Command):
                     formatter.write_dl(rows)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As usual; a flag that belongs elsewhere is told where."""
+        """As usual; a flag that belongs elsewhere, or that another loader has, is told where or what to write."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -204,14 +204,14 @@ class SourceCommand(click.Command):
     def _misplaced(self, ctx: click.Context, name: str) -> None:
         from pydp2 import config
 
-        here = {param.name for param in self.params}
-        for options, place in (
-            (config.SERVICE_OPTIONS, "pydp2 serve, launch() or load()"),
-            (config.JOB_OPTIONS, "connect() or load()"),
-            (config.PROVIDER_OPTIONS, "@provider(...), beside process"),
-        ):
-            if name in options and name not in here:
-                raise click.UsageError(f"--{name} is not an option here: it belongs to {place}", ctx)
+        here = {param.name for param in self.params if param.name}
+        homes = dict.fromkeys(config.PROVIDER_OPTIONS, "@provider(...), beside process")
+        homes |= dict.fromkeys(config.JOB_OPTIONS, "connect() or load()")
+        homes |= dict.fromkeys(config.SERVICE_OPTIONS, "pydp2 serve, launch() or load()")
+        if name in homes and name not in here:
+            raise click.UsageError(f"--{name} is not an option here: it belongs to {homes[name]}", ctx)
+        if hint := config.elsewhere(name, here, homes):
+            raise click.UsageError(f"there is no option --{name}{hint}", ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Settle what is to be read, and run."""

@@ -3,17 +3,97 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pydp2.logwriter import LogWriter
+
 _WIDE = 200  # columns where nobody looks at a terminal: nothing is cut that a program may want to read
-_PATIENCE = 2.0
+_PATIENCE = 1.0  # seconds that a command waits for its terminal at most
+_RELAYED = 2.0
+
+
+@contextlib.contextmanager
+def standard_streams() -> Iterator[None]:
+    """Meanwhile stdin, stdout and stderr lead somewhere, and what is written to stderr cannot fail.
+
+    What stdout could not take by the end is given up, so that it does not decide the exit code.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # closed by whoever started us; the next file that we open would be taken for it
+            os.open(os.devnull, os.O_RDWR)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115  # it is the process's stream
+            setattr(sys, f"__{name}__", getattr(sys, name))
+    with _unfailing_stderr():
+        try:
+            yield
+        finally:
+            try:
+                sys.stdout.flush()
+            except OSError:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, 1)
+                os.close(nowhere)
+
+
+class _Late(io.RawIOBase):
+    """A :class:`pydp2.logwriter.LogWriter` over ``descriptor``, imported when something is written: ``--help`` and the
+    completion of a shell are to be quick."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = self.name = descriptor
+        self._importing = False
+        self.writer: LogWriter | None = None
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        if self._importing:  # what is imported has something to say
+            with contextlib.suppress(OSError):
+                os.write(self._descriptor, data)
+            return len(data)
+        if self.writer is None:
+            self._importing = True
+            from pydp2.logwriter import LogWriter
+
+            self.writer, self._importing = LogWriter(self._descriptor, _PATIENCE), False
+        return self.writer.write(data)
+
+
+@contextlib.contextmanager
+def _unfailing_stderr() -> Iterator[None]:
+    """Meanwhile what is written to stderr cannot fail; a stream that somebody put in its place is left alone."""
+    before = sys.stderr
+    if not isinstance(before, io.TextIOWrapper) or before is not sys.__stderr__:
+        yield
+        return
+    late = _Late(before.fileno())
+    sys.stderr = io.TextIOWrapper(late, before.encoding, "backslashreplace", write_through=True)
+    try:
+        yield
+    finally:
+        if late.writer is not None:
+            late.writer.finish()
+        sys.stderr = before
 
 
 def results() -> Console:
@@ -33,6 +113,14 @@ def notes() -> Console:
 def lively(console: Console) -> bool:
     """Whether lines can be drawn anew on ``console``: a terminal that knows how."""
     return console.is_terminal and not console.is_dumb_terminal
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return ``number`` and its noun, "2,000 files". ``many``: the plural, where it is not ``one`` and an s."""
+    import pydp2
+
+    text: str = pydp2.errors.counted(number, one, many, ",")
+    return text
 
 
 def size(count: float) -> str:
@@ -100,4 +188,4 @@ class Relay:
     def close(self) -> None:
         """Show the rest."""
         self._shut()
-        self._thread.join(_PATIENCE)
+        self._thread.join(_RELAYED)

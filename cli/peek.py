@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from pydp2_cli.options import Asked, SourceCommand
-from pydp2_cli.output import apart, results
+from pydp2_cli.output import apart, counted, results
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +93,7 @@ def _show(console: Console, seen: Any) -> None:
             table.add_row(escape(label), f"[dim]{escape(declared)}[/dim]", escape(_value(value)))
         console.print(table)
     if seen.dropped:
-        console.print(f"{seen.dropped} bad sample{'' if seen.dropped == 1 else 's'} left out")
+        console.print(f"{counted(seen.dropped, 'bad sample')} left out")
     if seen.batch is not None:
         _show_batch(console, seen.batch, [label for label, _ in seen.slots])
     elif seen.error is None:
@@ -107,7 +107,7 @@ def _show_batch(console: Console, batch: Batch, labels: list[str]) -> None:
     from rich.table import Table
 
     weight = "" if batch.size == len(batch) else f", size {batch.size}"
-    console.print(f"[bold]first batch[/bold]: {len(batch)} rows{weight}")
+    console.print(f"[bold]first batch[/bold]: {counted(len(batch), 'row')}{weight}")
     table = Table(box=None, show_header=False, padding=(0, 1, 0, 2))
     for label, value in zip(labels, batch, strict=True):
         table.add_row(escape(label), f"[dim]{escape(_form(value))}[/dim]", escape(_array(value)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 from pydp2_cli.ending import Waiting
 from pydp2_cli.figures import Figures
+from pydp2_cli.liveline import LiveLine
 from pydp2_cli.options import Asked, SourceCommand
 from pydp2_cli.output import Relay, lively, notes
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 _LOOK = 0.5  # seconds between looks at the service
 _GRACE = 3.0  # seconds for the server process to end
+_PATIENCE = 1.0  # seconds to wait for the terminal at most
 _LINE = 5.0  # seconds between lines where none can be drawn anew
-_SHOW_CURSOR = b"\x1b[?25h\n"
 
 
 @click.command("serve", cls=SourceCommand, tables={"service": None}, short_help="Serve a list until it is stopped.")
@@ -46,17 +47,25 @@ def command(asked: Asked, as_json: bool) -> None:
         with display.starting():
             service = launch(**asked.source, **asked.service)
         stack.callback(service.close)
-        click.echo(json.dumps({"address": service.address, "pid": service.pid}) if as_json else service.address)
-        console.print(_example(service.address, asked.job), style="dim", soft_wrap=True)
+        _tell(json.dumps({"address": service.address, "pid": service.pid}) if as_json else service.address)
+        display.print(_example(service.address, asked.job), style="dim")
         comes_back = asked.service.get("state_dir") is not None
-        number = _watch(service, display, console, comes_back=comes_back)
+        number = _watch(service, display, comes_back=comes_back)
         if number is not None:
             click.get_current_context().exit(128 + number)
         rest = "; start it again as before, its trainers wait for it" if comes_back else ""
         raise click.ClickException(_why(service) + rest)
 
 
-def _watch(service: Service, display: _Display, console: Console, *, comes_back: bool) -> int | None:
+def _tell(address: str) -> None:
+    """Print the address. Whoever knows it can read, also where stdout takes nothing."""
+    try:
+        click.echo(address)
+    except OSError as error:
+        click.echo(f"Warning: stdout cannot be written ({error.strerror}); the service goes on at {address}", err=True)
+
+
+def _watch(service: Service, display: _Display, *, comes_back: bool) -> int | None:
     """Show how it goes until a signal ends the service: which one; or until the server process ends by itself: None.
 
     ``comes_back``: trainers may wait for it to be started again.
@@ -73,7 +82,7 @@ def _watch(service: Service, display: _Display, console: Console, *, comes_back:
         while service.poll() is None:
             number: int | None = waiting.wait(_LOOK)
             if number is not None:
-                console.print(f"pydp2: ending the service ({signal.Signals(number).name})")
+                display.print(f"pydp2: ending the service ({signal.Signals(number).name})")
                 if comes_back:
                     _end_for_now(service)
                 service.close()  # here, so that a second signal is heeded meanwhile
@@ -126,6 +135,10 @@ class _Display(Protocol):
         """Show the last look."""
         ...
 
+    def print(self, text: str, style: str = "") -> None:
+        """Print lines that stay."""
+        ...
+
     def restore(self) -> None:
         """Leave the terminal as it was: the process ends at once."""
         ...
@@ -146,7 +159,10 @@ class _Lines:
         now = time.monotonic()
         if now - self._at >= _LINE and figures.progress != self._told:
             self._at, self._told = now, figures.progress
-            self._console.print(f"pydp2: {', '.join(figures.parts())}", soft_wrap=True)
+            self.print(f"pydp2: {', '.join(figures.parts())}")
+
+    def print(self, text: str, style: str = "") -> None:
+        self._console.print(text, style=style, soft_wrap=True)
 
     def restore(self) -> None:
         pass
@@ -156,41 +172,46 @@ class _Live:
     """One line on the terminal, drawn anew; what the service writes appears above it."""
 
     def __init__(self, console: Console) -> None:
-        from rich.live import Live
         from rich.text import Text
 
-        self._text = Text
+        from pydp2.logwriter import stream
+
+        self._console = console
         # A descriptor of its own: number 2 is lent to the service while it starts.
-        self._file = os.fdopen(os.dup(2), "w")
-        console.file = self._file
-        self.live = Live(
-            console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
-        )
-        self._relay = Relay(lambda line: console.print(Text.from_ansi(line), overflow="fold"))
+        self._descriptor = os.dup(2)
+        console.file, self._writer = stream(self._descriptor, _PATIENCE)
+        self._line = LiveLine(console.file, bold=True)
+        self._relay = Relay(lambda line: self._print(Text.from_ansi(line), overflow="fold"))
 
     def starting(self) -> contextlib.AbstractContextManager[None]:
         diverted: contextlib.AbstractContextManager[None] = self._relay.diverted()
         return diverted
 
     def show(self, figures: Figures) -> None:
-        # breaks between the parts only
-        parts = [part.replace(" ", "\N{NO-BREAK SPACE}") for part in figures.parts()]
-        self.live.update(self._text(" · ".join(parts), style="bold"), refresh=True)
+        self._line.show(figures.parts())
+
+    def print(self, text: str, style: str = "") -> None:
+        self._print(text, style=style, soft_wrap=True)
+
+    def _print(self, text: Any, **how: Any) -> None:
+        with self._line.apart():
+            self._console.print(text, **how)
 
     def restore(self) -> None:
         with contextlib.suppress(OSError):
-            os.write(self._file.fileno(), _SHOW_CURSOR)
+            os.write(self._descriptor, b"\n")
 
     def close(self) -> None:
         self._relay.close()
-        self._file.close()
+        self._line.clear()
+        if self._writer.finish():
+            os.close(self._descriptor)
 
 
 @contextlib.contextmanager
 def _live(console: Console) -> Iterator[_Live]:
     display = _Live(console)
     try:
-        with display.live:
-            yield display
+        yield display
     finally:
         display.close()

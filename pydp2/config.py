@@ -40,6 +40,7 @@ from pydp2.values import (
     folder_path,
     listed,
     number_of_bytes,
+    or_no_limit,
     or_none,
     seconds,
     shown,
@@ -48,6 +49,8 @@ from pydp2.values import (
     whole,
 )
 
+WORLD_LIMIT = 65_536
+"""Trainers of a job, at most."""
 _NAME_LIMIT = 100
 
 
@@ -81,7 +84,7 @@ class ServiceOptions(_Options):
     worker_memory: int | None = _option(
         or_none(number_of_bytes), "bytes in a worker at which another takes its place; default: any", None
     )
-    sample_timeout: float | None = _option(or_none(seconds), "seconds that one sample may take; default: off", None)
+    sample_timeout: float | None = _option(or_no_limit(seconds), "seconds that one sample may take; default: off", None)
     on_error: str = _option(Choice(("raise", "skip")), "what an exception in process does to the pass", "raise")
     error_budget: float | None = _option(
         or_none(error_budget),
@@ -119,7 +122,10 @@ class JobOptions(_Options):
     interleave: int = _option(whole(1), "files that a shuffled pass takes turns with", 16)
     pool_bytes: int = _option(number_of_bytes, "most bytes waiting in the pool; part of the order", 1 << 30)
     last_batch: str = _option(Choice(("keep", "drop", "pad")), "what becomes of a last smaller batch", "keep")
-    prefetch: int = _option(whole(1), "batches ready at the client; of small ones more", 2)
+    prefetch: int = _option(whole(1, 1 << 32), "batches ready at the client; of small ones more", 2)
+    prefetch_bytes: int = _option(
+        number_of_bytes, "most bytes of batches sent to a trainer and not used; two batches always may be", 64 << 20
+    )
     bucket_by: str | int | None = _option(
         or_none(slot), "sequence slot by whose length samples are batched: its name or number", None
     )
@@ -173,6 +179,48 @@ PROVIDER_OPTIONS = (
     "check", "check_fail_continue", "init_hook",
 )  # fmt: skip
 """Names that belong beside ``process``, in ``@provider(...)``; kept equal to its signature by a test."""
+_LAST, _WORKERS, _READY, _POOL = 'last_batch="drop"', "workers=4", "prefetch=2", "pool_size=4096"
+_TURNS = "interleave=16"
+_PASSES = "the number of passes is that of your loops over the client: for epoch in range(10): for batch in data: …"
+_ORDER = "nothing samples here: the order is drawn from seed=, and shuffle=False turns it off"
+_SEED = "seed=7"
+_COLUMNS = "a batch is made of the columns that input_types declare, so leave it out; sequences have Ragged.pad()"
+ELSEWHERE: Mapping[str, tuple[str, str]] = {
+    # torch.utils.data.DataLoader
+    "drop_last": ("last_batch", _LAST),
+    "num_workers": ("workers", _WORKERS),
+    "prefetch_factor": ("prefetch", _READY),
+    "generator": ("seed", _SEED),
+    "worker_init_fn": ("init_hook", "init_hook=function"),
+    "multiprocessing_context": ("start", 'start="spawn"'),
+    "timeout": ("sample_timeout", "sample_timeout=60, for one sample (and connect() has timeout=, for the service)"),
+    "collate_fn": ("", _COLUMNS),
+    "pin_memory": ("", "batches are numpy arrays, so leave it out; torch.from_numpy(array).pin_memory() pins one"),
+    "sampler": ("", _ORDER),
+    "batch_sampler": ("", _ORDER),
+    "persistent_workers": ("", "workers live as long as the service, so leave it out"),
+    "dataset": ("", "the data are a list of files and a provider, the first two arguments of load() and launch()"),
+    # tf.data
+    "drop_remainder": ("last_batch", _LAST),
+    "buffer_size": ("pool_size", f"{_POOL}, for samples to draw from; batches made ready ahead are prefetch"),
+    "num_parallel_calls": ("workers", _WORKERS),
+    "cycle_length": ("interleave", _TURNS),
+    "deterministic": ("order", 'order="relaxed", in place of deterministic=False'),
+    "reshuffle_each_iteration": ("", "each pass has an order of its own, drawn from seed=, so leave it out"),
+    # Grain
+    "worker_count": ("workers", _WORKERS),
+    "worker_buffer_size": ("prefetch", _READY),
+    "num_epochs": ("", _PASSES),
+    "shard_index": ("", "connect() has rank=0, world_size=4"),
+    "shard_count": ("", "connect() has rank=0, world_size=4"),
+    "batch_fn": ("", _COLUMNS),
+    # of several
+    "shuffle_buffer_size": ("pool_size", _POOL),
+    "window_size": ("pool_size", _POOL),
+    "epochs": ("", _PASSES),
+    "num_shards": ("", "connect() has rank=0, world_size=4"),
+}
+"""What other loaders call it, with the option that it is here ("": none) and what to write in its place."""
 
 
 def check_options(
@@ -194,8 +242,23 @@ def check_options(
         for names, where in ((allowed_there, where_there), (PROVIDER_OPTIONS, "@provider(...), beside process")):
             if name in names:
                 raise OptionTypeError(f"{name} is not an option here: it belongs to {where}")
-        near = did_you_mean(name, [*allowed_here, *allowed_there, *PROVIDER_OPTIONS])
+        homes = dict.fromkeys(PROVIDER_OPTIONS, "@provider(...), beside process")
+        homes |= dict.fromkeys(allowed_there, where_there)
+        near = elsewhere(name, allowed_here, homes)
+        near = near or did_you_mean(name, [*allowed_here, *allowed_there, *PROVIDER_OPTIONS])
         raise OptionTypeError(f"there is no option {name!r}{near}; known here: {', '.join(sorted(allowed_here))}")
+
+
+def elsewhere(name: str, allowed_here: Collection[str], homes: Mapping[str, str]) -> str:
+    """What to write in place of ``name``, which another loader has, to append to a message; '' if none has.
+
+    ``homes``: where options belong that may not be given here.
+    """
+    option, words = ELSEWHERE.get(name, ("", ""))
+    if not words:
+        return ""
+    home = "" if option in allowed_here else homes.get(option, "")
+    return f": {'write ' if option else ''}{words}{' in ' if home else ''}{home.removeprefix('in ')}"
 
 
 def service_options(**given: Any) -> ServiceOptions:
@@ -222,13 +285,15 @@ def place_options(job: Any, rank: Any, world_size: Any) -> tuple[str, int, int]:
 
     Raises:
         OptionTypeError: a name that is no text, or numbers that are none.
-        OptionError: an empty or long name, or a rank that is not below ``world_size``.
+        OptionError: an empty or long name, more than 65,536 ranks, or a rank that is not below ``world_size``.
     """
     if not isinstance(job, str):
         raise OptionTypeError(f"job must be a text, got {shown(job)}")
     if not 0 < len(job) <= _NAME_LIMIT or not job.isprintable():
         raise OptionError(f"job must be a name of 1 to {_NAME_LIMIT} printable characters, got {shown(job)}")
-    world_size = whole(1, 1 << 20)("world_size", world_size)
+    world_size = whole(1)("world_size", world_size)
+    if world_size > WORLD_LIMIT:
+        raise OptionError(f"world_size must be at most {WORLD_LIMIT}: no job has more trainers; got {world_size}")
     rank = whole(0)("rank", rank)
     if rank >= world_size:
         raise OptionError(f"rank must be below world_size, got rank={rank}, world_size={world_size}")
@@ -335,5 +400,5 @@ def _check_key(key: str, allowed: Collection[str], place: str) -> None:
     homes |= dict.fromkeys(SERVICE_OPTIONS, "in [service]") | dict.fromkeys(JOB_OPTIONS, "in [job]")
     if key in homes:
         raise OptionTypeError(f"{key} cannot stand {place}: it belongs {homes[key]}")
-    near = did_you_mean(key, list(allowed)) or did_you_mean(key, homes)
+    near = elsewhere(key, allowed, homes) or did_you_mean(key, list(allowed)) or did_you_mean(key, homes)
     raise OptionTypeError(f"there is no key {key!r} {place}{near}; known there: {', '.join(sorted(allowed))}")

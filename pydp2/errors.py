@@ -7,7 +7,7 @@
     │   ├── ListError                 (OSError)    the file list cannot be read
     │   ├── AddressError              (ImportError) the provider's address leads nowhere
     │   ├── StateMismatch             (ValueError) a saved state belongs to another stream, or is damaged
-    │   ├── GuardError                (RuntimeError) started inside a worker process
+    │   ├── GuardError                (RuntimeError) started inside a worker process, or in a free-threaded interpreter
     │   ├── ClientUseError            (RuntimeError) nested iteration, two threads, after a fork, closed
     │   └── EOFException              (EOFError)   a reader was asked for more than it has
     ├── RemoteError                   the worker, the data or the service did something that cannot be
@@ -23,6 +23,7 @@
     ├── ServiceError
     │   ├── ServiceUnreachable        (ConnectionError) nobody answers, or the address cannot be bound
     │   ├── ServiceLost               (ConnectionError) the service went away
+    │   ├── OutOfMemory               (MemoryError) server, worker or trainer has no memory for what comes next
     │   ├── JobTaken                  another trainer has this place in the job
     │   └── Rewound                   this rank is no longer where its job is
     └── ProtocolError
@@ -72,7 +73,11 @@ class StateMismatch(LocalError, ValueError):
 
 
 class GuardError(LocalError, RuntimeError):
-    """A service was started inside a worker process, usually for lack of an ``if __name__ == "__main__"`` guard."""
+    """A service was started or read where that cannot be.
+
+    That is inside a worker process, usually for lack of an ``if __name__ == "__main__"`` guard, or in an interpreter
+    without its global lock.
+    """
 
 
 class ClientUseError(LocalError, RuntimeError):
@@ -91,7 +96,10 @@ class ProviderError(RemoteError):
     """The user's code raised, in the hook, at import or in the generator.
 
     When the exception was a builtin one (or derives from one), what is raised is also an instance of that builtin,
-    so that ``except FileNotFoundError`` works across the process boundary. The text ends with the worker's traceback.
+    so that ``except FileNotFoundError`` works across the process boundary. The text ends with the worker's traceback;
+    other attributes, as ``errno``, do not travel. ``StopIteration`` and ``StopAsyncIteration`` become RuntimeError, as
+    in a generator, because they would end the trainer's loop; what is no ``Exception`` (``SystemExit``) becomes a
+    ProviderError alone, and the exceptions in an ``ExceptionGroup`` are told by its text.
     """
 
 
@@ -104,7 +112,15 @@ class BadSample(RemoteError, AssertionError, ValueError):
 
 
 class FileCondemned(RemoteError):
-    """A file killed its worker, or exceeded ``sample_timeout``, three times at the same sample."""
+    """A file killed its worker, or exceeded ``sample_timeout``, three times at the same sample.
+
+    Attributes:
+        sample_timeout: seconds that the sample might take, where it exceeded them; None where its worker died.
+    """
+
+    def __init__(self, message: str, *, sample_timeout: float | None = None) -> None:
+        super().__init__(message)
+        self.sample_timeout = sample_timeout
 
 
 class NotRepeatable(RemoteError):
@@ -152,6 +168,11 @@ class ServiceLost(ServiceError, ConnectionError):
     """The service went away while it was in use."""
 
 
+class OutOfMemory(ServiceError, MemoryError):
+    """A process of the service, or the trainer's own, has no memory for what comes next: of the machine, of its control
+    group, or of its address space."""
+
+
 class JobTaken(ServiceError):
     """Another trainer reads this job."""
 
@@ -182,43 +203,55 @@ _KINDS: dict[str, type[Error]] = {
         ClientUseError, EOFException,
         RemoteError, ProviderError, BadSample, FileCondemned, NotRepeatable, BudgetExceeded, SampleTooLarge,
         FormatError, ComposeNotAligned, ReaderError,
-        ServiceError, ServiceUnreachable, ServiceLost, JobTaken, Rewound, ProtocolError,
+        ServiceError, ServiceUnreachable, ServiceLost, OutOfMemory, JobTaken, Rewound, ProtocolError,
         LocalProtocolError, RemoteProtocolError,
     )
 }  # fmt: skip
-# BaseExceptionGroup and the Unicode errors demand more than a message when they are made; what iterators end with
-# would end the trainer's loop as if the pass were over.
-_NOT_MIXED = (
-    BaseExceptionGroup, UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, StopIteration,
-    StopAsyncIteration,
-)  # fmt: skip
+_ENDS_LOOPS = (StopIteration, StopAsyncIteration)  # of the trainer, as if the pass were over
+_UNICODE: dict[str, tuple[Any, ...]] = {  # what these are made of, before the reason
+    "UnicodeDecodeError": ("", b"", 0, 0),
+    "UnicodeEncodeError": ("", "", 0, 0),
+    "UnicodeTranslateError": ("", 0, 0),
+}
+# Attributes of an error that travel with it, each a keyword of its class: the key on the wire, and the type.
+_FIELDS: dict[type[Error], dict[str, tuple[str, type]]] = {
+    BadSample: {"slot": ("slot", str), "expected": ("exp", str), "got": ("got", str)},
+    FileCondemned: {"sample_timeout": ("timeout", float)},
+    FormatError: {"file": ("file", str), "offset": ("offset", int)},
+}
 _TEXT_LIMIT = 12_000  # an error travels inside a control frame of at most 64 KiB
 _BYTES_LIMIT = 24_000
 
 
 def builtin_name(exc: BaseException) -> str:
-    """The name of the nearest builtin exception class of ``exc`` that an ``Exception`` can be mixed with, or ''."""
+    """Return the name of the nearest builtin exception class of ``exc`` by which it can be caught, or ''.
+
+    For what would end an iteration this is RuntimeError, as it is when it leaves a generator.
+    """
     for cls in type(exc).__mro__:
         if getattr(builtins, cls.__name__, None) is cls:
-            usable = issubclass(cls, Exception) and cls is not Exception
-            if usable and not issubclass(cls, _NOT_MIXED):
-                return str(cls.__name__)
-            if cls is Exception or not usable:
-                return ""
+            if issubclass(cls, _ENDS_LOOPS):
+                return "RuntimeError"
+            return cls.__name__ if issubclass(cls, Exception) and cls is not Exception else ""
     return ""
 
 
 def provider_error(message: str, builtin: str = "") -> ProviderError:
-    """A :class:`ProviderError` that is also an instance of the builtin exception named ``builtin``, where it can be."""
+    """Return a :class:`ProviderError` that is also an instance of the builtin exception named ``builtin``, where it
+    can be."""
     base = getattr(builtins, builtin, None) if builtin else None
-    if not (isinstance(base, type) and issubclass(base, Exception)) or issubclass(base, _NOT_MIXED):
+    if not (isinstance(base, type) and issubclass(base, Exception)) or issubclass(base, _ENDS_LOOPS):
         return ProviderError(message)
     if issubclass(ProviderError, base):
         return ProviderError(message)
-    try:
-        error = type(builtin, (ProviderError, base), {"__module__": ProviderError.__module__})(message)
-    except TypeError:
-        return ProviderError(message)
+    kind: Any = type(builtin, (ProviderError, base), {"__module__": ProviderError.__module__})
+    if issubclass(base, BaseExceptionGroup):  # it must have members
+        error = kind(message, [ProviderError("it stands in the text of the group")])
+    elif builtin in _UNICODE:
+        error = kind(*_UNICODE[builtin], message)
+        error.args = (message,)
+    else:
+        error = kind(message)
     assert isinstance(error, ProviderError)
     return error
 
@@ -246,6 +279,14 @@ def at_sample(filename: str, y: int, slot: str, what: str) -> str:
     return f"file {filename}, sample {y}{', ' if slot else ''}{'slot ' if named else ''}{slot}: {what}"
 
 
+def counted(number: int, one: str, many: str = "", form: str = "") -> str:
+    """Return ``number`` and its noun for a message: "1 file", "2 files".
+
+    ``many``: the plural, where it is not ``one`` and an s. ``form``: how the number is written, as "," in ``format``.
+    """
+    return f"{number:{form}} {one if number == 1 else many or one + 's'}"
+
+
 def shorten(text: str, limit: int = _TEXT_LIMIT) -> str:
     """``text`` with its middle cut out when it is longer than ``limit`` characters."""
     if len(text) <= limit:
@@ -254,18 +295,25 @@ def shorten(text: str, limit: int = _TEXT_LIMIT) -> str:
     return f"{text[:half]}\n… {len(text) - limit} characters left out …\n{text[-half:]}"
 
 
-def to_wire(error: Error) -> dict[str, str]:
-    """``error`` as plain text values; see :func:`from_wire`."""
+def fields(error: Error) -> dict[str, Any]:
+    """The attributes of ``error`` beside its text, as keywords of its class."""
+    names = next((_FIELDS[c] for c in type(error).__mro__ if c in _FIELDS), {})
+    return {name: getattr(error, name) for name in names}
+
+
+def to_wire(error: Error) -> dict[str, Any]:
+    """``error`` as plain values; see :func:`from_wire`."""
     kind = next((c.__name__ for c in type(error).__mro__ if c.__name__ in _KINDS and _KINDS[c.__name__] is c), "")
     message = sendable(shorten(str(error)))
     if len(message.encode()) > _BYTES_LIMIT:
         message = shorten(message, _BYTES_LIMIT // 4)
-    wire = {"kind": kind, "message": message}
+    wire: dict[str, Any] = {"kind": kind, "message": message}
     if isinstance(error, ProviderError):
         wire["builtin"] = builtin_name_of_mixed(error)
-    if isinstance(error, BadSample):
-        texts = (("slot", error.slot), ("exp", error.expected), ("got", error.got))
-        wire |= {key: sendable(shorten(text, 500)) for key, text in texts}
+    values = fields(error)
+    for name, (key, _) in _FIELDS.get(_KINDS[kind], {}).items():
+        value = values[name]
+        wire[key] = sendable(shorten(value, 500)) if isinstance(value, str) else value
     return wire
 
 
@@ -286,8 +334,5 @@ def from_wire(wire: Mapping[str, Any]) -> Error:
     kind = _KINDS.get(str(wire.get("kind", "")), RemoteError)
     if kind is ProviderError:
         return provider_error(message, str(wire.get("builtin", "")))
-    if kind is BadSample:
-        return BadSample(
-            message, slot=str(wire.get("slot", "")), expected=str(wire.get("exp", "")), got=str(wire.get("got", ""))
-        )
-    return kind(message)
+    keys = _FIELDS.get(kind, {})
+    return kind(message, **{name: wire[key] for name, (key, type_) in keys.items() if type(wire.get(key)) is type_})

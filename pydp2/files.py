@@ -1,29 +1,39 @@
 """The file list: which files a pass consists of, and how a million of them fit into one block of memory.
 
-It answers for reading ``train.list`` (byte order mark, line ends, blank lines, UTF-8) and for holding the entries
-without one string each: the text of all entries lies in one buffer, an entry becomes a ``str`` when it is asked for.
-What an entry *means* is no business of this module: it is handed to ``process`` as it is, be it a path, a URL or a key.
+It answers for reading ``train.list`` (byte order mark, line ends, blank lines, comments, patterns, UTF-8) and for
+holding the entries without one string each: the text of all entries lies in one buffer, an entry becomes a ``str``
+when it is asked for. What an entry *means* is no business of this module: it is handed to ``process`` as it is, be it a
+path, a URL or a key. So the file system is asked about a line only where that looks as if it were no entry itself.
 
 See docs/semantics.md for what a line may hold.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.errors import ListError, OptionTypeError, RemoteProtocolError
+from pydp2.errors import ListError, OptionTypeError, RemoteProtocolError, counted
 
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_ODD_FIRST, _ODD_LAST = (np.isin(np.arange(256), list(odd)) for odd in (b" \t#", b" \t"))
 _NEWLINE, _RETURN, _NUL = 10, 13, 0
+_BLANKS = b" \t"
+_PART = b"?part="  # as in big.rec?part=3/12, which names a part of the file before it
+_WILD = re.compile(
+    rb"[*\[]|\?(?![A-Za-z_]\w*=)"
+)  # a ? before name= begins the query of a URL, or names a part of a file
 
 
 class FileList(Sequence[str]):
@@ -48,20 +58,28 @@ class FileList(Sequence[str]):
         self.source = source
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> FileList:
+    def read(cls, path: str | os.PathLike[str], root: str | os.PathLike[str] = ".") -> FileList:
         """Read a list file: UTF-8, one entry per line.
 
-        A byte order mark, a carriage return before the line feed, and empty lines are dropped; everything else of a
-        line belongs to its entry, blanks and ``#`` included. An empty list gives a ``UserWarning``.
+        A byte order mark, a carriage return before the line feed, and empty lines are dropped. A line that is, to the
+        letter, the name of a file in ``root`` is an entry. Of others the blanks around them are dropped, and those that
+        begin with ``#``; one with wildcards stands for the files that match it, sorted, directories left out (``**``:
+        any depth; a ``?`` or ``[`` that matches nothing is itself, and so is what has ``://`` in it). All else is an
+        entry as it is. An empty list gives a ``UserWarning``.
 
         Raises:
-            ListError: the file is missing, a directory, unreadable, not UTF-8, or holds a NUL byte; it names file and
-                line.
+            ListError: the file is missing, a directory, unreadable, not UTF-8, holds a NUL byte, or a ``*`` in it
+                matches no file; it names file and line.
         """
         source = os.fspath(path)
         data = _load(source)
         _check_text(data, source)
-        blob, offsets = _split(data)
+        blob, offsets, starts = _split(data)
+        special = _special(data, blob, offsets, starts)
+        if len(special):
+            blob, offsets = _spelt_out(
+                blob, offsets, special, _Lines(data, starts, source, os.fsencode(Path(root).absolute()))
+            )
         if len(offsets) == 1:
             warnings.warn(f"the file list {source} is empty: a pass over it has no samples", UserWarning, stacklevel=2)
         return cls(blob, offsets, source)
@@ -138,7 +156,7 @@ class FileList(Sequence[str]):
             return [self[i] for i in range(*index.indices(len(self)))]
         count = len(self)
         if not -count <= index < count:
-            raise IndexError(f"the file list has {count} entries, asked for number {index}")
+            raise IndexError(f"the file list has {counted(count, 'entry', 'entries')}, asked for number {index}")
         position = index % count
         return str(self.blob[self._bounds[position] : self._bounds[position + 1]], "utf-8")
 
@@ -171,7 +189,10 @@ def _load(source: str) -> bytes:
         place = Path.cwd()
         raise ListError(f"the file list {source} is missing; relative names are looked up in {place}") from None
     except IsADirectoryError:
-        raise ListError(f"the file list must be a file with one entry per line; {source} is a directory") from None
+        raise ListError(
+            f"the file list must be a file with one entry per line; {source} is a directory: write "
+            f"{Path(source, '*')} into a list to have its files"
+        ) from None
     except ValueError:  # a NUL in the name itself
         raise ListError(f"the file list cannot have the name {source!r}") from None
     except OSError as error:
@@ -187,17 +208,25 @@ def _check_text(data: bytes, source: str) -> None:
         line = data.count(b"\n", 0, error.start) + 1
         raise ListError(
             f"the file list {source} must be UTF-8; line {line} has the byte 0x{data[error.start]:02x}, "
-            f"{error.reason}; save the list as UTF-8"
+            f"{error.reason}; save the list as UTF-8{_data(source)}"
         ) from None
     nul = data.find(_NUL)
     if nul >= 0:
         line = data.count(b"\n", 0, nul) + 1
-        raise ListError(f"the file list {source} must be text; line {line} has a NUL byte: is this a list?")
+        raise ListError(f"the file list {source} must be text; line {line} has a NUL byte{_data(source)}")
 
 
-def _split(data: bytes) -> tuple[bytes, NDArray[np.int64]]:
-    """Cut the lines without making a string of each: 1,000,000 entries take some 50 ms and little memory."""
-    text = np.frombuffer(data, np.uint8)[len(_BOM) if data.startswith(_BOM) else 0 :]
+def _data(source: str) -> str:
+    return f"; if this is a file of data, its list is [{source!r}] in Python, or a file with its name in it"
+
+
+def _split(data: bytes) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
+    """Cut the lines without making a string of each: 1,000,000 entries take some 50 ms and little memory.
+
+    Return the text of the entries, their offsets in it, and where each begins in ``data``.
+    """
+    mark = len(_BOM) if data.startswith(_BOM) else 0
+    text = np.frombuffer(data, np.uint8)[mark:]
     feeds = np.flatnonzero(text == _NEWLINE)
     starts = np.concatenate(([0], feeds + 1))
     ends = np.concatenate((feeds, [len(text)]))
@@ -209,10 +238,89 @@ def _split(data: bytes) -> tuple[bytes, NDArray[np.int64]]:
     keep = np.ones(len(text), bool)
     keep[feeds] = False
     keep[returns] = False
-    lengths = lengths[lengths > 0]
+    starts, lengths = starts[lengths > 0], lengths[lengths > 0]
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    return text[keep].tobytes(), offsets
+    return text[keep].tobytes(), offsets, starts + mark
+
+
+def _special(data: bytes, blob: bytes, offsets: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of the lines that may be something else than an entry as it is: few, as a rule."""
+    text = np.frombuffer(blob, np.uint8)
+    odd = _ODD_FIRST[text[offsets[:-1]]] | _ODD_LAST[text[offsets[1:] - 1]]
+    if b"*" in data or b"[" in data or data.count(b"?") != data.count(_PART):  # in long lists a line names a part
+        found = np.fromiter((match.start() for match in _WILD.finditer(data)), np.int64)
+        odd[np.searchsorted(starts, found, "right") - 1] = True
+    return np.flatnonzero(odd)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Lines that are not certain to be entries. ``starts``: of entries in ``data``, the text of ``source``."""
+
+    data: bytes
+    starts: NDArray[np.int64]
+    source: str
+    root: bytes
+
+    def entries(self, number: int, line: bytes) -> list[bytes]:
+        """Return the entries that ``line`` stands for, which would be entry ``number``."""
+        if b"://" in line:
+            return [line.strip(_BLANKS)]
+        if self._is_there(line):
+            return [line]
+        entry = line.strip(_BLANKS)
+        if entry != line and entry and self._is_there(entry):
+            return [entry]
+        if not entry or entry.startswith(b"#"):
+            return []
+        if not _WILD.search(entry):
+            return [entry]
+        matches = glob.iglob(entry.decode(), root_dir=os.fsdecode(self.root), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute ones
+        found = sorted(name for name in matches if not os.path.isdir(self._place(os.fsencode(name))))  # noqa: PTH112  # there may be a million
+        if not found and b"*" in entry:
+            at = self.data.count(b"\n", 0, int(self.starts[number])) + 1
+            raise ListError(
+                f"the file list {self.source}, line {at}: no file matches {entry.decode()!r}; patterns are looked up "
+                f"in {os.fsdecode(self.root)}. If it is no pattern, give the entries as a list in Python"
+            )
+        return [_encode(name, i) for i, name in enumerate(found)] or [entry]
+
+    def _is_there(self, entry: bytes) -> bool:
+        """Whether ``entry`` names a file, whole or a part of it."""
+        if os.path.lexists(self._place(entry)):
+            return True
+        name, part, _ = entry.rpartition(_PART)
+        return bool(part and name) and os.path.lexists(self._place(name))
+
+    def _place(self, name: bytes) -> bytes:
+        return name if name.startswith(b"/") else self.root + b"/" + name
+
+
+def _spelt_out(
+    blob: bytes, offsets: NDArray[np.int64], special: NDArray[np.int64], lines: _Lines
+) -> tuple[bytes, NDArray[np.int64]]:
+    """Put what the ``special`` lines stand for in their place."""
+    bounds = offsets.data
+    pieces: list[bytes] = []
+    counts = np.ones(len(offsets) - 1, np.int64)  # of the entries that each line stands for
+    sizes: list[int] = []  # of those of special lines
+    at = 0
+    for i in special.tolist():
+        pieces.append(blob[bounds[at] : bounds[i]])
+        entries = lines.entries(i, blob[bounds[i] : bounds[i + 1]])
+        pieces += entries
+        sizes += map(len, entries)
+        counts[i] = len(entries)
+        at = i + 1
+    pieces.append(blob[bounds[at] :])
+    replaced = np.zeros(len(counts), np.bool_)
+    replaced[special] = True
+    lengths = np.repeat(np.diff(offsets), counts)
+    lengths[np.repeat(replaced, counts)] = sizes
+    edges = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=edges[1:])
+    return b"".join(pieces), edges
 
 
 def _encode(entry: object, position: int) -> bytes:

@@ -13,6 +13,7 @@ from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any
 
+from pydp2.addresses import PATH_LIMIT, joined, split
 from pydp2.errors import OptionError, OptionTypeError
 
 Check = Callable[[str, Any], Any]
@@ -23,7 +24,6 @@ _UNITS = {"": 1, "B": 1} | {
     for power, prefix in enumerate("KMGT", 1)
     for unit, base in (("B", 1000), ("IB", 1024))
 }  # fmt: skip
-_IPC_LIMIT = 107  # sun_path holds 108 bytes, the last one a NUL
 _MOST_BOUNDS = 1000  # they travel with each batch
 
 
@@ -59,6 +59,22 @@ class Choice:
 def or_none(inner: Check) -> Check:
     """What ``inner`` takes, or None."""
     return lambda name, value: None if value is None else inner(name, value)
+
+
+def or_no_limit(inner: Check) -> Check:
+    """What ``inner`` takes, or None for no limit."""
+
+    def check(name: str, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return inner(name, value)
+        except OptionError as error:
+            raise OptionError(f"{error}; leave it out for no limit") from None
+        except OptionTypeError as error:
+            raise OptionTypeError(f"{error}; None is for no limit") from None
+
+    return check
 
 
 def flag(name: str, value: Any) -> bool:
@@ -118,10 +134,10 @@ def _path(name: str, value: Any, what: str) -> str:
 def seconds(name: str, value: Any) -> float:
     """A time that is not nothing and not endless."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise OptionTypeError(f"{name} must be a number of seconds or None, got {shown(value)}")
+        raise OptionTypeError(f"{name} must be a number of seconds, got {shown(value)}")
     number = float(value)
     if not (0 < number < math.inf):
-        raise OptionError(f"{name} must be more than 0 seconds, got {number:g}; leave it out for no limit")
+        raise OptionError(f"{name} must be more than 0 seconds and finite, got {number:g}")
     return number
 
 
@@ -185,7 +201,8 @@ def number_of_bytes(name: str, value: Any) -> int:
 
 
 def bind_address(name: str, value: Any) -> str:
-    """An address to serve at: ``ipc://PATH``, or ``tcp://HOST:PORT`` with a loopback host (port 0 or ``*``: any).
+    """An address to serve at: ``ipc://PATH``, or ``tcp://HOST:PORT`` with a loopback host (port 0 or ``*``: any), and
+    ``?token=`` with at least 32 hexadecimal digits behind it, where it is not to be a random one.
 
     Raises:
         OptionTypeError: not a text.
@@ -197,24 +214,29 @@ def bind_address(name: str, value: Any) -> str:
     if separator and scheme == "ipc":
         return _ipc_address(name, value, rest)
     if separator and scheme == "tcp":
-        return _tcp_address(name, value, rest)
+        return _tcp_address(name, value)
     raise OptionError(f"{name} must be ipc://PATH or tcp://127.0.0.1:PORT, got {value!r}")
 
 
 def _ipc_address(name: str, value: str, path: str) -> str:
     if not path or path[0] in "@*" or "\0" in path:
         raise OptionError(f"{name} must be ipc:// and the path of a socket, got {value!r}; without it, one is made")
-    if len(path.encode("utf-8", "surrogateescape")) > _IPC_LIMIT:
+    if len(path.encode("utf-8", "surrogateescape")) > PATH_LIMIT:
         raise OptionError(
-            f"{name} must have a path of at most {_IPC_LIMIT} bytes, got {len(path)} characters: {value!r}"
+            f"{name} must have a path of at most {PATH_LIMIT} bytes, got {len(path)} characters: {value!r}"
         )
     return value
 
 
-def _tcp_address(name: str, value: str, rest: str) -> str:
+def _tcp_address(name: str, value: str) -> str:
+    try:
+        endpoint, token = split(value)
+    except OptionError as error:
+        raise OptionError(f"{name}: {error}") from None
+    rest = endpoint.removeprefix("tcp://")
     host, colon, port = rest.rpartition(":")
     if not colon or not host or not (port == "*" or (port.isascii() and port.isdigit() and int(port) < 1 << 16)):
-        raise OptionError(f"{name} must be tcp://HOST:PORT with a port below 65536 (0 or * for any), got {value!r}")
+        raise OptionError(f"{name} must be tcp://HOST:PORT with a port below 65536 (0 or * for any), got {endpoint!r}")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
         loopback = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare).is_loopback
@@ -222,10 +244,10 @@ def _tcp_address(name: str, value: str, rest: str) -> str:
         loopback = False
     if not loopback:
         raise OptionError(
-            f"{name} must be on this machine's loopback (127.0.0.1, ::1 or localhost), got {value!r}; "
+            f"{name} must be on this machine's loopback (127.0.0.1, ::1 or localhost), got {endpoint!r}; "
             "serving other hosts needs keys, and there are none yet: forward the port over ssh instead"
         )
-    return f"tcp://127.0.0.1:{port}" if bare == "localhost" else value
+    return joined(f"tcp://127.0.0.1:{port}" if bare == "localhost" else endpoint, token)
 
 
 def did_you_mean(name: object, known: Collection[str]) -> str:

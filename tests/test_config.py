@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pydp2.config import (
+    ELSEWHERE,
     JOB_OPTIONS,
     PROVIDER_OPTIONS,
     SERVICE_OPTIONS,
@@ -52,6 +53,7 @@ def test_defaults_are_as_documented() -> None:
         pool_bytes=1 << 30,
         last_batch="keep",
         prefetch=2,
+        prefetch_bytes=64 << 20,
         bucket_by=None,
         bucket_bounds=None,
         num_buckets=None,
@@ -65,6 +67,7 @@ def test_the_tables_say_name_help_and_default() -> None:
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",
+        "prefetch_bytes",
         "bucket_by", "bucket_bounds", "num_buckets",
         "share", "lease",
     }  # fmt: skip
@@ -124,6 +127,10 @@ def test_options_of_buckets_need_their_slot_and_not_each_other() -> None:
         ("pool_bytes", None, OptionTypeError, "bytes"),
         ("last_batch", "discard", OptionError, "'keep', 'drop' or 'pad', got 'discard'"),
         ("prefetch", 0, OptionError, "prefetch must be at least 1"),
+        ("prefetch", 1 << 70, OptionError, "prefetch must be at least 1 and below 4294967296"),
+        ("prefetch_bytes", 0, OptionError, "prefetch_bytes must be at least one byte, got 0"),
+        ("prefetch_bytes", "64 batches", OptionError, 'prefetch_bytes must be a size like "512MiB"'),
+        ("prefetch_bytes", 1.5, OptionTypeError, "prefetch_bytes must be a whole number of bytes or a text"),
         ("bucket_by", 1.5, OptionTypeError, "must be the name or the number of a slot, got 1.5"),
         ("bucket_by", True, OptionTypeError, "must be the name or the number of a slot"),
         ("bucket_by", -1, OptionError, "must be the number of a slot, from 0, got -1"),
@@ -151,10 +158,10 @@ def test_options_of_buckets_need_their_slot_and_not_each_other() -> None:
         ("quarantine", 3, OptionTypeError, r"must be the path of a file, got 3 \(int\)"),
         ("quarantine", b"bad", OptionTypeError, "must be the path of a file"),
         ("on_changed", "skip", OptionError, "on_changed must be 'raise' or 'warn', got 'skip'"),
-        ("sample_timeout", 0, OptionError, "more than 0 seconds, got 0; leave it out"),
+        ("sample_timeout", 0, OptionError, "more than 0 seconds and finite, got 0; leave it out for no limit"),
         ("sample_timeout", float("inf"), OptionError, "more than 0 seconds"),
         ("sample_timeout", float("nan"), OptionError, "more than 0 seconds"),
-        ("sample_timeout", "5s", OptionTypeError, "a number of seconds or None"),
+        ("sample_timeout", "5s", OptionTypeError, "a number of seconds, got '5s' .*; None is for no limit"),
         ("on_error", "ignore", OptionError, "'raise' or 'skip'"),
         ("input_order", "ab", OptionTypeError, "must be a list of slot names, got 'ab'"),
         ("input_order", [1], OptionTypeError, "must be a list of slot names"),
@@ -221,8 +228,8 @@ def test_loopback_and_socket_paths_can_be_bound(address: str) -> None:
         ("tcp://127.0.0.1:²", "HOST:PORT"),
         ("ipc://", "the path of a socket"),
         ("ipc://@abstract", "the path of a socket"),
-        ("ipc://" + "x" * 108, "at most 107 bytes"),
-        ("ipc://" + "å" * 60, "at most 107 bytes"),
+        ("ipc://" + "x" * 108, "at most 104 bytes"),
+        ("ipc://" + "å" * 60, "at most 104 bytes"),
         ("inproc://x", "must be ipc://PATH or tcp://"),
         ("127.0.0.1:5555", "must be ipc://PATH or tcp://"),
         ("", "must be ipc://PATH or tcp://"),
@@ -246,7 +253,7 @@ def test_other_addresses_cannot_be_bound(address: str, message: str) -> None:
         (job_options, {"pool_size": 3}, r"pool_size is not an option here: it belongs to @provider"),
         (job_options, {"batchsize": 3}, "no option 'batchsize', did you mean 'batch_size'"),
         (job_options, {"worker": 3}, "no option 'worker', did you mean 'workers'"),
-        (service_options, {"timeout": 3}, "no option 'timeout', did you mean 'sample_timeout'"),
+        (service_options, {"timeout": 3}, "no option 'timeout': write sample_timeout=60, for one sample"),
         (
             service_options,
             {"xyz": 3},
@@ -261,6 +268,48 @@ def test_unknown_and_misplaced_names_are_told_the_right_one(
     with pytest.raises(OptionTypeError, match=message) as caught:
         make(**given)
     assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "words"),
+    [
+        (job_options, "drop_last", 'write last_batch="drop"'),
+        (service_options, "drop_last", r'write last_batch="drop" in connect\(\) or load\(\)'),
+        (job_options, "num_workers", r"write workers=4 in launch\(\), load\(\) or serve"),
+        (service_options, "num_workers", "write workers=4; known here"),
+        (job_options, "prefetch_factor", "write prefetch=2; known"),
+        (job_options, "generator", "write seed=7; known"),
+        (service_options, "worker_init_fn", r"write init_hook=function in @provider\(...\), beside process; known"),
+        (job_options, "collate_fn", "a batch is made of the columns that input_types declare, so leave it out"),
+        (job_options, "pin_memory", "batches are numpy arrays"),
+        (job_options, "sampler", "nothing samples here: the order is drawn from seed=, and shuffle=False turns it off"),
+        (service_options, "persistent_workers", "workers live as long as the service, so leave it out"),
+        (job_options, "drop_remainder", 'write last_batch="drop"'),
+        (service_options, "num_parallel_calls", "write workers=4; known"),
+        (job_options, "buffer_size", r"write pool_size=4096, .* in @provider\(...\), beside process; known"),
+        (job_options, "num_epochs", ".*for epoch in range"),
+        (service_options, "worker_count", "write workers=4; known"),
+        (job_options, "shard_count", r"connect\(\) has rank=0, world_size=4"),
+    ],
+)
+def test_the_names_of_other_loaders_are_told_what_to_write(make: Callable[..., Any], name: str, words: str) -> None:
+    with pytest.raises(OptionTypeError, match=f"there is no option '{name}': {words}"):
+        make(**{name: 1})
+
+
+def test_what_is_written_in_place_of_another_loader_s_name_is_an_option_of_ours() -> None:
+    ours = {*SERVICE_OPTIONS, *JOB_OPTIONS, *PROVIDER_OPTIONS}
+    for name, (option, words) in ELSEWHERE.items():
+        assert name not in ours
+        assert option == "" or (option in ours and words.startswith(f"{option}=")), name
+
+
+def test_a_lease_cannot_be_without_limit_and_is_not_said_to_be() -> None:
+    for value, kind in ((-1, OptionError), (None, OptionTypeError), (float("inf"), OptionError)):
+        with pytest.raises(kind, match="lease must be") as caught:
+            job_options(batch_size=1, lease=value)
+        assert "limit" not in str(caught.value)
+        assert "or None" not in str(caught.value)
 
 
 def test_names_are_checked_against_any_two_places() -> None:
@@ -336,6 +385,8 @@ def test_a_file_needs_little(write: Callable[..., Path], tmp_path: Path, monkeyp
         ("list = 'x'", OptionTypeError, r"list .* belongs in \[train\] and \[test\]"),
         ("[train]\nlists = 'x'", OptionTypeError, r"no key 'lists' in \[train\], did you mean 'list'"),
         ("[job]\nbatchsize = 2", OptionTypeError, r"no key 'batchsize' in \[job\], did you mean 'batch_size'"),
+        ("[job]\ndrop_last = true", OptionTypeError, r'no key .drop_last. in \[job\]: write last_batch="drop"; known'),
+        ("[service]\ndrop_last = true", OptionTypeError, r'write last_batch="drop" in \[job\]; known there'),
         ("[job]\nwrkers = 2", OptionTypeError, r"no key 'wrkers' in \[job\], did you mean 'workers'"),
         ("train = 'x'", OptionTypeError, r"train must be a table, written \[train\], got 'x'"),
         ("provider = 3", OptionTypeError, "provider must be a text, got 3"),

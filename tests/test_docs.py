@@ -179,13 +179,16 @@ def test_the_table_of_options_has_their_names_and_defaults(heading: str, options
     assert {name: row[0] for name, row in table.items()} == {name: shown(name, o) for name, o in options.items()}
 
 
+SIZES = {"pool_bytes": "1GiB", "prefetch_bytes": "64MiB"}
+
+
 def shown(name: str, option: Option) -> str:
     """The default of an option as the table writes it."""
     if option.required:
         return "needed"
-    if name == "pool_bytes":
-        assert option.default == number_of_bytes(name, "1GiB")
-        return '"1GiB"'
+    if name in SIZES:
+        assert option.default == number_of_bytes(name, SIZES[name])
+        return f'"{SIZES[name]}"'
     return repr(option.default).replace("'", '"')
 
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from pydp2.errors import ListError, OptionTypeError, RemoteProtocolError
 from pydp2.files import FileList
 
-# What an entry of a list file may be: any text without line feed and NUL that does not end in a carriage return.
-entry_text = st.text(st.characters(exclude_characters="\n\0", codec="utf-8"), min_size=1).filter(
-    lambda text: not text.endswith("\r")
+# What an entry of a list file may be: any text without line feed and NUL that does not end in a carriage return, has
+# no blanks around it, is no comment and has no star.
+entry_text = st.text(st.characters(exclude_characters="\n\0*", codec="utf-8"), min_size=1).filter(
+    lambda text: not text.endswith("\r") and text == text.strip(" \t") and not text.startswith("#")
 )
 any_text = st.text(st.characters(codec="utf-8"))
 
@@ -40,21 +41,82 @@ def written(tmp_path: Path) -> Callable[[bytes], Path]:
         (b"a\r\r\nb\r", ["a\r", "b"]),
         (b"\xef\xbb\xbfa\nb\n", ["a", "b"]),
         (b"\n\na\n\n\r\nb\n\n", ["a", "b"]),
-        (b" a b \n\tc\n  \n", [" a b ", "\tc", "  "]),
+        (b" a b \n\tc\n  \n", ["a b", "c"]),
         (b"a\na\nb\na\n", ["a", "a", "b", "a"]),
-        (b"# no comment\nx # y\n", ["# no comment", "x # y"]),
-        (b"https://host/a?b=c\ns3://bucket/k\n", ["https://host/a?b=c", "s3://bucket/k"]),
+        (b"# a comment\n\t#\nx # y\n", ["x # y"]),
+        (b"https://host/a?b=c\ns3://bucket/*?\n", ["https://host/a?b=c", "s3://bucket/*?"]),
+        (
+            b"big.rec?part=3/12\ntable?shard=7\nwhat?\nkey[3]\n",
+            ["big.rec?part=3/12", "table?shard=7", "what?", "key[3]"],
+        ),
         ("数据/æøå\n\U0001f600\n".encode(), ["数据/æøå", "\U0001f600"]),
         ("a\u2028b\x0bc\x85\n".encode(), ["a\u2028b\x0bc\x85"]),
     ],
 )
-def test_pd_53_entries_are_lines_verbatim(written: Callable[[bytes], Path], data: bytes, entries: list[str]) -> None:
+def test_pd_53_entries_are_lines_without_what_nobody_means(
+    written: Callable[[bytes], Path], data: bytes, entries: list[str]
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         files = FileList.read(written(data))
     assert list(files) == entries
     assert [files[i] for i in range(len(files))] == entries
     assert files == entries
+
+
+NAMES = ["a.txt", "b.txt", "c10.txt", " blank", "#one", "x*.txt", "[y]", "z?", "parts*"]
+"""Files of which some have names that would mean something else."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in [*NAMES, "deep/er/d.txt", "deep/e.txt", ".hidden.txt"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pd_53_a_line_that_is_the_name_of_a_file_is_an_entry_to_the_letter(folder: Path, name: str) -> None:
+    listed = folder / "train.list"
+    listed.write_text(f"{name}\n{name}?part=1/2\n{name}\t\n")
+    assert FileList.read(listed, folder) == [name, f"{name}?part=1/2", name.strip()]
+
+
+@pytest.mark.parametrize(
+    ("line", "entries"),
+    [
+        ("?.txt", ["a.txt", "b.txt"]),
+        ("[a-b].txt", ["a.txt", "b.txt"]),
+        ("*.txt", ["a.txt", "b.txt", "c10.txt", "x*.txt"]),
+        ("deep/*", ["deep/e.txt"]),
+        ("deep/**", ["deep/e.txt", "deep/er/d.txt"]),
+        ("**/d.txt", ["deep/er/d.txt"]),
+        ("  deep/*.txt\t", ["deep/e.txt"]),
+        ("{folder}/deep/*", ["{folder}/deep/e.txt"]),
+        ("[c-d].txt", ["[c-d].txt"]),
+    ],
+)
+def test_pd_53_a_pattern_is_the_files_that_match_it_sorted(folder: Path, line: str, entries: list[str]) -> None:
+    """Relative to the folder that entries are relative to, wherever the list is."""
+    (folder / "lists").mkdir()
+    listed = folder / "lists" / "train.list"
+    listed.write_text(f"first\n# a comment\n{line.format(folder=folder)}\nlast\n{line.format(folder=folder)}\n")
+    expected = [entry.format(folder=folder) for entry in entries]
+    files = FileList.read(listed, folder)
+    assert files == ["first", *expected, "last", *expected]
+    assert [files[i] for i in range(len(files))] == list(files)
+    assert files.fingerprint() == FileList.of(list(files)).fingerprint(), "of the list as it is spelt out"
+
+
+def test_pd_53_a_pattern_that_matches_no_file_is_an_error_that_names_the_line(folder: Path) -> None:
+    listed = folder / "train.list"
+    listed.write_bytes(b"\xef\xbb\xbfa.txt\r\n\r\n# parts\r\nparts-*.txt\r\n")
+    with pytest.raises(ListError, match=rf"train\.list, line 4: no file matches 'parts-\*\.txt'.*in {folder}"):
+        FileList.read(listed, folder)
+    listed.write_text("deep*\n")
+    with pytest.raises(ListError, match="no file matches"):
+        FileList.read(listed, folder)
 
 
 def test_pd_53_a_missing_list_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -83,7 +145,8 @@ def test_an_empty_python_list_warns_as_well() -> None:
         (b"a\nb\nc\xff\n", r"must be UTF-8; line 3 has the byte 0xff"),
         ("å\n".encode("latin-1"), r"must be UTF-8; line 1 has the byte 0xe5"),
         ("a\nb\n".encode("utf-16"), r"looks like UTF-16"),
-        (b"a\nb\0c\n", r"line 2 has a NUL byte"),
+        (b"a\nb\0c\n", r"line 2 has a NUL byte; if this is a file of data, its list is \['.*train.list'\] in Python"),
+        (b"\x93NUMPY\x01", r"line 1 has the byte 0x93, .*; if this is a file of data, its list is \['"),
     ],
 )
 def test_what_is_no_utf8_text_is_refused_with_its_line(
@@ -95,7 +158,7 @@ def test_what_is_no_utf8_text_is_refused_with_its_line(
 
 
 def test_a_directory_is_no_list(tmp_path: Path) -> None:
-    with pytest.raises(ListError, match="is a directory"):
+    with pytest.raises(ListError, match=rf"is a directory: write {tmp_path}/\* into a list to have its files"):
         FileList.read(tmp_path)
 
 
@@ -213,3 +276,24 @@ def test_a_million_entries_are_two_buffers(written: Callable[[bytes], Path]) -> 
     assert files.offsets.nbytes == 8_000_008
     assert files.source is not None
     assert files.source.endswith("train.list")
+
+
+@pytest.mark.parametrize("line", [b"data/part-%07d\n", b"big.rec?part=%d/1000000\n", b"s3://bucket/%d?version=*\n"])
+def test_of_lines_that_are_entries_no_file_is_looked_for(
+    written: Callable[[bytes], Path], line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = written(b"".join(line % i for i in range(1000)))
+
+    def looked(*_: object, **__: object) -> bool:
+        raise AssertionError("the file system was asked")
+
+    monkeypatch.setattr("os.path.lexists", looked)
+    monkeypatch.setattr("os.path.isdir", looked)
+    monkeypatch.setattr("os.scandir", looked)
+    assert len(FileList.read(listed)) == 1000
+
+
+def test_the_fingerprint_of_plain_lines_is_as_it_was(written: Callable[[bytes], Path]) -> None:
+    """States that were saved go on."""
+    files = FileList.read(written(b"".join(b"data/part-%07d\n" % i for i in range(1000))))
+    assert files.fingerprint() == "112798991ac56f3cd0f0c7546e0ed16f"

@@ -31,7 +31,7 @@ LIBRARIES = {  # numpy is at home everywhere
     "sklearn": {"sample_data"},  # the script that made the digits
 }
 EXECUTING = {"pickle", "cPickle", "shelve", "dill", "cloudpickle", "joblib", "code", "runpy"}
-MOST_LINES = 400
+MOST_LINES = 600  # of one idea; what keeps code readable is the size of its functions
 
 
 def python_files(*tops: str) -> list[Path]:
@@ -166,7 +166,7 @@ def test_nothing_in_the_code_executes_what_it_read() -> None:
     assert len(list(executing(ast.parse("import marshal; marshal.loads(x); eval(y); np.load(z, allow_pickle=1)")))) == 3
 
 
-def test_no_file_of_the_code_is_longer_than_400_lines() -> None:
+def test_no_file_of_the_code_is_longer_than_600_lines() -> None:
     long = {
         str(f.relative_to(ROOT)): n for f in python_files(*CODE) if (n := len(f.read_bytes().splitlines())) > MOST_LINES
     }

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import mmap
 import os
-import re
 import select
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import astuple
 
 from pydp2.api.check import FileRun, Finding
 from pydp2.providers import Running
-from pydp2.server.actions import TOO_SLOW, Loss
 
 _LOOK = 0.05  # seconds between looks how far it is
 
 
 def run_apart(
-    running: Running, file: str, number: int, places: Collection[int], limit: int | None, losses: Sequence[Loss]
+    running: Running, file: str, number: int, places: Collection[int], limit: int | None, sample_timeout: float
 ) -> tuple[int, list[Finding]]:
-    """As :class:`FileRun` does: how many samples there were, and the findings. A death is one of them.
-
-    A sample may take as long as the reasons of ``losses`` say that it might take then.
-    """
-    times = [float(found) for loss in losses for found in re.findall(rf"{TOO_SLOW}=([\d.]+) s", loss.reason)]
+    """As :class:`FileRun` does: how many samples there were, and the findings. A death is one of them, and so is a
+    sample that takes longer than ``sample_timeout`` seconds."""
     at = memoryview(mmap.mmap(-1, 8)).cast("q")  # the sample that is asked for, shared with the child
     read, write = os.pipe()
     sys.stdout.flush()
@@ -42,7 +36,7 @@ def run_apart(
         _child(running, file, number, places, limit, at, write)
     os.close(write)
     try:
-        told, slow = _watched(read, at, max(times, default=math.inf))
+        told, slow = _watched(read, at, sample_timeout)
     finally:
         os.close(read)
         with contextlib.suppress(ProcessLookupError):
@@ -55,7 +49,7 @@ def run_apart(
     code = os.waitstatus_to_exitcode(status)
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     if slow:
-        how = f"was killed because {TOO_SLOW}={max(times):g} s"
+        how = f"was killed because one sample took longer than sample_timeout={sample_timeout:g} s"
     elif code < 0:
         with contextlib.suppress(ValueError):  # real-time signals have no names
             how = f"was killed by {signal.Signals(-code).name}"

@@ -14,7 +14,7 @@ from typing import Any
 from pydp2.api.figures import SlotFigures, add_up
 from pydp2.api.foreground import NOT_THEIRS, foreground
 from pydp2.api.sources import Files, Source
-from pydp2.errors import BadSample, Error, OptionError, ProviderError
+from pydp2.errors import BadSample, Error, OptionError, ProviderError, builtin_name_of_mixed
 from pydp2.inputs import Packer
 from pydp2.providers import Provider, Running, place, raised
 
@@ -26,6 +26,7 @@ _SHOW = 10
 class Finding:
     """Something wrong. ``sample``: its number in the file, from 0. ``raised``: the generator did, and the file ended
     there. ``slot``, ``expected``, ``got``: of a bad sample. ``text`` says it all, with the traceback if there is one.
+    ``exception``: the name of the builtin exception that was raised, '' where it was no such one.
     """
 
     file: str
@@ -35,6 +36,7 @@ class Finding:
     expected: str
     got: str
     text: str
+    exception: str = ""
 
 
 @dataclass
@@ -174,6 +176,8 @@ class FileRun:
         self.findings: list[Finding] = []
         self.found = 0
         self.report = FileReport(name, add_up(declaration.slots, []))
+        logger, at_ = running.settings.logger, self._at
+        running.wrapper.on_unknown = lambda text: logger.warning("file %s, sample %d: %s", name, at_[0], text)
 
     def run(self, limit: int | None) -> None:
         """Draw samples until the file ends, its generator raises, or ``limit``."""
@@ -255,10 +259,11 @@ class FileRun:
 
     def _raised(self, error: BaseException, y: int) -> None:
         self.report.raised = True
-        self._found(raised(error, self._name, y), y, raised=True)
+        self._found(raised(error, self._name, y, self._running.settings.file_list), y, raised=True)
 
     def _found(self, error: Error, y: int, *, raised: bool) -> None:
         slot = expected = got = ""
         if isinstance(error, BadSample):
             slot, expected, got = error.slot, error.expected, error.got
-        self._news.append(Finding(self._name, y, raised, slot, expected, got, str(error)))
+        exception = builtin_name_of_mixed(error) if isinstance(error, ProviderError) else ""
+        self._news.append(Finding(self._name, y, raised, slot, expected, got, str(error), exception))

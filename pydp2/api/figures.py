@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pydp2.errors import counted
 from pydp2.inputs import DataType, Field, InputType, SequenceType, Slots
 from pydp2.inputs.columns import Array
 
@@ -94,7 +95,7 @@ class SlotFigures:
         if isinstance(value, np.ndarray):
             if self._shaped:
                 return f"{value.dtype} array {value.shape}"
-            return f"{value.dtype} array of {value.ndim} dimension{'' if value.ndim == 1 else 's'}"
+            return f"{value.dtype} array of {counted(value.ndim, 'dimension')}"
         name = type(value).__name__
         return f"{name} of {len(value)}" if self._shaped and isinstance(value, list | tuple) else name
 

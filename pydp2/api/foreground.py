@@ -13,6 +13,7 @@ from pydp2.api.sources import Files, Source, settle
 from pydp2.files import FileList
 from pydp2.protocol import plain
 from pydp2.providers import Provider, Running, resolve
+from pydp2.worker.gil import require_gil
 
 NOT_THEIRS = (KeyboardInterrupt, GeneratorExit, BdbQuit)
 """What passes through the user's code without being an error of it."""
@@ -32,6 +33,7 @@ def foreground(
 
     Raises what ``launch`` raises for a list, a provider or args that cannot be.
     """
+    require_gil()
     served = settle(files, provider, args, is_train, root)
     # over the bytes that would travel: what a worker cannot be told is refused here too
     keywords = plain.decode(plain.encode(served.args))

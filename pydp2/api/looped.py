@@ -161,7 +161,7 @@ class Loop:
             except StopIteration:
                 return drawn, True
             except BaseException as error:
-                raise raised(error, self._files[task.file], drawn) from None
+                raise raised(error, self._files[task.file], drawn, self._files) from None
             if type(sample) is Rows:  # packed together: of single values there is nothing to be said
                 return drawn + len(sample), False
             drawn += 1
@@ -188,7 +188,7 @@ class Loop:
                     step //= 2
                 began = now
         except BaseException as error:
-            raise raised(error, self._files[task.file], task.y + samples) from None
+            raise raised(error, self._files[task.file], task.y + samples, self._files) from None
         finally:
             self._step = step
         return samples, False
@@ -211,7 +211,7 @@ class Loop:
                     self._cut()
                     return task.y - before, True
                 except BaseException as error:
-                    raise raised(error, self._files[task.file], task.y) from None
+                    raise raised(error, self._files[task.file], task.y, self._files) from None
                 if type(sample) is Rows:
                     task.block = Block(sample, slots, running.single)
             try:
@@ -224,7 +224,7 @@ class Loop:
             except ProviderError as error:
                 raise place(error, self._files[task.file], task.y) from None
             except Exception as error:
-                raise raised(error, self._files[task.file], task.y) from None
+                raise raised(error, self._files[task.file], task.y, self._files) from None
             if builder.full or task.done:
                 self._cut()
         return task.y - before, False

@@ -1,31 +1,45 @@
-"""What this process may use of the machine: cores, memory (control groups included), open files."""
+"""Finds out what a service may use of the machine: cores, memory (control groups, address space), open files."""
 
 from __future__ import annotations
 
 import os
 import resource
-from pathlib import Path
 
 from pydp2.errors import OptionError
+from pydp2.metrics import cgroups
+from pydp2.server.available import Available, available
 
-_OPEN = 48  # descriptors of a server: some 25, those of clients, and what a death takes for a moment
+_OPEN = 60  # descriptors of a server: some 36, those of clients, what a death takes for a moment, a reserve
+_PROCESSES = 56 << 20  # bytes of memory that server, nursery and template have before anything is read
+_WORKER = 8 << 20  # and each worker
 
 
 def cores() -> int:
-    """Cores that this process may use: affinity and the control group's quota, rounded up, at least 1."""
+    """Cores that this process may use: affinity and the control groups' quotas, rounded up, at least 1."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _quota()
+    quota = cgroups.cpus()
     return max(1, min(count, quota) if quota else count)
 
 
-def memory() -> int:
-    """Bytes of memory that this process may use: the machine's, or the control group's limit if that is less."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = _read(name)
-        if text.isdigit():
-            total = min(total, int(text))
-    return total
+def memory() -> Available:
+    """Return what a service that this process starts may use.
+
+    That is the least of the machine's memory, what the limits of its control groups leave, and what the limit on
+    address space would leave its server.
+    """
+    return available()
+
+
+def check_memory(workers: int, limit: int, have: Available) -> None:
+    """Raise OptionError where there is too little memory for the processes of a service and ``limit``, its
+    memory_limit: the kernel would end one of them without a word."""
+    need = limit + _PROCESSES + _WORKER * workers
+    if need > have.bytes:
+        remedy = f"{have.remedy}, or " if have.remedy else ""
+        raise OptionError(
+            f"a service with workers={workers} and memory_limit={limit} needs about {need} bytes, and there are "
+            f"{have.told()}; {remedy}lower memory_limit, or ask for fewer workers"
+        )
 
 
 def check_open_files(workers: int) -> None:
@@ -37,19 +51,3 @@ def check_open_files(workers: int) -> None:
             f"a service with workers={workers} needs up to {need} open files, this process may have {limit} "
             "(RLIMIT_NOFILE); raise it with `ulimit -n`, or ask for fewer workers"
         )
-
-
-def _quota() -> int | None:
-    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
-    if not quota:
-        quota, period = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-    if not (quota.isdigit() and period.isdigit() and int(period)):
-        return None
-    return -(-int(quota) // int(period)) or None
-
-
-def _read(name: str) -> str:
-    try:
-        return Path(name).read_text().strip()
-    except OSError:
-        return ""

@@ -185,7 +185,7 @@ class _Reading:
                 except NOT_THEIRS:
                     raise
                 except BaseException as error:
-                    yield Failure(raised(error, name, y))
+                    yield Failure(raised(error, name, y, self._files))
                     return
                 try:
                     yield self._run(name, y, sample)

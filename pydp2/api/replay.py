@@ -5,6 +5,7 @@ The verdicts are those of ``check``. Only a file that killed its workers or hung
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +18,13 @@ from pydp2.api.check import FileRun, Finding
 from pydp2.api.foreground import foreground
 from pydp2.errors import OptionError
 from pydp2.providers import Provider, Running
-from pydp2.server.actions import Loss
+from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Loss
 from pydp2.server.quarantine import read
 
 BAD, GOOD, GONE, DAMAGED = "still bad", "now good", "no longer there", "damaged"
 _DROPPED = "dropped"
-_DEADLY = ("condemned", "timed out")
+_DEADLY = ("condemned", TIMED_OUT)
+_MISSING = FileNotFoundError.__name__
 
 
 @dataclass(frozen=True)
@@ -151,14 +153,15 @@ def _run(
     limit = max(places) + 1 if only_samples else None
     deadly = [loss for loss in losses if loss.kind in _DEADLY]
     if deadly:
-        length, findings = run_apart(running, file, number, places, limit, deadly)
+        times = [loss.sample_timeout for loss in deadly if loss.sample_timeout is not None]
+        length, findings = run_apart(running, file, number, places, limit, max(times, default=math.inf))
     else:
         one = FileRun(running, file, number, None, progress, places)
         one.run(limit)
         length, findings = one.length, one.findings
     raised = next((finding for finding in findings if finding.raised), None)
     bad = {finding.sample: finding for finding in findings if not finding.raised}
-    missing = raised is not None and "FileNotFoundError" in raised.text and not Path(file).exists()
+    missing = raised is not None and raised.exception == _MISSING and not Path(file).exists()
     return _Seen(length, bad, raised, findings[0] if findings else None, missing)
 
 
@@ -166,7 +169,7 @@ def _judged(loss: Loss, seen: _Seen, drops: bool) -> tuple[str, Finding | None]:
     """The verdict on ``loss``, and what is wrong. ``drops``: a bad sample does not end its file."""
     y = loss.y
     if seen.raised is not None and (seen.raised.sample <= y or loss.kind != _DROPPED):
-        gone = seen.missing and "FileNotFoundError" not in loss.reason
+        gone = seen.missing and loss.exception != _MISSING and loss.kind != ENDED_EARLY
         return (GONE, None) if gone else (BAD, seen.findings.get(y, seen.raised))
     if loss.kind == _DROPPED:
         if y in seen.findings:

@@ -7,6 +7,7 @@ its directory as long as it lives, however it ends; the next start removes direc
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -17,9 +18,12 @@ import time
 from hashlib import blake2b
 from pathlib import Path
 
+from pydp2.addresses import new_token, split
 from pydp2.errors import OptionError, ServiceUnreachable
 
 _LOCK = "lock"
+_TOKEN = "token"
+_MOST_TOKEN = 1024  # bytes
 _LONG = 60.0  # seconds
 _LEAVING = 3.0  # seconds in which a service that is ending lets go of its directory
 _LINGERS = 0.5  # seconds in which what a server that was killed has left behind does so too
@@ -114,6 +118,41 @@ def take_state(path: Path) -> int:
             return lock
 
 
+def keep_token(state_dir: Path) -> str:
+    """Return the token of the service with this state directory, whose lock is held: trainers that wait for it have it.
+    Made when there is none. Raises OptionError for what is none."""
+    path = state_dir / _TOKEN
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            return split(f"tcp://?token={_content(path)}")[1]
+        token = new_token()
+        young = state_dir / f"{_TOKEN}.new"
+        young.unlink(missing_ok=True)
+        file = os.open(young, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(file, "w", encoding="ascii") as text:
+            text.write(token)
+            text.flush()
+            os.fsync(file)
+        young.rename(path)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it holds no token"
+        raise OptionError(
+            f"{path} must be a file of this user alone that holds the token of the service: {why}; remove it, then "
+            "trainers that wait must be given the new address, or name the token, bind=…?token=…"
+        ) from None
+    return token
+
+
+def _content(path: Path) -> str:
+    """Return what a small file holds. Raises OSError, and ValueError where others could have written it."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(file, encoding="ascii") as text:
+        known = os.fstat(file)
+        if not stat.S_ISREG(known.st_mode) or known.st_uid != os.geteuid() or known.st_mode & 0o077:
+            raise OSError(errno.EPERM, "others can read or write it, or it is no file")
+        return text.read(_MOST_TOKEN)
+
+
 def take_path(path: str) -> int:
     """Lock the file beside the ipc socket ``path``; a stale socket is removed. Raises ServiceUnreachable when taken."""
     lock_path = Path(f"{path}.lock")
@@ -171,7 +210,7 @@ def _remove_if_free(path: Path) -> bool:
     """Remove the run directory ``path`` unless its service lives. Only who has its lock removes it, so one that was
     made anew in its place stays. False: its lock is not free."""
     try:
-        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         shutil.rmtree(path, ignore_errors=True)  # what is left of a removal that was broken off
         return True
@@ -207,4 +246,12 @@ def is_open(descriptor: int) -> bool:
 
 
 def _open(lock: str | Path) -> int:
-    return above_standard(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    """Open a lock file, made where there is none. Raises OSError; also for a link, which leads to a file of whoever
+    laid it there, and for what is no file of this user: others could hold its lock."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = above_standard(os.open(lock, flags, 0o600))
+    known = os.fstat(descriptor)
+    if not stat.S_ISREG(known.st_mode) or known.st_uid not in (os.geteuid(), 0):
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "it is no file of this user", str(lock))
+    return descriptor

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -15,9 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pydp2.addresses import ipc_path, joined, public, split
 from pydp2.api import machine
+from pydp2.api.distributed import Launched, launched
 from pydp2.api.fresh import interpreter
-from pydp2.api.rundir import RunDir, take_path, take_state
+from pydp2.api.rundir import RunDir, keep_token, take_path, take_state
 from pydp2.api.sources import Files, Source, settle
 from pydp2.cache.folder import default_folder
 from pydp2.client import Client, ask_stats
@@ -30,12 +33,14 @@ from pydp2.config import (
     place_options,
     service_options,
 )
-from pydp2.errors import Error, GuardError, OptionError, ServiceLost, ServiceUnreachable, from_wire
+from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.files import FileList
 from pydp2.protocol import plain
 from pydp2.providers import Provider, address_of
 from pydp2.server.spec import ServiceSpec, receive_plain, send_spec
+from pydp2.transport import address_space
 from pydp2.values import bind_address
+from pydp2.worker.gil import require_gil
 from pydp2.worker.main import IN_WORKER
 
 _END = 4.0  # seconds that a service has to end in order
@@ -60,8 +65,16 @@ class Service:
         """A client of this service; ``options`` are those of :func:`pydp2.connect`."""
         guard()
         timeout = options.pop("timeout", _PATIENCE)
+        of_several = None if _says_who(options) or options.get("share") == "dynamic" else launched()
         place = _place(options)
         client = self._client(job_options(**options), place, timeout, None)
+        if of_several is not None:
+            warnings.warn(
+                f"{of_several}, and reads all samples of its service alone: if others do the same, each sees all; "
+                f"{of_several.right_call}; world_size=1 says that it is meant so",
+                UserWarning,
+                stacklevel=2,
+            )
         client.owner = self  # launch(...).connect(...) in one line must not lose the service
         return client
 
@@ -138,7 +151,8 @@ def launch(
         OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
         ProviderError: the provider's module or its ``init_hook`` raised.
         ServiceUnreachable: the address is taken.
-        GuardError: called inside a worker, usually for lack of an ``if __name__ == "__main__"`` guard.
+        GuardError: called inside a worker, usually for lack of an ``if __name__ == "__main__"`` guard, or in an
+            interpreter that runs without its global lock.
     """
     guard()
     chosen = service_options(**options)
@@ -146,17 +160,18 @@ def launch(
     address = address_of(served.provider)
     encoded = plain.encode(served.args)
     available = machine.memory()
-    limit = chosen.memory_limit if chosen.memory_limit is not None else available // 4
+    limit = chosen.memory_limit if chosen.memory_limit is not None else max(_LEAST_MEMORY, available.bytes // 4)
     if limit < _LEAST_MEMORY:
         raise OptionError(f"memory_limit must be at least {_LEAST_MEMORY} bytes, got {limit}")
     workers = chosen.workers or machine.cores()
+    machine.check_memory(workers, limit, available)
     machine.check_open_files(workers)
     state_dir = None if chosen.state_dir is None else Path(chosen.state_dir).resolve()
     bind = chosen.bind or ""
-    if state_dir is not None and bind.startswith("tcp://") and bind.endswith((":0", ":*")):
+    if state_dir is not None and bind.startswith("tcp://") and public(bind).endswith((":0", ":*")):
         raise OptionError(
-            f"bind={chosen.bind!r} takes any port, and with state_dir trainers must find the service again at the same "
-            "one; name a port"
+            f"bind={public(bind)!r} takes any port, and with state_dir trainers must find the service again at the "
+            "same one; name a port"
         )
     locks: list[int] = []
     rundir: RunDir | None = None
@@ -166,8 +181,10 @@ def launch(
         rundir = RunDir(of=state_dir)
         locks.append(rundir.lock)
         bind = chosen.bind or rundir.address("clients")
-        if chosen.bind is not None and bind.startswith("ipc://"):
-            path = str(Path(bind.removeprefix("ipc://")).absolute())  # what the address says holds in every folder
+        if state_dir is not None and bind.startswith("tcp://") and not split(bind)[1]:
+            bind = joined(bind, keep_token(state_dir))
+        if chosen.bind is not None and (given := ipc_path(bind)) is not None:
+            path = str(Path(given).absolute())  # what the address says holds in every folder
             bind = bind_address("bind", f"ipc://{path}")
             locks.append(take_path(path))
         spec = ServiceSpec(
@@ -180,7 +197,6 @@ def launch(
             workers=workers,
             start=chosen.start,
             memory_limit=limit,
-            memory=available,
             worker_memory=chosen.worker_memory,
             sample_timeout=chosen.sample_timeout,
             skip_errors=chosen.on_error == "skip",
@@ -208,21 +224,22 @@ def connect(
     address: str,
     *,
     job: str = "default",
-    rank: int = 0,
-    world_size: int = 1,
+    rank: int | None = None,
+    world_size: int | None = None,
     timeout: float = _PATIENCE,
     **options: Any,
 ) -> Client:
     """Attach to the service at ``address`` as a trainer.
 
     Args:
-        address: what the service printed, ``ipc://…`` or ``tcp://127.0.0.1:…``.
+        address: what the service printed, ``ipc://…`` or ``tcp://127.0.0.1:…?token=…``.
         job: name of the stream that this trainer shares with the others of the same name.
-        rank: which of its ``world_size`` trainers this is; batch n of a pass goes to rank n mod ``world_size``.
-        world_size: how many trainers share the job; all must say the same, with the same options.
+        rank: which of its ``world_size`` trainers this is; batch n of a pass goes to rank n mod ``world_size``;
+            default 0.
+        world_size: how many trainers share the job; all must say the same, with the same options; default 1.
         timeout: seconds to wait for an answer.
         options: ``batch_size`` (needed), ``seed=0, shuffle, order="strict", interleave=16, pool_bytes``,
-            ``last_batch="keep", prefetch=2, share="ranks", lease=30.0``.
+            ``last_batch="keep", prefetch=2, prefetch_bytes="64MiB", share="ranks", lease=30.0``.
 
     Raises:
         OptionError, OptionTypeError: an option that cannot be, that belongs to the service, or that is another one in
@@ -231,10 +248,19 @@ def connect(
     """
     guard()
     place = _place({"job": job, "rank": rank, "world_size": world_size})
+    of_several = launched() if rank is None and world_size is None else None
     chosen = job_options(**options)
     if not isinstance(address, str) or not address.startswith(("ipc://", "tcp://")):
         raise OptionError(f'address must be as the service prints it, "ipc://…" or "tcp://…", got {address!r:.80}')
-    return Client(address, asdict(chosen), **place, timeout=timeout)
+    try:
+        return Client(address, asdict(chosen), **place, timeout=timeout)
+    except JobTaken as taken:
+        if of_several is None:
+            raise
+        raise JobTaken(
+            f"{taken}; {of_several}: if that is how the job is shared, pass rank={of_several.rank}, "
+            f"world_size={of_several.world_size} in each"
+        ) from None
 
 
 def load(
@@ -250,8 +276,15 @@ def load(
 
     Takes what :func:`launch` and :func:`connect` take. The service ends with the client: at :meth:`Client.close`, when
     the client is not used any more, or with the program.
+
+    Raises:
+        OptionError: ``world_size`` is above 1, or a launcher of distributed training (``torchrun``, ``mpirun``) has
+            started several of this process: each would have a service, and see all samples. Where that is meant,
+            ``world_size=1`` says so. Also what :func:`launch` and :func:`connect` raise.
     """
+    explicit = _says_who(options)
     place = _place(options)
+    _alone(place["rank"], place["world_size"], None if explicit else launched())
     check_options(options, {*SERVICE_OPTIONS, *JOB_OPTIONS})
     chosen = job_options(**{name: value for name, value in options.items() if name in JOB_OPTIONS})
     rest = {name: value for name, value in options.items() if name not in JOB_OPTIONS}
@@ -270,15 +303,36 @@ def _close(descriptors: list[int]) -> None:
             os.close(each)
 
 
+def _says_who(options: Mapping[str, Any]) -> bool:
+    """Return whether ``options`` say which trainer this is, of how many."""
+    return options.get("rank") is not None or options.get("world_size") is not None
+
+
+def _alone(rank: int, world_size: int, of_several: Launched | None) -> None:
+    """Raise OptionError where a service of this process alone would not do."""
+    if world_size > 1:
+        raise OptionError(
+            f"load() starts a service that nobody else reads from, so world_size must be 1, got rank={rank}, "
+            f"world_size={world_size}; {Launched(rank, world_size, '').right_call}"
+        )
+    if of_several is not None:
+        raise OptionError(
+            f"load() needs a process that reads for itself, and {of_several}: each would start a service and see all "
+            f"samples; {of_several.right_call}, or pass world_size=1 where each is to see all"
+        )
+
+
 def _place(options: dict[str, Any]) -> dict[str, Any]:
     """Take from ``options`` who the trainer is."""
-    given = {name: options.pop(name, default) for name, default in (("job", "default"), ("rank", 0), ("world_size", 1))}
-    job, rank, world_size = place_options(given["job"], given["rank"], given["world_size"])
+    rank, world_size = options.pop("rank", None), options.pop("world_size", None)
+    rank, world_size = 0 if rank is None else rank, 1 if world_size is None else world_size
+    job, rank, world_size = place_options(options.pop("job", "default"), rank, world_size)
     return {"job": job, "rank": rank, "world_size": world_size}
 
 
 def guard() -> None:
-    """Raise GuardError in a worker, and in what it has started."""
+    """Raise GuardError in a worker, in what it has started, and in an interpreter without its global lock."""
+    require_gil()
     if IN_WORKER in os.environ:
         raise GuardError(
             "a worker process cannot start or read a service; the module of the provider does so when it is imported: "
@@ -299,7 +353,8 @@ def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int])
     except (EOFError, OSError):
         status = process.wait(_END)
         ours.close()
-        raise ServiceLost(f"the server process ended while it started (exit status {status})") from None
+        lack = "" if (most := address_space.limit()) is None else f"; it may have {most} bytes of addresses (RLIMIT_AS)"
+        raise ServiceLost(f"the server process ended while it started (exit status {status}){lack}") from None
     except BaseException:
         _end(process, ours, rundir, os.getpid())
         raise

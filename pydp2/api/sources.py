@@ -64,7 +64,7 @@ def settle(
         raise OptionError(f"root must be a folder, where entries and provider are looked up, got {str(root)!r}")
     if isinstance(files, str | os.PathLike):
         path = Path(files)
-        listed = FileList.read(home / path if root is not None and not path.is_absolute() else path)
+        listed = FileList.read(home / path if root is not None and not path.is_absolute() else path, home)
     else:
         listed = FileList.of(files)
     return Served(listed, provider, _keywords(args), is_train is not False, home)

@@ -54,7 +54,7 @@ def run_service(
     with (
         tempfile.TemporaryDirectory(prefix="pydp2-bench-") as cache,
         launch(**source, **service, cache_dir=cache) as running,
-        running.connect(**job) as data,
+        running.connect(**job, world_size=1) as data,
     ):
         began = time.perf_counter()
         with _Deadline(running, seconds * (1 + _AFTER) + _LATE) as deadline:

@@ -30,6 +30,7 @@ PENDING = 64 << 20  # bytes that may wait to be written; a file that would come 
 _RACY = 20_000_000  # ns; a file that was changed less than this ago may change again and look the same
 _STUCK = 10.0  # seconds without a step, and nobody waits for the disk any more
 _PAUSE = 60.0  # seconds without trying after the disk failed
+_FAILURES = (OSError, MemoryError)  # of a disk, and of what is read from it or written to it
 _LEAVING = 2.0  # seconds for what is due when the service ends
 
 
@@ -242,8 +243,8 @@ class DiskCache:
             found = self._found(file, path, stamp)
         except FileNotFoundError:
             found = None
-        except (Damaged, OSError) as error:
-            why = str(error) if isinstance(error, Damaged) else error.strerror or str(error)
+        except (Damaged, *_FAILURES) as error:
+            why = _reason(error)
             entry = self._origin.files[file]
             self._say(f"{path}, which has the samples of {entry}, cannot be used: {why}; they are read again", "cache")
             found = None
@@ -293,11 +294,11 @@ class DiskCache:
         waiting, held.waiting, held.bytes = held.waiting, [], 0
         if not waiting or held.dropped:
             return
-        columns = Columns.concat([each.columns.slice(each.lo, each.hi) for each in waiting])
         weights = None
-        if self._origin.weighted:
-            weights = np.concatenate([each.weights[each.lo : each.hi] for each in waiting])
         try:
+            columns = Columns.concat([each.columns.slice(each.lo, each.hi) for each in waiting])
+            if self._origin.weighted:
+                weights = np.concatenate([each.weights[each.lo : each.hi] for each in waiting])
             if held.writer is None:
                 held.writer = self._new()
             if self._make_room(room_of(columns, weights)):
@@ -306,7 +307,7 @@ class DiskCache:
                 self.used += held.writer.size - before
             else:
                 self._lose(held)
-        except OSError as error:
+        except _FAILURES as error:
             self._fail(error)
             self._lose(held)
 
@@ -345,7 +346,7 @@ class DiskCache:
                     self._said.discard("failed")
                 else:
                     self._lose(held)
-            except OSError as error:
+            except _FAILURES as error:
                 self._fail(error)
                 self._lose(held)
         else:
@@ -358,10 +359,10 @@ class DiskCache:
         if held is not None:
             self._lose(held)
 
-    def _fail(self, error: OSError) -> None:
+    def _fail(self, error: Exception) -> None:
         self._failed_at = time.monotonic()
         self._say(
-            f"the cache cannot be written to {self._folder}: {error.strerror or error}; the pass goes on, and files "
+            f"the cache cannot be written to {self._folder}: {_reason(error)}; the pass goes on, and files "
             "are read again in the next one",
             once="failed",
         )
@@ -388,6 +389,10 @@ class DiskCache:
             once="full",
         )
         return False
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or "there is no memory for it"
 
 
 def _known(path: Path) -> os.stat_result | None:

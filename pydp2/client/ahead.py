@@ -1,10 +1,13 @@
-"""How many batches a trainer asks for before it takes them: ``prefetch``, and of small ones more.
+"""How many batches a trainer asks for before it takes them: ``prefetch``, of small ones more, of large ones as many as
+``prefetch_bytes`` hold.
 
 Who shares a job says of each batch at once that it is used, and takes no more than it was told to: what lies at one is
 missing to the others. A job of one trainer asks for many small batches at a time, because each message has its price.
 """
 
 from __future__ import annotations
+
+from pydp2.protocol.packs import BATCH_COST
 
 AHEAD_BYTES = 512 * 1024
 """So much may be on its way to a trainer that has a job of its own."""
@@ -15,34 +18,42 @@ _MOST = 64
 
 
 class Ahead:
-    """What is asked for and not taken. ``least``: ``prefetch``."""
+    """What is asked for and not taken. ``least``: ``prefetch``; ``limit``: ``prefetch_bytes``, beyond which the service
+    sends nothing before it is told what was used. ``done``: how many batches of the run were taken."""
 
-    def __init__(self, least: int, *, alone: bool) -> None:
+    def __init__(self, least: int, limit: int, *, alone: bool) -> None:
         self._least = self._aim = least
+        self._limit = limit
         self._alone = alone
-        self._asked = 0
-        self._unsaid = False  # batches were taken
+        self._asked = self._said = 0  # of the run: batches asked for, and those that were said to be taken
+        self._left = False  # batches of a run that was left were read, and the service was not told
 
     def begin(self) -> int:
         """A run begins: so many are asked for with that."""
-        self._asked = self._least
-        self._unsaid = False
+        self._asked, self._said = self._least, 0
         return self._least
 
-    def due(self, *, now: bool = False) -> int | None:
+    def due(self, done: int, *, now: bool = False) -> int | None:
         """One is taken next: how many to ask for, or None when nothing has to be said. ``now``: what was taken has to
         be said."""
-        missing = max(0, self._aim + 1 - self._asked)
+        missing = max(0, self._aim + 1 - (self._asked - done))
         enough = max(1, (self._aim + 1) // 2) if self._alone else 1
-        if missing < enough and not (now and self._unsaid):
+        unsaid = done - self._said
+        if max(missing, unsaid) < enough and not (now and (unsaid or self._left)):
             return None
-        self._unsaid = False
-        self._asked += missing
         return missing
 
-    def took(self, nbytes: int, *, shown: bool = False) -> None:
-        """A batch of so many bytes was taken; ``shown``: they lay in memory that the service shows."""
-        self._asked -= 1
-        self._unsaid = True
+    def told(self, count: int, done: int) -> None:
+        """``count`` more were asked for, and the service was told that the first ``done`` were taken."""
+        self._asked, self._said, self._left = self._asked + count, done, False
+
+    def took(self, nbytes: int, columns: int, *, shown: bool = False) -> None:
+        """A batch is taken: so many bytes of it lay here or were held for it, its ``columns`` have so many; ``shown``:
+        they lie in memory that the service shows."""
         if self._alone:
-            self._aim = max(self._least, min(_MOST, (SHOWN_BYTES if shown else AHEAD_BYTES) // max(1, nbytes)))
+            more = max(self._least, min(_MOST, (SHOWN_BYTES if shown else AHEAD_BYTES) // max(1, nbytes)))
+            self._aim = max(1, min(more, self._limit // (columns + BATCH_COST) - 1))  # one is in use
+
+    def left(self) -> None:
+        """A batch of a run that was left was read: the service counts it until it is told."""
+        self._left = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,14 @@ Rows = Columns | tuple[Lot, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A batch that came: what announced it, its rows, the pool of the point and the facts that came with it."""
+    """A batch that came: what announced it, its rows, the pool of the point and the facts that came with it.
+
+    ``number``: which batch of its run it is.
+    """
 
     head: m.BatchHead
     rows: Rows
+    number: int
     pool: bytes = b""
     facts: list[list[Any]] = field(default_factory=list)
 
@@ -37,9 +41,18 @@ class Arrived:
         return self.rows.nbytes if isinstance(self.rows, Columns) else self.rows[0].row_cost * self.head.rows
 
     @property
+    def column_bytes(self) -> int:
+        """The bytes of its columns, once :meth:`batch` has made it."""
+        return self.rows.nbytes if isinstance(self.rows, Columns) else self.rows[0].nbytes(*self.rows[1:])
+
+    @property
     def shown(self) -> bool:
         """Its rows lie in memory that the service shows."""
         return not isinstance(self.rows, Columns)
+
+    def taken(self, run: int, done: int) -> bool:
+        """Whether it belongs to another run than ``run``, or to the first ``done`` batches of that."""
+        return self.head.run != run or self.number < done
 
     def batch(self, pass_id: int) -> Batch:
         """For the trainer. Raises RemoteProtocolError where its rows are none, Moved where they are others by now."""
@@ -60,9 +73,11 @@ class Arrived:
         )
 
 
-def arrived(slots: Slots, head: m.BatchHead, body: Sequence[memoryview], shown: Shown | None = None) -> list[Arrived]:
+def arrived(
+    slots: Slots, head: m.BatchHead, body: Sequence[memoryview], shown: Shown | None = None, number: int = 0
+) -> list[Arrived]:
     """The batches that came with ``head`` and the frames ``body``. ``shown``: the memory of the service that can be
-    seen. Raises RemoteProtocolError for what cannot be."""
+    seen. ``number``: which batch of its run the first one is. Raises RemoteProtocolError for what cannot be."""
     frames, facts = split("BatchHead", body, head.facts)
     pool = b""
     if head.saved:
@@ -79,7 +94,7 @@ def arrived(slots: Slots, head: m.BatchHead, body: Sequence[memoryview], shown: 
         parts = lots(*_kept(head, sum(counts), frames, shown), counts)
     else:
         parts = _parts(Columns.from_frames(slots, sum(counts), buffers(frames)), counts)
-    first, *others = map(Arrived, heads, parts)
+    first, *others = map(Arrived, heads, parts, count(number))
     return [replace(first, pool=pool, facts=facts), *others]
 
 

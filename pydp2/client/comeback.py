@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from pydp2.client.connection import Connection, welcomed
+from pydp2.client.connection import Connection, NotAdmitted, welcomed
 from pydp2.errors import ServiceLost, ServiceUnreachable, StateMismatch
 from pydp2.inputs import Slots
+from pydp2.logwriter import say
 from pydp2.protocol import messages as m
 from pydp2.protocol.fits import differences
 
@@ -21,27 +21,24 @@ def come_back(
     ``shown``: the slots of samples that lie in memory which it shows.
 
     Raises:
-        ServiceLost: it did not come back. JobTaken: another trainer has the place.
+        ServiceLost: it did not come back. NotAdmitted: it does not let us in. JobTaken: another trainer has the place.
         StateMismatch: it came back with another stream; ``fits`` is what this one depended on.
     """
     began = time.monotonic()
-    _say(f"the service at {connection.address} went away; waiting {patience:g} s for it to be started again")
+    say(f"pydp2: the service at {connection.name} went away; waiting {patience:g} s for it to be started again")
     try:
         answer = welcomed(connection.renew(attach, began + patience))
+    except NotAdmitted:
+        raise
     except ServiceUnreachable:
         raise ServiceLost(
-            f"the service at {connection.address} went away and was not started again within {patience:g} s; start it "
+            f"the service at {connection.name} went away and was not started again within {patience:g} s; start it "
             "with the same state_dir, or raise lease for more patience"
         ) from None
     if wrong := differences(fits, answer.service.get("fits", {})):
         raise StateMismatch(
-            f"the service at {connection.address} came back with another stream: {'; '.join(wrong)}; start it with "
+            f"the service at {connection.name} came back with another stream: {'; '.join(wrong)}; start it with "
             "what it was started with before"
         )
     connection.borrow(shown)
-    _say(f"the service at {connection.address} is back after {time.monotonic() - began:.1f} s")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"pydp2: {text}\n")
-    sys.stderr.flush()
+    say(f"pydp2: the service at {connection.name} is back after {time.monotonic() - began:.1f} s")

@@ -6,35 +6,57 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
+from pydp2.addresses import public
 from pydp2.client.lots import Shown, opened
+from pydp2.client.session import Session
 from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.inputs import Slots
 from pydp2.protocol import messages as m
-from pydp2.protocol.moves import Role, client_link
-from pydp2.transport import Line
-from pydp2.transport.sockets import context
+from pydp2.protocol.moves import Role, State, client_link
+from pydp2.transport import Line, NotNow, TurnedAway
+from pydp2.transport.sockets import Frame, context
 
 _RETRY = 0.1  # seconds between attempts to connect
+CLOSE_SECONDS = 5.0
+"""A thread that is inside a client has so long to come out once that is closed."""
 _LOOK = 1.0  # seconds after which a wait looks again whether the other side lives
 
 
-class Connection:
-    """Messages to and from a service, checked."""
+class NotAdmitted(ServiceUnreachable):
+    """The service is there and does not let us in: to wait for it would not help."""
 
-    def __init__(self, address: str) -> None:
+
+class Connection:
+    """Messages to and from a service, checked. It is asked until ``deadline`` (``time.monotonic``) to let us in. A
+    thread that waits here is woken when ``session`` is to be closed.
+
+    An exception that a signal handler raises anywhere in here loses no message, but where ``torn`` tells of it. (Where
+    it comes just when the service has handed a descriptor over, that stays open.)
+
+    ``name``: its address as it may be shown. Raises NotNow, NotAdmitted, ServiceUnreachable.
+    """
+
+    def __init__(self, address: str, deadline: float, session: Session | None = None) -> None:
         self.address = address
+        self.name = public(address)
+        self._session = session
         self._zmq = context()
         try:
-            self._line = Line(self._zmq, address, watch=True)
-        except Error:
+            self._line = Line(self._zmq, address, watch=True, deadline=deadline)
+        except TurnedAway as why:
+            self._zmq.term()
+            raise NotAdmitted(f"the service at {self.name} turned this process away: {why}") from None
+        except BaseException:
             self._zmq.term()
             raise
         self._link = client_link(Role.CLIENT)
-        self.progress = (0, 0)
-        """The run that was asked for last, and how many batches of it are used once the connection ends in order."""
+        self.inbox: list[Any] = []
+        """What came and was not taken yet: messages with their raw frames, as pairs, or what the caller has put in
+        their place; behind them frames that are not decoded. A step replaces some of it at once, or nothing."""
+        self.torn = False
+        """A call was cut off where what came may be lost, or what was to be said unsaid: all has to be asked anew."""
         self.away = False
         """The service went away without a word, or said that it may come back."""
         self.shown: Shown | None = None
@@ -46,40 +68,103 @@ class Connection:
         self._link.sending(message)
         self._line.send([m.encode(message), *frames])
 
-    def receive(self, deadline: float | None) -> tuple[m.Message, list[memoryview]] | None:
-        """The next message, or None when ``deadline`` (``time.monotonic``) has passed.
+    def fetch(self, deadline: float | None = None) -> None:
+        """Take in what came; with ``deadline`` (``time.monotonic``), wait until then for something where that is
+        nothing.
 
         Raises ServiceLost, but only where it waits: to look into what came is not to ask whether more can come.
+        ClientUseError where it waits and the client is closed. RemoteProtocolError for what is no message.
         """
         while True:
-            frames = self._line.receive()
-            left = _LOOK if deadline is None else deadline - time.monotonic()
-            if frames is None and left <= 0:
-                return None
-            if frames is None and self._line.lost:
-                frames = self._line.receive()  # what had come before the end is still to be taken
-                if frames is None:
-                    self.away = True
-                    raise ServiceLost(
-                        f"the service at {self.address} went away without a word; look at what it wrote last"
-                    )
-            if frames is not None:
-                self._look()
-                message, body = m.decode(frames)
-                self._link.received(message)
-                if isinstance(message, m.Closing):
-                    if message.error:
-                        raise from_wire(message.error)
-                    self.away = message.back
-                    raise ServiceLost(f"the service at {self.address} ended: {message.reason}")
-                if isinstance(message, m.Probe):
-                    continue
-                return message, list(body)
-            self._line.wait(max(1, int(min(left, _LOOK) * 1000)))
+            came = self._decode()
+            left = 0.0 if deadline is None else deadline - time.monotonic()
+            if came or left <= 0:
+                return
+            if self._line.lost:
+                if self._decode():  # what had come before the end is still to be taken
+                    return
+                self._refused()
+                self.away = True
+                raise ServiceLost(f"the service at {self.name} went away without a word; look at what it wrote last")
+            self._line.wait(
+                max(1, int(min(left, _LOOK) * 1000)), None if self._session is None else self._session.wakes
+            )
+            if self._session is not None:
+                self._session.check()
+
+    def mend(self) -> None:
+        """Find out whether the last call was cut off where something that came may be lost: ``torn``."""
+        if self._line.cut:
+            self.torn = True
+            self._line.recover(self.inbox)
+
+    @staticmethod
+    def undecoded(item: Any) -> bool:
+        """Whether ``item`` of the inbox is a frame."""
+        return isinstance(item, Frame)
+
+    def _decode(self) -> bool:
+        """Put messages in the place of their frames; whether there are any that were not there before."""
+        self.mend()
+        self._line.take(self.inbox)
+        at, came = 0, False
+        while at < len(self.inbox):
+            if not self.undecoded(self.inbox[at]):
+                at += 1
+                continue
+            count = self._line.whole(self.inbox, at)
+            if not count:
+                break
+            came = self._decode_one(at, at + count) or came
+        return came
+
+    def _decode_one(self, begin: int, end: int) -> bool:
+        """The same of the message whose frames stand from ``begin`` to ``end``."""
+        self._look()
+        frames, torn = self.inbox[begin:end], self.torn
+        if self._line.in_slab(frames):  # which can be looked at once
+            self.torn = True
+            del self.inbox[begin:end]
+            end = begin
+        message, body = m.decode(self._line.open(frames))
+        if not isinstance(message, m.Closing):  # that is received when its turn comes
+            self._link.received(message)
+        kept: list[Any] = [] if isinstance(message, m.Probe) else [(message, list(body))]
+        self.inbox[begin:end] = kept
+        self.torn = torn
+        return bool(kept)
+
+    def receive(self, deadline: float) -> m.Message | None:
+        """The next message, or None when ``deadline`` (``time.monotonic``) has passed. Raises what :meth:`fetch` does,
+        and ServiceLost, or the error that the service could not survive, where that says that it ends."""
+        self.fetch(deadline)
+        if not self.inbox or self.undecoded(self.inbox[0]):
+            return None
+        message: m.Message = self.inbox.pop(0)[0]
+        if isinstance(message, m.Closing):
+            raise self.closed(message)
+        return message
+
+    def closed(self, closing: m.Closing) -> Error:
+        """What follows from the last words of the service."""
+        if self._link.state is not State.CLOSED:
+            self._link.received(closing)
+        if closing.error:
+            return from_wire(closing.error)
+        self.away = closing.back
+        return ServiceLost(f"the service at {self.name} ended: {closing.reason}")
+
+    def _refused(self) -> None:
+        """Raise NotAdmitted where the service let nobody in with our token."""
+        if self._line.refused:
+            raise NotAdmitted(
+                f"the service at {self.name} has another token than this address; one that is started anew has a new "
+                "token (unless it has a state_dir, or bind=…?token=… names one): use the address that it prints now"
+            )
 
     def renew(self, first: m.Message, deadline: float) -> m.Message:
         """Connect anew, say ``first``, until ``deadline``; the answer. Raises ServiceUnreachable, ServiceLost."""
-        other, answer = connect_once(self.address, first, deadline)
+        other, answer = connect_once(self.address, first, deadline, session=self._session)
         self.close(0)
         self._zmq, self._line, self._link = other._zmq, other._line, other._link
         self.away = False
@@ -112,21 +197,29 @@ class Connection:
         """Close the connection."""
         self._line.close(0 if self._line.lost else linger_ms)
         self.shown = None
+        self.inbox.clear()
         self._zmq.term()
 
 
 def connect_once(
-    address: str, first: m.Message, deadline: float, gone: Callable[[], bool] | None = None
+    address: str,
+    first: m.Message,
+    deadline: float,
+    gone: Callable[[], bool] | None = None,
+    session: Session | None = None,
 ) -> tuple[Connection, m.Message]:
     """Connect, say ``first``, and wait for the answer; try again until ``deadline`` while nobody is there.
 
-    ``gone()``: nobody will be there any more.
+    ``gone()``: nobody will be there any more. ``session``: whose connection it is.
     """
     began = time.monotonic()
-    path = address.removeprefix("ipc://") if address.startswith("ipc://") else None
+    why = ""
     while True:
-        if path is None or Path(path).exists():
-            connection = Connection(address)
+        try:
+            connection = Connection(address, deadline, session)
+        except NotNow as reason:
+            why = str(reason) or why
+        else:
             try:
                 connection.send(first)
                 answer = connection.receive(deadline)
@@ -140,13 +233,18 @@ def connect_once(
                 raise
             else:
                 if answer is not None:
-                    return connection, answer[0]
+                    return connection, answer
                 connection.close(0)
         if time.monotonic() + _RETRY > deadline or (gone is not None and gone()):
+            tried = f"(tried for {time.monotonic() - began:.0f} s)"
+            if why:
+                raise ServiceUnreachable(f"the service at {public(address)} let nobody in {tried}: {why}")
             raise ServiceUnreachable(
-                f"nobody answers at {address} (tried for {time.monotonic() - began:.0f} s); start it with "
-                "`pydp2 serve LIST --provider ADDRESS` and use the address that it prints"
+                f"nobody answers at {public(address)} {tried}; start it with `pydp2 serve LIST --provider ADDRESS` and "
+                "use the address that it prints"
             )
+        if session is not None:
+            session.check()
         time.sleep(_RETRY)
 
 
@@ -168,14 +266,18 @@ def ask_stats(address: str, timeout: float = 5.0) -> dict[str, Any]:
     return answer.data
 
 
-def part(connection: Connection, on_close: Callable[[], None] | None, owner: int) -> None:
+def part(session: Session, connection: Connection, on_close: Callable[[], None] | None) -> None:
     """Leave the job, then do what follows from it."""
-    if os.getpid() != owner:
+    if os.getpid() != session.pid:
         return  # a fork: the connection is the parent's, touching its sockets here would break it there
+    if not session.stop(CLOSE_SECONDS):
+        return  # the program ends while a thread is inside, which does not come out: the sockets are its own
+    progress = session.progress
     try:
         with contextlib.suppress(ProtocolError):  # the service ended first
-            connection.send(m.Detach(*connection.progress))
+            connection.send(m.Detach(progress.run, progress.done))
     finally:
         connection.close()
+        session.release()
         if on_close is not None:
             on_close()

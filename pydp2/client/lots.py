@@ -48,6 +48,10 @@ class Lot:
         """Bytes that the service keeps for each row until it is taken."""
         return self._shown.row_cost
 
+    def nbytes(self, lo: int, hi: int) -> int:
+        """The bytes of some of them as columns, where rows are alike; 0 before they are gathered."""
+        return 0 if self._columns is None else self._columns.nbytes * (hi - lo) // max(1, len(self._numbers))
+
     def columns(self, lo: int, hi: int) -> Columns:
         """Some of them. Raises RemoteProtocolError where they lie nowhere, Moved where they are others by now."""
         if self._columns is None:

@@ -30,7 +30,8 @@ class Point:
 
 @dataclass(slots=True)
 class Position:
-    """Before batch ``batch`` of pass ``pass_id``, those in ``beyond`` used as well.
+    """Before batch ``batch`` of pass ``pass_id``, those in ``beyond`` used as well. It is never changed: a batch keeps
+    the one behind it.
 
     ``facts``: ``[file, ordinal, reason]`` of files that ended early. ``buckets``: their "bounds", and in the middle of
     a pass the "group" of batches that come from one.
@@ -53,25 +54,25 @@ class Position:
         place = repr((self.pass_id, self.batch, self.beyond))
         return blake2b(place.encode(), digest_size=8).hexdigest()
 
-    def taken(self, head: m.BatchHead, pool: bytes, facts: list[list[Any]]) -> None:
-        """The batch of ``head`` is delivered; ``pool``: of the point that came with it; ``facts``: that are new."""
-        if head.saved:
-            self.point = Point(head.saved, pool)
-        if self.point is not None and self.point.saved.get("ended") and head.gone:
-            self.point = Point({**self.point.saved, "index": head.after, "offset": head.gone}, self.point.pool)
-        if facts:
-            self.facts = self.facts + facts
-        self.buckets = {key: value for key, value in head.bucket.items() if key != "longest"}
-        if head.index < head.after:
-            self.batch = head.after
-            return
-        # shared with others in no fixed order: what the service knows to be used, and what was delivered here
-        self.batch = max(self.batch, head.after)
-        beyond = {index for index in (*self.beyond, *head.beyond, head.index) if index >= self.batch}
-        while self.batch in beyond:
-            beyond.remove(self.batch)
-            self.batch += 1
-        self.beyond = sorted(beyond)
+    def after(self, head: m.BatchHead, pool: bytes, facts: list[list[Any]]) -> Position:
+        """Behind the batch of ``head``. ``pool``: of the point that came with it; ``facts``: that are new."""
+        point = Point(head.saved, pool) if head.saved else self.point
+        if point is not None and point.saved.get("ended") and head.gone:
+            point = Point({**point.saved, "index": head.after, "offset": head.gone}, point.pool)
+        buckets = {key: value for key, value in head.bucket.items() if key != "longest"}
+        batch, beyond = head.after, self.beyond
+        if head.index >= head.after:
+            batch, beyond = self._out_of_turn(head)
+        return Position(self.pass_id, batch, point, self.facts + facts if facts else self.facts, beyond, buckets)
+
+    def _out_of_turn(self, head: m.BatchHead) -> tuple[int, list[int]]:
+        """Shared with others in no fixed order: what the service knows to be used, and what was delivered here."""
+        batch = max(self.batch, head.after)
+        beyond = {index for index in (*self.beyond, *head.beyond, head.index) if index >= batch}
+        while batch in beyond:
+            beyond.remove(batch)
+            batch += 1
+        return batch, sorted(beyond)
 
     @classmethod
     def from_welcome(cls, place: Any) -> Position:

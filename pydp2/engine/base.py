@@ -83,6 +83,9 @@ Prepare = Callable[[int | None], Prepared]
 class Engine(Protocol):
     """Starts, watches and ends workers. Never blocks."""
 
+    starved: bool
+    """There is no descriptor for what :meth:`events` would take next; it is there at a later call."""
+
     def start(self, worker: int, seat: int) -> None:
         """Begin a worker on a free seat; :class:`Started` follows."""
         ...

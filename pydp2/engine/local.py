@@ -10,6 +10,7 @@ parent-death signal (Linux) or see it by a pipe, and the engine kills what they 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -27,6 +28,7 @@ from pydp2.engine.nursery import Nursery
 # A second SIGUSR signal is left to the user's code; this one asks a worker for its stack.
 DUMP_SIGNAL: Final = signal.SIGUSR2
 _CLOSE_DEADLINE = 2.0  # less than a program waits for its service
+_INT = 4  # bytes of a descriptor in a message
 _LOST = "the process that forks workers is gone; no worker can be replaced any more"
 
 
@@ -63,6 +65,7 @@ class LocalEngine:
         theirs.close()
         ours.setblocking(False)
         self._socket = ours
+        self.starved = False
         self._text = b""
         self._descriptors: list[int] = []
         self._seat_of: dict[int, int] = {}
@@ -102,14 +105,19 @@ class LocalEngine:
         return self._socket.fileno()
 
     def events(self) -> list[Started | Exited | Note]:
-        """What happened since the last call."""
+        """What happened since the last call. Where a descriptor cannot be taken for now the engine is ``starved``, and
+        what comes with it is there at a later call."""
+        self.starved = False
         out: list[Started | Exited | Note] = []
         while True:
             try:
-                data, descriptors, _, _ = socket.recv_fds(self._socket, 1 << 16, 16)
+                data, descriptors = self._received()
             except BlockingIOError:
                 break
-            except OSError:
+            except OSError as error:
+                self.starved = error.errno == errno.EMFILE
+                if self.starved:
+                    break
                 data, descriptors = b"", []
             self._descriptors += descriptors
             if not data:
@@ -123,6 +131,25 @@ class LocalEngine:
                 if (event := self._event(*line.decode().split(" ", 1))) is not None:
                     out.append(event)
         return out
+
+    def _received(self) -> tuple[bytes, list[int]]:
+        """What the nursery sent, with its descriptors. Raises OSError: with EMFILE there is none left for one of them,
+        and all of it is still there."""
+        peek = socket.MSG_PEEK if sys.platform == "linux" else 0  # elsewhere that makes no descriptors
+        data, told, flags, _ = self._socket.recvmsg(1 << 16, socket.CMSG_SPACE(16 * _INT), peek)
+        descriptors = [
+            number
+            for level, kind, given in told
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+            for number in memoryview(given[: len(given) // _INT * _INT]).cast("i")
+        ]
+        if flags & socket.MSG_CTRUNC:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if peek and data:
+            self._socket.recv(len(data))  # with descriptors it is what was looked at: they end a message
+        return data, descriptors
 
     def _event(self, word: str, rest: str) -> Started | Exited | Note | None:
         """What a line of the nursery's says."""

@@ -1,14 +1,12 @@
-"""What workers print: read from their pipes line by line, marked, bounded, written to stderr.
+"""What workers print: read from their pipes line by line, marked, bounded.
 
 One thread does it, so that neither a flood of output nor a terminal that stands still reaches the server's loop.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -56,10 +54,10 @@ class _Pipe:
 
 
 class OutputPump:
-    """Reads the pipes that it is given until they end."""
+    """Reads the pipes that it is given until they end. ``write`` is given whole lines, and may not raise."""
 
-    def __init__(self, write: Callable[[str], None] | None = None) -> None:
-        self._write = write or _to_stderr
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
@@ -200,11 +198,3 @@ def _edge(line: bytes) -> int:
         if line[cut] & 0xC0 != 0x80:
             return cut
     return _LINE
-
-
-def _to_stderr(text: str) -> None:
-    if sys.stderr is None:
-        return
-    with contextlib.suppress(OSError, ValueError):  # a closed stderr must not end the service
-        sys.stderr.write(text)
-        sys.stderr.flush()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample
+from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample, counted
 from pydp2.fluid.files import Name, text_of
 from pydp2.fluid.prefetching import Channel, Job, PrefetchingReader
 from pydp2.fluid.tensors import Instance, LoDTensor
@@ -64,7 +64,7 @@ class CsvLine:
         groups = line.split()
         wanted = max(0, *self.dense, *self.sparse)
         if wanted >= len(groups):
-            raise ValueError(f"expected at least {wanted + 1} groups, got {len(groups)}")
+            raise ValueError(f"expected at least {counted(wanted + 1, 'group')}, got {len(groups)}")
         return [
             [_whole(groups[0], _ID_RANGE)],
             *([_number(value) for value in groups[i].split(",")] for i in self.dense),
@@ -172,7 +172,7 @@ def _tensors(form: SvmLine | CsvLine, rows: list[Row], first: tuple[str, int]) -
     try:
         return form.tensors(rows)
     except ValueError as error:
-        raise _bad(*first, f"{error} ({len(rows)} lines from here on)") from None
+        raise _bad(*first, f"{error} ({counted(len(rows), 'line')} from here on)") from None
 
 
 def _lines(name: str, gzipped: bool) -> Generator[tuple[int, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample
+from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample, counted
 from pydp2.fluid.tensors import Instance
 from pydp2.values import whole
 
@@ -46,17 +46,25 @@ class Declared:
     def check(self, instance: Instance, filename: str, y: int) -> Instance:
         """``instance``, number ``y`` of the file, if it is as declared. Raises BadSample that names slot and values."""
         if len(instance) != len(self.shapes):
-            raise _bad(filename, y, "all slots", f"{len(self.shapes)} slots", str(len(instance)))
+            raise _bad(filename, y, "all slots", counted(len(self.shapes), "slot"), str(len(instance)))
         for slot, (tensor, shape) in enumerate(zip(instance, self.shapes, strict=True)):
             have = tensor.shape
             if len(have) != len(shape):
-                raise _bad(filename, y, f"slot {slot}", f"{len(shape)} dimensions {_shown(shape)}", _shown(have))
+                raise _bad(
+                    filename, y, f"slot {slot}", f"{counted(len(shape), 'dimension')} {_shown(shape)}", _shown(have)
+                )
             if any(need not in (-1, dim) for need, dim in zip(shape, have, strict=True)):
                 raise _bad(filename, y, f"slot {slot}", f"shape {_shown(shape)}", _shown(have))
             if self.dtypes is not None and tensor.dtype != self.dtypes[slot]:
                 raise _bad(filename, y, f"slot {slot}", str(self.dtypes[slot]), str(tensor.dtype))
             if self.lod_levels is not None and len(tensor.lod) != self.lod_levels[slot]:
-                raise _bad(filename, y, f"slot {slot}", f"{self.lod_levels[slot]} levels of LoD", str(len(tensor.lod)))
+                raise _bad(
+                    filename,
+                    y,
+                    f"slot {slot}",
+                    f"{counted(self.lod_levels[slot], 'level')} of LoD",
+                    str(len(tensor.lod)),
+                )
         return instance
 
 

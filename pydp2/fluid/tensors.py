@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.errors import BadSample, OptionError, OptionTypeError
+from pydp2.errors import BadSample, OptionError, OptionTypeError, counted
 from pydp2.inputs import Batch, Csr, Ragged
 
 Level = NDArray[np.int64]
@@ -45,7 +45,7 @@ class LoDTensor:
         return int(self.data.shape[0])
 
     def __repr__(self) -> str:
-        levels = "".join(f", {len(level) - 1} sequences" for level in self.lod[:1])
+        levels = "".join(f", {counted(len(level) - 1, 'sequence')}" for level in self.lod[:1])
         deeper = f" in {len(self.lod)} levels" if len(self.lod) > 1 else ""
         return f"<LoDTensor {self.data.dtype} {tuple(self.data.shape)}{levels}{deeper}>"
 
@@ -134,7 +134,9 @@ def check_lod(lod: Sequence[Sequence[int] | Level], rows: int) -> Lod:
                 f"level {k} of a LoD ends with {level[-1]}, but level {k + 1} has {len(below) - 1} sequences"
             )
     if levels and levels[-1][-1] != rows:
-        raise OptionError(f"the lowest level of a LoD ends with {levels[-1][-1]}, but there are {rows} rows")
+        raise OptionError(
+            f"the lowest level of a LoD ends with {levels[-1][-1]}, but the data has {counted(rows, 'row')}"
+        )
     return levels
 
 

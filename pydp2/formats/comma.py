@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from pydp2.errors import FormatError, OptionError
+from pydp2.errors import FormatError, OptionError, counted
 from pydp2.formats.lines import BLOCK, NUMBER, blocks, each, open_text, shown, wrong
 from pydp2.formats.serving import flag, label_slot, labels, text, whole
 from pydp2.formats.source import PathOrFile, Source, create
@@ -176,7 +176,7 @@ def _found(
             at, count = end + 1, count + 1
         columns = columns or count
         if count != columns:
-            return wrong(source, offset, f"expected {columns} columns, got {count}")
+            return wrong(source, offset, f"expected {counted(columns, 'column')}, got {count}")
     return None
 
 
@@ -208,7 +208,7 @@ def _hook(
     place = 0 if label is None else whole("label", label)
     columns = _columns(file_list, separator, header) or max(1, place + 1, -place)  # without rows any label will do
     if not -columns <= place < columns:
-        raise OptionError(f"label must be one of {columns} columns, from 0, got {label}")
+        raise OptionError(f"label must be one of {counted(columns, 'column')}, from 0, got {label}")
     settings.options = {"header": header, "separator": separator, "dtype": dtype, "columns": columns}
     settings.label = None if label is None else label % columns
     settings.classes = classes

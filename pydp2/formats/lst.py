@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pydp2.errors import OptionError
+from pydp2.errors import OptionError, counted
 from pydp2.formats.lines import NUMBER, lines, shown, too_large, wrong
 from pydp2.formats.serving import BYTES, IDS, as_steps, label, label_slot, text
 from pydp2.formats.source import PathOrFile, create
@@ -39,7 +39,9 @@ def read(path: PathOrFile, *, part: Part = WHOLE) -> Iterator[Entry]:
     for source, offset, line in lines(path, part):
         fields = line.split(b"\t")
         if len(fields) < 3 or not fields[-1]:
-            raise wrong(source, offset, f"expected id, label and path between tabs, got {len(fields)} fields")
+            raise wrong(
+                source, offset, f"expected id, label and path between tabs, got {counted(len(fields), 'field')}"
+            )
         if not _ID.fullmatch(fields[0]):
             raise wrong(source, offset, f"expected an id, a whole number from 0, got {shown(fields[0])}")
         for field in fields[1:-1]:

@@ -16,7 +16,7 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
-from cpython.dict cimport PyDict_CheckExact
+from cpython.dict cimport PyDict_CheckExact, PyDict_Size
 from cpython.list cimport PyList_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_RawFree, PyMem_RawRealloc, PyMem_Realloc
 from cpython.object cimport PyObject
@@ -607,7 +607,7 @@ cdef class Drawer:
     """Draws samples from a generator, and packs those that it is certain of; see :class:`pydp2.inputs.drawing.Drawer`."""
 
     cdef tuple _adders, _names
-    cdef bint _single, _timed
+    cdef bint _single, _timed, _seen_more
     cdef Py_buffer _view
     cdef int64_t* _mark
     cdef int _ordinal, _since, _running
@@ -675,6 +675,9 @@ cdef class Drawer:
         cdef bint by_name = PyDict_CheckExact(sample)
         if by_name:
             if self._names is None:
+                return UNSURE
+            if PyDict_Size(sample) > self._slots and not self._seen_more:
+                self._seen_more = True  # given out once, for its keys to be looked at
                 return UNSURE
         elif self._single:
             return (<Adder>PyTuple_GET_ITEM(self._adders, 0)).take(sample)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.errors import OptionError, OptionTypeError
+from pydp2.errors import OptionError, OptionTypeError, counted
 from pydp2.inputs.columns import Array, Columns, offsets
 from pydp2.inputs.spec import INT32_RANGE, DataType, SequenceType
 
@@ -44,7 +44,7 @@ class Csr:
 
     def __repr__(self) -> str:
         kind = "binary" if self.values is None else "float32"
-        return f"<Csr {self.shape[0]} x {self.shape[1]}, {kind}, {len(self.indices)} entries>"
+        return f"<Csr {self.shape[0]} x {self.shape[1]}, {kind}, {counted(len(self.indices), 'entry', 'entries')}>"
 
     def to_scipy(self) -> Any:
         """A ``scipy.sparse.csr_matrix`` over these arrays; binary entries become float32 ones.
@@ -78,8 +78,9 @@ class Ragged:
 
     def __repr__(self) -> str:
         nested = self.sub_sequence_start_positions
-        groups = "" if nested is None else f" in {len(nested) - 1} sub-sequences"
-        return f"<Ragged {len(self)} sequences, {len(self.values)} steps{groups}, of {_short(self.values)}>"
+        groups = "" if nested is None else f" in {counted(len(nested) - 1, 'sub-sequence')}"
+        sequences, steps = counted(len(self), "sequence"), counted(len(self.values), "step")
+        return f"<Ragged {sequences}, {steps}{groups}, of {_short(self.values)}>"
 
     def pad(self, value: float = 0, length: int | None = None) -> tuple[Array, NDArray[np.int64]]:
         """A regular array ``(sequences, length, …)`` filled up with ``value``, and the lengths ``(sequences,)``.
@@ -119,15 +120,17 @@ def _short(value: Value) -> str:
 class Batch:
     """The samples that one step of a trainer gets.
 
-    ``batch["pixel"]`` or ``batch[0]``: the value of a slot; the same object each time, and yours to write to. Iterating
-    gives the values in slot order (``pixel, label = batch``); ``keys()`` and ``items()`` with the names, or the
-    positions where slots have no names. ``len(batch)``: rows. ``size``: their weight. ``pass_id``, ``index``: which
-    batch of which pass. ``pool_weight``: weight that waited in the pool when the batch was cut. ``padding``: how many
-    of the last rows only fill the batch up. ``bucket``: with ``bucket_by``, the greatest length in the bucket that the
-    batch came from, and None for the bucket of what is longer than all bounds. See docs/semantics.md.
+    ``batch["pixel"]`` or ``batch[0]``: the value of a slot; the same object each time, and yours to write to.
+    ``"pixel" in batch``: whether there is such a slot. Iterating gives the values in slot order
+    (``pixel, label = batch``), as ``values()`` does, and not the names as a dict would; ``keys()`` and ``items()`` have
+    the names, or the positions where slots have no names, and ``dict(batch)`` works. ``len(batch)``: rows, not slots.
+    ``size``: their weight. ``pass_id``, ``index``: which batch of which pass. ``pool_weight``: weight that waited in
+    the pool when the batch was cut. ``padding``: how many of the last rows only fill the batch up. ``bucket``: with
+    ``bucket_by``, the greatest length in the bucket that the batch came from, and None for the bucket of what is longer
+    than all bounds. See docs/semantics.md.
     """
 
-    __slots__ = ("_columns", "_values", "bucket", "index", "padding", "pass_id", "pool_weight", "size")
+    __slots__ = ("_columns", "_resume", "_values", "bucket", "index", "padding", "pass_id", "pool_weight", "size")
 
     def __init__(
         self,
@@ -148,6 +151,11 @@ class Batch:
         self.pool_weight = pool_weight
         self.padding = padding
         self.bucket = bucket
+        self._resume: Any = None  # the client's: where the stream goes on behind this batch
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """For a copy, here or in another process, which belongs to no client."""
+        return None, {name: getattr(self, name) for name in self.__slots__} | {"_resume": None}
 
     def __len__(self) -> int:
         return self._columns.rows
@@ -161,12 +169,22 @@ class Batch:
         """Names, or positions where there are no names, in slot order."""
         return self.names if self.names is not None else tuple(range(len(self._values)))
 
+    def values(self) -> list[Value]:
+        """The value of each slot, in slot order."""
+        return [self[i] for i in range(len(self._values))]
+
     def items(self) -> list[tuple[str | int, Value]]:
         """Key and value of each slot, in slot order."""
-        return list(zip(self.keys(), self, strict=True))
+        return list(zip(self.keys(), self.values(), strict=True))
+
+    def __contains__(self, key: object) -> bool:
+        """Whether ``batch[key]`` is the value of a slot. (Values are not searched, although iterating gives them.)"""
+        if isinstance(key, str):
+            return self.names is not None and key in self.names
+        return isinstance(key, int) and -len(self._values) <= key < len(self._values)
 
     def __iter__(self) -> Iterator[Value]:
-        return iter([self[i] for i in range(len(self._values))])
+        return iter(self.values())
 
     def __getitem__(self, key: str | int) -> Value:
         """The value of one slot; KeyError or IndexError that says which slots there are."""
@@ -184,7 +202,8 @@ class Batch:
 
     def __repr__(self) -> str:
         slots = "; ".join(f"{self._columns.slots.label(i)}: {_short(v)}" for i, v in enumerate(self))
-        return f"<Batch {self.index} of pass {self.pass_id}: {len(self)} rows, size {self.size}; {slots}>"
+        rows = counted(len(self), "row")
+        return f"<Batch {self.index} of pass {self.pass_id}: {rows}, size {self.size}; {slots}>"
 
 
 def _value(columns: Columns, slot: int) -> Value:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.errors import BadSample
+from pydp2.errors import BadSample, counted
 from pydp2.inputs.spec import INT32_RANGE, DataType, InputType, SequenceType, Slots
 
 Path = tuple[int, ...]
@@ -27,6 +27,7 @@ REAL_KINDS = "fiub"
 _INTS = {int, bool, np.int32, np.int64}
 _FLOATS = {float, np.float16, np.float32, np.float64}
 
+_UNMASK = " without a mask (write x.filled(0))"
 _LONGEST = 120
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 60
@@ -37,7 +38,8 @@ _repr.maxlevel = 3
 def describe(value: object) -> str:
     """``value`` as messages show it: a shortened repr with its type, the shape of an array, the length of a list."""
     if isinstance(value, np.ndarray) and value.ndim:
-        return f"a numpy array of shape {value.shape} and dtype {value.dtype}"
+        masked = "masked " if isinstance(value, np.ma.MaskedArray) else ""
+        return f"a {masked}numpy array of shape {value.shape} and dtype {value.dtype}"
     name = type(value).__name__
     try:
         text = _repr.repr(value)
@@ -63,6 +65,15 @@ def bad(label: str, expected: str, value: object, path: Path = ()) -> BadSample:
 def expected_id(dim: int) -> str:
     """The words for one index of a slot of width or range ``dim``."""
     return f"an int in [0, {dim})"
+
+
+def _in_a_list(value: object, kind: type[int] | type[float]) -> str:
+    """The hint for one number where a list of one is needed; '' for anything else."""
+    kinds: tuple[type, ...] = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
+    if not isinstance(value, kinds):
+        return ""
+    number: Any = value.item() if isinstance(value, np.generic) else value  # a float16 cannot be compared with 2**53
+    return f" (write [{kind(number)!r}])" if abs(number) < 1 << 53 else ""
 
 
 def limits(dtype: np.dtype[Any]) -> tuple[int, int]:
@@ -119,14 +130,16 @@ class _Normaliser:
             return "a list, tuple or numpy array of indices"
         if kind == DataType.SparseValue:
             return "a list or tuple of (index, value) pairs"
-        return f"{self.declared.dim} numbers in a list, tuple or numpy array"
+        return f"{counted(self.declared.dim, 'number')} in a list, tuple or numpy array"
 
     def steps(self, value: object, words: str, path: Path) -> Sequence[Any]:
         """``value`` as something that has a length and can be walked, or the BadSample that it is not."""
         if isinstance(value, list | tuple):
             return value
         if isinstance(value, np.ndarray):
-            if value.ndim and not isinstance(value, np.ma.MaskedArray):
+            if isinstance(value, np.ma.MaskedArray):
+                words += _UNMASK
+            elif value.ndim:
                 return list(value)
         elif isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
             return list(value)
@@ -157,6 +170,7 @@ class _Normaliser:
     def ids(self, value: object, words: str, path: Path) -> Any:
         if type(value) is np.ndarray and value.ndim == 1 and value.dtype.kind in "iub":
             return np.ascontiguousarray(value)
+        words += _in_a_list(value, int)
         return [self.id(v, (*path, i)) for i, v in enumerate(self.steps(value, words, path))]
 
     def id(self, value: object, path: Path) -> int:
@@ -200,11 +214,15 @@ class _Normaliser:
         dim = self.declared.dim
         words = self.words(SequenceType.NO_SEQUENCE)
         if isinstance(value, np.ndarray):
-            if isinstance(value, np.ma.MaskedArray) or value.dtype.kind not in REAL_KINDS:
-                raise bad(self.label, f"{dim} numbers, an array of a real dtype", value, path)
+            if isinstance(value, np.ma.MaskedArray):
+                raise bad(self.label, words + _UNMASK, value, path)
+            if value.dtype.kind not in REAL_KINDS:
+                raise bad(self.label, f"{counted(dim, 'number')}, an array of a real dtype", value, path)
             if value.size != dim:
                 raise bad(self.label, words, value, path)
             return np.ascontiguousarray(value)
+        if dim == 1:
+            words += _in_a_list(value, float)
         entries = self.steps(value, words, path)
         if len(entries) != dim:
             raise bad(self.label, words, value, path)

@@ -5,9 +5,13 @@ Also the drawing of samples: a worker's innermost loop, which the compiled form 
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
+import sysconfig
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from pydp2.inputs.adders import Adder
@@ -16,10 +20,12 @@ from pydp2.inputs.spec import Slots
 PURE = "PYDP2_PURE_PYTHON"
 """Set to anything but 0 in the environment: packing runs in Python, also where the compiled form is there."""
 
+_load_error = ""
 try:
     from pydp2.inputs import _compiled
-except ImportError:  # built only where there is a compiler
+except ImportError as error:  # built only where there is a compiler
     _compiled = None  # type: ignore[assignment]
+    _load_error = str(error)
 
 
 def built() -> bool:
@@ -38,7 +44,30 @@ def packing() -> str:
         return "compiled"
     if built():
         return f"in Python, because {PURE} is set"
-    return "in Python, because there was no C compiler at the installation"
+    return f"in Python, because {_why_not_built()}"
+
+
+def _why_not_built() -> str:
+    here = Path(__file__).parent
+    suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
+    if (here / f"_compiled{suffix}").exists():
+        return f"what was compiled cannot be loaded: {_load_error}"
+    others = sorted(file.name.removeprefix("_compiled") for file in here.glob("_compiled.*.so"))
+    if others:
+        return f"it was compiled for {others[0]}, and this Python needs {suffix}: install pydp2 again for it"
+    checkout = here.parents[1]
+    if (checkout / "pyproject.toml").exists() and not _installed_from(checkout):
+        return f"this checkout was never built: pip install -e {checkout} does, where there is a C compiler"
+    return "there was no C compiler at the installation"
+
+
+def _installed_from(checkout: Path) -> bool:
+    """Whether an installation of pydp2 runs the code in ``checkout``, and so was there to compile it."""
+    for found in importlib.metadata.distributions(name="pydp2"):
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        if origin.get("dir_info", {}).get("editable") and origin.get("url") == checkout.as_uri():
+            return True
+    return False
 
 
 class Packs(Protocol):

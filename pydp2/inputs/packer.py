@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pydp2.errors import BadSample
+from pydp2.errors import BadSample, counted
 from pydp2.inputs.columns import Columns, Ints
 from pydp2.inputs.drawing import Draws, Mark, Packs, adders, compiled, drawer
 from pydp2.inputs.rows import beyond
@@ -57,7 +57,7 @@ class Packer:
         """
         adders = self._adders
         if len(values) != len(adders):
-            expected, got = f"{len(adders)} values", f"{len(values)}"
+            expected, got = counted(len(adders), "value"), f"{len(values)}"
             raise BadSample(f"all slots: expected {expected}, got {got}", slot="all slots", expected=expected, got=got)
         size = slot = 0
         for value in values:  # counting by hand, because zip and enumerate cost as much as packing a label

@@ -89,6 +89,11 @@ class Picked(Gathered):
         self._kept = ids[: len(ids) - padding]
         self.nbytes = nbytes
 
+    @property
+    def padded_bytes(self) -> int:
+        """The same with them, where rows are alike in size."""
+        return self.nbytes * len(self) // max(1, len(self._kept))
+
     def __del__(self) -> None:
         self._store.give_back(self._kept)
 

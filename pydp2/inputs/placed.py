@@ -107,6 +107,12 @@ class Places:
         return self._fresh - self._freed - sum(self.granted.values())
 
     @property
+    def free(self) -> int:
+        """Places that are nobody's."""
+        self._settle()
+        return len(self._whose) - self._fresh + self._freed
+
+    @property
     def used(self) -> int:
         """Places that were used at some time."""
         return self._fresh

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pydp2.errors import OptionError, OptionTypeError
+from pydp2.errors import OptionError, OptionTypeError, counted
 from pydp2.inputs.batch import Csr, Ragged
 from pydp2.inputs.checks import REAL_KINDS, limits
 from pydp2.inputs.columns import Array, Columns, Ints
@@ -57,8 +57,13 @@ class Rows:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that values were given by; none where they were given by position."""
+        return self._names or ()
+
     def __repr__(self) -> str:
-        return f"<rows: {self._count} samples, {len(self._slots)} slots>"
+        return f"<rows: {counted(self._count, 'sample')}, {counted(len(self._slots), 'slot')}>"
 
     def sample(self, i: int, single: bool) -> Any:
         """Sample ``i`` as it would be yielded alone; ``single``: a provider's only slot is yielded bare."""

@@ -33,12 +33,13 @@ class _Region(NamedTuple):
 
 class Layout:
     """Where everything lies in the memory of a shelf of ``slots`` with room for ``limit`` bytes. ``size``: of it all.
-    ``rows``: so many it can hold at most. The same for all who know slots and limit."""
+    ``rows``: so many it can hold at most, 0 where one is larger than that. ``row_bytes``: what one takes at least. The
+    same for all who know slots and limit."""
 
     def __init__(self, slots: Slots, limit: int) -> None:
         self.slots, self.limit = slots, limit
-        least = sum(fields[0].entry_bytes for fields in slots.fields)
-        self.rows = limit // (OVERHEAD + least)
+        self.row_bytes = OVERHEAD + sum(fields[0].entry_bytes for fields in slots.fields)
+        self.rows = limit // self.row_bytes
         self.size = 0
         self.arrays = [
             [

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 from numpy.typing import DTypeLike
 
-from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError
+from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError, counted
 
 INT32_RANGE = 2**31  # ids below it are int32; a wider slot takes int64
 _MOST_SIDES = 32  # numpy allows twice as many, and a batch adds one
@@ -72,9 +72,13 @@ class InputType:
     def __post_init__(self) -> None:
         if isinstance(self.dim, bool) or not isinstance(self.dim, int):
             raise OptionTypeError(f"the dim of an input type must be an int, got {self.dim!r}")
-        least = 1 if self.type == DataType.Dense else 0
-        if not least <= self.dim < 2**63:
-            raise OptionError(f"the dim of an input type must be at least {least} and below 2**63, got {self.dim}")
+        # What has no place for a number may be empty: rows of a dictionary without words.
+        alone = self.type == DataType.Index and self.seq_type == SequenceType.NO_SEQUENCE
+        if not (0 <= self.dim < 2**63):
+            raise OptionError(f"the dim of an input type must be at least 0 and below 2**63, got {self.dim}")
+        if not self.dim and (alone or self.type == DataType.Dense):
+            what = "the range of an integer slot" if alone else "the width of a dense slot"
+            raise OptionError(f"{what} must be at least 1, got 0: no value could be right")
         if self.type != DataType.Dense:
             if self.dtype is not None or self.shape is not None:
                 raise OptionError(f"only dense slots declare a dtype or a shape, got {self!r}")
@@ -86,7 +90,8 @@ class InputType:
         if self.shape is not None and len(self.shape) > _MOST_SIDES:
             raise OptionError(f"a dense slot's shape has at most {_MOST_SIDES} sides, got {len(self.shape)}")
         if self.shape is not None and math.prod(self.shape) != self.dim:
-            raise OptionError(f"the shape {self.shape} has {math.prod(self.shape)} elements, but dim is {self.dim}")
+            elements = counted(math.prod(self.shape), "element")
+            raise OptionError(f"the shape {self.shape} has {elements}, but dim is {self.dim}")
         if self.dim * self.element_dtype.itemsize > _ROW_BYTES_LIMIT:
             raise OptionError(f"a dense row of {self.dim} values would be larger than a TiB")
 
@@ -284,7 +289,8 @@ class Slots:
             if any(not isinstance(n, str) for n in self.names):
                 raise OptionTypeError(f"the names of slots must be strings, got {self.names!r}")
             if len(self.names) != len(self.types) or len(set(self.names)) != len(self.names):
-                raise OptionError(f"{len(self.types)} slots need as many different names, got {self.names!r}")
+                many = counted(len(self.types), "slot")
+                raise OptionError(f"{many} cannot have the names {self.names!r}: each needs one of its own")
 
     def __len__(self) -> int:
         return len(self.types)

@@ -7,6 +7,8 @@ swept out. Nothing is done per sample in Python.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +21,8 @@ from pydp2.inputs.spec import Field, Slots
 _FIRST_ROWS = 1 << 14  # or as many as _SPARE holds, where they are large: small pools never move, large ones seldom
 _SLACK = 1 << 20  # bytes of garbage per arena that are not worth a sweep
 _SPARE = 256 << 20  # bytes of room that is not needed yet
+_TIGHT = 8  # of so many parts one more is room, where there is little
+_NOTHING = np.empty(0, np.uint8)
 _GARBAGE = 6  # a sweep is due when of so many parts of what is live one more is garbage
 
 
@@ -28,11 +32,31 @@ def _roomy(need: int, size: int) -> int:
     return max(need + need * 3 // 4, min(4 * need, need + _SPARE // max(size, 1)))
 
 
-def _grown(array: Array, entries: int) -> Array:
-    """A copy of ``array`` with room for ``entries``. What is never written costs no memory."""
+def _tight(need: int) -> int:
+    """The same where memory is short."""
+    return need + need // _TIGHT
+
+
+def _grown(array: Array, used: int, entries: int) -> Array:
+    """A copy of the first ``used`` of ``array`` with room for ``entries``. What is never written costs no memory."""
     result = np.empty((entries, *array.shape[1:]), array.dtype)
-    result[: len(array)] = array
+    result[:used] = array[:used]
     return result
+
+
+def _extend(arrays: list[Array], entries: int) -> None:
+    """Make ``arrays`` as long as ``entries``, where they lie: with room for the longer ones alone. Raises MemoryError;
+    then some may have become longer."""
+    for i in range(len(arrays)):
+        array, arrays[i] = arrays[i], _NOTHING  # numpy moves an array only where nobody else has it
+        shape = (entries, *array.shape[1:])
+        try:
+            array.resize(shape)
+        except (ValueError, MemoryError):  # ValueError: somebody has it
+            size = entries * array.itemsize * math.prod(shape[1:])
+            raise MemoryError(f"Unable to allocate {size} bytes for an array that grows") from None
+        finally:
+            arrays[i] = array
 
 
 class _Arena:
@@ -65,16 +89,18 @@ class _Arena:
     def held_bytes(self) -> int:
         return self._touched * self._bytes
 
-    def add_rows(self, capacity: int) -> None:
-        self.starts = _grown(self.starts, capacity)
-        self.counts = _grown(self.counts, capacity)
+    def grown_rows(self, rows: int, capacity: int) -> tuple[Ints, Ints]:
+        return _grown(self.starts, rows, capacity), _grown(self.counts, rows, capacity)
 
     def append(self, rows: Ints, edges: Ints, arrays: Sequence[Array], live: Array) -> None:
         count = int(edges[-1])
         need = self.live + count
         if self.used + count > self.capacity:
             # Sweeping in place pays as long as it leaves a third of the room free; else it is time to grow.
-            self._sweep(live, self.capacity if need * 3 <= self.capacity * 2 else _roomy(need, self._bytes))
+            if need * 3 <= self.capacity * 2:
+                self._sweep(live, self.capacity)
+            else:
+                self._grow(live, need)
         elif self.used > self.live and self.used + count > need + need // _GARBAGE + self._slack:
             self._sweep(live, self.capacity)
         at = self.used
@@ -86,6 +112,14 @@ class _Arena:
         self.live += count
         self._touched = max(self._touched, self.used)
 
+    def _grow(self, live: Array, need: int) -> None:
+        with contextlib.suppress(MemoryError):
+            self._sweep(live, _roomy(need, self._bytes))
+            return
+        if self.used > self.live:  # not while the error is there: it holds on to the arrays
+            self._sweep(live, self.capacity)
+        _extend(self.arrays, max(self.capacity, _tight(need)))
+
     def sources(self, rows: Ints) -> list[tuple[Array, Where]]:
         which = Stretches(self.starts[rows], self.counts[rows])
         return [(a, which) for a in self.arrays]
@@ -95,26 +129,31 @@ class _Arena:
         if not self.live:
             self.used = 0
         if self._touched > 2 * self.live + self._slack:
-            self._sweep(live, self.live + self.live // 2)
+            with contextlib.suppress(MemoryError):  # there is no room to tidy up in
+                self._sweep(live, self.live + self.live // 2)
 
     def _sweep(self, live: Array, capacity: int) -> None:
-        """Move the rows that are ``live`` together, into arrays of ``capacity`` entries."""
-        if capacity != self.capacity:
-            self._touched = self.live
+        """Move the rows that are ``live`` together, into arrays of ``capacity`` entries. Raises MemoryError; then
+        nothing has changed."""
         if self.used == self.live:  # nothing to sweep, only to grow
-            self.arrays = [_grown(a[: self.used], capacity) for a in self.arrays]
+            self.arrays = [_grown(a, self.used, capacity) for a in self.arrays]
+            self._touched = self.live
             return
         rows = np.flatnonzero(live)
         rows = rows[self.counts[rows] > 0]
         rows = rows[np.argsort(self.starts[rows])]
         which = Stretches(self.starts[rows], self.counts[rows])
-        for i, old in enumerate(self.arrays):
-            if capacity == len(old):
-                close_up(old, which)
-                continue
-            self.arrays[i] = np.empty((capacity, *old.shape[1:]), old.dtype)
-            gather(old, which, self.arrays[i][: self.live])
-        self.starts[rows] = np.cumsum(which.counts) - which.counts
+        starts = np.cumsum(which.counts) - which.counts
+        if capacity == self.capacity:
+            for array in self.arrays:
+                close_up(array, which)
+        else:
+            moved = [_grown(a, 0, capacity) for a in self.arrays]
+            for old, new in zip(self.arrays, moved, strict=True):
+                gather(old, which, new[: self.live])
+            self.arrays = moved
+            self._touched = self.live
+        self.starts[rows] = starts
         self.used = self.live
 
 
@@ -237,19 +276,30 @@ class ColumnStore:
         self._free_count += len(ids)
 
     def _add_rows(self, missing: int) -> None:
-        old = len(self._live)
+        need = len(self._live) + missing
         first = min(_FIRST_ROWS, _SPARE // max(1, self._fixed_bytes))
-        new = max(first, _roomy(old + missing, self._fixed_bytes))
-        self._fixed = [_grown(a[: self._touched], new) for a in self._fixed]
-        for arenas in self._arenas:
-            for arena in arenas:
-                arena.add_rows(new)
+        with contextlib.suppress(MemoryError):
+            self._make_room(max(first, _roomy(need, self._fixed_bytes)))
+            return
+        self._make_room(_tight(need), there=True)
+
+    def _make_room(self, new: int, *, there: bool = False) -> None:
+        """Have room for ``new`` rows in all; ``there``: without moving them. Raises MemoryError."""
+        old = len(self._live)
+        arenas = [arena for arenas in self._arenas for arena in arenas]
+        where = [arena.grown_rows(old, new) for arena in arenas]
+        fixed = self._fixed
+        if there:
+            _extend(fixed, new)
+        else:
+            fixed = [_grown(a, self._touched, new) for a in fixed]
         live = np.zeros(new, np.bool_)
         live[:old] = self._live
-        self._live = live
         free = np.empty(new, np.int64)
         # New ids below the free ones of the stack, the highest at the bottom: ids are given out in rising order.
         free[: new - old] = np.arange(new - 1, old - 1, -1)
         free[new - old : new - old + self._free_count] = self._free[: self._free_count]
-        self._free = free
+        for arena, (starts, counts) in zip(arenas, where, strict=True):
+            arena.starts, arena.counts = starts, counts
+        self._fixed, self._live, self._free = fixed, live, free
         self._free_count += new - old

@@ -5,10 +5,10 @@ What the values are is none of its business; :mod:`.packer` looks at them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from pydp2.errors import BadSample, provider_error
+from pydp2.errors import BadSample, counted, provider_error
 from pydp2.inputs.checks import describe
 from pydp2.inputs.spec import Slots
 
@@ -16,17 +16,20 @@ from pydp2.inputs.spec import Slots
 class Wrapper:
     """Brings samples into the order of ``slots``; whose names say that the types were declared as a dict.
 
-    ``single``: whether there is one slot, whose value is yielded bare (default: as ``slots`` has it).
-    See docs/semantics.md.
+    ``single``: whether there is one slot, whose value is yielded bare (default: as ``slots`` has it). ``declared``:
+    names that are no slots but were declared. ``on_unknown``: called with a text about the first keys that were not
+    declared; such keys are ignored. See docs/semantics.md.
     """
 
-    __slots__ = ("_count", "_names", "_single", "_slots")
+    __slots__ = ("_count", "_declared", "_names", "_seen_unknown", "_single", "on_unknown")
 
-    def __init__(self, slots: Slots, single: bool | None = None) -> None:
-        self._slots = slots
+    def __init__(self, slots: Slots, single: bool | None = None, declared: Collection[str] = ()) -> None:
         self._names = slots.names
+        self._declared = {*(slots.names or ()), *declared}
         self._count = len(slots)
         self._single = len(slots) == 1 if single is None else single
+        self._seen_unknown = False
+        self.on_unknown: Callable[[str], None] | None = None
 
     def wrap(self, sample: Any) -> list[Any]:
         """The values of ``sample`` by slot position.
@@ -40,9 +43,9 @@ class Wrapper:
         if self._single:
             return [sample]
         if not isinstance(sample, list | tuple):
-            raise self._wrong(f"{self._words()} with {self._count} values", describe(sample))
+            raise self._wrong(f"{self._words()} with {counted(self._count, 'value')}", describe(sample))
         if len(sample) != self._count:
-            raise self._wrong(f"{self._count} values", f"{len(sample)} in {describe(sample)}")
+            raise self._wrong(counted(self._count, "value"), f"{len(sample)} in {describe(sample)}")
         return list(sample)
 
     def _by_name(self, sample: Mapping[Any, Any]) -> list[Any]:
@@ -53,16 +56,32 @@ class Wrapper:
                 "or yield the values in its order",
                 "TypeError",
             )
-        try:
-            return [sample[name] for name in self._names]
-        except KeyError:
-            pass
+        if len(sample) > self._count and not self._seen_unknown and not self._declared.issuperset(sample):
+            self.look_for_unknown(sample)
+        # Other mappings may make up a value for what they lack, as a defaultdict does.
+        if type(sample) is dict or all(name in sample for name in self._names):
+            try:
+                return [sample[name] for name in self._names]
+            except KeyError:
+                pass
         absent = [n for n in self._names if n not in sample]
         if not absent:  # a mapping of the user's own that contradicts itself
             absent = [self._names[0]]
         expected = f"a value for {', '.join(map(repr, absent))}"
         got = f"a dict with {', '.join(map(repr, list(sample)[:10])) or 'nothing'}"
         raise BadSample(f"{absent[0]}: expected {expected}, got {got}", slot=absent[0], expected=expected, got=got)
+
+    def look_for_unknown(self, keys: Iterable[Any]) -> None:
+        """Tell, once, which of the ``keys`` of a sample were not declared."""
+        unknown = [repr(key) for key in keys if key not in self._declared]
+        if unknown and not self._seen_unknown and self._names is not None:
+            self._seen_unknown = True
+            if self.on_unknown is not None:
+                known = ", ".join(self._names)
+                self.on_unknown(
+                    f"process yielded {', '.join(unknown[:10])}, which no slot is called: ignored, here and from now "
+                    f"on; the slots are {known}; declare it in input_types, or leave it out (said once)"
+                )
 
     def _words(self) -> str:
         return "a dict, list or tuple" if self._names is not None else "a list or tuple"

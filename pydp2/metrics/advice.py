@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pydp2.errors import counted
+
 LITTLE = 0.1
 """A trainer that waits no more than this share of its time is fed."""
 _WAITS = 0.5  # of its time a generator waits: then it is waiting that bounds it
@@ -154,7 +156,7 @@ def _step(step: float) -> str:
 
 
 def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
+    return counted(number, word, form=",")
 
 
 def _trainer(m: Measured, step: float, ahead: float) -> str:
@@ -234,8 +236,9 @@ def _packing(m: Measured, part: str) -> str:
         better = f"yield lists of plain numbers, or {slot.dtype} arrays"
         return f"{what}, a form that has to be looked at piece by piece: {better}"
     if m.packing != "compiled":
-        remedy = "unset it" if m.packing.endswith("is set") else "install pydp2 where there is one"
-        return f"{what}; packing runs {m.packing}: {remedy}"
+        remedy = ": unset it" if m.packing.endswith("is set") else ""
+        remedy = remedy or (": install pydp2 where there is one" if m.packing.endswith("at the installation") else "")
+        return f"{what}; packing runs {m.packing}{remedy}"
     if slot.given and slot.given != slot.dtype:
         return f"{what}, which have to be converted: yield {slot.dtype} arrays"
     if slot.given:

@@ -114,7 +114,7 @@ class ArrayDataProvider(_Arrays):
         super().__init__(data, label, (_DATA_NAME, _LABEL_NAME), shuffle, seed)
         size = whole(0)("batch_size", batch_size) or self.count
         if not 0 < size <= self.count:
-            raise OptionError(f"batch_size must be from 1 to the {self.count} samples, or 0 for all, got {size}")
+            raise OptionError(f"batch_size must be from 1 to {self.count} (all samples), or 0 for that, got {size}")
         self._size = size
         self._padding = (number("data_padding", data_padding), number("label_padding", label_padding))
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.errors import OptionError, OptionTypeError
+from pydp2.errors import OptionError, OptionTypeError, counted
 from pydp2.values import shown
 
 Array = NDArray[Any]
@@ -42,10 +42,12 @@ class DataBatch:
     def __post_init__(self) -> None:
         rows = {len(array) for array in (*self.data, *self.label)}
         if len(rows) != 1:
-            raise OptionError(f"a batch needs at least one array, and as many rows in each, got {sorted(rows)} rows")
+            raise OptionError(f"a batch needs at least one array, and as many rows in each, got {sorted(rows)}")
         size = rows.pop()
         if not 0 < self.count <= size:
-            raise OptionError(f"the count of a batch of {size} rows must be from 1 to {size}, got {self.count}")
+            raise OptionError(
+                f"the count of a batch of {counted(size, 'row')} must be from 1 to {size}, got {self.count}"
+            )
 
     @property
     def pad(self) -> int:
@@ -149,8 +151,9 @@ def _load(described: Description, arrays: Sequence[Array], targets: Targets) -> 
     if not isinstance(targets, list | tuple):
         raise OptionTypeError(f"targets must be a list with one entry for each array, got {type(targets).__name__}")
     if len(targets) != len(arrays):
-        names = [name for name, _ in described]
-        raise OptionError(f"{len(arrays)} arrays {names} need as many targets, got {len(targets)}")
+        names, need = [name for name, _ in described], "needs" if len(arrays) == 1 else "need"
+        many = counted(len(arrays), "array")
+        raise OptionError(f"{many} {names} {need} as many targets, got {len(targets)}")
     copies: list[tuple[Array, Array]] = []  # nothing is copied before all of them fit
     for (name, _), array, target in zip(described, arrays, targets, strict=True):
         parts: Any = [(slice(None), target)] if isinstance(target, np.ndarray) else target
@@ -178,7 +181,7 @@ def _copy(name: str, array: Array, rows: slice, destination: Any) -> tuple[Array
     if piece.shape != destination.shape:
         raise OptionError(
             f"{where} has the shape {piece.shape}, its destination {destination.shape}; "
-            f"give a destination of the same shape (the batch has {len(array)} rows)"
+            f"give a destination of the same shape (the batch has {counted(len(array), 'row')})"
         )
     if not destination.flags.writeable:
         raise OptionError(f"the destination of {where} cannot be written; give one that owns its memory, as a copy()")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.errors import BadSample, FormatError
+from pydp2.errors import BadSample, FormatError, counted
 from pydp2.formats import dmlc_recordio, irheader, lst
 from pydp2.mx.chance import Chance
 from pydp2.order.words import permutation
@@ -120,11 +120,12 @@ class Records:
                 )
             label = found
         if len(label) != self._width:
+            expected = counted(self._width, "label")
             raise BadSample(
-                f"{path}, record at byte {offset}: expected {self._width} labels, {source} has {len(label)}; "
+                f"{path}, record at byte {offset}: expected {expected}, {source} has {len(label)}; "
                 "label_width=... says how many there are",
                 slot="label",
-                expected=f"{self._width} labels",
+                expected=expected,
                 got=f"{len(label)}",
             )
         return Record(label, image, chance, path, offset)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from pydp2.errors import OptionError
+from pydp2.errors import OptionError, counted
 
 T = TypeVar("T")
 
@@ -44,8 +44,8 @@ def batches(
         missing = size - len(batch) if round_batch else 0
         if missing and seen < size:
             raise OptionError(
-                f"round_batch needs at least a batch of {size} samples, but the data has {seen}; use a smaller "
-                "batch_size, or round_batch=False"
+                f"round_batch needs at least a batch of {counted(size, 'sample')}, but the data has {seen}; use a "
+                "smaller batch_size, or round_batch=False"
             )
         yield batch + list(islice(read(place.reading + 1), missing)), missing
 

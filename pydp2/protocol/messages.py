@@ -59,7 +59,7 @@ class Declared(Message):
 
 @dataclass(frozen=True, slots=True)
 class Broken(Message):
-    """Worker: the provider cannot be had, or its hook failed. It ends after this."""
+    """Worker: the provider cannot be had, its hook failed, or there is no memory to go on. It ends after this."""
 
     error: Plain
 
@@ -208,7 +208,8 @@ class LeavePass(Message):
 class Need(Message):
     """Client: ``count`` more batches of run ``run`` may come, its first ``done`` are used.
 
-    ``waited`` and ``worked`` say how the trainer spent its time, in us.
+    With no more, the trainer has read all that came, and waits. ``waited`` and ``worked``: how it spent its time, in
+    us.
     """
 
     run: int

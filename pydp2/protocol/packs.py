@@ -16,6 +16,8 @@ MOST = 64
 """Batches in one message."""
 PACK_BYTES = 256 * 1024
 """What several in one message have at most: whoever keeps one of them keeps their memory."""
+BATCH_COST = 1024
+"""Bytes that a batch counts beside its columns: what is known of it, however small it is."""
 _PLAIN = 8  # of a batch behind the first: index, rows, size, pool_weight, padding, gone, after, longest
 
 

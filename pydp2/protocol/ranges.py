@@ -126,7 +126,7 @@ class Part:
     @property
     def wire_bytes(self) -> int:
         """Bytes that it takes in a header at most."""
-        error = sum(_TEXT_BYTES + len(key) + len(text.encode()) for key, text in self.error.items())
+        error = sum(_TEXT_BYTES + len(key) + len(str(value).encode()) for key, value in self.error.items())
         return _PART_BYTES + sum(hole_bytes(slot, reason) for _, slot, reason in self.holes) + error
 
     @classmethod

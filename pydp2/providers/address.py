@@ -22,7 +22,7 @@ from typing import Any
 
 from pydp2.errors import AddressError, OptionTypeError, from_user
 from pydp2.providers.decorator import Provider
-from pydp2.providers.where import own_frames
+from pydp2.providers.where import own_frames, remedy
 
 _FORMS = "write module.process, module:process or file.py:process"
 _USUAL = "process"  # the provider of a module whose address names none
@@ -208,7 +208,7 @@ def _telling(what: str) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, SyntaxError) and own_frames(error) == len(list(traceback.walk_tb(error.__traceback__))):
             error = error.with_traceback(None)  # the place stands in its text; no frame is the user's
-        text = f"{what} raised {type(error).__name__} while it was imported"
+        text = f"{what} raised {type(error).__name__} while it was imported{remedy(error)}"
         raise from_user(text, error, own_frames(error)) from None
 
 

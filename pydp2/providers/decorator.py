@@ -150,6 +150,8 @@ def _samples(running: Running, filename: str, seed: int, pass_id: int, file_inde
     packer = Packer(declaration.slots, declaration.check)
     opened = running.open(filename, file_index=file_index, seed=seed, pass_id=pass_id)
     y = dropped = 0
+    logger = running.settings.logger
+    running.wrapper.on_unknown = lambda text: logger.warning("file %s, sample %d: %s", filename, y, text)
     try:
         while True:
             try:
@@ -159,7 +161,7 @@ def _samples(running: Running, filename: str, seed: int, pass_id: int, file_inde
             except (KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:
-                raise raised(error, filename, y) from None
+                raise raised(error, filename, y, running.settings.file_list) from None
             try:
                 values = running.wrap(sample)
                 _check(packer, values)

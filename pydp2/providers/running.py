@@ -38,7 +38,7 @@ from pydp2.providers.options import (
     check_weigher,
 )
 from pydp2.providers.settings import Context, Settings
-from pydp2.providers.where import own_frames, where_paths_start
+from pydp2.providers.where import own_frames, remedy
 
 MAX_WEIGHT = 1 << 40
 """Heaviest sample: sums over millions of such samples still fit 64 bits."""
@@ -89,6 +89,7 @@ class Running:
         wrap: ``wrap(sample)`` is the list of slot values of one yielded sample; raises BadSample, or ProviderError
             (TypeError) for a dict where types are a list.
         single: whether there is one slot, whose value is yielded bare.
+        wrapper: what ``wrap`` belongs to; its ``on_unknown`` may be set.
     """
 
     def __init__(
@@ -97,7 +98,9 @@ class Running:
         self.settings = settings
         self.declaration = declaration
         self.single = len(declaration.slots) == 1
-        self.wrap = Wrapper(declaration.slots, self.single).wrap
+        declared = settings.input_types  # more than the slots where input_order leaves names out
+        self.wrapper = Wrapper(declaration.slots, self.single, tuple(declared) if isinstance(declared, Mapping) else ())
+        self.wrap = self.wrapper.wrap
         self._weigher = weigher
 
     def weight(self, values: list[Any]) -> int:
@@ -208,7 +211,7 @@ def _run_hook(hook: Callable[..., object], settings: Settings, given: dict[str, 
     try:
         hook(settings, **given)
     except (Exception, SystemExit) as error:
-        what = f"the init_hook of {name} raised {type(error).__name__}{where_paths_start(error)}"
+        what = f"the init_hook of {name} raised {type(error).__name__}{remedy(error, settings.file_list)}"
         raise from_user(what, error, own_frames(error)) from None
 
 

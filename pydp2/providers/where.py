@@ -5,7 +5,11 @@ Samples are counted from 0 in the order of their yields.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import re
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,12 +19,16 @@ from pydp2.errors import (
     RemoteError,
     at_sample,
     builtin_name_of_mixed,
+    fields,
     from_user,
     provider_error,
 )
 
 _COMPILED = "pydp2/inputs/_compiled.pyx"  # what frames of compiled code call their file, wherever it is installed
 _OURS = (str(Path(__file__).resolve().parents[1]) + "/", _COMPILED, importlib.__file__, "<frozen importlib")
+
+_NO_FILE = (errno.ENOENT, errno.ENAMETOOLONG)
+_DATA = re.compile(r"[\s;,{}\"|]|^[-+.\deE]+$")  # what a line of data has, and hardly any name of a file
 
 E = TypeVar("E", bound=RemoteError)
 
@@ -32,29 +40,46 @@ def place(error: E, filename: str, y: int) -> E:
     """
     at = f"file {filename}, sample {y}"
     if isinstance(error, BadSample):
-        text = at_sample(filename, y, error.slot, finding(error))
-        return BadSample(text, slot=error.slot, expected=error.expected, got=error.got)  # type: ignore[return-value]
+        return type(error)(at_sample(filename, y, error.slot, finding(error)), **fields(error))
     if isinstance(error, ProviderError):  # its class may be one made for a builtin exception
         return provider_error(f"{at}: {error}", builtin_name_of_mixed(error))  # type: ignore[return-value]
-    return type(error)(f"{at}: {error}")
+    return type(error)(f"{at}: {error}", **fields(error))
 
 
-def raised(error: BaseException, filename: str, y: int) -> ProviderError:
-    """The user's ``error``, raised while ``process`` was to yield sample ``y`` of ``filename``, with its traceback."""
+def raised(error: BaseException, filename: str, y: int, listed: Sequence[str] = ()) -> ProviderError:
+    """The user's ``error``, raised while ``process`` was to yield sample ``y`` of ``filename``, with its traceback.
+
+    ``listed``: the file list, for hints about it.
+    """
     if isinstance(error, ProviderError):  # our own words about what process did, not the user's exception
         return place(error, filename, y)
     what = f"file {filename}, sample {y}: process raised {type(error).__name__}"
-    return from_user(what + where_paths_start(error), error, own_frames(error))
+    return from_user(what + remedy(error, listed, filename), error, own_frames(error))
 
 
-def where_paths_start(error: BaseException) -> str:
-    """For a file that is not found under a relative path, where such paths start, to append to a message; else ''."""
+def remedy(error: BaseException, listed: Sequence[str] = (), entry: str = "") -> str:
+    """Return what may help against ``error`` of the user's code, to append to a message; else ''.
+
+    It says where relative paths start, for a file that is not found under one; how to list a file of data, where
+    ``entry``, or the first one of ``listed``, the file list, looks like a line of data; how to list what is in a
+    directory; and what to import in place of a module of the first PaddlePaddle.
+    """
+    source = getattr(listed, "source", None)
+    missing = error.filename if isinstance(error, OSError) and error.errno in _NO_FILE else None
+    if source and missing in (listed[0], entry) and _DATA.search(missing):
+        return f"; {source} looks like a file of data, not like a list of files: in Python its list is [{source!r}]"
+    if isinstance(error, IsADirectoryError) and isinstance(error.filename, str):
+        return f"; it is a directory: write {Path(error.filename, '*')} into the list to have its files"
     if (
         isinstance(error, FileNotFoundError)
         and isinstance(error.filename, str)
         and not Path(error.filename).is_absolute()
     ):
         return f"; relative paths start at {Path.cwd()}, or where root= (--root) says"
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "paddle":
+        lines = [frame.line or "" for frame in traceback.extract_tb(error.__traceback__)]
+        if any("paddle.trainer" in line for line in lines):
+            return "; the names of PyDataProvider2 are in pydp2: write from pydp2 import *"
     return ""
 
 

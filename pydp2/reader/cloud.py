@@ -17,6 +17,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
+from pydp2.addresses import public
 from pydp2.client import Client
 from pydp2.config import job_options
 from pydp2.errors import FormatError, OptionError, OptionTypeError
@@ -51,9 +52,8 @@ class CloudReader:
                     try:
                         value = self._decode(record.tobytes())
                     except Exception as error:
-                        place = (
-                            f"record {number} of task {task.index}, pass {task.pass_id}, of the master {self._master}"
-                        )
+                        of = f"of the master {public(self._master)}"
+                        place = f"record {number} of task {task.index}, pass {task.pass_id}, {of}"
                         if isinstance(error, FormatError):
                             raise FormatError(f"{place}: {error}", offset=error.offset) from None
                         error.add_note(place)

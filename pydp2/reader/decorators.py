@@ -12,7 +12,7 @@ from itertools import chain as chained
 from itertools import count, islice, repeat
 from typing import Any, SupportsIndex
 
-from pydp2.errors import ComposeNotAligned, OptionError, OptionTypeError
+from pydp2.errors import ComposeNotAligned, OptionError, OptionTypeError, counted
 from pydp2.reader.contract import BatchReader, Reader, check_reader, check_size, check_whole, iterating
 
 _END = object()  # not None: that is an item like any other
@@ -95,7 +95,8 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
                 if ended and check_alignment and len(ended) < len(entries):
                     raise ComposeNotAligned(
                         f"the readers must be of one length, but of {len(entries)} readers number "
-                        f"{', '.join(map(str, ended))} (from 0) ended after {number} entries and the others did not; "
+                        f"{', '.join(map(str, ended))} (from 0) ended after "
+                        f"{counted(number, 'entry', 'entries')} and the others did not; "
                         "check_alignment=False stops at the shortest"
                     )
                 if ended:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from pydp2.errors import BadSample, OptionError, OptionTypeError
+from pydp2.errors import BadSample, OptionError, OptionTypeError, counted
 from pydp2.inputs import Batch, Columns, DataType, InputType, Packer, SequenceType, Slots
 
 Types = Mapping[str, InputType] | Sequence[InputType] | Sequence[tuple[str, InputType]]
@@ -19,7 +21,7 @@ class FedBatch(Batch):
     """A batch made by a :class:`DataFeeder`.
 
     ``frames``: for each dense slot whose values came with two or three dimensions (height and width last), by its name
-    or position, the frame's ``(height, width)``.
+    or position, the frame's ``(height, width)``. Such a slot is as wide as the values were large, whatever its ``dim``.
     """
 
     __slots__ = ("frames",)
@@ -54,13 +56,17 @@ class DataFeeder:
         A tuple or list is an entry's columns; anything else is the only one.
 
         Raises BadSample (a ValueError): an entry has too few columns, or a value does not fit its slot. In a dense slot
-        values may be nested up to three deep, and must all have the same shape.
+        values may be nested up to three deep, and must all have the same shape; a vector must have as many numbers as
+        the slot is wide, and a slot of values with more dimensions is in this batch as wide as they are large.
         """
         packer = Packer(self.slots, strict=False)
         shapes: dict[int, tuple[int, ...]] = {}
         for number, entry in enumerate(entries):
             try:
-                packer.add(self._values(entry, shapes))
+                values = self._values(entry, shapes)
+                if not number:  # the first entry tells the shapes of the batch
+                    packer = Packer(self._fitted(shapes), strict=False)
+                packer.add(values)
             except BadSample as error:
                 raise _place(error, number) from None
         columns, _, bad = packer.cut()
@@ -68,6 +74,14 @@ class DataFeeder:
             raise _place(bad[0][1], bad[0][0])
         frames = {self._key(slot): (shape[-2], shape[-1]) for slot, shape in shapes.items() if len(shape) > 1}
         return FedBatch(columns, pass_id=pass_id, index=index, frames=frames)
+
+    def _fitted(self, shapes: Mapping[int, tuple[int, ...]]) -> Slots:
+        """The slots, those of frames with another size than ``dim`` in the size of the frame."""
+        types = list(self.slots.types)
+        for slot, shape in shapes.items():
+            if prod(shape) != types[slot].dim:
+                types[slot] = replace(types[slot], dim=prod(shape), shape=None)
+        return Slots(tuple(types), self.slots.names)
 
     def _key(self, slot: int) -> str | int:
         return slot if self.slots.names is None else self.slots.names[slot]
@@ -78,7 +92,7 @@ class DataFeeder:
         for slot, (declared, column) in enumerate(zip(self.slots.types, self._columns, strict=True)):
             if column >= len(columns):
                 label = self.slots.label(slot)
-                raise _bad(label, f"column {column} of the entry", f"an entry with {len(columns)} columns")
+                raise _bad(label, f"column {column} of the entry", f"an entry with {counted(len(columns), 'column')}")
             value = columns[column]
             if declared.type == DataType.Dense and declared.seq_type == SequenceType.NO_SEQUENCE:
                 value = _flat(self.slots.label(slot), declared, value, slot, shapes)
@@ -88,8 +102,8 @@ class DataFeeder:
 
 def _flat(label: str, declared: InputType, value: Any, slot: int, shapes: dict[int, tuple[int, ...]]) -> Any:
     """A dense value without its nesting; its shape must be the one in ``shapes``, and is noted there."""
-    if value is None:
-        return None  # the packer has the words
+    if value is None or isinstance(value, np.ma.MaskedArray):
+        return value  # the packer has the words
     try:
         array = np.asarray(value)
     except ValueError:  # its parts differ in length
@@ -99,7 +113,9 @@ def _flat(label: str, declared: InputType, value: Any, slot: int, shapes: dict[i
     if array.ndim > _MOST_DIMENSIONS:
         raise _bad(label, f"at most {_MOST_DIMENSIONS} dimensions", f"{array.ndim}, of shape {array.shape}")
     if array.ndim == 1 and len(array) != declared.dim:
-        raise _bad(label, f"{declared.dim} numbers", f"{len(array)}")
+        raise _bad(label, counted(declared.dim, "number"), f"{len(array)}")
+    if not array.size:
+        raise _bad(label, "a frame with numbers in it", f"an empty one, of shape {array.shape}")
     shape = shapes.setdefault(slot, array.shape)
     if shape != array.shape:
         raise _bad(label, f"the shape {shape}, as before it in this batch", f"{array.shape}")

@@ -8,8 +8,10 @@ from typing import Any
 from pydp2.errors import Error
 from pydp2.protocol.messages import Message
 
-TOO_SLOW = "one sample took longer than sample_timeout"
-"""In the words for how a worker was lost."""
+TIMED_OUT = "timed out"
+"""The kind of a loss that exceeded ``sample_timeout``."""
+ENDED_EARLY = "ended early"
+"""The kind of a loss that only a loaded state knows of: why it was is a text there, and no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class Log:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """A loss to write down: sample ``y`` of ``file`` was "dropped", or the file ends there; ``kind`` and ``reason`` say
-    why. ``slot``: of a bad sample, else ''."""
+    why. ``slot``: of a bad sample, else ''. ``exception``: the builtin one that process() raised, by name, else ''.
+    ``sample_timeout``: seconds that the sample exceeded, else None."""
 
     pass_id: int
     file: str
@@ -56,6 +59,8 @@ class Loss:
     slot: str
     reason: str
     kind: str
+    exception: str = ""
+    sample_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class WorkerGone:
     """A worker's process ended, ``how`` in words, while asking for ``running``: (file, attempt, ordinal).
 
     ``of_itself``: not by SIGKILL, which comes from outside. ``hungry``: it had more memory than it may.
+    ``sample_timeout``: seconds that its sample exceeded; None: it did not.
     """
 
     worker: int
@@ -96,6 +102,7 @@ class WorkerGone:
     how: str
     of_itself: bool = True
     hungry: bool = False
+    sample_timeout: float | None = None
 
 
 Event = WorkerReady | WorkerBroken | WorkerGone

@@ -10,13 +10,14 @@ from typing import Any
 
 from pydp2.cache.entry import VERSION
 from pydp2.cache.terms import Origin, key_of
-from pydp2.config import JobOptions, job_options
+from pydp2.config import JobOptions, job_options, place_options
 from pydp2.errors import OptionError, StateMismatch
 from pydp2.files import FileList
 from pydp2.inputs.declaration import Declaration
 from pydp2.order.words import ORDER_VERSION
 from pydp2.protocol import messages as m
 from pydp2.protocol.facts import by_file
+from pydp2.server.available import BUSY, POOL, Available
 from pydp2.server.buckets import chosen
 from pydp2.server.buckets import fits as fits_buckets
 from pydp2.server.job import JobPlan
@@ -24,7 +25,8 @@ from pydp2.server.spec import ServiceSpec
 
 _PLAN = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
 _OWN = ("prefetch", "lease")  # what each trainer of a job may say for itself
-_RANKS = 1 << 20
+_HELD = 4  # batches at a trainer and the service beside those that it has asked for ahead
+_SESSION = 64  # characters
 _JOBS = 16  # at a time: what is told of all of them fits into one message
 
 
@@ -35,8 +37,9 @@ def asked(attach: m.Attach, spec: ServiceSpec) -> JobOptions:
             f"the service speaks wire version {m.WIRE_VERSION}, the client {attach.version}; "
             "use the same release of pydp2 on both sides"
         )
-    if not attach.rank < attach.world_size < _RANKS:
-        raise OptionError(f"rank must be below world_size, got rank={attach.rank}, world_size={attach.world_size}")
+    place_options(attach.job, attach.rank, attach.world_size)
+    if len(attach.session) > _SESSION:
+        raise OptionError(f"a session must be a text of at most {_SESSION} characters, got {len(attach.session)}")
     given = job_options(**attach.options)
     if given.share == "dynamic" and attach.world_size != 1:
         raise OptionError(
@@ -45,30 +48,54 @@ def asked(attach: m.Attach, spec: ServiceSpec) -> JobOptions:
     return given
 
 
-def has_room(job: str, given: JobOptions, others: Mapping[str, JobOptions], spec: ServiceSpec) -> None:
-    """Raise OptionError unless ``job`` fits into this machine beside the ``others``: each has a pool of its own."""
+def has_room(
+    job: str,
+    given: JobOptions,
+    others: Mapping[str, JobOptions],
+    spec: ServiceSpec,
+    have: Available,
+    row_bytes: int,
+) -> None:
+    """Raise OptionError unless ``job`` fits into what there is beside the ``others``: each has a pool of its own.
+    ``have``: what there was before the first of them; ``row_bytes``: what a sample takes at least."""
     if len(others) >= _JOBS:
         raise OptionError(
             f"the service has {len(others)} jobs, and {_JOBS} are the most; wait until one of them is over, or start a "
             f"second service for {job!r}"
         )
-    if given.pool_bytes + spec.memory_limit > spec.memory:
+    beside = sum(_under_way(each, row_bytes) for each in (given, *others.values())) + BUSY * spec.workers
+    beside += int((POOL - 1) * sum(each.pool_bytes for each in (given, *others.values())))
+    need = spec.memory_limit + given.pool_bytes + beside
+    rest = f"with {beside} bytes for workers={spec.workers}, batches under way and room in pools, "
+    remedy = f", or {have.remedy}" if have.remedy else ""
+    if need > have.bytes:
         raise OptionError(
-            f"pool_bytes={given.pool_bytes} and memory_limit={spec.memory_limit} together exceed the "
-            f"{spec.memory} bytes of this machine; lower one of them (pool_bytes is part of the order)"
+            f"pool_bytes={given.pool_bytes} and memory_limit={spec.memory_limit}, {rest}together exceed the "
+            f"{have.told()}; lower one of them (pool_bytes is part of the order){remedy}"
         )
-    need = spec.memory_limit + given.pool_bytes + sum(other.pool_bytes for other in others.values())
-    if need > spec.memory:
+    if given.prefetch_bytes + given.pool_bytes + spec.memory_limit > have.bytes:
+        raise OptionError(
+            f"prefetch_bytes={given.prefetch_bytes}, pool_bytes={given.pool_bytes} and memory_limit="
+            f"{spec.memory_limit} together exceed the {have.told()}; lower prefetch_bytes{remedy}"
+        )
+    need += sum(other.pool_bytes for other in others.values())
+    if need > have.bytes:
         pools = ", ".join(f"{other.pool_bytes} of job {name!r}" for name, other in others.items())
         raise OptionError(
-            f"pool_bytes={given.pool_bytes} of job {job!r}, pool_bytes={pools} and memory_limit={spec.memory_limit} "
-            f"are {need} bytes together, this machine has {spec.memory}; lower one of them (pool_bytes is part of the "
-            "order), or wait until a job is over"
+            f"pool_bytes={given.pool_bytes} of job {job!r}, pool_bytes={pools} and memory_limit={spec.memory_limit}, "
+            f"{rest}are {need} bytes together, more than the {have.told()}; lower one of them (pool_bytes is part of "
+            f"the order){remedy}, or wait until a job is over"
         )
 
 
-def same(job: str, first: JobOptions, given: JobOptions) -> None:
-    """Raise OptionError unless trainers with these options can share ``job``."""
+def _under_way(job: JobOptions, row_bytes: int) -> int:
+    """Bytes of batches that a trainer of ``job`` has, and of those that are on their way to it."""
+    batch = min(job.batch_size * row_bytes, job.pool_bytes)
+    return _HELD * batch + min(job.prefetch * batch, max(job.prefetch_bytes, batch))
+
+
+def same(job: str, first: JobOptions, given: JobOptions, ending: str = "") -> None:
+    """Raise OptionError unless trainers with these options can share ``job``; ``ending``: when that is over."""
     one, other = asdict(first), asdict(given)
     wrong = [
         f"{name} is {one[name]!r} there, {other[name]!r} here"
@@ -77,7 +104,7 @@ def same(job: str, first: JobOptions, given: JobOptions) -> None:
     ]
     if wrong:
         raise OptionError(
-            f"job {job!r} is under way with other options: {'; '.join(wrong)}; all ranks must say the same"
+            f"job {job!r} is under way with other options: {'; '.join(wrong)}; all ranks must say the same{ending}"
         )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from pydp2.order.saved import Saved
 from pydp2.protocol import messages as m
-from pydp2.server.job import Group
 from pydp2.server.member import Edge, Held, Member, had
 
 
@@ -15,7 +14,7 @@ class Common:
     """The batches of a pass that ``members`` share. A position is the first batch that is not used, and those used
     beyond it (docs/order.md, "Ranks")."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Mapping[int, Member]) -> None:
         self._members = members
         self._waiting: deque[Held] = deque()
         self._next = 0  # the batch that is cut next
@@ -38,12 +37,19 @@ class Common:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, group: Group) -> None:
-        """Batches were cut."""
-        self._waiting.extend(Held(ready, group) for ready in group.batches)
-        self._next, self._gone = group.after, group.gone
-        if group.point is not None and (not self._points or self._points[-1] is not group.point):
-            self._points.append(group.point)
+    def add(self, batches: Iterable[Held]) -> None:
+        """Batches were cut together."""
+        for held in batches:
+            self._waiting.append(held)
+            group = held.group
+            self._next, self._gone = group.after, group.gone
+            if group.point is not None and (not self._points or self._points[-1] is not group.point):
+                self._points.append(group.point)
+
+    @property
+    def front(self) -> Held:
+        """The next one for whoever asks, as long as nobody takes it."""
+        return self._waiting[0]
 
     def take(self) -> Held:
         """The next one for whoever asks."""
@@ -52,8 +58,7 @@ class Common:
     def give_back(self, member: Member) -> None:
         """What ``member`` had and has not used goes to the others."""
         self._waiting = deque(sorted((*self._waiting, *member.held), key=lambda held: held.index))
-        member.held.clear()
-        member.sent = 0
+        member.drop()
 
     def join(self, begin: m.BeginPass) -> None:
         """Somebody goes on who has had what was meanwhile given back."""
@@ -77,7 +82,7 @@ class Common:
         return self._next - self.low
 
     def _first(self) -> Held | None:
-        held = [*self._waiting, *(one for member in self._members for one in member.held)]
+        held = [*self._waiting, *(one for member in self._members.values() for one in member.held)]
         return min(held, key=lambda one: one.index, default=None)
 
     def edge(self) -> Edge:

@@ -113,7 +113,9 @@ class Coordinator:
             if self.readings and event.of_itself and self._in_vain(bool(where)):
                 return [Fatal(ServiceLost(_VAIN.format(_VAIN_DEATHS, event.how)))]
             for reading in self.readings.values():
-                reading.lose(worker.number, event.running, event.how, hungry=event.hungry)
+                reading.lose(
+                    worker.number, event.running, event.how, hungry=event.hungry, sample_timeout=event.sample_timeout
+                )
         return out + self._promote() + self._replenish()
 
     def _where(self, event: WorkerGone) -> str:

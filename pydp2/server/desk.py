@@ -75,6 +75,7 @@ class Desk:
             world=world,
             dynamic=given.share == "dynamic",
             lease=given.lease,
+            prefetch_bytes=given.prefetch_bytes,
             read=self._read,
             over=self._over,
             log=log,

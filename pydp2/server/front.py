@@ -22,6 +22,7 @@ from pydp2.protocol.facts import split
 from pydp2.protocol.moves import Link, Role, State, client_link
 from pydp2.server.actions import Action, Log
 from pydp2.server.asked import asked, facts_of, has_room, numbers_of, origin_of, same
+from pydp2.server.available import Available, available
 from pydp2.server.claims import Claims
 from pydp2.server.coordinator import Coordinator
 from pydp2.server.desk import Desk, together
@@ -77,6 +78,7 @@ class Front:
         self._placing: Placing | None = None
         self.disk: DiskCache | None = None
         """The cache on disk, where the provider asks for one."""
+        self._available: Available | None = None
         self._budget = min(_READ_AHEAD, spec.memory_limit // 2)
         self._desks: dict[str, Desk] = {}  # by name of the job
         self._at: dict[bytes, Desk] = {}  # who is attached to which
@@ -115,8 +117,16 @@ class Front:
             )
         return Claims(self._in_memory(declaration) if declaration.kept_in_memory else None, self.disk)
 
-    def _in_memory(self, declaration: Declaration) -> PassCache[Run]:
+    def _in_memory(self, declaration: Declaration) -> PassCache[Run] | None:
         layout = Layout(declaration.slots, self._spec.memory_limit - self._budget)
+        if not layout.rows:
+            self._log(
+                f"the cache in memory cannot keep a single sample: one needs at least {layout.row_bytes} bytes, and "
+                f"the cache may have {layout.limit} of memory_limit={self._spec.memory_limit}; every pass reads its "
+                f"files again; raise memory_limit to {layout.row_bytes + min(layout.row_bytes, _READ_AHEAD)} or more",
+                "cache",
+            )
+            return None
         shelf = None
         with contextlib.suppress(OSError):  # without that many addresses each file lies where it was read
             lasting = Lasting(layout.size)
@@ -203,14 +213,15 @@ class Front:
         assert self._declaration is not None
         try:
             given = asked(attach, self._spec)
-            self._probe()  # whose place is taken by somebody who vanished has it
             desk = self._desks.get(attach.job)
+            if desk is not None:  # whose place is taken by somebody who vanished has it
+                self._probe(desk.team.holder(attach.rank))
             if desk is not None and desk.team.ends_with(attach.session, now):
                 self._drop(desk)
                 desk = None
             if desk is None:
                 desk = self._open(attach.job, attach.world_size, given)
-            same(attach.job, desk.options, given)
+            same(attach.job, desk.options, given, desk.team.ending(now))
             position = desk.team.attach(peer, attach, now)
         except JobTaken as taken:
             since = now if since is None else since
@@ -233,7 +244,10 @@ class Front:
     def _open(self, name: str, world: int, given: JobOptions) -> Desk:
         """The desk of a job that begins. Raises OptionError when the machine cannot hold one more."""
         assert self._declaration is not None
-        has_room(name, given, {each.name: each.options for each in self._desks.values()}, self._spec)
+        if self._available is None:  # now: its processes have what they have, and no job has a pool yet
+            self._available = available()
+        others = {each.name: each.options for each in self._desks.values()}
+        has_room(name, given, others, self._spec, self._available, self._declaration.slots.row_bytes)
         desk = self._desks[name] = Desk(
             name, world, given, self._declaration, self._spec, self._files, source=self._source, budget=self._budget,
             cache=self._cache, store=None if self._placing is None else self._placing.store,
@@ -293,7 +307,8 @@ class Front:
         """Look whether trainers are still there, now and then, and whose lease ran out."""
         if now - self._probed > _PROBE:
             self._probed = now
-            self._probe()
+            for member in [member for desk in self._desks.values() for member in desk.team.members.values()]:
+                self._probe(member)
         for gone in self._vanished.values():
             if gone.when and now - gone.when > _LAST_WORDS:
                 gone.when = 0.0
@@ -315,10 +330,9 @@ class Front:
                 self._drop(desk)
         self._keeper.keep(self._desks.values(), now)
 
-    def _probe(self) -> None:
-        for member in [member for desk in self._desks.values() for member in desk.team.members]:
-            if member.peer:
-                self._send(member.peer, m.Probe())
+    def _probe(self, member: Member | None) -> None:
+        if member is not None and member.peer:
+            self._send(member.peer, m.Probe())
 
     def _detached(self, peer: bytes, run: int, done: int) -> None:
         desk = self._at.pop(peer, None)
@@ -332,9 +346,9 @@ class Front:
         desk, member = gone.desk, gone.member
         if desk is None or member is None or self._desks.get(desk.name) is not desk:
             return
-        if member in desk.team.members:
-            desk.team.detach(member, detach.run, detach.done)
-        if desk.team.empty:
+        if desk.team.members.get(member.rank) is member:
+            desk.team.detach(member, detach.run, detach.done, time.monotonic())
+        if desk.team.empty and not desk.team.awaited:
             self._drop(desk)
 
     def _vanish(self, peer: bytes) -> None:
@@ -388,4 +402,7 @@ class Front:
         kept: dict[str, Any] = {} if cache is None else {"files": len(cache), "bytes": cache.bytes}
         if self.disk is not None:
             kept |= {"disk": self.disk.figures()}
-        return together([*jobs.values()], self._budget) | {"jobs": jobs, "cache": kept} | self.server_stats()
+        have = self._available or available()
+        room = {"bytes": have.bytes, "where": have.where}
+        figures = {"jobs": jobs, "cache": kept, "memory_available": room}
+        return together([*jobs.values()], self._budget) | figures | self.server_stats()

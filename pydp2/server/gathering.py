@@ -6,6 +6,7 @@ Each knows what it has had; nobody knows all. With ranks the pass goes on where 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from pydp2.order.saved import Saved
@@ -26,15 +27,16 @@ class Asked:
 
 
 class Gathering:
-    """Waits for the ``missing`` ones of the trainers, by their numbers, until the time ``until``.
+    """Waits for the trainers with the numbers ``expected`` until the time ``until``.
 
     ``kept``: the pass that was under way, as it was written down, and its number.
     """
 
     def __init__(
-        self, missing: set[int], until: float, *, dynamic: bool, pass_id: int = -1, kept: Running | None = None
+        self, expected: Collection[int], until: float, *, dynamic: bool, pass_id: int = -1, kept: Running | None = None
     ) -> None:
-        self.missing = missing
+        self._expected = expected
+        self._settled: set[int] = set()  # of them, who came or left
         self.until = until
         self.pass_id = pass_id
         self.kept = kept
@@ -44,16 +46,20 @@ class Gathering:
     def add(self, asked: Asked) -> None:
         """A trainer came back."""
         self.asked[asked.member.rank] = asked
-        self.missing.discard(asked.member.rank)
+        self._settle(asked.member)
 
     def gone(self, member: Member) -> None:
         """``member`` left: nobody waits for it."""
-        self.missing.discard(member.rank)
+        self._settle(member)
         self.asked.pop(member.rank, None)
+
+    def _settle(self, member: Member) -> None:
+        if member.rank in self._expected:
+            self._settled.add(member.rank)
 
     def over(self, now: float) -> bool:
         """All are there, or it has taken too long."""
-        return bool(self.asked) and (not self.missing or now > self.until)
+        return bool(self.asked) and (len(self._settled) == len(self._expected) or now > self.until)
 
     def so_far(self) -> Running | None:
         """What is to be written down: the pass as it was, without what those who came have had."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from pydp2.errors import Error, NotRepeatable
@@ -19,10 +20,13 @@ from pydp2.order.plan import UNBOUNDED
 from pydp2.order.saved import Saved
 from pydp2.order.whole import Whole
 from pydp2.protocol.facts import listed
+from pydp2.protocol.packs import BATCH_COST
 from pydp2.server.buckets import Padding, begun
 from pydp2.server.claims import Claims
 from pydp2.server.reading import Reading
 from pydp2.server.whole import lying
+
+_PULLS = 32  # batches cut in one call
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,11 @@ class Ready:
     cut: Cut
     picked: Picked
     bucket: dict[str, Any]
+
+    @property
+    def cost(self) -> int:
+        """The bytes that it counts as long as it is kept: its columns, and what is known of it."""
+        return self.picked.padded_bytes + BATCH_COST
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,7 @@ class Job:
         self._beyond: frozenset[int] = frozenset()
         self._world = 1
         self._cut: list[Ready] = []  # of the next group
+        self._cut_bytes = 0
         self._end: Over | None = None
         self._facts: list[list[Any]] = []
         self.samples = 0  # delivered in this pass
@@ -119,6 +129,10 @@ class Job:
         self.total_samples = 0
         self.total_batches = 0
         self.waiting_for: int | None = None
+        self.more = False
+        """:meth:`next` had nothing because a group of so many ranks is not cut in one call: others have their turn."""
+        self.crowded = False
+        """It had nothing because there is no room for the rest of the group."""
         self._stream: Stream | None = None
         self._store: ColumnStore | PlacedStore | Shelf | None = None
         self._pool: ColumnStore | None = None  # of the pass before: its memory need not be made anew
@@ -147,7 +161,7 @@ class Job:
         self._skip_to = batch
         self._beyond = frozenset(beyond)
         self._world = world
-        self._cut, self._end, self._facts = [], None, []
+        self._cut, self._cut_bytes, self._end, self._facts = [], 0, None, []
         job, provider = self.plan, self.declaration
         self.pass_id = pass_id
         self.samples = self.batches = 0
@@ -243,9 +257,12 @@ class Job:
         self._cut.clear()
         self.reading = None
         self.waiting_for = None
+        self.more = self.crowded = False
 
-    def next(self) -> Group | Over | Broke | None:
+    def next(self, pulls: int = _PULLS, room: float = inf) -> Group | Over | Broke | None:
         """The next batches that go out together; None: nothing now. The order is decided here and nowhere else.
+
+        Cuts ``pulls`` batches at most, and none once those of the group that is begun cost ``room`` bytes.
 
         With one rank a group is a batch. With ``last_batch`` "drop" or "pad" all ranks get equally many: what is left
         at the end of the pass is dropped, or made up with batches that are padding alone.
@@ -254,10 +271,15 @@ class Job:
             return None
         if self._end is not None:
             return replace(self._end, samples=self.samples)
-        while len(self._cut) < self._world:
+        self.more = self.crowded = False
+        for pull in range(self._world - len(self._cut)):
+            self.more, self.crowded = pull == pulls, self._cut_bytes >= room
+            if self.more or self.crowded:
+                return None
             outcome = self._pull()
             if isinstance(outcome, Ready):
                 self._cut.append(outcome)
+                self._cut_bytes += outcome.cost
                 continue
             if isinstance(outcome, Over):
                 self._end = self._even(outcome)
@@ -266,7 +288,7 @@ class Job:
             if not self._cut:
                 return outcome if self._end is None else replace(self._end, samples=self.samples)
             break
-        batches, self._cut = self._cut, []
+        batches, self._cut, self._cut_bytes = self._cut, [], 0
         for ready in batches:
             rows = len(ready.cut.rows) - ready.cut.padding
             self.samples += rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pydp2.config import JobOptions, job_options
+from pydp2.config import WORLD_LIMIT, JobOptions, job_options
 from pydp2.errors import Error, StateMismatch
 from pydp2.order.saved import Saved
 from pydp2.protocol.fits import whole
@@ -88,7 +88,8 @@ class Kept:
         try:
             run = plain["running"]
             return cls(
-                str(plain["name"]), whole(plain["world"], 1), job_options(**plain["options"]), dict(plain["fits"]),
+                str(plain["name"]), whole(plain["world"], 1, WORLD_LIMIT + 1),
+                job_options(**plain["options"]), dict(plain["fits"]),
                 [Place(whole(r), str(s), Stands(at), bool(j), whole(b)) for r, s, at, j, b in plain["places"]],
                 whole(plain["pass"], -1), str(plain["loaded"]), [whole(rank) for rank in plain["began"]],
                 None if run is None else _running(run, files),

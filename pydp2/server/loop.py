@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from pydp2.engine.base import Engine, EngineLost, Exited, Note, Started
 from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, from_wire
 from pydp2.files import FileList
 from pydp2.inputs.declaration import Declaration
+from pydp2.logwriter import say
 from pydp2.metrics import resident
 from pydp2.protocol import messages as m
 from pydp2.protocol.moves import Role, State, worker_link
@@ -41,10 +41,14 @@ from pydp2.server.placing import Placing, placing
 from pydp2.server.quarantine import Quarantine
 from pydp2.server.spec import ServiceSpec
 from pydp2.transport import Gone, Hub, Poll
+from pydp2.transport.sockets import LACKING
 
 _TICK = 0.5  # seconds between looks at what no message announces
 _SHOWN = 5  # of each kind of log line, so many are shown in full
 _LAST_WORDS = 2.0  # seconds in which what a worker said before it ended arrives
+_ACCEPT = 0.25  # seconds between looks how many descriptors are left
+_ARRIVING = 1.0  # seconds in which a worker that was let in is connected
+_QUIET = 60.0  # seconds after which it is said again that descriptors lack
 _BURST = 32  # batches sent before messages are looked for again
 
 
@@ -90,8 +94,15 @@ class Server:
         self._declaration: Declaration | None = None
         self._placing: Placing | None = None
         self._poll = Poll()
-        for handle in (workers.handle, clients.handle, engine.fileno(), control, wakeup):
+        self._clients = clients
+        workers.tell = clients.tell = self._not_let_in
+        self._lacked = -_QUIET
+        for handle in (workers.handle, clients.handle, control, wakeup, *workers.listeners, *clients.listeners):
             self._poll.add(handle)
+        self._listeners = {*workers.listeners, *clients.listeners}
+        self._accepted = 0.0
+        self._starved = False  # the engine waits for a descriptor: nobody need tell that it has something
+        self._poll.add(engine.fileno())
         self._began = time.monotonic()
 
     # -- running ---------------------------------------------------------------------------------------------------
@@ -127,8 +138,10 @@ class Server:
             raise Stop(f"it received {signal.Signals(number[0]).name}")
         if self._cached in ready:
             self._front.disk_answered()
-        if self._engine.fileno() in ready:
+        if self._engine.fileno() in ready or self._starved:
             self._engine_events()
+        if not ready.isdisjoint(self._listeners) or now - self._accepted > _ACCEPT:
+            self._accept(ready, now)
         self._worker_messages(now)
         more = self._front.receive(now)
         self._do_rest()
@@ -140,6 +153,24 @@ class Server:
             del self._unheard[worker]
             self._exited(worker, 0)
         return more
+
+    def _accept(self, ready: set[Any], now: float) -> None:
+        """Let workers and trainers in."""
+        self._accepted = now
+        if not ready.isdisjoint(self._hub.listeners):
+            self._clients.hold(_ARRIVING)
+        self._hub.accept(now)
+        self._clients.accept(now)
+
+    def _not_let_in(self, text: str, kind: str) -> None:
+        """Tell why somebody was not let in; of descriptors that lack once, until they have not lacked for a while."""
+        if kind != LACKING:
+            self.log(text, kind)
+            return
+        now = time.monotonic()
+        if now - self._lacked > _QUIET:
+            self.log(text, "")
+        self._lacked = now
 
     def _asked(self) -> bool:
         """Whether the program asked for the end; without a word it is gone."""
@@ -168,6 +199,9 @@ class Server:
                         self._exited(worker, status)
                 case Note(text, kind):
                     self.log(text, kind)
+        if self._engine.starved != self._starved:  # what cannot be taken now must not wake us until it can be
+            self._starved = self._engine.starved
+            (self._poll.remove if self._starved else self._poll.add)(self._engine.fileno())
 
     def _exited(self, worker: int, status: int) -> None:
         wire = self._wires.pop(worker, None)
@@ -178,10 +212,10 @@ class Server:
         running = None if seat is None else Seat(self._engine.row(seat)).running
         how = wire.doomed if wire is not None and wire.doomed else _how(status)
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        hungry = wire is not None and wire.hungry
+        hungry, timeout = (False, None) if wire is None else (wire.hungry, wire.sample_timeout)
         if self._placing is not None:
             self._placing.gone(worker)
-        self._do(self._coordinator.handle(WorkerGone(worker, running, how, not killed, hungry)))
+        self._do(self._coordinator.handle(WorkerGone(worker, running, how, not killed, hungry, timeout)))
 
     def _worker_messages(self, now: float) -> None:
         while (received := self._hub.receive()) is not None:
@@ -196,13 +230,15 @@ class Server:
                     self._engine.kill(worker)
 
     def _worker_message(self, peer: bytes, frames: list[memoryview], now: float) -> None:
+        worker = self._number.get(peer)
+        if worker is None and len(frames) > 1:
+            return  # a worker that is gone, and its memory is let go of; its files are with others
         message, body = m.decode(self._hub.open(peer, frames))
         if isinstance(message, m.Hello):
             self._hello(peer, message)
             return
-        worker = self._number.get(peer)
         if worker is None:
-            return  # a worker that is gone; its files are with others
+            return
         wire = self._wires[worker]
         wire.link.received(message)
         match message:
@@ -295,11 +331,10 @@ class Server:
             count = self._logged[kind]
             if count > _SHOWN:
                 if count & (count - 1) == 0:
-                    sys.stderr.write(f"pydp2: {kind}: {count} so far\n")
+                    say(f"pydp2: {kind}: {count} so far")
                 return
             text = f"{kind}: {text}"
-        sys.stderr.write(f"pydp2: {text}\n")
-        sys.stderr.flush()
+        say(f"pydp2: {text}")
 
     def close(self, reason: str, error: Error | None = None, *, asked: bool = False) -> None:
         """Tell everybody, of ``error`` too if that is why, and end the workers. ``asked``: its program wanted that."""

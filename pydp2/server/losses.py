@@ -11,9 +11,19 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.errors import BadSample, BudgetExceeded, Error, FileCondemned, NotRepeatable, at_sample
+from pydp2.errors import (
+    BadSample,
+    BudgetExceeded,
+    Error,
+    FileCondemned,
+    NotRepeatable,
+    ProviderError,
+    at_sample,
+    builtin_name_of_mixed,
+    counted,
+)
 from pydp2.order.saved import Saved
-from pydp2.server.actions import TOO_SLOW, Action, Log, Loss
+from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Action, Log, Loss
 from pydp2.server.ledger import STARVED, Hole
 
 FREE = 10
@@ -66,14 +76,16 @@ class Losses:
             return []
         self.ended += 1
         out: list[Action] = []
-        kind, reason = "ended early", self.facts.get(file, (0, ""))[1]
+        kind, reason = ENDED_EARLY, self.facts.get(file, (0, ""))[1]
         if early is not None:
             kind, reason = _kind(early), str(early)
             self.facts[file] = (y, reason[:_REASON])
             out.append(Log(f"the rest of a file is left out: {reason}", kind="skipped"))
         self._judge(reason)
         slot = early.slot if isinstance(early, BadSample) else ""
-        return [*out, Loss(self._pass_id, self._label(file), y, slot, reason[:_TOLD], kind)]
+        exception = builtin_name_of_mixed(early) if isinstance(early, ProviderError) else ""
+        timeout = early.sample_timeout if isinstance(early, FileCondemned) else None
+        return [*out, Loss(self._pass_id, self._label(file), y, slot, reason[:_TOLD], kind, exception, timeout)]
 
     def changed(self, file: int) -> list[Action]:
         """``file`` did not repeat itself, which is borne with. Nothing is lost, but the pass is another one."""
@@ -109,8 +121,9 @@ class Losses:
         if self.error is None and self._exceeded(lost, self.taken):
             self.error = BudgetExceeded(
                 f"pass {self._pass_id} has lost more than error_budget={self._budget} allows: of "
-                f"{lost + self.taken:,} samples so far {_count(self.dropped, 'bad one was', 'bad ones were')} dropped, "
-                f"and {_count(self.ended, 'file', 'files')} ended early; mend the data (quarantine=PATH lists each "
+                f"{lost + self.taken:,} samples so far "
+                f"{counted(self.dropped, 'bad one was', 'bad ones were', ',')} dropped, and "
+                f"{counted(self.ended, 'file', form=',')} ended early; mend the data (quarantine=PATH lists each "
                 f"loss, `pydp2 check` shows them all), or raise error_budget. The last one: {last}"
             )
 
@@ -122,8 +135,11 @@ def _met(facts: Collection[int], saved: Saved, order: npt.NDArray[np.int64]) -> 
     return int(np.isin(merged, [file for file in facts if file not in lanes]).sum())
 
 
-def condemned_at(label: str, y: int, how: str, skip: bool, *, hungry: bool = False) -> FileCondemned:
-    """What the deaths at sample ``y`` come to; ``how``: the last one, in words. ``hungry``: for lack of memory."""
+def condemned_at(
+    label: str, y: int, how: str, skip: bool, *, hungry: bool = False, sample_timeout: float | None = None
+) -> FileCondemned:
+    """What the deaths at sample ``y`` come to; ``how``: the last one, in words. ``hungry``: for lack of memory;
+    ``sample_timeout``: for taking longer than so many seconds."""
     rest = "" if skip else ', or pass on_error="skip"'
     if hungry:
         return FileCondemned(
@@ -132,17 +148,14 @@ def condemned_at(label: str, y: int, how: str, skip: bool, *, hungry: bool = Fal
         )
     return FileCondemned(
         f"file {label}, sample {y}: three workers died while process() produced it (the last one {how}); mend the code "
-        f"that reads this sample, or take the file out of the list{rest}"
+        f"that reads this sample, or take the file out of the list{rest}",
+        sample_timeout=sample_timeout,
     )
 
 
 def _kind(error: Error) -> str:
     if isinstance(error, FileCondemned):
-        return "timed out" if TOO_SLOW in str(error) else "condemned"
+        return "condemned" if error.sample_timeout is None else TIMED_OUT
     if isinstance(error, NotRepeatable):
         return "not repeated"
     return "bad sample" if isinstance(error, BadSample) else "raised"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

@@ -13,25 +13,32 @@ import shutil
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from pydp2.addresses import ipc_path
 from pydp2.engine.local import DUMP_SIGNAL, LocalEngine
 from pydp2.engine.names import set_name
 from pydp2.engine.output import OutputPump
-from pydp2.errors import Error, sendable, shorten, to_wire
+from pydp2.errors import Error, GuardError, sendable, shorten, to_wire
+from pydp2.logwriter import say, unfailing_stderr
 from pydp2.protocol.messages import HEADER_LIMIT
 from pydp2.protocol.seat import Seat
+from pydp2.server.available import exhausted
 from pydp2.server.coordinator import seats
 from pydp2.server.loop import Server, Stop
 from pydp2.server.shown import Shown
 from pydp2.server.spec import ServiceSpec, receive_spec, send_plain
 from pydp2.transport import Hub
-from pydp2.transport.sockets import context
+from pydp2.transport.descriptors import raise_limit
+from pydp2.transport.sockets import context, start_sending
+from pydp2.worker.gil import require_gil
 from pydp2.worker.main import WorkerSpec, prepare
 
 _FAREWELL_MS = 300
 _COLLECT = 10_000  # lists and the like that are made and kept before one looks for rings of them; we make none
+_KEPT = 3  # descriptors that workers leave to others: theirs come out of what trainers leave
 _WAITING = 64  # messages of one client: more than one that waits for batches ever has under way
 
 
@@ -68,6 +75,11 @@ def main(descriptor: int) -> int:
     set_name("pydp2-server")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it goes to the whole terminal; the program decides what follows
     spec, files = receive_spec(channel)
+    try:
+        require_gil()  # our program may have been given its lock by an option that we do not see
+    except GuardError as error:
+        send_plain(channel, {"error": to_wire(error)})
+        return 1
     args = plain.decode(spec.args)
     pump: list[OutputPump] = []
 
@@ -76,7 +88,7 @@ def main(descriptor: int) -> int:
 
     ready = partial(prepare, _worker_spec(spec, files, args))
     engine = LocalEngine(ready, seats(spec.workers), on_output, once=spec.start == "auto")
-    pump.append(OutputPump())
+    pump.append(OutputPump(partial(say, end="")))
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.set_wakeup_fd(wakeup_write)
@@ -89,18 +101,23 @@ def main(descriptor: int) -> int:
     status = 0
     failed: Error | None = None
     asked = False
+    log = contextlib.ExitStack()
     try:
-        workers = Hub(zmq, spec.worker_address, -1)
-        hubs.append(workers)
-        clients = Hub(zmq, spec.client_address, HEADER_LIMIT, max_waiting=_WAITING)
-        hubs.append(clients)
-        server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup_read)
-        server.started()
-        gc.freeze()  # modules and code stay: no collection has to look at them again
-        gc.set_threshold(_COLLECT)
-        send_plain(channel, {"address": clients.address, "pid": os.getpid()})
-        serving = True
-        server.run()
+        log.enter_context(unfailing_stderr())  # only now: the nursery has no such thread
+        with _short_of_memory():
+            raise_limit()  # what workers were forked from has the limits that the user gave
+            start_sending()
+            workers = Hub(zmq, spec.worker_address, -1, reserve=_KEPT)
+            hubs.append(workers)
+            clients = Hub(zmq, spec.client_address, HEADER_LIMIT, max_waiting=_WAITING)
+            hubs.append(clients)
+            server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup_read)
+            server.started()
+            gc.freeze()  # modules and code stay: no collection has to look at them again
+            gc.set_threshold(_COLLECT)
+            send_plain(channel, {"address": clients.address, "pid": os.getpid()})
+            serving = True
+            server.run()
     except Stop as stop:
         reason, asked = str(stop), stop.asked
         if not asked:
@@ -115,6 +132,9 @@ def main(descriptor: int) -> int:
             send_plain(channel, {"error": to_wire(error)})
     except BrokenPipeError:
         reason = "its program is gone"
+    except Exception:
+        sys.excepthook(*sys.exc_info())  # here, where nobody has to read it for us to end
+        status = 1
     finally:
         if server is not None:
             server.close(reason, failed, asked=asked)
@@ -126,19 +146,29 @@ def main(descriptor: int) -> int:
         pump[0].close()
         _clean_up(spec)
         channel.close()
+        log.close()
     return status
 
 
+@contextlib.contextmanager
+def _short_of_memory() -> Iterator[None]:
+    """Raise what says that there is no memory as an OutOfMemory, which trainers are told."""
+    try:
+        yield
+    except Exception as error:
+        if (lack := exhausted(error)) is None:
+            raise
+        raise lack from error
+
+
 def _tell(reason: str) -> None:
-    sys.stderr.write(f"pydp2: the service ends: {reason.splitlines()[0]}\n")
-    sys.stderr.flush()
+    say(f"pydp2: the service ends: {reason.splitlines()[0]}")
 
 
 def _clean_up(spec: ServiceSpec) -> None:
     """Remove what stands in the file system; the locks on it are ours as long as we live."""
     shutil.rmtree(spec.run_dir, ignore_errors=True)
-    path = spec.client_address.removeprefix("ipc://")
-    if path != spec.client_address:
+    if (path := ipc_path(spec.client_address)) is not None:
         for name in (path, f"{path}.lock"):
             with contextlib.suppress(OSError):
                 Path(name).unlink()

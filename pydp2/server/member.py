@@ -25,14 +25,25 @@ class Stands(Enum):
 
 @dataclass(slots=True)
 class Held:
-    """A batch that is kept until it is used."""
+    """A batch that is kept until it is used. ``group``: what it was cut with, without the batches; ``first``: the first
+    of these. ``cost``: the bytes that it counts against ``prefetch_bytes``."""
 
     ready: Ready
     group: Group
+    first: int
+    cost: int
 
     @property
     def index(self) -> int:
         return self.ready.cut.index
+
+
+def apart(group: Group) -> list[Held]:
+    """Each batch of ``group`` by itself: none keeps the rows of another."""
+    shared, first = group, group.batches[0].cut.index
+    if len(group.batches) > 1:
+        shared = Group([], group.after, group.gone, group.point, group.facts)
+    return [Held(ready, shared, first, ready.cost) for ready in group.batches]
 
 
 def had(begin: m.BeginPass, batches: Iterable[Held]) -> list[int]:
@@ -51,7 +62,7 @@ class Edge:
     beyond: list[int] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Member:
     """A trainer. ``peer`` is empty while nobody is connected in its place; ``heard``: when it last said something."""
 
@@ -65,7 +76,10 @@ class Member:
     run: int = 0
     credit: int = 0
     held: deque[Held] = field(default_factory=deque)
+    held_bytes: int = 0  # what they cost
     sent: int = 0  # of them, in the present run
+    sent_bytes: int = 0
+    unread_bytes: int = 0  # sent in earlier runs of this connection, where they may still lie
     done: int = 0  # batches of the present run that are used
     below: int = 0  # before this batch it has had all of its own
     point: Saved | None = None  # the last one told
@@ -73,27 +87,65 @@ class Member:
     ahead: int = 0  # the most that it asked for at a time beyond the one that it takes next
     pending: m.BeginPass | None = None  # of a pass that cannot begin yet
 
+    def put(self, held: Held) -> None:
+        """A batch is its own."""
+        self.held.append(held)
+        self.held_bytes += held.cost
+
+    def drop(self) -> None:
+        """Nothing is kept for it any more."""
+        self.held.clear()
+        self.held_bytes = 0
+        self._unsent()
+
+    def _unsent(self) -> None:
+        """A run is over: of what was sent in it and not used, nobody knows whether it was read."""
+        self.unread_bytes += self.sent_bytes
+        self.sent = self.sent_bytes = 0
+
     def use(self, done: int) -> list[int]:
         """The first ``done`` batches that were sent in this run are used: they are kept no longer. Which these are."""
         numbers = []
         while self.done < done and self.sent:
-            numbers.append(self.held.popleft().index)
+            held = self.held.popleft()
+            self.held_bytes -= held.cost
+            self.sent_bytes -= held.cost
             self.sent -= 1
             self.done += 1
+            self.unread_bytes = 0  # that came before it
+            numbers.append(held.index)
         return numbers
 
     def ask(self, count: int) -> None:
-        """It takes ``count`` batches more."""
+        """It takes ``count`` batches more; none: it has read all that came, and waits."""
+        if not count:
+            self.unread_bytes = 0
         self.credit += count
         self.ahead = max(self.ahead, self.credit + self.sent - 1)
+
+    def takes(self, cost: int, limit: int) -> bool:
+        """Whether a batch of ``cost`` bytes may be sent, where ``limit`` bytes may be sent and not used. One beside the
+        one in its hand may, however large they are."""
+        at_least = self.sent < 2 and not self.unread_bytes
+        return self.credit > 0 and (at_least or self.unread_bytes + self.sent_bytes + cost <= limit)
+
+    def send(self) -> Held:
+        """The next batch that is its own goes out."""
+        held = self.held[self.sent]
+        self.sent += 1
+        self.sent_bytes += held.cost
+        self.credit -= 1
+        return held
 
     def join(self, begin: m.BeginPass, facts: int) -> list[int]:
         """The trainer, who knows so many facts, goes on with the run of ``begin``; which batches it has used."""
         used = had(begin, self.held)
         self.held = deque(held for held in self.held if held.index not in used)
+        self.held_bytes = sum(held.cost for held in self.held)
         self.stands = Stands.IN
         self.below = max(self.below, begin.batch)
-        self.sent = self.done = 0
+        self._unsent()
+        self.done = 0
         self.credit = self.ahead = begin.credit
         self.facts = facts
         return used
@@ -101,15 +153,15 @@ class Member:
     def forget(self) -> None:
         """Nobody is connected any more: what was sent and not used is sent again to whoever comes."""
         self.peer = b""
-        self.sent = self.done = self.credit = 0
+        self.sent = self.sent_bytes = self.unread_bytes = self.done = self.credit = 0
         self.point, self.facts = None, 0
         self.pending = None
 
     def restart(self) -> None:
         """Before a pass."""
         self.stands = Stands.BEFORE
-        self.held.clear()
-        self.sent = self.done = self.credit = self.below = 0
+        self.drop()
+        self.done = self.credit = self.below = 0
         self.point, self.facts = None, 0
 
     def head(self, held: Held, at: Edge) -> tuple[m.BatchHead, list[Any]]:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from typing import NamedTuple
 
 from pydp2.server.member import Member
 
 MISSED = 5.0
 """Seconds that trainers wait for a rank before it is said which one is missing."""
+
+
+class Absent(NamedTuple):
+    """Ranks that are not there: the first of them, how many there are beside these, and who was there once."""
+
+    ranks: Sequence[int]
+    others: int
+    parted: Set[int]
 
 
 class Missing:
@@ -23,21 +32,25 @@ class Missing:
         """``member`` is there again."""
         self._named.discard(member.rank)
 
-    def look(self, late: Sequence[Member], now: float) -> list[str]:
-        """What is to be said when others wait for those who are ``late``."""
-        if not late:
+    def look(self, late: Sequence[Member], absent: Absent, now: float) -> list[str]:
+        """What is to be said when others wait for those who are ``late``, and for ranks that are not there."""
+        if not (late or absent.ranks):
             self._since = 0.0
             return []
         self._since = self._since or now
         if now - self._since < MISSED:
             return []
-        new = [member for member in late if member.rank not in self._named]
-        self._named.update(member.rank for member in new)
-        return [f"job {self._job!r} waits for rank {each.rank}, which {self._why(each, now)}" for each in new]
+        said = [(f"rank {each.rank}", self._why(each, now)) for each in late if each.rank not in self._named]
+        ranks = [rank for rank in absent.ranks if rank not in self._named]
+        self._named.update(ranks, (each.rank for each in late))
+        if ranks:
+            who = f"rank {ranks[0]}" if len(ranks) + absent.others == 1 else f"ranks {', '.join(map(str, ranks))}"
+            who += f" and {absent.others} others" if absent.others else ""
+            why = "left" if absent.parted >= {*ranks} else "never came"
+            said.append((who, f"{why}; connect with rank={ranks[0]}, world_size={self._world}"))
+        return [f"job {self._job!r} waits for {who}, which {why}" for who, why in said]
 
     def _why(self, member: Member, now: float) -> str:
         if member.peer:
             return f"has not asked for a batch for {now - member.heard:.0f} s (process {member.pid})"
-        if member.heard:
-            return f"is gone since {now - member.heard:.0f} s; connect it again with rank={member.rank}"
-        return f"never came; connect with rank={member.rank}, world_size={self._world}"
+        return f"is gone since {now - member.heard:.0f} s; connect it again with rank={member.rank}"

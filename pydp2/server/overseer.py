@@ -12,7 +12,6 @@ from pydp2.files import FileList
 from pydp2.metrics import Rates, without_shared_memory
 from pydp2.protocol.moves import Link, State
 from pydp2.protocol.seat import Seat
-from pydp2.server.actions import TOO_SLOW
 from pydp2.server.spec import ServiceSpec
 
 _DUMP_GRACE = 0.3  # seconds for a worker to write its stack before it is killed
@@ -32,6 +31,7 @@ class Wire:
     idle: int = 0
     doomed: str = ""  # why it is being killed
     hungry: bool = False  # it had too much memory
+    sample_timeout: float | None = None  # seconds that its sample exceeded
     kill_at: float = 0.0
     rates: Rates = field(default_factory=Rates)
 
@@ -92,7 +92,8 @@ class Overseer:
             seat = Seat(self._engine.row(number))
             running = seat.running
             if running is not None and time.monotonic_ns() - seat.since > limit * 1e9 and seat.running == running:
-                wire.doomed = f"was killed because {TOO_SLOW}={limit:g} s"
+                wire.doomed = f"was killed because one sample took longer than sample_timeout={limit:g} s"
+                wire.sample_timeout = limit
                 wire.kill_at = now + _DUMP_GRACE
                 file = self._files[running[0]]
                 self._log(f"file {file}, sample {running[2]} takes longer than {limit:g} s; the stack:", "timeout")

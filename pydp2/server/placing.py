@@ -15,6 +15,7 @@ from pydp2.transport import Lasting
 
 _AHEAD = 16 << 20  # bytes of rows that a worker may put in places before it is granted more
 _LEAST = 8  # places
+_KEPT_FREE = 4  # one grant takes at most one of so many free places: rows that come as columns need some as well
 _ROOM = 4  # times the memory that a service may use: of these addresses, more than the machine has are never used
 
 
@@ -37,7 +38,7 @@ class Placing:
         has = self._places.granted.get(worker, 0)
         if 2 * has > self._ahead:
             return None
-        places = self._places.grant(worker, self._ahead - has)
+        places = self._places.grant(worker, min(self._ahead - has, self._places.free // _KEPT_FREE))
         return places if len(places) else None
 
     def taken(self, worker: int, places: Ints) -> Placed:
@@ -70,6 +71,8 @@ def placing(declaration: Declaration, limit: int) -> Placing | None:
         return None
     room = max(_ROOM * limit, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     layout = Layout(declaration.slots, room)
+    if not layout.rows:  # not even one would fit
+        return None
     try:
         lasting = Lasting(layout.size, common=True)
     except OSError:  # so many addresses are not to be had

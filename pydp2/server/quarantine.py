@@ -7,6 +7,7 @@ again: a pass that goes back to a saved state, or is run anew, meets the same lo
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -14,7 +15,32 @@ from dataclasses import asdict
 from hashlib import blake2b
 
 from pydp2.errors import OptionError
-from pydp2.server.actions import Loss
+from pydp2.server.actions import TIMED_OUT, Loss
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_seconds(value: object) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf  # type: ignore[operator]
+
+
+_VALUES: dict[str, tuple[Callable[[object], bool], str]] = {
+    "pass": (_is_count, "a whole number from 0"),
+    "file": (_is_text, "a text"),
+    "y": (_is_count, "a whole number from 0"),
+    "slot": (_is_text, "a text"),
+    "reason": (_is_text, "a text"),
+    "kind": (_is_text, "a text"),
+    "exception": (_is_text, "a text"),
+    "sample_timeout": (_is_seconds, "a number of seconds above 0"),
+}  # what a line has, and what each value may be
+_OPTIONAL = ("exception", "sample_timeout")
 
 
 class Quarantine:
@@ -88,6 +114,9 @@ class Quarantine:
 def _line(loss: Loss) -> bytes:
     values = asdict(loss)
     values = {"pass": values.pop("pass_id"), **values}
+    for name in _OPTIONAL:
+        if not values[name]:
+            del values[name]
     try:
         return json.dumps(values, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:  # bytes of a name that are no text: as escapes
@@ -111,14 +140,14 @@ def _parsed(line: bytes) -> Loss | str:
         return "it is no JSON"
     if not isinstance(values, dict):
         return "it is no JSON object"
-    names = {"pass": int, "file": str, "y": int, "slot": str, "reason": str, "kind": str}
-    for name, kind in names.items():
+    for name, (allowed, need) in _VALUES.items():
         if name not in values:
-            return f"{name!r} is missing"
-        if type(values[name]) is not kind or (kind is int and values[name] < 0):
-            need = "a text" if kind is str else "a whole number from 0"
+            if name not in _OPTIONAL or (name == "sample_timeout" and values["kind"] == TIMED_OUT):
+                return f"{name!r} is missing"
+        elif not allowed(values[name]):
             return f"{name!r} must be {need}, got {values[name]!r:.40}"
-    return Loss(*(values[name] for name in names))
+    pass_id, *rest = (values[name] for name in _VALUES if name not in _OPTIONAL)
+    return Loss(pass_id, *rest, **{name: values[name] for name in _OPTIONAL if name in values})
 
 
 def _key(loss: Loss) -> bytes:

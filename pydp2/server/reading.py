@@ -197,8 +197,17 @@ class Reading:
         self._crew.join(worker)
         self._out.append(Send(worker, BeginReading(self.number, self.pass_id, self.seed)))
 
-    def lose(self, worker: int, running: tuple[int, int, int] | None, how: str, *, hungry: bool = False) -> None:
-        """``worker`` is gone: its files become new attempts, and the one that it was running is to blame."""
+    def lose(
+        self,
+        worker: int,
+        running: tuple[int, int, int] | None,
+        how: str,
+        *,
+        hungry: bool = False,
+        sample_timeout: float | None = None,
+    ) -> None:
+        """``worker`` is gone: its files become new attempts, and the one that it was running is to blame. The other
+        arguments are those of :class:`pydp2.server.actions.WorkerGone`."""
         for entry in self._crew.lose(worker):
             file, ordinal = entry.file, None
             if running is not None and running[:2] == (file, entry.attempt):
@@ -208,7 +217,10 @@ class Reading:
             self.credit.set_use(file, entry.use)
             self._thirsty.pop(file, None)
             if condemned and ordinal is not None:
-                self._end_early(entry, condemned_at(self.label(file), ordinal, how, self._skip, hungry=hungry))
+                error = condemned_at(
+                    self.label(file), ordinal, how, self._skip, hungry=hungry, sample_timeout=sample_timeout
+                )
+                self._end_early(entry, error)
             else:
                 self._waiting.add(entry)
 

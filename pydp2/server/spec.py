@@ -29,14 +29,13 @@ class ServiceSpec:
     workers: int
     start: str
     memory_limit: int
-    memory: int
     worker_memory: int | None
     sample_timeout: float | None
     skip_errors: bool
     error_budget: float | None
     quarantine: str | None
     warn_changed: bool
-    client_address: str
+    client_address: str = field(repr=False)  # it may hold a token
     worker_address: str
     run_dir: str
     state_dir: str | None = None

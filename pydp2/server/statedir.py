@@ -184,7 +184,7 @@ class StateDir:
 
     def _replace(self, data: bytes) -> None:
         new, last = self._path / NEW, self._path / LAST
-        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             view = memoryview(data)
             while view:

@@ -17,11 +17,13 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.facts import Facts, by_file, listed
 from pydp2.server.dealer import Dealer
 from pydp2.server.gathering import Asked, Gathering
-from pydp2.server.job import Group, Job, Over
+from pydp2.server.job import Broke, Group, Job, Over
 from pydp2.server.kept import Kept, Place, Running
 from pydp2.server.member import Edge, Member, Stands
-from pydp2.server.missing import Missing
+from pydp2.server.missing import Absent, Missing
 from pydp2.server.reading import Reading
+
+_NAMED = 4  # ranks that are not there, of those that the others wait for
 
 
 class Team(Dealer):
@@ -35,11 +37,12 @@ class Team(Dealer):
         world: int,
         dynamic: bool,
         lease: float,
+        prefetch_bytes: int,
         read: Callable[[Reading | None], None],
         over: Callable[[Over], None],
         log: Callable[[str, str], None],
     ) -> None:
-        super().__init__(job, name, world, dynamic, lease)
+        super().__init__(job, name, world, dynamic, lease, prefetch_bytes)
         self._read = read
         self._over = over
         self._log = log
@@ -58,8 +61,10 @@ class Team(Dealer):
         member = self.place_for(attach, now)
         if member.peer:
             self._fail(member, self.replaced(member, now))
-        member.forget()
-        member.peer, member.pid, member.heard = peer, attach.pid, now
+        self.seat(member, peer)
+        member.pid, member.heard = attach.pid, now
+        for held in self._unclaimed.claim(member.rank):
+            member.put(held)
         if member.session != attach.session:
             member.session, member.run, member.joined = attach.session, 0, True
             member.stands = Stands.BEFORE if member.stands is Stands.IN else member.stands
@@ -69,20 +74,22 @@ class Team(Dealer):
             return {"pass": self.job.pass_id + 1, "batch": 0}
         return {"pass": self.job.pass_id, "batch": self._common.low if self.dynamic else self._first_for(member)}
 
-    def detach(self, member: Member, run: int, done: int) -> None:
+    @property
+    def awaited(self) -> bool:
+        """Not all ranks have had the pass that was begun: who comes within the lease goes on in it."""
+        return self._gathering is not None or (self.in_pass and not self.alone and not self.dynamic)
+
+    def detach(self, member: Member, run: int, done: int, now: float) -> None:
         """``member`` left in order."""
         self._leave(member, done if run == member.run else 0)
         if self._gathering is not None:
             self._gathering.gone(member)
-        member.forget()
-        member.session = ""
-        if self.dynamic:
-            self.members.remove(member)
+        self.part(member, now)
         self._settle()
 
     def vanish(self, member: Member, now: float) -> None:
         """``member`` is gone without a word. Its place is kept."""
-        member.forget()
+        self.unseat(member)
         member.heard = now
         self.to_keep = not self.alone
 
@@ -109,7 +116,7 @@ class Team(Dealer):
             if self.dynamic:
                 self._fail(member, self._too_late(member))
                 return
-            self._gathering = Gathering({*range(self.world)}, now + self.lease, dynamic=False)
+            self._gathering = Gathering(range(self.world), now + self.lease, dynamic=False)
         if self._gathering is not None:
             self._gathering.add(Asked(member, begin, saved, facts))
             self._gather(now)
@@ -146,7 +153,10 @@ class Team(Dealer):
     def _enter(self, member: Member, begin: m.BeginPass, saved: Saved | None, facts: Facts) -> None:
         """What ``begin`` asks for, by where the job stands."""
         over = begin.pass_id < self.job.pass_id + (not self.in_pass)
-        if (over or (begin.pass_id == self.job.pass_id and member.stands is Stands.ENDED)) and not begin.loaded:
+        failed = begin.pass_id == self.job.pass_id and (over or member.stands is Stands.LEFT) and not begin.loaded
+        if failed and isinstance(self._end, Broke):
+            self._fail(member, self._end.error)  # it has not seen that yet, or not understood
+        elif (over or (begin.pass_id == self.job.pass_id and member.stands is Stands.ENDED)) and not begin.loaded:
             self._tell(member, m.PassEnd(member.run, 0, 0, 0, False))  # it was over before this trainer began
         elif not self.in_pass:
             self._start_pass(member, begin, saved, facts)
@@ -170,7 +180,7 @@ class Team(Dealer):
         self._gathering = None
         self._loaded, self._unsure = loaded, False
         self._joined = set()
-        for other in self.members:
+        for other in self.members.values():
             if other is not member:
                 other.joined = False  # also of one that is away: it comes back with what it has had
                 if other.pending is not None or other.stands is Stands.IN or other.rank in waiting:
@@ -199,7 +209,7 @@ class Team(Dealer):
             buckets=begin.buckets, world=1 if self.dynamic else self.world,
         )  # fmt: skip
         self._read(reading)
-        for each in self.members:
+        for each in self.members.values():
             each.restart()
         self.in_pass, self._end, self._start = True, None, saved
         self._opened = self._position = begin.batch
@@ -245,8 +255,7 @@ class Team(Dealer):
         if self.in_pass and member.stands is not Stands.ENDED:
             member.stands = Stands.LEFT
             self.to_keep = not self.alone
-        member.held.clear()
-        member.sent = 0
+        member.drop()
 
     def need(self, peer: bytes, need: m.Need, now: float) -> None:
         """A trainer takes a batch and has used those before."""
@@ -265,16 +274,16 @@ class Team(Dealer):
     def _settle(self) -> None:
         """End the pass when it is over for all, and begin the next one."""
         stays = (Stands.IN,) if self.dynamic else (Stands.BEFORE, Stands.IN)
-        if not self.in_pass or any(each.stands in stays for each in self.members):
+        if not self.in_pass or self.absent or any(each.stands in stays for each in self.members.values()):
             return
         if isinstance(self._end, Over) and (said := self.job.said_of_padding()):
             self._log(said, "")
         self.stop()
         if isinstance(self._end, Over):
             self._over(self._end)
-        for each in self.members:
+        for each in self.members.values():
             each.restart()
-        for each in self.members:
+        for each in self.members.values():
             if each.pending is not None:
                 begin, each.pending = each.pending, None
                 if self.in_pass:
@@ -288,10 +297,7 @@ class Team(Dealer):
             self.in_pass = False
             self.job.leave()
             self._read(None)
-            self._common.clear()
-            for each in self.members:
-                each.held.clear()
-                each.sent = 0
+            self._clear()
 
     # -- what is kept of it ----------------------------------------------------------------------------------------
     def kept(self, options: JobOptions, fits: dict[str, Any]) -> Kept:
@@ -300,8 +306,10 @@ class Team(Dealer):
         self.to_keep = False
         # also of those whose connection is gone: not all of them are dead, and what one has that comes back is its own
         places = [
-            Place(each.rank, each.session, each.stands, each.joined, self._first_for(each)) for each in self.members
+            Place(each.rank, each.session, each.stands, each.joined, self._first_for(each))
+            for each in self.members.values()
         ]
+        places += [Place(rank, "", stands, True) for rank, stands in self._through.items()]
         running = None if self._gathering is None else self._gathering.so_far()
         pass_id = -1 if self.alone else self.job.pass_id + (running is not None)
         if self.in_pass and not self.alone and self.job.plan.order == "strict":
@@ -314,12 +322,11 @@ class Team(Dealer):
         """Be the job that was written down. ``last``: nothing was written after it. Raises Error where it cannot be."""
         self._restored = True
         self._loaded, self._joined = kept.loaded, set(kept.began)
-        if self.dynamic:
-            self.members += [Member(place.rank) for place in kept.places]
-        known = {each.rank: each for each in self.members}
         for place in kept.places:
-            member = known[place.rank]
-            member.session, member.joined, member.heard = place.session, place.joined, now
+            if place.session or self.dynamic:
+                member = self.members[place.rank] = Member(place.rank)
+                member.session, member.joined, member.heard = place.session, place.joined, now
+        self._parted_at = now
         running = kept.running
         self.job.pass_id = kept.pass_id
         self._unsure = self.dynamic and not last  # whoever came later is not known here, nor what it had
@@ -332,10 +339,13 @@ class Team(Dealer):
             return
         begin = m.BeginPass(0, kept.pass_id, running.batch, 0, {}, 0, running.beyond, "", running.buckets)
         self._open(begin, running.point, by_file(running.facts))
-        for place in kept.places:  # who had not begun may have, since
-            begun = place.stands is Stands.BEFORE and place.session
-            known[place.rank].stands = Stands.IN if begun else place.stands
-            known[place.rank].below = place.below
+        for place in kept.places:
+            known = self.members.get(place.rank)
+            if known is not None:  # who had not begun may have, since
+                known.stands = Stands.IN if place.stands is Stands.BEFORE else place.stands
+                known.below = place.below
+            elif place.stands in (Stands.ENDED, Stands.LEFT):
+                self._through[place.rank] = place.stands
 
     # -- batches ---------------------------------------------------------------------------------------------------
     def serve(self, most: int) -> bool:
@@ -344,11 +354,11 @@ class Team(Dealer):
             if not self.in_pass:
                 return False
             self._hand_out()
-            if self._end is not None or not self._wanted():
+            if self._end is not None or not self._asked():
                 break
-            outcome = self.job.next()
+            outcome = self._cut(most)
             if outcome is None:
-                return False
+                return self.job.more
             if isinstance(outcome, Group):
                 self._take(outcome)
             else:
@@ -364,16 +374,19 @@ class Team(Dealer):
         """Look for leases that ran out, and for ranks that keep the others waiting."""
         self._gather(now)
         if self.dynamic:
-            for member in [each for each in self.members if now - each.heard > self.lease]:
+            for member in [each for each in self.members.values() if now - each.heard > self.lease]:
                 if member.held:
                     count = len(member.held)
                     self._log(f"job {self.name!r}: {count} batches of a silent trainer go to others", "lease")
                     self._common.give_back(member)
                 member.credit = 0  # when it wakes it asks anew
                 if not member.peer:
-                    self.members.remove(member)
+                    del self.members[member.rank]
             self._settle()
             return
         if self.world > 1:
-            for text in self._missing.look(self._late(), now):
+            late, absent = self._late()
+            ranks = self.absent_ranks(_NAMED) if absent else []
+            others = self.absent - len(ranks) if absent else 0
+            for text in self._missing.look(late, Absent(ranks, others, self._parted), now):
                 self._log(text, "")

@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 
-from pydp2.transport.handover import hand_over
+from pydp2.transport.handover import Handed, hand_over, has_ended
 
 _NOTE = 64  # bytes that may be said of a gift
 _PEERS = 1024  # that have asked and have not said that they use it
@@ -34,6 +34,8 @@ class Gifts:
             os.close(descriptor)
             return
         self.drop(peer)
+        for other in [each for each, known in self._given.items() if has_ended(known)]:
+            self.drop(other)  # it died before it said whether it uses it
         channel.setblocking(False)
         if self.gift is not None and len(self._given) < _PEERS:
             with contextlib.suppress(OSError):
@@ -76,16 +78,20 @@ class Wish:
     def __init__(self, address: str) -> None:
         self.token: bytes | None = None
         self._channel: socket.socket | None = None
+        self._handed: Handed | None = None
         if not hasattr(socket, "SOCK_SEQPACKET"):
             return
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError:
+            return
         with theirs:
-            self.token = hand_over(address, theirs.fileno())
-        if self.token is None:
+            self._handed = hand_over(address, theirs.fileno())
+        if self._handed is None:
             mine.close()
             return
         mine.setblocking(False)
-        self._channel = mine
+        self.token, self._channel = self._handed.token, mine
 
     @property
     def open(self) -> bool:
@@ -119,6 +125,9 @@ class Wish:
 
     def close(self) -> None:
         """There is no use for it."""
+        if self._handed is not None:
+            self._handed.connection.close()
+            self._handed = None
         if self._channel is not None:
             self._channel.close()
             self._channel = None

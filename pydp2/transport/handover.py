@@ -1,7 +1,9 @@
 """Descriptors from a peer to a hub, on a Unix socket beside the hub's own; no descriptor travels in ZeroMQ.
 
-A peer connects, sends a descriptor with a token that it made up, and is done; in a message to the hub it then names the
-token. By then the descriptor waits here, so nobody has to wait for it, and nobody has to watch this socket.
+A peer connects, sends a descriptor with a token that it made up, and names the token in a message to the hub at once.
+By then the descriptor waits here, so nobody has to wait for it, and nobody has to watch this socket. The peer keeps the
+connection as long as it lives: one that has ended before the token was named is known to have died, and its descriptor
+is closed.
 """
 
 from __future__ import annotations
@@ -10,19 +12,31 @@ import contextlib
 import os
 import secrets
 import socket
-from pathlib import Path
+from typing import NamedTuple
 
+from pydp2.addresses import ipc_path
+from pydp2.transport.descriptors import is_ours, listener_at
 from pydp2.transport.slabs import TOKEN, create
 
-_BACKLOG = 128
-_UNCLAIMED = 64  # descriptors that nobody has named yet
+_SILENT = 8  # connections of peers that have handed over nothing yet
+_WAITING = 64  # of peers that have not named what they handed over
 
 
 def _path(address: str) -> str | None:
     """Where descriptors for the hub at ``address`` are handed over; None where they cannot be."""
-    path = address.removeprefix("ipc://")
-    usable = path != address and not path.startswith("@") and hasattr(socket, "SOCK_SEQPACKET")
-    return f"{path}.fd" if usable else None
+    path = ipc_path(address)
+    return f"{path}.fd" if path and hasattr(socket, "SOCK_SEQPACKET") else None
+
+
+class _Unclaimed(NamedTuple):
+    """A descriptor that nobody has named yet, and the connection to who handed it over."""
+
+    descriptor: int
+    connection: socket.socket
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        self.connection.close()
 
 
 class Handover:
@@ -32,58 +46,69 @@ class Handover:
         self._path = _path(address)
         self._socket: socket.socket | None = None
         self._silent: list[socket.socket] = []  # connected, and nothing was sent yet
-        self._unclaimed: dict[bytes, int] = {}
-        if self._path is None:
-            return
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            Path(self._path).unlink(missing_ok=True)  # of a service that was killed; the address is ours
-            listener.bind(self._path)
-            Path(self._path).chmod(0o600)
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-        else:
-            self._socket = listener
+        self._unclaimed: dict[bytes, _Unclaimed] = {}
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._socket = listener_at(self._path, socket.SOCK_SEQPACKET)
 
     def take(self, token: bytes) -> int | None:
-        """The descriptor that was sent with ``token``, once."""
-        if token not in self._unclaimed and self._socket is not None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = self._socket.accept()
-                    connection.setblocking(False)
-                    self._silent.append(connection)
-            waiting, self._silent = self._silent, []
-            for connection in waiting:
-                self._hear(connection)
-            for connection in self._silent[:-_UNCLAIMED]:
-                connection.close()
-            self._silent = self._silent[-_UNCLAIMED:]
-        return self._unclaimed.pop(token, None)
+        """The descriptor that was sent with ``token``, once. None: it is not there and will not be, or who sent it has
+        ended: nothing would ever let go of it."""
+        waiting, self._silent = self._silent, []
+        for connection in waiting:
+            self._hear(connection)
+        while token not in self._unclaimed and (accepted := self._accepted()) is not None:
+            self._hear(accepted)  # one after another: those who wait behind it take no descriptor meanwhile
+        self.forget()
+        found = self._unclaimed.pop(token, None)
+        if found is None:
+            return None
+        found.connection.close()
+        return found.descriptor
+
+    def forget(self) -> None:
+        """Close what was handed over by peers that have ended since."""
+        for token, unclaimed in list(self._unclaimed.items()):
+            if has_ended(unclaimed.connection):
+                self._unclaimed.pop(token).close()
+
+    def _accepted(self) -> socket.socket | None:
+        """The next who has connected, or None."""
+        while self._socket is not None:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:  # nobody, or no descriptor left for one
+                return None
+            if is_ours(connection):
+                connection.setblocking(False)
+                return connection
+            connection.close()
+        return None
 
     def _hear(self, connection: socket.socket) -> None:
         try:
             token, descriptors, _, _ = socket.recv_fds(connection, TOKEN, 4)
         except BlockingIOError:
             self._silent.append(connection)
+            if len(self._silent) > _SILENT:
+                self._silent.pop(0).close()
             return
         except OSError:
             token, descriptors = b"", []
-        connection.close()
-        if len(token) != TOKEN or len(descriptors) != 1 or token in self._unclaimed:
-            for descriptor in descriptors:
-                os.close(descriptor)
+        if len(self._unclaimed) >= _WAITING:
+            self.forget()
+        known = token in self._unclaimed or len(self._unclaimed) >= _WAITING
+        if len(token) == TOKEN and len(descriptors) == 1 and not known:
+            self._unclaimed[token] = _Unclaimed(descriptors[0], connection)
             return
-        self._unclaimed[token] = descriptors[0]
-        if len(self._unclaimed) > _UNCLAIMED:
-            os.close(self._unclaimed.pop(next(iter(self._unclaimed))))
+        connection.close()
+        for descriptor in descriptors:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Close, and remove the socket."""
-        for descriptor in self._unclaimed.values():
-            os.close(descriptor)
+        for unclaimed in self._unclaimed.values():
+            unclaimed.close()
         for connection in self._silent:
             connection.close()
         self._unclaimed, self._silent = {}, []
@@ -91,33 +116,54 @@ class Handover:
             self._socket.close()
             self._socket = None
             with contextlib.suppress(OSError):
-                Path(self._path).unlink()
+                os.unlink(self._path)  # noqa: PTH108
 
 
-def hand_over(address: str, descriptor: int) -> bytes | None:
-    """Send ``descriptor`` to the hub at ``address``: the token under which it is found there. None: that cannot be."""
+def has_ended(connection: socket.socket) -> bool:
+    """Whether the other end is closed. Nothing is sent on such a connection any more."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+class Handed(NamedTuple):
+    """What was handed over is found under ``token``, as long as ``connection`` is open or once it was named."""
+
+    token: bytes
+    connection: socket.socket
+
+
+def hand_over(address: str, descriptor: int) -> Handed | None:
+    """Send ``descriptor`` to the hub at ``address``. None: that cannot be."""
     path = _path(address)
     if path is None:
         return None
     token = secrets.token_bytes(TOKEN)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.setblocking(False)
-        try:
-            connection.connect(path)
-            socket.send_fds(connection, [token], [descriptor])
-        except OSError:
-            return None
-    return token
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError:
+        return None
+    connection.setblocking(False)
+    try:
+        connection.connect(path)
+        socket.send_fds(connection, [token], [descriptor])
+    except OSError:
+        connection.close()
+        return None
+    return Handed(token, connection)
 
 
-def offer(address: str, size: int) -> tuple[int, bytes] | None:
-    """A new slab with room for ``size`` bytes, handed over to the hub at ``address``: its descriptor, and its token
-    there. None: that cannot be."""
+def offer(address: str, size: int) -> tuple[int, Handed] | None:
+    """A new slab with room for ``size`` bytes, handed over to the hub at ``address``: its descriptor, and what was
+    handed over. None: that cannot be."""
     descriptor = create(size)
     if descriptor is None:
         return None
-    token = hand_over(address, descriptor)
-    if token is None:
+    handed = hand_over(address, descriptor)
+    if handed is None:
         os.close(descriptor)
         return None
-    return descriptor, token
+    return descriptor, handed

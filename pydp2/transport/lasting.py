@@ -12,6 +12,8 @@ import mmap
 import os
 import sys
 
+from pydp2.transport.address_space import mapped
+
 _NORESERVE = 0x4000 if sys.platform == "linux" else 0  # not among what mmap names; without it so much is refused
 _FUTURE_WRITE = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: what was mapped before can be written to, nothing else
 
@@ -33,11 +35,12 @@ class Lasting:
             return None
         try:
             os.ftruncate(descriptor, size)
-            memory = mmap.mmap(descriptor, size)
+            memory = mapped(descriptor, size)
             self.descriptor = _sealed(descriptor, later=common)
             if common:
                 self.writable = os.dup(descriptor)
         except (AttributeError, OSError):
+            self.close()  # one of them alone would lead to other memory than ours
             return None
         finally:
             os.close(descriptor)
@@ -63,7 +66,7 @@ def _sealed(descriptor: int, *, later: bool) -> int:
 
 
 def _private(size: int) -> mmap.mmap:
-    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+    return mapped(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
 
 
 def look(descriptor: int, size: int, *, write: bool = False) -> mmap.mmap:
@@ -75,6 +78,6 @@ def look(descriptor: int, size: int, *, write: bool = False) -> mmap.mmap:
             seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
             if not seals & fcntl.F_SEAL_SHRINK or os.fstat(descriptor).st_size != size:
                 raise OSError("memory that is not sealed, or of another size")
-        return mmap.mmap(descriptor, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if write else 0))
+        return mapped(descriptor, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if write else 0))
     finally:
         os.close(descriptor)

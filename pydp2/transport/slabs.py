@@ -7,6 +7,7 @@ a hub makes it, whichever way the bytes go, and hands its descriptor over on a U
 A slab begins with one byte for each stretch that can be lent: the filler sets it before it says where the stretch is,
 the viewer clears it when nothing refers to the stretch any more. So nothing has to be sent to give memory back, and
 where a message is thrown away unread its memory comes back as well. What does not fit goes through the socket.
+One more byte says that the viewer has the slab mapped: before that, and where it never can, nothing is lent.
 Memory that was used before is used first, lowest address first: fresh pages cost more than copying what goes into them.
 """
 
@@ -25,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.errors import RemoteProtocolError
+from pydp2.transport.address_space import mapped
 
 Bytes = npt.NDArray[np.uint8]
 SMALL = 128 * 1024
@@ -33,6 +35,7 @@ costs more than the socket does."""
 TOKEN = 16
 """Bytes of the name of a slab."""
 _STRETCHES = 1024  # lent at a time, at most
+_SEEN = _STRETCHES  # behind the bytes of these, the one that says that the viewer has the slab
 _START = mmap.ALLOCATIONGRANULARITY  # of what can be lent; before it stand the bytes that say what is
 _ALIGN = 64
 _LARGEST = 1 << 32
@@ -96,20 +99,21 @@ class Filler:
     def __init__(self, descriptor: int) -> None:
         try:
             size = _room(descriptor)
-            mapped = mmap.mmap(descriptor, _START + size)
+            memory = mapped(descriptor, _START + size)
         finally:
             os.close(descriptor)
-        self._lent = memoryview(mapped)[:_STRETCHES]
-        self._memory = np.frombuffer(mapped, np.uint8, size, _START)
+        self._lent = memoryview(memory)[: _SEEN + 1]
+        self._memory = np.frombuffer(memory, np.uint8, size, _START)
         self._pid = os.getpid()
         self._out: dict[int, tuple[int, int]] = {}  # stretches that are lent: where they begin and end
         self._names = list(range(_STRETCHES))
         self._free: list[tuple[int, int]] = [(0, size)]  # in rising order, none touching the next
 
     def reserve(self, sizes: Sequence[int]) -> tuple[bytes, list[Bytes]] | None:
-        """Memory for frames of ``sizes``, and how the other side finds it, once filled. None: there is no room now."""
+        """Memory for frames of ``sizes``, and how the other side finds it, once filled. None: there is no room now, or
+        the other side does not have the slab."""
         need = sum(map(_rounded, sizes))
-        if os.getpid() != self._pid:  # a fork: the slab is the parent's
+        if os.getpid() != self._pid or not self._lent[_SEEN]:  # in a fork the slab is the parent's
             return None
         self._collect()
         at = next((i for i, (begin, end) in enumerate(self._free) if end - begin >= need), None)
@@ -154,11 +158,11 @@ class Viewer:
     def __init__(self, descriptor: int) -> None:
         try:
             size = _room(descriptor)
-            self._lent = memoryview(mmap.mmap(descriptor, _START))
-            mapped = mmap.mmap(descriptor, size, prot=mmap.PROT_READ, offset=_START)
+            self._lent = memoryview(mapped(descriptor, _START))
+            self._memory = memoryview(mapped(descriptor, size, prot=mmap.PROT_READ, offset=_START))
         finally:
             os.close(descriptor)
-        self._memory = memoryview(mapped)
+        self._lent[_SEEN] = 1
         self._pid = os.getpid()
         self._views: dict[int, weakref.ref[Bytes]] = {}
 
@@ -221,6 +225,11 @@ def stow(filler: Filler | None, body: Sequence[Any]) -> tuple[bytes | None, list
             into[at][:] = _as_bytes(each)
         at += len(several)
     return reference, []
+
+
+def are_large(frames: Sequence[Any]) -> bool:
+    """Whether frames that are made hold so much that a slab is worth it."""
+    return sum(memoryview(frame).nbytes for frame in frames) >= SMALL
 
 
 def expanded(body: Sequence[Any]) -> list[Any]:

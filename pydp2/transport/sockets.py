@@ -4,11 +4,17 @@ libzmq hides what matters here, so three things are added. Its queues count mess
 unbounded, credit bounds them. A peer's death is silent: a hub finds out by sending (``Gone``), a line by a monitor.
 There are no heartbeats: on one machine the kernel tells of every death, and a program that is stopped (Ctrl-Z, a
 debugger) is not dead.
-Connecting to nobody succeeds: whoever connects sets a deadline on the first answer.
+Connecting to nobody over TCP succeeds: whoever connects sets a deadline on the first answer.
 
-Large bodies go through shared memory (:mod:`.slabs`) where that can be. Such a message is an empty frame, the reference
-(from a peer, behind the token of its slab), and the header. A peer offers a slab for what it is sent by an empty frame
-and the token; in the same way it asks for what a hub has for all (:mod:`.gifts`).
+Nobody talks to a hub unasked. On a Unix socket a peer is told first where to connect (:mod:`.admission`); over TCP
+libzmq takes no frame before the peer has shown the token of the address (:mod:`.zap`), because what it takes it
+queues without a limit: parts of a message that is never finished count for no high-water mark. See :meth:`Hub.accept`.
+
+Large bodies go through shared memory (:mod:`.slabs`) where that can be. Such a message is an empty frame, the
+reference, and the header. A peer offers a slab for what it is sent by an empty frame and the token, and one for what it
+sends, once it has something large, with a byte behind the token; in the same way it asks for what a hub has for all
+(:mod:`.gifts`). It lends nothing of a slab before the hub has that mapped: till then, and where that cannot be, the
+bytes go through the socket.
 """
 
 from __future__ import annotations
@@ -16,7 +22,8 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,11 +31,18 @@ import numpy.typing as npt
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from pydp2.errors import RemoteProtocolError, ServiceUnreachable
+from pydp2.addresses import ipc_path, joined, new_token, public, split
+from pydp2.errors import OptionError, RemoteProtocolError, ServiceUnreachable
+from pydp2.transport.accept_filter import AcceptFilter
+from pydp2.transport.address_space import within
+from pydp2.transport.admission import Admission, request_admission
 from pydp2.transport.gifts import Gifts, Wish
-from pydp2.transport.handover import Handover, offer
-from pydp2.transport.slabs import TOKEN, Filler, Viewer, lies_in_slab, stow
+from pydp2.transport.handover import Handed, Handover, offer
+from pydp2.transport.slabs import TOKEN, Filler, Viewer, are_large, lies_in_slab, stow
+from pydp2.transport.zap import ZapHandler, show_token
 
+Frame = zmq.Frame
+"""One as :meth:`Line.take` gives it."""
 Frames = Sequence[Any]
 """Whatever offers its bytes, and behind the first one frames that are made late (:class:`.slabs.Late`)."""
 _SMALL = 1 << 16  # libzmq lays smaller frames side by side in a shared buffer: unaligned, and each pins all of it
@@ -36,7 +50,17 @@ _ENDINGS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _HANDSHAKE_MS = 5_000
 _CHUNKS = 256 << 20  # bytes of a slab for what a worker sends: of it, as much is ever used as is under way at a time
 _BATCHES = 256 << 20  # for what a trainer is sent: the same
-_PEERS = 1024  # that have offered a slab
+_PARTS = 8  # of a share of few addresses: each of so many slabs has one
+_PEERS = 1024  # that have offered a slab, for either direction
+_FILLED = b"+"  # behind the token of a slab: the peer fills it
+_REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+RESERVE = 12
+"""Descriptors that strangers to a hub leave to others."""
+_LOOK = 0.25  # seconds between looks how many descriptors are left
+LACKING = "descriptors"
+"""The kind of what is told each time that somebody has to wait for one."""
+VOID = b"pydp2: cut off.."
+"""The last frame of a message that means nothing: its sender was cut off in the middle of it."""
 _NEVER_MS = 3_600_000  # not -1: with that, libzmq drops what had arrived and was not read yet when the other side goes
 
 
@@ -57,30 +81,100 @@ class Hub:
     """The server's end: bound to an address, talks to peers by their routing id.
 
     A peer that sends a frame above ``max_frame`` bytes loses its connection. ``max_waiting``: messages of one peer that
-    may wait here to be received; with more, that peer has to wait (0: any number).
+    may wait here to be received; with more, that peer has to wait (0: any number). ``reserve``: descriptors that peers
+    leave to others. A TCP address without a token gets one.
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], address: str, max_frame: int, max_waiting: int = 0
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        max_frame: int,
+        max_waiting: int = 0,
+        reserve: int = RESERVE,
     ) -> None:
+        self.tell: Callable[[str, str], None] = lambda text, kind: None
+        """Where it is said, text and kind, that somebody was not let in."""
+        self._looked = 0.0
+        self._admission: Admission | None = None
+        self._zap: ZapHandler | None = None
+        self._accept_filter: AcceptFilter | None = None
         self._socket = context.socket(zmq.ROUTER)
-        _prepare(self._socket, address, max_frame)
-        self._socket.setsockopt(zmq.RCVHWM, max_waiting)
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         try:
-            self._socket.bind(address)
-        except zmq.ZMQError as exc:
+            _prepare(self._socket, address, max_frame)
+            self._socket.setsockopt(zmq.RCVHWM, max_waiting)
+            self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            self.address = self._bind(context, address, reserve)
+        except (zmq.ZMQError, OSError, OptionError) as exc:
             self._socket.close()
+            self._close_listeners()
             raise ServiceUnreachable(
-                f"cannot bind {address}: {exc}; choose an address that is free, or leave bind out for a fresh one"
+                f"cannot bind {public(address)}: {_reason(exc)}; choose an address that is free, or leave bind out for "
+                "a fresh one"
             ) from None
-        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._max_frame = max_frame
         self._handover = Handover(self.address)
         self._fillers: dict[bytes, Filler] = {}
-        self._viewers: dict[bytes, dict[bytes, Viewer]] = {}
+        self._viewers: dict[bytes, Viewer] = {}
         self.gifts = Gifts()
         """What peers may see, where they can be given a descriptor."""
+
+    def _bind(self, context: zmq.Context[zmq.Socket[bytes]], address: str, reserve: int) -> str:
+        """The address that was really bound."""
+        if (path := ipc_path(address)) is not None:
+            self._admission = Admission(path, reserve)
+            self._socket.setsockopt(zmq.USE_FD, self._admission.listen_inside())
+            self._socket.bind(f"ipc://{self._admission.inner}")
+            return address
+        endpoint, token = split(address)
+        token = token or new_token()
+        self._zap = ZapHandler(context)
+        self._zap.require_token(self._socket, token)
+        monitor = self._socket.get_monitor_socket(zmq.EVENT_LISTENING)
+        try:
+            self._socket.bind(endpoint)
+            event: dict[str, Any] = recv_monitor_message(monitor)  # type: ignore[assignment]  # typed as awaitable too
+            self._accept_filter = AcceptFilter(event["value"])
+        finally:
+            self._socket.disable_monitor()
+            monitor.close(linger=0)
+        return joined(self._socket.getsockopt_string(zmq.LAST_ENDPOINT), token)
+
+    @property
+    def listeners(self) -> list[Any]:
+        """What :class:`Poll` registers of those who are not connected yet: where one is readable, :meth:`accept`."""
+        return [
+            *([] if self._admission is None else [self._admission.fileno()]),
+            *([] if self._zap is None else [self._zap.handle]),
+        ]
+
+    def accept(self, now: float) -> None:
+        """Let in who may come in, and see that descriptors are left; never blocks. To be called several times a second,
+        and when one of :attr:`listeners` is readable."""
+        if self._admission is not None:
+            self._admission.answer()
+            if self._admission.foreign:
+                self._admission.foreign = 0
+                self.tell(f"somebody of another user wanted to connect to {self.address}", "refused")
+            if self._admission.refused:
+                self.tell(self._admission.refused, LACKING)
+                self._admission.refused = ""
+        if self._zap is not None:
+            self._zap.answer()
+            if self._zap.refused:
+                self._zap.refused = 0
+                self.tell(f"somebody without the token wanted to connect to {public(self.address)}", "refused")
+        if self._accept_filter is not None and now - self._looked > _LOOK:
+            self._looked = now
+            self._accept_filter.look()
+            if self._accept_filter.refused:
+                self.tell(self._accept_filter.refused, LACKING)
+                self._accept_filter.refused = ""
+
+    def hold(self, seconds: float) -> None:
+        """Where descriptors are few, let nobody in by TCP for so long: somebody else needs one."""
+        if self._accept_filter is not None:
+            self._accept_filter.hold(seconds)
 
     @property
     def handle(self) -> zmq.Socket[bytes]:
@@ -105,6 +199,8 @@ class Hub:
             except zmq.Again:
                 return None
             peer, message = frames[0].bytes, [f.buffer for f in frames[1:]]
+            if message and message[-1] == VOID:
+                continue
             if len(message) != 2 or len(message[0]):
                 return peer, message
             self._offered(peer, bytes(message[1]))
@@ -118,54 +214,70 @@ class Hub:
             return frames
         if len(frames) != 3:
             raise RemoteProtocolError(f"a message of {len(frames)} frames, the first one empty")
-        token = bytes(frames[1][:TOKEN])
-        viewers = self._viewers.setdefault(peer, {})
-        if token not in viewers:
-            descriptor = self._handover.take(token)
-            if descriptor is None:
-                raise RemoteProtocolError("a reference into a slab that was never handed over")
-            try:
-                viewers[token] = Viewer(descriptor)
-            except OSError as exc:
-                raise RemoteProtocolError(f"a slab that cannot be mapped: {exc}") from None
-        body = viewers[token].frames(frames[1][TOKEN:])
+        if peer not in self._viewers:
+            raise RemoteProtocolError("a reference into a slab that was never taken")
+        body = self._viewers[peer].frames(frames[1])
         if self._max_frame >= 0 and any(len(frame) > self._max_frame for frame in body):
             raise RemoteProtocolError(f"a frame above {self._max_frame} bytes")
         return [frames[2], *body]
 
-    def _offered(self, peer: bytes, token: bytes) -> None:
-        """``peer`` offers a slab for what it is sent, or a way to give it something. If that cannot be used, things go
-        on without it."""
-        descriptor = self._handover.take(token)
+    def _offered(self, peer: bytes, offered: bytes) -> None:
+        """``peer`` offers a slab for what it is sent or sends, or a way to give it something. If that cannot be used,
+        for lack of addresses say, things go on without it."""
+        descriptor = self._handover.take(offered[:TOKEN])
         if descriptor is None:
             return
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             self.gifts.asked(peer, descriptor)
             return
-        if len(self._fillers) >= _PEERS:
+        filled = offered[TOKEN:] == _FILLED
+        if len(self._viewers if filled else self._fillers) >= _PEERS or (filled and peer in self._viewers):
             os.close(descriptor)
             return
         with contextlib.suppress(OSError, RemoteProtocolError):
-            self._fillers[peer] = Filler(descriptor)
+            if filled:
+                self._viewers[peer] = Viewer(descriptor)
+            else:
+                self._fillers[peer] = Filler(descriptor)
 
     def drop(self, peer: bytes) -> None:
         """Let go of the memory that is shared with ``peer``, who is gone. What came from there stays as long as it is
         used."""
         self._fillers.pop(peer, None)
         self._viewers.pop(peer, None)
+        self._handover.forget()
         self.gifts.drop(peer)
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; what is queued has ``linger_ms`` to leave."""
         self._socket.close(linger=linger_ms)
+        self._close_listeners()
         self._handover.close()
         self.gifts.close()
         self._fillers.clear()
         self._viewers.clear()
 
+    def _close_listeners(self) -> None:
+        for each in (self._admission, self._zap, self._accept_filter):
+            if each is not None:
+                each.close()
+        self._admission = self._zap = self._accept_filter = None
+
 
 class Line:
-    """A peer's end of a connection to a hub. ``lends``: what it sends may go through shared memory."""
+    """A peer's end of a connection to a hub. ``lends``: what it sends may go through shared memory.
+
+    A hub at an ipc address is asked whether one may come, until ``deadline`` (``time.monotonic``; None: as long as it
+    is there).
+
+    Raises:
+        NotNow: nobody is there, or there is no room. (Over TCP nobody tells.)
+        ServiceUnreachable: it is no address, or not the whole of one.
+        TurnedAway: the hub does not want this peer. Over TCP ``refused`` tells.
+
+    An exception of a signal handler may come out of pyzmq behind a frame that was sent or received. So the next call of
+    :meth:`send` makes void what was cut off before it, and ``cut`` tells that :meth:`take` may have lost something.
+    """
 
     def __init__(
         self,
@@ -174,55 +286,91 @@ class Line:
         max_frame: int = -1,
         watch: bool = False,
         lends: bool = False,
+        deadline: float | None = None,
     ) -> None:
         self._address = address
-        self._token = b""
-        self._lends = lends
+        self._lends = self._copies = lends
         self._filler: Filler | None = None
+        self._handed: list[Handed] = []
         self._viewer: Viewer | None = None
         self.wish: Wish | None = None
         """For what the hub has for all, once it was asked."""
-        self._socket = context.socket(zmq.DEALER)
-        _prepare(self._socket, address, max_frame)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
-        self._monitor = self._socket.get_monitor_socket(_ENDINGS) if watch else None
+        self._monitor: zmq.Socket[bytes] | None = None
         self._lost = False
+        self._halved = False  # a message is being sent, and maybe only half of it was
+        self.cut = False
+        """A call of :meth:`take` was cut off: :meth:`recover` comes before the next one."""
+        self._socket = context.socket(zmq.DEALER)
         try:
-            self._socket.connect(address)
-        except zmq.ZMQError as exc:
+            _prepare(self._socket, address, max_frame)
+            self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
+            if watch:
+                self._monitor = self._socket.get_monitor_socket(_ENDINGS | _REFUSALS)
+            self._connect(address, deadline)
+        except BaseException as exc:
             self.close()
-            raise ServiceUnreachable(f"{address} is not an address that can be connected to: {exc}") from None
+            if isinstance(exc, zmq.ZMQError | OSError | OptionError) and not isinstance(exc, ServiceUnreachable):
+                raise ServiceUnreachable(
+                    f"{public(address)} is not an address that can be connected to: {_reason(exc)}"
+                ) from None
+            raise
+
+    def _connect(self, address: str, deadline: float | None) -> None:
+        if (path := ipc_path(address)) is not None:
+            self._socket.connect(f"ipc://{request_admission(path, deadline) if path else path}")
+            return
+        endpoint, token = split(address)
+        if token:
+            show_token(self._socket, token)
+        self._socket.connect(endpoint)
+        if not token:
+            raise ServiceUnreachable(
+                f"{endpoint} lacks the token of its service: an address must be as the service prints it, "
+                f"{endpoint}?token=…; copy all of it"
+            )
 
     def send(self, frames: Frames) -> None:
         """Queue a message; never blocks. Where nobody is connected any more it goes nowhere: ``lost`` tells."""
-        if self._lends:
+        message = _wrapped(self._filler, frames)
+        if self._lends and are_large(message):
             self._lends = False
+            with contextlib.suppress(OSError, RuntimeError, zmq.ZMQError):  # without it frames are copied
+                start_sending()
+                self._copies = False
             self._lend()
-        with contextlib.suppress(zmq.Again):
-            self._socket.send_multipart(_wrapped(self._filler, frames, self._token), zmq.NOBLOCK, copy=False)
+        self._send(message)
+
+    def _send(self, frames: Sequence[Any]) -> None:
+        with contextlib.suppress(zmq.Again):  # nobody is connected
+            if self._halved:
+                self._socket.send(VOID, zmq.NOBLOCK)
+            self._halved = len(frames) > 1
+            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=self._copies)
+        self._halved = False
 
     def _lend(self) -> None:
-        """Make a slab for what is sent, if that can be."""
-        if (offered := offer(self._address, _CHUNKS)) is not None:
-            descriptor, token = offered
-            with contextlib.suppress(OSError):
+        """Offer a slab for what is sent from now on, if that can be."""
+        if (offered := offer(self._address, within(_CHUNKS, _PARTS))) is not None:
+            descriptor, handed = offered
+            self._handed.append(handed)
+            with contextlib.suppress(OSError, zmq.Again):
                 self._filler = Filler(descriptor)
-                self._token = token
+                self._socket.send_multipart([b"", handed.token + _FILLED], zmq.NOBLOCK)
 
     def borrow(self) -> None:
         """Offer a slab for what is received, if that can be. To be called once the hub has answered."""
-        if (offered := offer(self._address, _BATCHES)) is not None:
-            descriptor, token = offered
-            with contextlib.suppress(OSError):
+        if (offered := offer(self._address, within(_BATCHES, _PARTS))) is not None:
+            descriptor, handed = offered
+            self._handed.append(handed)
+            with contextlib.suppress(OSError, zmq.Again):
                 self._viewer = Viewer(descriptor)
-                self._socket.send_multipart([b"", token], zmq.NOBLOCK)
+                self._send([b"", handed.token])
 
     def ask(self) -> None:
         """Ask for what the hub has for all, if that can be. To be called once the hub has answered."""
         self.wish = Wish(self._address)
         if self.wish.token is not None:
-            with contextlib.suppress(zmq.Again):
-                self._socket.send_multipart([b"", self.wish.token], zmq.NOBLOCK)
+            self._send([b"", self.wish.token])
 
     def receive(self, timeout_ms: int = 0) -> list[memoryview] | None:
         """The next message within ``timeout_ms`` (-1: forever), or None. Raises RemoteProtocolError when its frames are
@@ -230,14 +378,44 @@ class Line:
         if timeout_ms and not self._socket.poll(timeout_ms):
             return None
         try:
-            frames = [f.buffer for f in self._socket.recv_multipart(zmq.NOBLOCK, copy=False)]
+            return self.open(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
         except zmq.Again:
             return None
-        if len(frames) < 2 or len(frames[0]):
-            return frames
-        if len(frames) != 3 or self._viewer is None:
-            raise RemoteProtocolError(f"a message of {len(frames)} frames, the first one empty")
-        return [frames[2], *self._viewer.frames(frames[1])]
+
+    def take(self, into: list[Any]) -> None:
+        """Append to ``into`` the frames of all messages that are there, for :meth:`whole` and :meth:`open`."""
+        self.cut = True
+        with contextlib.suppress(zmq.Again):  # no step of Python between two frames: none of them is lost there
+            into.extend(iter(partial(self._socket.recv, zmq.NOBLOCK, False), None))
+        self.cut = False
+
+    def recover(self, into: list[Any]) -> None:
+        """After :meth:`take` was cut off: take away from the end of ``into`` what is no whole message, and its rest."""
+        while self._socket.getsockopt(zmq.RCVMORE):  # of the last frame that came, also where that was lost
+            self._socket.recv(zmq.NOBLOCK)
+        while into and isinstance(into[-1], Frame) and into[-1].more:
+            del into[-1]
+        self.cut = False
+
+    @staticmethod
+    def whole(frames: Sequence[Any], at: int) -> int:
+        """How many of ``frames`` make the message that begins at ``at``; 0: not all of it is there."""
+        return next((end + 1 - at for end in range(at, len(frames)) if not frames[end].more), 0)
+
+    @staticmethod
+    def in_slab(frames: Sequence[Any]) -> bool:
+        """Whether a message of ``frames`` has its body in shared memory: :meth:`open` can be called once then."""
+        return len(frames) > 1 and not len(frames[0].buffer)
+
+    def open(self, frames: Sequence[Any]) -> list[memoryview]:
+        """What the ``frames`` of a message hold, wherever that lies. Raises RemoteProtocolError when it is not where
+        it says."""
+        message = [frame.buffer for frame in frames]
+        if not self.in_slab(frames):
+            return message
+        if len(message) != 3 or self._viewer is None:
+            raise RemoteProtocolError(f"a message of {len(message)} frames, the first one empty")
+        return [message[2], *self._viewer.frames(message[1])]
 
     @property
     def handle(self) -> zmq.Socket[bytes]:
@@ -247,14 +425,26 @@ class Line:
     @property
     def lost(self) -> bool:
         """There is no connection any more, or there was nobody to connect to. Only of a watched line."""
-        while self._monitor is not None and not self._lost and self._monitor.poll(0):
-            event: dict[str, Any] = recv_monitor_message(self._monitor)  # type: ignore[assignment]  # typed as awaitable too
-            self._lost = bool(event["event"] & _ENDINGS)
+        # What the monitor tells, endings or why they came, need not be read here, which would take two steps.
+        if self._monitor is not None and not self._lost and self._monitor.poll(0):
+            self._lost = True
         return self._lost
 
-    def wait(self, timeout_ms: int) -> bool:
-        """Wait until there is a message or the connection is lost; False when neither came in time."""
+    @property
+    def refused(self) -> bool:
+        """The hub let in nobody with the token of this address. Of a watched line that is ``lost``; reads why, once."""
+        found = False
+        while self._monitor is not None and self._monitor.poll(0):
+            event: dict[str, Any] = recv_monitor_message(self._monitor)  # type: ignore[assignment]  # typed as awaitable too
+            found = found or bool(event["event"] & _REFUSALS)
+        return found
+
+    def wait(self, timeout_ms: int, wakes: int | None = None) -> bool:
+        """Wait until there is a message, the connection is lost, or the descriptor ``wakes`` is readable; False when
+        none of it came in time."""
         poller = zmq.Poller()
+        if wakes is not None:
+            poller.register(wakes, zmq.POLLIN)
         poller.register(self._socket, zmq.POLLIN)
         if self._monitor is not None and not self._lost:
             poller.register(self._monitor, zmq.POLLIN)
@@ -268,6 +458,9 @@ class Line:
             self._monitor = None
         self._socket.close(linger=linger_ms)
         self._filler = self._viewer = None
+        for handed in self._handed:
+            handed.connection.close()
+        self._handed.clear()
         if self.wish is not None:
             self.wish.close()
 
@@ -291,16 +484,26 @@ class Poll:
         return {handle for handle, _ in self._poller.poll(timeout_ms)}
 
 
+def _reason(error: BaseException) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
 def context(io_threads: int = 1) -> zmq.Context[zmq.Socket[bytes]]:
     """A ZeroMQ context of one's own, never shared and never inherited by a fork."""
     return zmq.Context(io_threads)
 
 
-def _wrapped(filler: Filler | None, frames: Frames, token: bytes = b"") -> list[Any]:
+def start_sending() -> None:
+    """Have pyzmq open what it needs to send without a copy, which it would open when it does so for the first time:
+    then there may be no descriptor for it."""
+    zmq.Frame(b"", copy=False, copy_threshold=0)
+
+
+def _wrapped(filler: Filler | None, frames: Frames) -> list[Any]:
     """The message ``frames`` as it is sent: its body in shared memory, if that can be."""
     head, *body = frames
     reference, body = stow(filler, body)
-    return [head, *body] if reference is None else [b"", token + reference, head]
+    return [head, *body] if reference is None else [b"", reference, head]
 
 
 def buffers(frames: Sequence[memoryview]) -> list[npt.NDArray[np.uint8]]:

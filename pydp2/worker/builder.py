@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -334,8 +335,10 @@ class Builder:
             task.changed = True
         differs = reached == task.start and task.start and _folded(task.crcs) != task.expected
         differs = differs or (reached == task.check and task.check and _folded(task.crcs) != [task.crc])
-        task.changed = task.changed or bool(differs)
-        return self._lenient or not differs
+        if not differs:
+            return True
+        task.changed = self._lenient
+        return self._lenient
 
     def hand_part(self, task: Task, hand: Hand) -> Packed:
         """A chunk of nothing but the sample that ``task`` held in hand."""
@@ -365,5 +368,5 @@ def _folded(crcs: list[int]) -> list[int]:
     return [int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")]
 
 
-def _wire(error: Error | None) -> dict[str, str]:
+def _wire(error: Error | None) -> dict[str, Any]:
     return {} if error is None else to_wire(error)

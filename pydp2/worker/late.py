@@ -38,6 +38,9 @@ class _Sender:
             while not self._over:
                 time.sleep(FLUSH)
                 self._runner.send_late()
+        except MemoryError as error:
+            self._runner.starve(error)
+            os._exit(1)
         except BaseException:
             # the main thread would end with this; but it may be in the user's code for hours
             sys.excepthook(*sys.exc_info())

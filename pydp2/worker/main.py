@@ -149,6 +149,8 @@ def _work(spec: WorkerSpec, provided: _Provided, worker: int, row: memoryview, o
     try:
         with sending_late(runner):
             runner.run()
+    except MemoryError as error:
+        runner.starve(error)
     finally:
         with contextlib.suppress(Exception):
             speaker.line.close(linger_ms=200)

@@ -8,7 +8,8 @@ the generator computes or waits for something, because then another thread sends
 
 The two threads use the same things, but never at the same time. A lock taken twice a sample would do, and cost more
 than all the rest between two samples; so each says first what it is about to do, and looks then what the other one
-said. The interpreter's lock puts these four steps into one order for both: whichever looks last sees the other.
+said. The interpreter's lock puts these four steps into one order for both: whichever looks last sees the other. So a
+service needs an interpreter that has it (:mod:`.lock`).
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pydp2.errors import BadSample, ProviderError
+from pydp2.errors import BadSample, LocalProtocolError, OutOfMemory, ProviderError, to_wire
 from pydp2.inputs import Rows
 from pydp2.inputs.columns import frame_count
 from pydp2.inputs.drawing import Mark
@@ -43,6 +45,7 @@ from pydp2.worker.task import Task
 
 _POLL = 0.001
 _POLL_NS = 1_000_000
+_TELLING_MS = 2000  # for the last word of a worker
 FLUSH = 0.020
 """Seconds that a sample waits at most for others to be sent with, and a job for another."""
 _SLOW = 0.005  # a sample that took this long is not kept waiting for the next
@@ -80,6 +83,8 @@ class Runner:
         self._mark = Mark(seat.row, ORDINAL, SINCE, RUNNING, timed)
         self._drawer = self._builder.drawer(running.single, self._mark)
         self._drawn: Task | None = None  # whose samples the drawer packs
+        # not a method of this: in a circle of objects the collector would take the drawer's buffer apart
+        running.wrapper.on_unknown = partial(_tell_unknown, surroundings, files, seat.row)
         self._tasks = Tasks(ahead)
         self._blocked: list[list[int]] = []
         self._busy = 0.0
@@ -90,6 +95,17 @@ class Runner:
         """Send to the server."""
         self._link.sending(message)
         self._line.send([m.encode(message), *frames])
+
+    def starve(self, error: MemoryError) -> None:
+        """Tell the server that there is no memory to pack or send samples with, and nothing after that. To be said by
+        either thread; the process has to end then."""
+        lacks = OutOfMemory(
+            f"a worker has no memory for the samples that it packs ({error or 'it is not told how much'}); have "
+            "process() keep less, yield smaller samples, or raise what limits it (`ulimit -v`)"
+        )
+        with contextlib.suppress(LocalProtocolError):  # the other thread has told it
+            self.send(m.Broken(to_wire(lacks)))
+        self._line.close(linger_ms=_TELLING_MS)
 
     def run(self) -> None:
         """Until the server says Quit."""
@@ -251,11 +267,12 @@ class Runner:
                     break
                 except BaseException as error:
                     if not task.done:
-                        builder.fail(task, raised(error, self._files[task.file], task.y))
+                        builder.fail(task, raised(error, self._files[task.file], task.y, self._files))
                     break
                 if task.done:  # sent meanwhile, and found to be bad
                     break
                 if type(sample) is Rows:
+                    self._running.wrapper.look_for_unknown(sample.names)
                     task.block = Block(sample, self._running.declaration.slots, self._running.single)
             else:  # yielded before and looked at now: that may run the user's code too
                 self._mark.at(task.y)
@@ -271,7 +288,7 @@ class Runner:
                 builder.fail(task, place(error, self._files[task.file], task.y))
                 break
             except Exception as error:  # of the value itself, which may be any object
-                builder.fail(task, raised(error, self._files[task.file], task.y))
+                builder.fail(task, raised(error, self._files[task.file], task.y, self._files))
                 break
             row[RUNNING] = 0  # only now: calc_batch_size and the values are the user's too
             if task.spent > task.limit and not task.replaying and task.y > task.start:
@@ -372,3 +389,8 @@ class Runner:
                 task = self._tasks.get(part.attempt)
                 if task is not None:
                     task.wanted = False
+
+
+def _tell_unknown(surroundings: Surroundings, files: Sequence[str], row: memoryview, text: str) -> None:
+    """Tell of keys that no slot has, in the sample that ``row`` says is looked at."""
+    surroundings.say(f"file {files[row[FILE]]}, sample {row[ORDINAL]}: {text}", "unknown_key")

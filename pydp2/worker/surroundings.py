@@ -42,7 +42,7 @@ class Surroundings:
             here = ""
         if here != self._home:
             os.chdir(self._home)
-            self._say(
+            self.say(
                 f"process() changed the working directory to {here or 'a folder that is gone'}; it is put back to "
                 f"{self._home}, where the entries of the list are looked up (said once)",
                 "chdir",
@@ -67,5 +67,6 @@ class Surroundings:
             os.write(self._output, turn(before, file))
         self._row[FILE] = file
 
-    def _say(self, text: str, kind: str) -> None:
+    def say(self, text: str, kind: str) -> None:
+        """Show ``text`` to the user; of several workers that say something of this ``kind``, the first."""
         os.write(self._output, once(text, kind).encode(errors="backslashreplace"))

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import pydp2
 from pydp2.api import machine
-
-
-def told(monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
-    """Control groups as a container has them; this machine has whatever it has."""
-    monkeypatch.setattr(machine, "_read", lambda name: files.get(name, ""))
+from pydp2.errors import OptionError
+from pydp2.metrics import cgroups
+from pydp2.server.available import SERVER_ADDRESSES, Available
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
@@ -24,45 +23,50 @@ def test_cores_are_those_that_the_process_may_run_on() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"
 
 
-@pytest.mark.parametrize(
-    ("files", "most"),
-    [
-        ({}, None),
-        ({"/sys/fs/cgroup/cpu.max": "max 100000"}, None),
-        ({"/sys/fs/cgroup/cpu.max": "150000 100000"}, 2),
-        ({"/sys/fs/cgroup/cpu.max": "50000 100000"}, 1),
-        ({"/sys/fs/cgroup/cpu.max": "100000 100000"}, 1),
-        ({"/sys/fs/cgroup/cpu.max": "nonsense"}, None),
-        ({"/sys/fs/cgroup/cpu.max": "0 0"}, None),
-        ({"/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, None),
-        ({"/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "250000", "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 3),
-    ],
-)
-def test_a_quota_of_the_control_group_counts_rounded_up(
-    monkeypatch: pytest.MonkeyPatch, files: dict[str, str], most: int | None
+@pytest.mark.parametrize(("quota", "cores"), [(None, 8), (1, 1), (3, 3), (20, 8)])
+def test_a_quota_of_the_control_groups_counts_where_it_is_less(
+    monkeypatch: pytest.MonkeyPatch, quota: int | None, cores: int
 ) -> None:
-    told(monkeypatch, files)
+    monkeypatch.setattr(machine.cgroups, "cpus", lambda: quota)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    assert machine.cores() == (8 if most is None else most)
+    assert machine.cores() == cores
 
 
-def test_memory_is_the_machine_s_or_the_control_group_s_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_the_machine_s_or_what_is_left_of_a_control_group(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert 1 << 20 < machine.memory() <= whole
-    for files, limit in (
-        ({}, whole),
-        ({"/sys/fs/cgroup/memory.max": "max"}, whole),
-        ({"/sys/fs/cgroup/memory.max": "1073741824"}, 1 << 30),
-        ({"/sys/fs/cgroup/memory/memory.limit_in_bytes": "536870912"}, 1 << 29),
-        ({"/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"}, whole),  # that is: none
-        ({"/sys/fs/cgroup/memory.max": "nonsense"}, whole),
-    ):
-        told(monkeypatch, files)
-        assert machine.memory() == limit
+    monkeypatch.setattr(cgroups, "memory", lambda: None)
+    assert machine.memory() == Available(whole, "of this machine")
+    monkeypatch.setattr(cgroups, "memory", lambda: cgroups.Memory("/x", 1 << 62, 5))
+    assert machine.memory().bytes == whole
+    monkeypatch.setattr(cgroups, "memory", lambda: cgroups.Memory("/x", 1 << 30, 1 << 29))
+    assert machine.memory().told() == (
+        "536870912 bytes left in control group /x (its limit is 1073741824, 536870912 are in use)"
+    )
 
 
-def test_a_file_that_is_not_there_reads_as_nothing() -> None:
-    assert machine._read("/sys/fs/cgroup/no such file") == ""
+def test_memory_is_what_a_server_would_have_of_its_address_space() -> None:
+    code = (
+        "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 30, 1 << 30));"
+        "from pydp2.api import machine; print(machine.memory().told())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    left = (1 << 30) - (1 << 27) - SERVER_ADDRESSES
+    assert done.stdout == (
+        f"{left} bytes of address space that are left (RLIMIT_AS is {1 << 30}, a server itself takes "
+        f"{SERVER_ADDRESSES})\n"
+    )
+
+
+def test_a_service_that_has_too_little_memory_is_refused_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "memory", lambda: cgroups.Memory("/x", 100 << 20, 20 << 20))
+    with pytest.raises(OptionError) as caught:
+        pydp2.launch(["a"], "nowhere.process", workers=3)
+    need = (20 << 20) + (56 << 20) + 3 * (8 << 20)
+    assert str(caught.value) == (
+        f"a service with workers=3 and memory_limit={20 << 20} needs about {need} bytes, and there are {80 << 20} "
+        f"bytes left in control group /x (its limit is {100 << 20}, {20 << 20} are in use); raise the limit of the "
+        "group, or lower memory_limit, or ask for fewer workers"
+    )
 
 
 def test_a_service_that_could_run_out_of_open_files_is_refused_with_what_it_needs(tmp_path: Path) -> None:
@@ -73,7 +77,7 @@ def test_a_service_that_could_run_out_of_open_files_is_refused_with_what_it_need
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "pydp2.errors.OptionError: a service with workers=7 needs up to 62 open files, this process may have 60 "
+        "pydp2.errors.OptionError: a service with workers=7 needs up to 74 open files, this process may have 60 "
         "(RLIMIT_NOFILE); raise it with `ulimit -n`, or ask for fewer workers"
     )
 
@@ -87,7 +91,7 @@ def test_as_many_open_files_as_are_asked_for_are_enough(workers: int, tmp_path: 
         "            open(f, 'w').close()\n            os._exit(1)\n        yield y\n"
     )
     code = (
-        f"import pydp2, resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({48 + 2 * workers}, {48 + 2 * workers}))\n"
+        f"import pydp2, resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({60 + 2 * workers}, {60 + 2 * workers}))\n"
         f"with pydp2.launch([*map(str, range(20))], 'plain.process', workers={workers}) as service:\n"
         "    with service.connect(batch_size=10) as data:\n"
         "        for _ in range(3):\n            print(sum(len(batch) for batch in data)); service.stats()\n"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import pydp2
 from pydp2.api.replay import BAD, DAMAGED, GONE, GOOD, Replay
 from pydp2.errors import OptionError
-from pydp2.server.actions import TOO_SLOW, Loss
+from pydp2.server.actions import Loss
 from pydp2.server.quarantine import _line, read
 
 READS = """
@@ -39,8 +39,8 @@ DROPS = ", check=True, check_fail_continue=True"
 Run = Callable[..., Replay]
 
 
-def line(file: str, y: int, kind: str = "dropped", reason: str = "", pass_id: int = 0) -> str:
-    return json.dumps({"pass": pass_id, "file": file, "y": y, "slot": "n", "reason": reason, "kind": kind})
+def line(file: str, y: int, kind: str = "dropped", reason: str = "", pass_id: int = 0, **more: Any) -> str:
+    return json.dumps({"pass": pass_id, "file": file, "y": y, "slot": "n", "reason": reason, "kind": kind} | more)
 
 
 @pytest.fixture
@@ -95,9 +95,21 @@ def test_a_dropped_sample_behind_a_place_where_the_file_raises_now_is_bad(run: R
 
 
 def test_a_file_that_is_not_there_any_more_is_gone_but_not_if_that_was_what_was_wrong(run: Run) -> None:
-    why = "file b, sample 0: process raised FileNotFoundError"
-    report = run({}, [line("a", 1), line("b", 0, "raised", why), line("c", 0, "raised", "KeyError")])
-    assert verdicts(report) == [GONE, BAD, GONE]
+    lines = [
+        line("a", 1), line("b", 0, "raised", exception="FileNotFoundError"),
+        line("c", 0, "raised", exception="KeyError"), line("d", 0, "ended early"),
+    ]  # fmt: skip
+    assert verdicts(run({}, lines)) == [GONE, BAD, GONE, BAD]
+
+
+def test_what_the_text_of_an_error_says_decides_nothing(run: Run) -> None:
+    """Texts have names of files and words of the user's in them."""
+    name = "FileNotFoundError"
+    reason = f"file {name}, sample 0: process raised KeyError; one sample took longer than sample_timeout=0.001 s"
+    report = run(
+        {"slow": "1 2"}, [line(name, 0, "raised", reason, exception="KeyError"), line("slow", 1, "condemned", reason)]
+    )
+    assert verdicts(report) == [GONE, GOOD]
 
 
 @pytest.mark.parametrize(
@@ -111,9 +123,9 @@ def test_a_file_that_kills_its_process_is_bad_and_the_others_are_looked_at(run: 
 
 
 def test_a_file_that_hangs_has_the_time_that_it_had(run: Run) -> None:
-    why = f"(the last one was killed because {TOO_SLOW}=0.3 s)"
     files = {"hangs": "1 hangs", "mended": "1 2 500"}
-    report = run(files, [line("hangs", 1, "timed out", why), line("mended", 1, "timed out", why), line("mended", 2)])
+    slow = {"kind": "timed out", "sample_timeout": 0.3}
+    report = run(files, [line("hangs", 1, **slow), line("mended", 1, **slow), line("mended", 2)])
     assert verdicts(report) == [BAD, GOOD, BAD]
     assert report.verdicts[0].text == (
         "file hangs, sample 1: the process that ran process() was killed because one sample took longer than "
@@ -124,14 +136,21 @@ def test_a_file_that_hangs_has_the_time_that_it_had(run: Run) -> None:
 def test_damaged_lines_are_named_and_stop_nothing(run: Run, tmp_path: Path) -> None:
     damaged = [
         "not json", "[]", "3", '{"pass": 0}', line("a", -1), line("a", 0).replace('"a"', "7"), "",
-        line("a", 0).replace('"a"', '"\\udcff"'), '{"pass": tru', "[" * 100_000,
+        line("a", 0).replace('"a"', '"\\udcff"'), '{"pass": tru', "[" * 100_000, line("a", 0, "timed out"),
+        line("a", 0, "timed out", sample_timeout=0), line("a", 0, "timed out", sample_timeout=float("nan")),
+        line("a", 0, "timed out", sample_timeout=True), line("a", 0, "raised", exception=3),
     ]  # fmt: skip
     report = run({"a": "500"}, [*damaged, line("a", 0)])
-    assert [each.line for each in report.verdicts] == [1, 2, 3, 4, 5, 6, 8, 9, 10, 11]
-    assert verdicts(report) == [DAMAGED] * 9 + [BAD]
+    assert [each.line for each in report.verdicts] == [1, 2, 3, 4, 5, 6, *range(8, 17)]
+    assert verdicts(report) == [DAMAGED] * 14 + [BAD]
     assert [each.text for each in report.verdicts[:6]] == [
         "it is no JSON", "it is no JSON object", "it is no JSON object", "'file' is missing",
         "'y' must be a whole number from 0, got -1", "'file' must be a text, got 7",
+    ]  # fmt: skip
+    assert [each.text for each in report.verdicts[9:14]] == [
+        "'sample_timeout' is missing", "'sample_timeout' must be a number of seconds above 0, got 0",
+        "'sample_timeout' must be a number of seconds above 0, got nan",
+        "'sample_timeout' must be a number of seconds above 0, got True", "'exception' must be a text, got 3",
     ]  # fmt: skip
     (tmp_path / "bad.jsonl").write_bytes(b"\xff\n")
     assert [text for _, text in read(tmp_path / "bad.jsonl")] == ["it is not UTF-8"]
@@ -169,7 +188,10 @@ def test_what_a_service_wrote_is_replayed(tmp_path: Path, provider_file: Callabl
 _texts = st.text(max_size=8)
 
 
-@given(st.lists(st.builds(Loss, st.integers(0, 9), _texts, st.integers(0, 1 << 40), _texts, _texts, _texts)))
+_values = (st.integers(0, 9), _texts, st.integers(0, 1 << 40), _texts, _texts, _texts, _texts)
+
+
+@given(st.lists(st.builds(Loss, *_values, st.none() | st.floats(0, exclude_min=True, allow_infinity=False))))
 def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, losses: list[Any]) -> None:
     path = tmp_path_factory.mktemp("q") / "bad.jsonl"
     path.write_bytes(b"".join(map(_line, losses)))

@@ -72,6 +72,17 @@ def test_a_round_that_one_of_them_missed_is_left_out_of_the_ratio() -> None:
     assert "torch failed 1 of 3 times" in list(sentences(table))
 
 
+def test_a_lead_that_is_less_than_the_rounds_differ_is_told_as_that() -> None:
+    near: list[tuple[float, ...]] = [(5, 10, 11), (5, 12, 12), (5, 9, 11)]
+    clear: list[tuple[float, ...]] = [(1, 2, 8), (1, 2, 8), (1, 2, 9)]
+    (table,) = tables(of(near))
+    assert next(sentences(table)) == (
+        "best peer: torch; pydp2 has 1.10x its samples/s, which is less than the rounds of one of them differ"
+    )
+    (table,) = tables(of(clear))
+    assert next(sentences(table)) == "best peer: torch; pydp2 has 4.00x its samples/s"
+
+
 def test_the_round_that_is_watched_gives_memory_and_no_time() -> None:
     (table,) = tables([run(0, "bare", 99, peak=7_000_000), *of([(1, 2, 4)])])
     bare = table.rows[0]

@@ -62,7 +62,7 @@ def test_findings_beyond_max_errors_are_counted_and_do_not_hide_a_traceback(
     result = cli(*CHECK, "--max_errors", 3)
     assert result.stdout.count("slot n: expected") == 3
     assert "process raised ValueError" in result.stdout
-    assert "… and 47 more\n51 found, beside 1 good samples in 2 files\n" in result.stdout
+    assert "… and 47 more\n51 found, beside 1 good sample in 2 files\n" in result.stdout
 
 
 def test_json_has_everything_and_stdout_nothing_else(folder: Path, cli: Callable[..., Result]) -> None:
@@ -77,7 +77,7 @@ def test_json_has_everything_and_stdout_nothing_else(folder: Path, cli: Callable
     assert report["provider"] == "numbers_provider.process"
     assert report["findings"][0] | {"text": ""} == {
         "file": "b.txt", "sample": 1, "raised": False, "slot": "n", "expected": "an int in [0, 1000)",
-        "got": "2000 (int)", "text": "",
+        "got": "2000 (int)", "text": "", "exception": "",
     }  # fmt: skip
     assert [file["file"] for file in report["files"]] == ["a.txt", "b.txt"]
     assert report["slots"][0]["ids"] == {"least": 1, "most": 3, "count": 4, "not_finite": 0}

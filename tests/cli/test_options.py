@@ -148,6 +148,8 @@ def test_root_is_where_list_entries_and_provider_are_looked_up(telling: Path, cl
         (["serve", "train.list", "--batch_size", "3"], "it belongs to connect() or load()"),
         (["serve", "train.list", "--batch-size", "3"], "it belongs to connect() or load()"),
         (["serve", "train.list", "--pool_size", "3"], "it belongs to @provider(...)"),
+        (["serve", "train.list", "--num_workers", "3"], "there is no option --num_workers: write workers=4\n"),
+        (["serve", "train.list", "--drop-last"], '--drop_last: write last_batch="drop" in connect() or load()'),
         (["check", "train.list", "--workers", "3"], "it belongs to pydp2 serve, launch() or load()"),
         (["serve", "train.list", "--workes", "3"], "--workers"),
         (["check", "a", "b"], "unexpected extra argument"),

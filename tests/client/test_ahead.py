@@ -7,38 +7,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.client.ahead import AHEAD_BYTES, SHOWN_BYTES, Ahead
+from pydp2.protocol.packs import BATCH_COST
 
+LIMIT = 1 << 40
 sizes = st.one_of(st.integers(0, 5000), st.integers(0, 2 * AHEAD_BYTES))
+
+
+def say(ahead: Ahead, done: int, *, now: bool = False) -> int | None:
+    """What is asked for before batch ``done`` is taken, as a client says it."""
+    count = ahead.due(done, now=now)
+    if count is not None:
+        ahead.told(count, done)
+    return count
 
 
 @given(st.integers(1, 9), st.booleans(), st.lists(st.tuples(sizes, st.booleans()), max_size=200))
 def test_a_batch_is_asked_for_before_it_is_taken(least: int, alone: bool, taken: list[tuple[int, bool]]) -> None:
-    ahead = Ahead(least, alone=alone)
+    ahead = Ahead(least, LIMIT, alone=alone)
     asked = ahead.begin()
     assert asked == least
-    for nbytes, waits in taken:
-        asked += ahead.due() or 0
+    for done, (nbytes, waits) in enumerate(taken):
+        asked += say(ahead, done) or 0
         if waits:
-            asked += ahead.due(now=True) or 0
+            asked += say(ahead, done, now=True) or 0
         assert 1 <= asked <= 65
         if not alone:
             assert asked == least + 1
         asked -= 1
-        ahead.took(nbytes)
+        ahead.took(nbytes, nbytes)
 
 
 @given(st.integers(1, 9), sizes, st.booleans())
 def test_of_small_batches_more_are_asked_for_at_a_time_and_of_large_ones_prefetch(
     least: int, nbytes: int, shown: bool
 ) -> None:
-    ahead = Ahead(least, alone=True)
+    ahead = Ahead(least, LIMIT, alone=True)
     asked, said = ahead.begin(), 0
-    for _ in range(1000):
-        count = ahead.due()
+    for done in range(1000):
+        count = say(ahead, done)
         said += count is not None
         asked += count or 0
         asked -= 1
-        ahead.took(nbytes, shown=shown)
+        ahead.took(nbytes, nbytes, shown=shown)
     aim = max(least, min(64, (SHOWN_BYTES if shown else AHEAD_BYTES) // max(1, nbytes)))
     assert asked <= aim
     assert said <= 2 + 1000 / max(1, (aim + 1) // 2)
@@ -46,16 +56,61 @@ def test_of_small_batches_more_are_asked_for_at_a_time_and_of_large_ones_prefetc
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_who_waits_has_said_what_it_took(alone: bool) -> None:
-    ahead = Ahead(2, alone=alone)
+    ahead = Ahead(2, LIMIT, alone=alone)
     ahead.begin()
-    assert ahead.due() == 1
-    assert ahead.due(now=True) is None
-    ahead.took(10)
-    assert ahead.due() == (62 + 1 if alone else 1)
-    ahead.took(10)
+    assert say(ahead, 0) == 1
+    assert say(ahead, 0, now=True) is None
+    ahead.took(10, 10)
+    assert say(ahead, 1) == (62 + 1 if alone else 1)
+    ahead.took(10, 10)
     if not alone:
-        assert ahead.due() == 1
+        assert say(ahead, 2) == 1
     else:
-        assert ahead.due() is None
-        assert ahead.due(now=True) == 1
-    assert ahead.due(now=True) is None
+        assert say(ahead, 2) is None
+        assert say(ahead, 2, now=True) == 1
+    assert say(ahead, 2, now=True) is None
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_was_not_told_is_still_due(alone: bool) -> None:
+    """An exception may come before it is sent."""
+    ahead = Ahead(2, LIMIT, alone=alone)
+    ahead.begin()
+    assert [ahead.due(0), ahead.due(0)] == [1, 1]
+    ahead.told(1, 0)
+    assert ahead.due(0) is None
+
+
+@given(st.sampled_from([2, 100, 100_000]), st.integers(1, 1 << 20), st.integers(0, 1 << 18), st.booleans())
+def test_who_asks_for_more_than_it_is_sent_says_what_it_took_before_it_has_to_wait(
+    least: int, limit: int, nbytes: int, shown: bool
+) -> None:
+    """A service that sends no more than ``limit`` bytes, two batches always, is told before all of them are used."""
+    ahead = Ahead(least, limit, alone=True)
+    credit, sent, waits, untold = ahead.begin(), 0, 0, 0
+    most = max(2, limit // (nbytes + BATCH_COST))
+    for step in range(300):
+        count = say(ahead, step)
+        if count is not None:
+            credit, untold = credit + count, 0
+        while credit and sent + untold < most:
+            credit, sent = credit - 1, sent + 1
+        if not sent:
+            waits += step > 2 * most
+            said = say(ahead, step, now=True)
+            assert said is not None, "else it would wait for ever"
+            credit, sent, untold = credit + said - 1, 1, 0
+        sent, untold = sent - 1, untold + 1
+        ahead.took(nbytes, nbytes, shown=shown)
+    assert not waits
+
+
+def test_who_read_what_it_had_left_says_so_before_it_waits() -> None:
+    ahead = Ahead(2, LIMIT, alone=False)
+    ahead.begin()
+    assert say(ahead, 0) == 1
+    assert say(ahead, 0, now=True) is None
+    ahead.left()
+    assert say(ahead, 0) is None
+    assert say(ahead, 0, now=True) == 0
+    assert say(ahead, 0, now=True) is None

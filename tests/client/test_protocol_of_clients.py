@@ -84,10 +84,12 @@ class Scripted:
 
     def _run(self) -> None:
         poll = Poll()
-        poll.add(self.hub.handle)
+        for handle in (self.hub.handle, *self.hub.listeners):
+            poll.add(handle)
         try:
             while not self._stop.is_set():
                 poll.wait(10)
+                self.hub.accept(time.monotonic())
                 while (received := self.hub.receive()) is not None:
                     self._hear(*received)
         finally:

@@ -28,11 +28,23 @@ def _entries(batches: list[pydp2.Batch]) -> list[str]:
 
 
 def test_pd_53_an_entry_reaches_process_verbatim(deliver: Any, tmp_path: Path) -> None:
-    """Blanks, # and URLs belong to it; BOM, carriage returns and empty lines do not; a duplicate counts."""
+    """Blanks in it and URLs; BOM, carriage returns, empty lines and blanks around it do not; a duplicate counts."""
     listed = tmp_path / "train.list"
-    listed.write_bytes("\ufeffone\r\n\r\n two  words \n#three\n\nhttps://four/five?x=y\nsechs/ü.txt\none".encode())
+    listed.write_bytes("\ufeffone\r\n\r\n two  words \nx#three\n\nhttps://four/five?x=y\nsechs/ü.txt\none".encode())
     (batches,) = deliver(SPELL, listed)
-    assert _entries(batches) == ["one", " two  words ", "#three", "https://four/five?x=y", "sechs/ü.txt", "one"]
+    assert _entries(batches) == ["one", "two  words", "x#three", "https://four/five?x=y", "sechs/ü.txt", "one"]
+
+
+def test_pd_53_comments_and_patterns_are_understood_where_no_file_has_that_name(deliver: Any, tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "#c", " d "):
+        (tmp_path / name).touch()
+    listed = tmp_path / "train.list"
+    listed.write_text("# the data\n*.txt\n#c\n d \n")
+    (batches,) = deliver(SPELL, listed, root=tmp_path)
+    assert _entries(batches) == ["a.txt", "b.txt", "#c", " d "]
+    (tmp_path / "*.txt").touch()
+    (batches,) = deliver(SPELL, listed, root=tmp_path)
+    assert _entries(batches) == ["*.txt", "#c", " d "]
 
 
 def test_pd_53_a_list_made_in_python_is_used_as_it_is(deliver: Any) -> None:

@@ -86,6 +86,56 @@ def test_pd_19_unknown_keys_are_ignored(named: pydp2.Batch) -> None:
     assert [value.tolist()[1] for value in named] == [6, 4, 5]  # of the dict that has an "x" as well
 
 
+@pytest.mark.parametrize("pure", ["0", "1"])
+@pytest.mark.parametrize("arguments", ["", ", check=True, check_fail_continue=True"])
+@pytest.mark.parametrize(
+    "yields", ['{"a": i % 9, "b": 2, "x": 3}', "pydp2.rows(a=[i % 9], b=[2], x=[3])"], ids=["dict", "rows"]
+)
+def test_pd_19_unknown_keys_are_told_of_once_with_file_sample_and_slots(
+    yields: str,
+    arguments: str,
+    pure: str,
+    deliver: Any,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once in all workers together, and nothing is dropped for it, with check as without."""
+    code = f"""
+    import pydp2
+
+    @provider(input_types={{"a": integer_value(10), "b": integer_value(20)}}{arguments})
+    def process(settings, filename):
+        yield 1, 2
+        for i in range(50):
+            yield {yields}
+    """
+    monkeypatch.setenv("PYDP2_PURE_PYTHON", pure)
+    (batches,) = deliver(code, ["f", "g", "h"])
+    assert sum(len(batch) for batch in batches) == 153
+    told = re.findall(
+        r"file (\w), sample 1: process yielded 'x', which no slot is called: (.*)", capfd.readouterr().err
+    )
+    assert len(told) == 1
+    assert "the slots are a, b" in told[0][1]
+
+
+@pytest.mark.parametrize("pure", ["0", "1"])
+def test_pd_18_a_defaultdict_that_lacks_a_name_raises_naming_it(
+    pure: str, deliver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+    from collections import defaultdict
+
+    @provider(input_types={"a": integer_value(10), "b": integer_value(20)})
+    def process(settings, filename):
+        yield defaultdict(int, a=1, b=2)
+        yield defaultdict(int, a=3)
+    """
+    monkeypatch.setenv("PYDP2_PURE_PYTHON", pure)
+    with pytest.raises(BadSample, match="file f, sample 1, slot b: expected a value for 'b', got a dict with 'a'"):
+        deliver(code)
+
+
 def test_pd_15_without_input_order_the_dict_has_its_own(deliver: Any) -> None:
     ((batch,),) = deliver(NAMED)
     assert batch.names == ("a", "b", "c")
@@ -177,7 +227,7 @@ BAD = [
     ("3.7, [1], [0.0] * 3", "label", r"an int in \[0, 10\) \(write int\(x\)\), got 3.7"),
     ("'7', [1], [0.0] * 3", "label", r"an int in \[0, 10\), got '7'"),
     ("None, [1], [0.0] * 3", "label", r"an int in \[0, 10\), got None"),
-    ("5, 1, [0.0] * 3", "bits", "a list, tuple or numpy array of indices, got 1"),
+    ("5, 1, [0.0] * 3", "bits", r"a list, tuple or numpy array of indices \(write \[1\]\), got 1"),
     ("5, [1], [0.0, 1e39, 0.0]", "vector", r"a number within the range of float32, got 1e\+39 \(float\) at \[1\]"),
     ("5, [1], ['1.5', 0.0, 0.0]", "vector", "a float, got '1.5'"),
 ]

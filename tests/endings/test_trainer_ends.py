@@ -12,6 +12,7 @@ import pytest
 import zmq
 
 from pydp2.transport import Hub, Line
+from tests.transport.conftest import let_in
 
 from ..runs import Program, eventually, processes
 from .programs import LAUNCH, LOAD, SERVER, TRAINER
@@ -127,7 +128,7 @@ def test_a_program_that_is_stopped_is_not_taken_for_dead(tmp_path: Path) -> None
     """Ctrl-Z, or a debugger, for longer than any heartbeat's patience: there are none, the kernel tells of deaths."""
     context = zmq.Context()
     hub = Hub(context, f"ipc://{tmp_path}/s", -1)
-    line = Line(context, hub.address)
+    line = let_in(hub, lambda: Line(context, hub.address))
     try:
         assert hub.handle.getsockopt(zmq.HEARTBEAT_IVL) == line.handle.getsockopt(zmq.HEARTBEAT_IVL) == 0
     finally:

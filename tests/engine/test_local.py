@@ -412,3 +412,34 @@ def test_a_worker_that_a_signal_has_stopped_is_told_from_one_that_runs(run: Run)
         assert not engine.stopped(3)
         engine.close()
     """)
+
+
+def test_without_a_descriptor_for_what_a_worker_writes_nothing_is_lost(run: Run) -> None:
+    """It waits in the kernel until there is one; others' ends are told later, and no line is missing."""
+    run("""
+        import resource
+        def main(worker, row):
+            print("said", worker, flush=True)
+        engine = engine_of(main)
+        limit = max(map(int, os.listdir("/proc/self/fd"))) + 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        taken = []
+        try:
+            while True:
+                taken.append(os.dup(0))
+        except OSError:
+            pass
+        for worker in range(4):
+            engine.start(worker, worker % 2)
+        until(lambda: engine.events() == [] and engine.starved)
+        for _ in range(100):
+            assert not any(isinstance(e, (Started, Exited)) for e in engine.events()) and engine.starved
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit + 20, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        for worker in range(4):
+            wait(engine, Exited, worker)
+            assert text_of(worker) == f"said {worker}\\n"
+        assert not engine.starved
+        engine.close()
+    """)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from pydp2.engine import output
 from pydp2.engine.output import RATE, Line, OutputPump
 
 
@@ -221,12 +220,3 @@ def test_two_hundred_pipes_leave_nothing_behind(shown: Shown) -> None:
         time.sleep(0.005)
     assert len(shown.pump._selector.get_map()) == 2
     os.close(end)
-
-
-def test_without_a_stderr_nothing_is_shown_and_nothing_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", None)
-    output._to_stderr("x\n")
-    with open(os.devnull, "w") as closed:
-        pass
-    monkeypatch.setattr(sys, "stderr", closed)
-    output._to_stderr("x\n")

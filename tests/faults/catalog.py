@@ -10,15 +10,19 @@ from . import (
     disk,
     endings,
     everybody_dies,
+    greedy_trainers,
     kept,
+    limits,
     lists,
     misbehave,
     network,
     ranks_die,
     samples,
     server_dies,
+    short_pass,
     slow,
     starts,
+    strangers,
     trainers_die,
     workers_die,
 )
@@ -26,7 +30,7 @@ from .case import Fault
 
 _MODULES = (
     workers_die, server_dies, trainers_die, everybody_dies, ranks_die, slow, samples, misbehave, disk, kept, endings,
-    lists, network, clock, starts,
+    lists, network, clock, starts, short_pass, greedy_trainers, strangers, limits,
 )  # fmt: skip
 
 ABSENT = {
@@ -40,9 +44,9 @@ ABSENT = {
 """Faults without a round: why, or where they are."""
 
 
-def number(name: str) -> int:
-    """F12 → 12."""
-    return int(name.removeprefix("F"))
+def number(name: str) -> tuple[bool, int]:
+    """Its place among all: those of F before others, then by number."""
+    return not name.startswith("F"), int(name[1:])
 
 
 FAULTS: dict[str, Fault] = {

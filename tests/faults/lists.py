@@ -36,15 +36,27 @@ TEXTS: dict[str, tuple[bytes, list[str]]] = {
     "BOM": (b"\xef\xbb\xbfa\nb\n", ["a", "b"]),
     "blank lines": (b"\n\na\n\n\nb\n\n", ["a", "b"]),
     "duplicates": (b"a\nb\na\n", ["a", "b", "a"]),
-    "spaces": (b"a b\n c \n", ["a b", " c "]),
+    "spaces": (b"a b\n c \n", ["a b", "c"]),
     "UTF-8": ("zürich\n日本\n".encode(), ["zürich", "日本"]),
-    "comments are entries": (b"# a comment\na\n", ["# a comment", "a"]),
-    "globs are entries": (b"*.txt\n[ab]?\n", ["*.txt", "[ab]?"]),
+    "comments": (b"# a comment\na\n", ["a"]),
+    "patterns of nothing": (b"[ab]?\nwhat?\n", ["[ab]?", "what?"]),
     "dots": (b"../x\n./y\n/z\n", ["../x", "./y", "/z"]),
     "a line of a megabyte": (b"x" * 1_000_000 + b"\ny\n", ["x" * 1_000_000, "y"]),
     "no last newline": (b"a\nb", ["a", "b"]),
 }
-LISTS = ("missing", "empty", "directory", "FIFO", "no permission", "NUL", "not UTF-8", "a million", "changed mid-pass")
+LISTS = (
+    "a pattern",
+    "a pattern of nothing",
+    "missing",
+    "empty",
+    "directory",
+    "FIFO",
+    "no permission",
+    "NUL",
+    "not UTF-8",
+    "a million",
+    "changed mid-pass",
+)
 FILES = ("missing file", "directory as file", "no permission file", "empty file")
 
 
@@ -96,6 +108,16 @@ def _refused(bench: Bench, path: Path, text: str, schedule: Schedule) -> None:
 
 def _list(bench: Bench, path: Path, kind: str, schedule: Schedule, notes: list[str], figures: dict[str, float]) -> None:
     match kind:
+        case "a pattern":
+            for name in ("b.txt", "a.txt", "c.bin"):
+                (path.parent / name).touch()
+            path.write_text("*.txt\n")
+            names = ["a.txt", "b.txt"]
+            seen = _read(bench, path, ENTRIES, schedule, root=path.parent)
+            assert seen == [zlib.crc32(name.encode()) for name in names], f"other files than {names}"
+        case "a pattern of nothing":
+            path.write_text("a\n*.none\n")
+            _refused(bench, path, "line 2", schedule)
         case "missing":
             _refused(bench, path, "is missing", schedule)
         case "empty":

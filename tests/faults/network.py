@@ -38,7 +38,7 @@ def play(bench: Bench, schedule: Schedule) -> Report:
     """Each batch once, as the oracle says, and nobody has to load a state."""
     port = free_port()
     stage = Stage(bench, schedule, bind=f"tcp://127.0.0.1:{port}")
-    relay = Relay(port)
+    relay = Relay(stage.service.address)
     try:
         crew = stage.crew(relay.address, lease=schedule.setup["lease"])
         taken = caught(lambda: pydp2.launch(["a"], bench.write("other", "process = 1"), bind=stage.service.address))

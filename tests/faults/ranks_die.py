@@ -41,21 +41,21 @@ def play(bench: Bench, schedule: Schedule) -> Report:
     job = {"batch_size": BATCH, "seed": schedule.seed, "world_size": WORLD, "lease": setup["lease"]}
     with pydp2.launch(data.files, address, args=data.args(), workers=setup["workers"]) as service:
         ranks = [
-            _Rank(bench.folder, rank, {"address": service.address, "job": job | {"rank": rank}, "passes": PASSES})
+            Rank(bench.folder, rank, {"address": service.address, "job": job | {"rank": rank}, "passes": PASSES})
             for rank in range(WORLD)
         ]
         for event in schedule.events:
             ranks[int(event.which * WORLD)].events.append(event)
         with ThreadPoolExecutor(WORLD) as pool:
-            met = sum(pool.map(_Rank.run, ranks))
+            met = sum(pool.map(Rank.run, ranks))
     used = [line for rank in ranks for line in rank.used()]
-    assert sorted(used) == sorted(lines), _differs(used, lines)
+    assert sorted(used) == sorted(lines), differs(used, lines)
     for rank in ranks:
         assert all(int(line.split()[1]) % WORLD == rank.number for line in rank.used()), f"rank {rank.number}"
     return Report(met, {"steps": len(lines)})
 
 
-class _Rank:
+class Rank:
     """A rank, whichever process that is: one after another."""
 
     def __init__(self, folder: Path, number: int, config: dict[str, Any]) -> None:
@@ -84,6 +84,8 @@ class _Rank:
                 else:
                     ended = process.wait(60)
                     assert ended == (-signal.SIGKILL if said == "kill" else 0), f"rank {self.number} ended with {ended}"
+                    if not said:  # it came to the end: there, nothing more happens to it
+                        break
         return met
 
     @contextmanager
@@ -112,7 +114,8 @@ class _Rank:
         return log.read_text().splitlines() if log.exists() else []
 
 
-def _differs(used: list[str], lines: list[str]) -> str:
+def differs(used: list[str], lines: list[str]) -> str:
+    """How what was used differs from what there is to be used."""
     twice = sorted({line for line in used if used.count(line) > 1})
     lost, others = sorted({*lines} - {*used}), sorted({*used} - {*lines})
     return f"used twice: {twice[:5]}; lost: {lost[:5]}; not of this stream: {others[:5]} (pass, index, checksum, pool)"

@@ -16,6 +16,8 @@ import time
 from collections import deque
 from pathlib import Path
 
+from pydp2.addresses import joined, split
+
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a close is a reset, and what was not delivered is lost
 
 
@@ -44,16 +46,17 @@ class _Pair:
 
 
 class Relay(threading.Thread):
-    """Listens at ``address`` and passes on to ``port`` on this machine.
+    """Listens at ``address``, which has the token of the service at ``where``, and passes on to that.
 
     ``delay``: seconds that bytes are late. ``held``: bytes stay here, nobody is told. ``down``: nobody listens.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, where: str) -> None:
         super().__init__(name="relay", daemon=True)
-        self._port = port
+        endpoint, token = split(where)
+        self._port = int(endpoint.rpartition(":")[2])
         self._listens_at = free_port()
-        self.address = f"tcp://127.0.0.1:{self._listens_at}"
+        self.address = joined(f"tcp://127.0.0.1:{self._listens_at}", token)
         self.delay = 0.0
         self.held = False
         self.connections = 0

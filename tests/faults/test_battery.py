@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from .battery import Account, one_round
@@ -116,6 +118,43 @@ def test_f29_under_a_tight_limit_a_pass_is_exact_or_the_limit_is_named() -> None
     hold("F29")
 
 
+def test_a1_ranks_of_a_short_pass_that_come_one_by_one_each_end() -> None:
+    hold("A1")
+
+
+def test_a2_jobs_of_far_more_ranks_than_come_disturb_nobody() -> None:
+    hold("A2")
+
+
+def test_a3_a_flood_without_the_token_takes_no_memory_and_changes_no_batch() -> None:
+    hold("A3")
+
+
+@pytest.mark.parametrize("seed", [3, 1], ids=["ipc", "tcp"])
+def test_a4_strangers_who_take_all_descriptors_take_nobody_s_place(seed: int) -> None:
+    hold("A4", seed)
+
+
+def test_a5_killed_workers_leave_no_descriptor() -> None:
+    hold("A5")
+
+
+def test_a6_trainers_that_ask_for_all_and_read_nothing_disturb_nobody() -> None:
+    hold("A6")
+
+
+def test_a7_with_few_addresses_a_pass_is_exact_or_the_limit_is_named() -> None:
+    hold("A7")
+
+
+def test_a8_rows_larger_than_a_limit_are_served_without_what_has_no_room() -> None:
+    hold("A8")
+
+
+def test_a9_in_a_small_control_group_a_pass_is_exact_or_the_limit_is_named() -> None:
+    hold("A9")
+
+
 def test_every_fault_of_the_battery_is_held_here() -> None:
-    here = {name.split("_")[1].upper() for name in globals() if name.startswith("test_f")}
+    here = {name.split("_")[1].upper() for name in globals() if re.match(r"test_[af]\d+_", name)}
     assert here == set(FAULTS)

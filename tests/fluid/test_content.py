@@ -121,7 +121,7 @@ BAD = [
     (record(struct.pack("<IQQ", 0, 1, 12)), 16, "a LoD level of 12 bytes is no list of numbers of 8"),
     (record(struct.pack("<IQQ", 0, 1, 1 << 63)), 24, "a LoD level needs 9223372036854775808 bytes"),
     (record(tensor(b"", b"", [1 << 63])), 24, "an offset of 2**63 or more"),
-    (record(tensor(FLOATS, FLOATS_3_BY_2, [0, 1, 4])), 8, "ends with 4, but there are 3 rows"),
+    (record(tensor(FLOATS, FLOATS_3_BY_2, [0, 1, 4])), 8, "ends with 4, but the data has 3 rows"),
     (record(tensor(FLOATS, FLOATS_3_BY_2, [1, 3])), 8, "a level of a LoD starts with 0"),
     (record(tensor(FLOATS, FLOATS_3_BY_2, [])), 8, "needs at least 2 offsets"),
     (record(tensor(b"", b"", size=-1)), 20, "a description of -1 bytes"),

@@ -37,10 +37,10 @@ def test_cf_4_a_dimension_of_minus_one_matches_anything(shapes: Any) -> None:
 @pytest.mark.parametrize(
     ("shapes", "slot", "expected", "got"),
     [
-        ([[-1, 3, 8]], "all slots", "1 slots", "2"),
+        ([[-1, 3, 8]], "all slots", "1 slot", "2"),
         ([[-1, 3, 8], [-1, 1], [-1]], "all slots", "3 slots", "2"),
         ([[-1, 3], [-1, 1]], "slot 0", "2 dimensions [-1, 3]", "[4, 3, 8]"),
-        ([[-1, 3, 8], [-1]], "slot 1", "1 dimensions [-1]", "[4, 1]"),
+        ([[-1, 3, 8], [-1]], "slot 1", "1 dimension [-1]", "[4, 1]"),
         ([[-1, 3, 9], [-1, 1]], "slot 0", "shape [-1, 3, 9]", "[4, 3, 8]"),
         ([[5, 3, 8], [-1, 1]], "slot 0", "shape [5, 3, 8]", "[4, 3, 8]"),
         ([[-1, 3, 8], [-1, 0]], "slot 1", "shape [-1, 0]", "[4, 1]"),
@@ -69,7 +69,7 @@ def test_dtypes_and_levels_of_lod_are_checked_where_they_are_declared() -> None:
     assert list(reader(IMAGE, shapes, dtypes=["float32", np.int64], lod_levels=[0, 0]))
     with pytest.raises(BadSample, match="slot 1: expected int32, got int64"):
         reader(IMAGE, shapes, dtypes=["float32", "int32"]).read_next()
-    with pytest.raises(BadSample, match="slot 1: expected 1 levels of LoD, got 0"):
+    with pytest.raises(BadSample, match="slot 1: expected 1 level of LoD, got 0"):
         reader(IMAGE, shapes, lod_levels=[0, 1]).read_next()
 
 

@@ -53,8 +53,8 @@ def test_cf_30_a_lod_that_is_one_is_accepted(lod: Any, rows: int) -> None:
         ([[1, 5]], "starts with 0, level 0 with 1"),
         ([[0]], "at least 2 offsets, level 0 has 1"),
         ([[]], "at least 2 offsets, level 0 has 0"),
-        ([[0, 4]], "the lowest level of a LoD ends with 4, but there are 5 rows"),
-        ([[0, 6]], "ends with 6, but there are 5 rows"),
+        ([[0, 4]], "the lowest level of a LoD ends with 4, but the data has 5 rows"),
+        ([[0, 6]], "ends with 6, but the data has 5 rows"),
         ([[0, 3, 2, 5]], "never fall, level 0 goes from 3 to 2"),
         ([[0, 3], [0, 2, 5]], "level 0 of a LoD ends with 3, but level 1 has 2 sequences"),
         ([[0, 2], [2, 2, 5]], "level 1 with 2"),
@@ -82,7 +82,7 @@ def test_a_tensor_shows_what_it_is_and_is_an_array_for_numpy() -> None:
     assert [lengths.tolist() for lengths in tensor.lengths()] == [[2, 1], [2, 0, 3]]
     assert [level.tolist() for level in tensor.absolute()] == [[0, 2, 5], [0, 2, 2, 5]]
     assert tensor.with_data(np.zeros((5, 3))).lod[0].tolist() == [0, 2, 3]
-    with pytest.raises(OptionError, match="there are 4 rows"):
+    with pytest.raises(OptionError, match="the data has 4 rows"):
         tensor.with_data(np.zeros(4))
 
 

@@ -69,12 +69,31 @@ def test_keys_values_and_items_stand_in_slot_order(some):
     assert [k for k, _ in unnamed.items()] == [0, 1]
 
 
+def test_in_asks_for_a_slot_and_never_for_a_value(some):
+    batch = digits(some)
+    assert "pixel" in batch
+    assert "pixels" not in batch
+    assert [i in batch for i in (-3, -2, 1, 2)] == [False, True, True, False]
+    assert [other in batch for other in (None, 1.0, batch[0], [1])] == [False] * 4
+    unnamed = batch_of(some, Slots((integer_value(3), integer_value(3))), [[1, 2]])
+    assert "label" not in unnamed
+    assert 1 in unnamed
+
+
+def test_a_batch_can_be_unpacked_as_values_and_as_keywords(some):
+    batch = digits(some)
+    pixel, label = batch
+    assert [value is other for value, other in zip(batch.values(), (pixel, label), strict=True)] == [True, True]
+    assert dict(**batch).keys() == {"pixel", "label"}
+    assert list(iter(batch))[1] is label  # the values, where a dict would give its keys
+
+
 def test_the_repr_of_a_batch_says_what_is_in_it(some):
     assert repr(digits(some)) == ("<Batch 0 of pass 0: 3 rows, size 3; pixel: float32 (3, 2); label: int32 (3,)>")
     slots = Slots((integer_value_sub_sequence(9), sparse_float_vector(9)))
     batch = batch_of(some, slots, [[[[1, 2], [3]], [(1, 2.0)]]])
-    assert repr(batch[0]) == "<Ragged 1 sequences, 3 steps in 2 sub-sequences, of int32 (3,)>"
-    assert repr(batch[1]) == "<Csr 1 x 9, float32, 1 entries>"
+    assert repr(batch[0]) == "<Ragged 1 sequence, 3 steps in 2 sub-sequences, of int32 (3,)>"
+    assert repr(batch[1]) == "<Csr 1 x 9, float32, 1 entry>"
 
 
 def test_writing_into_a_batch_lasts_and_reaches_no_other(some):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
 import threading
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,6 +165,16 @@ def test_what_it_is_not_certain_of_is_given_out(sample: Any) -> None:
     assert draw.packer.cut().columns.samples() == [[1, 2]]
 
 
+@needs_compiled
+def test_a_dict_with_more_keys_is_given_out_once_for_them_to_be_looked_at() -> None:
+    draw = Draw(Slots((integer_value(5), integer_value(5)), ("a", "b")))
+    more = {"a": 3, "b": 4, "c": 5}
+    samples = iter([{"a": 1, "b": 2}, more, more, {"a": 0, "c": 0}])
+    assert draw(samples) is more
+    assert draw(samples) == {"a": 0, "c": 0}
+    assert draw.packer.cut().columns.samples() == [[1, 2], [3, 4]]
+
+
 @pytest.mark.parametrize("fast", [pytest.param(True, marks=needs_compiled), False])
 def test_the_seat_tells_which_sample_is_asked_for(fast: bool) -> None:
     draw = Draw(Slots((integer_value(100),)), fast=fast, timed=True)
@@ -254,6 +270,62 @@ def test_another_thread_may_take_what_was_packed_while_the_generator_runs() -> N
     with pytest.raises(StopIteration):
         draw(samples)
     assert [value for [value] in taken + draw.packer.cut().columns.samples()] == list(range(20))
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Callable[..., str]:
+    """``copied(*files)``: what an interpreter says of packing that runs a copy of the package in which nothing was
+    compiled, with these files beside it: empty ones."""
+
+    def run(*files: str) -> str:
+        package = Path(drawing.__file__).parents[1]
+        shutil.copytree(package, tmp_path / "pydp2", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        for name in files:
+            (tmp_path / name).touch()
+        done = subprocess.run(
+            [sys.executable, "-c", "import pydp2; print(pydp2.__file__, pydp2.packing())"],
+            env={name: value for name, value in os.environ.items() if name != drawing.PURE} | {"PYTHONPATH": "."},
+            cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30,
+        )  # fmt: skip
+        file, said = done.stdout.split(" ", 1)
+        assert Path(tmp_path, file) == tmp_path / "pydp2" / "__init__.py"
+        return said.strip()
+
+    return run
+
+
+def test_a_checkout_that_was_never_built_says_how_to_build_it(copied: Callable[..., str], tmp_path: Path) -> None:
+    said = copied("pyproject.toml")
+    assert said == (
+        f"in Python, because this checkout was never built: pip install -e {tmp_path} does, where there is a C compiler"
+    )
+
+
+def test_an_installation_without_a_compiler_says_so(copied: Callable[..., str]) -> None:
+    assert copied() == "in Python, because there was no C compiler at the installation"
+
+
+def test_a_checkout_that_was_installed_without_a_compiler_says_so(copied: Callable[..., str], tmp_path: Path) -> None:
+    info = tmp_path / "pydp2-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pydp2\nVersion: 0.1.0\n")
+    (info / "direct_url.json").write_text(f'{{"url": "{tmp_path.as_uri()}", "dir_info": {{"editable": true}}}}')
+    assert copied("pyproject.toml") == "in Python, because there was no C compiler at the installation"
+
+
+def test_what_was_compiled_for_another_python_is_named_with_both(copied: Callable[..., str]) -> None:
+    mine = sysconfig.get_config_var("EXT_SUFFIX")
+    assert copied("pyproject.toml", "pydp2/inputs/_compiled.cpython-399-sparc.so") == (
+        f"in Python, because it was compiled for .cpython-399-sparc.so, and this Python needs {mine}: "
+        "install pydp2 again for it"
+    )
+
+
+def test_what_was_compiled_and_cannot_be_loaded_says_why(copied: Callable[..., str]) -> None:
+    name = f"pydp2/inputs/_compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
+    said = copied("pyproject.toml", name)
+    assert said.startswith("in Python, because what was compiled cannot be loaded: ")
+    assert "file too short" in said or "_compiled" in said
 
 
 def test_the_form_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

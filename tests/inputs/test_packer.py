@@ -206,7 +206,7 @@ def test_none_names_the_slot(strict):
 
 @both
 def test_a_number_of_values_that_is_not_the_number_of_slots_is_refused(strict):
-    with pytest.raises(BadSample, match="expected 1 values, got 2"):
+    with pytest.raises(BadSample, match="expected 1 value, got 2"):
         Packer(Slots((integer_value(3),)), strict).add([1, 2])
 
 

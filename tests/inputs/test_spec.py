@@ -16,6 +16,7 @@ from pydp2.inputs import (
     dense_vector,
     dense_vector_sequence,
     integer_value,
+    integer_value_sequence,
     sparse_binary_vector,
 )
 
@@ -72,8 +73,15 @@ def test_a_type_that_cannot_be_is_refused_when_it_is_declared(make):
         make()
 
 
-def test_a_dictionary_without_words_may_be_declared():
-    assert integer_value(0).dim == sparse_binary_vector(0).dim == 0
+def test_a_dictionary_without_words_may_be_declared_where_a_sample_may_have_none_of_them():
+    assert integer_value_sequence(0).dim == sparse_binary_vector(0).dim == 0
+
+
+def test_a_slot_that_no_value_fits_is_refused_when_it_is_declared():
+    with pytest.raises(OptionError, match="the range of an integer slot must be at least 1, got 0: no value"):
+        integer_value(0)
+    with pytest.raises(OptionError, match="the width of a dense slot must be at least 1, got 0: no value"):
+        dense_vector_sequence(0)
 
 
 def test_slots_are_called_by_name_or_position():

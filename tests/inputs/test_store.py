@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -206,3 +209,38 @@ def test_room_for_rows_is_set_aside_by_their_bytes(dim):
     for rows in range(1, 4):
         store.append(Columns(slots, 1, [[np.full((1, dim), rows, np.float32)]]))
         assert store.held_bytes <= max(store_module._SLACK, 1.5 * rows * 4 * dim)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits addresses")
+@pytest.mark.parametrize("declared", ["dense_vector(1000)", "integer_value_sequence(9)"])
+def test_where_addresses_are_few_it_grows_where_it_lies_and_holds_almost_as_much(declared: str) -> None:
+    """Three quarters of the room, which two copies at a time would not fit."""
+    code = f"""
+import resource
+import numpy as np
+from pydp2.inputs import Columns, Slots, dense_vector, integer_value_sequence
+from pydp2.inputs.store import ColumnStore
+slots = Slots(({declared},))
+def columns(y):
+    if "dense" in {declared!r}:
+        return Columns(slots, 250, [[np.full((250, 1000), y, "f")]])
+    return Columns(slots, 2, [[np.full(2, 125_000, np.int32), np.full(250_000, y % 9, np.int32)]])
+columns(0)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 200_000_000,) * 2)
+store = ColumnStore(slots)
+ids = [store.append(columns(y)) for y in range(150)]
+for y, each in enumerate(ids):
+    assert (store.take(each).arrays[0][-1] == (y if "dense" in {declared!r} else y % 9)).all()
+for each in ids[::2]:
+    store.release(each)
+for y, each in enumerate(ids[1::2]):
+    assert (store.take(each).arrays[0][-1] == (2 * y + 1 if "dense" in {declared!r} else (2 * y + 1) % 9)).all()
+try:
+    for y in range(300):
+        store.append(columns(y))
+except MemoryError:
+    print("full")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "full\n", done.stderr

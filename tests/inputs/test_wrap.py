@@ -55,6 +55,38 @@ def test_an_absent_name_is_told_together_with_the_names_that_are_there():
         Wrapper(ONE_NAMED).wrap({})
 
 
+class Sevens(dict):
+    def __missing__(self, key):
+        return 7
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        collections.defaultdict(int, b=1), Sevens(b=1), collections.Counter(b=1),
+        collections.ChainMap({"b": 1}, collections.defaultdict(int)),
+    ],
+    ids=lambda sample: type(sample).__name__,
+)  # fmt: skip
+def test_a_mapping_makes_up_no_value_for_a_name_that_it_lacks(sample):
+    with pytest.raises(BadSample, match="a: expected a value for 'a', got a dict with 'b'"):
+        Wrapper(TWO_NAMED).wrap(sample)
+    assert set(sample) == {"b"}, "the sample is as it was"
+
+
+def test_the_first_keys_that_no_slot_has_are_told_once_and_ignored():
+    said = []
+    wrapper = Wrapper(TWO_NAMED, declared=("c",))
+    wrapper.on_unknown = said.append
+    assert wrapper.wrap({"a": 1, "b": 2, "c": 3}) == [2, 1]
+    assert said == [], "it was declared, and input_order leaves it out"
+    for _ in range(3):
+        assert wrapper.wrap({"a": 1, "b": 2, "weight": 0.5, 9: None}) == [2, 1]
+    assert len(said) == 1
+    assert said[0].startswith("process yielded 'weight', 9, which no slot is called: ignored")
+    assert "the slots are b, a; declare it in input_types" in said[0]
+
+
 def test_the_error_about_a_dict_says_what_to_declare():
     with pytest.raises(ProviderError, match="declare input_types as a dict") as caught:
         Wrapper(ONE).wrap({"a": 1})

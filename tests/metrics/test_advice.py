@@ -123,8 +123,18 @@ def test_too_few_files_are_named_before_all_that_follows_from_them() -> None:
         ),
         (
             Slot("slot x", "list of 64", "", "float32", 0.0),
-            "in Python, because",
-            "install pydp2 where there is one",
+            "in Python, because there was no C compiler at the installation",
+            "because there was no C compiler at the installation: install pydp2 where there is one",
+        ),
+        (
+            Slot("slot x", "list of 64", "", "float32", 0.0),
+            "in Python, because PYDP2_PURE_PYTHON is set",
+            "because PYDP2_PURE_PYTHON is set: unset it",
+        ),
+        (
+            Slot("slot x", "list of 64", "", "float32", 0.0),
+            "in Python, because this checkout was never built: pip install -e /x does, where there is a C compiler",
+            "never built: pip install -e /x does, where there is a C compiler",
         ),
         (Slot("slot x", "a (9,)", "float64", "float32", 0.0), "compiled", "have to be converted: yield float32 arrays"),
         (Slot("slot x", "list of 64", "", "float32", 0.0), "compiled", "yield float32 arrays, where you have them"),

@@ -117,7 +117,7 @@ def test_mx_20_a_file_with_too_few_labels_is_an_error_and_too_many_are_none(four
     provider = CSVIter(data_csv=four, label_csv=labels, data_shape=(1,), batch_size=2)
     assert [batch.label[0].tolist() for batch in provider] == [[7, 8], [9, 10]]
     labels.write_text("7,1\n")
-    with pytest.raises(FormatError, match="expected 1 columns, got 2"):
+    with pytest.raises(FormatError, match="expected 1 column, got 2"):
         CSVIter(data_csv=four, label_csv=labels, data_shape=(1,), batch_size=2)
 
 

@@ -237,7 +237,7 @@ def test_several_labels_come_as_rows(write_records: Write) -> None:
 
 @pytest.mark.parametrize(("labels", "width"), [([[1, 2]], 1), ([[1, 2]], 3), ([5.0], 2)])
 def test_another_number_of_labels_than_said_is_an_error(write_records: Write, labels: Any, width: int) -> None:
-    with pytest.raises(BadSample, match=f"record at byte 0: expected {width} labels, it has {np.size(labels[0])}"):
+    with pytest.raises(BadSample, match=f"record at byte 0: expected {width} labels?, it has {np.size(labels[0])}"):
         ImageRecordIter(path_imgrec=write_records(numbered(1), labels), batch_size=1, label_width=width, **WHOLE)
 
 

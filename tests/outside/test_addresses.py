@@ -27,6 +27,33 @@ number = 3
 """
 
 
+TYPES = "input_types=[integer_value(10)]"
+OLD = {
+    "at-import": f"{{old}}\n\n@provider({TYPES})\ndef process(settings, filename):\n    yield 1\n",
+    "in-the-hook": "def hook(settings, **kwargs):\n    {old}\n\n@provider(init_hook=hook)\n"
+    "def process(settings, filename):\n    yield 1\n",
+    "in-process": f"@provider({TYPES})\ndef process(settings, filename):\n    {{old}}\n    yield 1\n",
+}
+
+
+@pytest.mark.parametrize("where", OLD)
+def test_an_import_of_paddle_s_trainer_says_what_to_import_in_its_place(
+    where: str, provider_file: Callable[[str], str]
+) -> None:
+    old = "import paddle.trainer.PyDataProvider2"
+    with pytest.raises(ModuleNotFoundError, match="No module named 'paddle") as caught:
+        raise one_pass(["a"], provider_file(OLD[where].format(old=old))).error or AssertionError("nothing was said")
+    first = str(caught.value).splitlines()[0]
+    assert "raised ModuleNotFoundError" in first
+    assert first.endswith("; the names of PyDataProvider2 are in pydp2: write from pydp2 import *")
+
+
+def test_an_import_of_something_else_has_no_such_hint(provider_file: Callable[[str], str]) -> None:
+    with pytest.raises(ModuleNotFoundError) as caught:
+        one_pass(["a"], provider_file("import paddle_of_another_kind\n" + ONE.lstrip()))
+    assert "PyDataProvider2" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("address", "text"),
     [
@@ -83,7 +110,7 @@ def test_an_error_inside_the_module_shows_its_own_traceback(
         ("5555", r"must be ipc://PATH or tcp://127\.0\.0\.1:PORT"),
         ("udp://127.0.0.1:5555", r"must be ipc://PATH or tcp://127\.0\.0\.1:PORT"),
         ("ipc://", "the path of a socket"),
-        ("ipc:///" + "x" * 120, "at most 107 bytes"),
+        ("ipc:///" + "x" * 120, "at most 104 bytes"),
         ("tcp://0.0.0.0:5555", "must be on this machine's loopback.*forward the port over ssh"),
         ("tcp://*:5555", "must be on this machine's loopback"),
         ("tcp://192.168.0.1:5555", "must be on this machine's loopback"),
@@ -166,7 +193,7 @@ def test_a_relative_socket_path_is_found_from_everywhere(
     ("address", "text"),
     [
         ("ipc:///tmp/pydp2-nobody/s", "nobody answers at ipc:///tmp/pydp2-nobody/s.*pydp2 serve"),
-        ("tcp://127.0.0.1:1", "nobody answers at tcp://127.0.0.1:1"),
+        ("tcp://127.0.0.1:1?token=" + "0" * 32, r"nobody answers at tcp://127\.0\.0\.1:1 \(tried"),
         ("tcp://127.0.0.1", "is not an address that can be connected to"),
         ("ipc://", "is not an address that can be connected to"),
     ],

@@ -142,6 +142,7 @@ def test_files_that_kill_or_hang_are_in_the_quarantine_too(provider_file: Callab
         ("kills", 4, "condemned"), ("hangs", 6, "timed out"),
     ]  # fmt: skip
     assert "three workers died" in lines(path)[0]["reason"]
+    assert [line.get("sample_timeout") for line in lines(path)] == [None, 0.2]
 
 
 def test_many_files_may_end_early_also_before_the_first_batch_and_in_a_state(
@@ -219,10 +220,26 @@ def changing(provider_file: Callable[..., str], tmp_path: Path) -> Callable[...,
     return one
 
 
-def test_a_file_that_changed_ends_the_pass_by_default(changing: Callable[..., Seen]) -> None:
+def test_a_file_that_changed_ends_the_pass_by_default_and_the_log_says_nothing_else(
+    changing: Callable[..., Seen], capfd: pytest.CaptureFixture[str]
+) -> None:
     seen = changing(CHANGING % "50")
     assert isinstance(seen.error, NotRepeatable)
     assert "file odd" in seen.text
+    said = capfd.readouterr().err
+    assert "goes on" not in said
+    assert "on_changed" not in said
+
+
+def test_a_file_that_changed_and_is_left_out_is_not_said_to_go_on(
+    changing: Callable[..., Seen], capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen = changing(CHANGING % "50", on_error="skip")
+    assert seen.error is None
+    assert seen.samples[-50:] == [*range(50)]
+    said = capfd.readouterr().err
+    assert said.count("the rest of a file is left out: file odd: process() did not repeat itself") == 1
+    assert "goes on with" not in said
 
 
 def test_a_file_that_changed_is_named_once_and_goes_on_with_what_it_gives_now(

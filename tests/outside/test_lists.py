@@ -36,18 +36,19 @@ def number(entry: str) -> int:
         (b"a\r\nb\r\n", ["a", "b"]),
         (b"\xef\xbb\xbfa\nb\n", ["a", "b"]),
         (b"\n\na\n\nb\n\n", ["a", "b"]),
-        (b"with space\n lead and trail \n", ["with space", " lead and trail "]),
+        (b"with space\n lead and trail \n", ["with space", "lead and trail"]),
+        (b"# a comment\na\n  # another\n", ["a"]),
         ("zürich\n日本\n".encode(), ["zürich", "日本"]),
         (b"a\nb\na\na\n", ["a", "b", "a", "a"]),
         (b"http://host/x?y=1#z\ns3://bucket/key\n", ["http://host/x?y=1#z", "s3://bucket/key"]),
         (b"no newline at the end", ["no newline at the end"]),
     ],
-    ids=["CRLF", "BOM", "blank-lines", "spaces", "UTF-8", "duplicates", "URLs", "no-last-newline"],
+    ids=["CRLF", "BOM", "blank-lines", "spaces", "comments", "UTF-8", "duplicates", "URLs", "no-last-newline"],
 )
 def test_a_list_is_read_as_it_was_meant(
     text: bytes, entries: list[str], provider_file: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Every entry reaches process as it stands in its line, duplicates as often as they stand there."""
+    """Every entry reaches process as it stands in its line, blanks around it left out, duplicates as often as there."""
     (tmp_path / "train.list").write_bytes(text)
     seen = one_pass(tmp_path / "train.list", provider_file(ENTRIES))
     assert seen.error is None
@@ -82,6 +83,52 @@ def test_an_empty_file_has_no_samples(
 def test_a_missing_list_is_named_with_the_folder_it_was_looked_up_in(provider_file: Callable[[str], str]) -> None:
     with pytest.raises(ListError, match=rf"nowhere\.list is missing; relative names are looked up in {Path.cwd()}"):
         one_pass("nowhere.list", provider_file(ENTRIES))
+
+
+def test_a_pattern_is_looked_up_where_entries_are(
+    provider_file: Callable[[str], str], text_files: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    files = text_files([[1, 2], [3], [4]])
+    folder = Path(files[0]).parent
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "train.list").write_text(f"*{Path(files[0]).suffix}\n")
+    assert one_pass(tmp_path / "lists" / "train.list", provider_file(LINES), root=folder).samples == [1, 2, 3, 4]
+    with pytest.raises(ListError, match=r"train\.list, line 1: no file matches"):
+        one_pass(tmp_path / "lists" / "train.list", provider_file(LINES), root=tmp_path / "lists")
+
+
+@pytest.mark.parametrize("line", ["3;0 0 9 16", "0.5 1.5 2.5 " * 40], ids=["short", "longer-than-a-name"])
+@pytest.mark.parametrize("where", ["process", "hook"])
+def test_a_file_of_data_given_as_a_list_is_recognised(
+    line: str, where: str, provider_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    code = LINES
+    if where == "hook":
+        hook = "def hook(settings, file_list, **kwargs):\n    open(file_list[0])\n\n"
+        code = hook + LINES.lstrip().replace(")])", ")], init_hook=hook)")
+    (tmp_path / "part-00.txt").write_text(f"{line}\n" * 10)
+    with pytest.raises(OSError, match=where) as caught:
+        raise one_pass(tmp_path / "part-00.txt", provider_file(code)).error or AssertionError("nothing was said")
+    first = str(caught.value).splitlines()[0]
+    path = tmp_path / "part-00.txt"
+    assert f"; {path} looks like a file of data, not like a list of files: in Python its list is ['{path}']" in first
+
+
+def test_a_missing_file_of_a_list_of_files_has_no_such_hint(
+    provider_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    (tmp_path / "train.list").write_text("data/part-00.txt\n")
+    seen = one_pass(tmp_path / "train.list", provider_file(LINES))
+    assert "relative paths start at" in seen.text
+    assert "looks like" not in seen.text
+
+
+def test_a_directory_in_a_list_says_how_to_have_its_files(provider_file: Callable[[str], str], tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "train.list").write_text("data\n")
+    seen = one_pass(tmp_path / "train.list", provider_file(LINES), root=tmp_path)
+    assert isinstance(seen.error, IsADirectoryError)
+    assert "it is a directory: write data/* into the list to have its files" in seen.text
 
 
 def test_a_directory_is_no_list(provider_file: Callable[[str], str], tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def process(settings, filename):
 """
 ONE = ("[integer_value(20)]", "i")
 DENSE = ("[integer_value(20), dense_vector(2)]", "(i, [1.0, 2.0])")
+LONELY = ("[integer_value(20), dense_vector(1)]", "(i, [1.0])")
 BINARY = ("[integer_value(20), sparse_binary_vector(5)]", "(i, [1, 3])")
 FLOAT = ("[integer_value(20), sparse_float_vector(5)]", "(i, [(1, 0.5)])")
 STEPS = ("[integer_value(20), integer_value_sequence(5)]", "(i, [1, 2])")
@@ -44,13 +45,31 @@ WRONG = {
     "a-text-in-a-vector": (DENSE, "(1, [1.0, '1.5'])", r"slot 1: expected .*got .*'1\.5'"),
     "too-large-for-float32": (DENSE, "(1, [1.0, 1e300])", r"slot 1: expected .*got .*1e\+?300"),
     "an-array-of-another-size": (DENSE, "(1, np.zeros(3))", r"slot 1: expected 2 numbers.*got"),
+    "a-bare-number": (LONELY, "(1, 3.0)", r"expected 1 number in a list, .* \(write \[3\.0\]\), got 3\.0"),
+    "a-bare-number-of-numpy": (LONELY, "(1, np.float32(3))", r"slot 1: expected 1 number .*\(write \[3\.0\]\), got"),
+    "a-bare-number-of-half-precision": (
+        LONELY,
+        "(1, np.float16(3))",
+        r"slot 1: expected 1 number .*\(write \[3\.0\]\), got",
+    ),
+    "two-numbers-for-one": (LONELY, "(1, [1.0, 2.0])", r"slot 1: expected 1 number in a list, .*length 2"),
+    "a-masked-vector": (
+        DENSE,
+        "(1, np.ma.masked_greater([1.0, 2.0], 1))",
+        r"slot 1: expected 2 .* without a mask \(write x\.filled\(0\)\), got a masked numpy array of shape \(2,\)",
+    ),
+    "masked-steps": (
+        STEPS,
+        "(1, np.ma.masked_greater([1, 2], 1))",
+        r"slot 1: .* without a mask \(write x\.filled.*got a masked numpy",
+    ),
     "a-column-out-of-range": (BINARY, "(1, [1, 5])", r"slot 1: expected an int in \[0, 5\), got 5 \(int\) at \[1\]"),
     "a-column-twice": (BINARY, "(1, [1, 1])", r"slot 1: expected .*got .*1"),
-    "a-number-for-columns": (BINARY, "(1, 3)", r"slot 1: expected .*got 3"),
+    "a-number-for-columns": (BINARY, "(1, 3)", r"slot 1: expected .* \(write \[3\]\), got 3"),
     "no-pair": (FLOAT, "(1, [(1, 0.5, 2)])", r"slot 1: expected .*pair"),
     "a-number-for-a-pair": (FLOAT, "(1, [3])", r"slot 1: expected .*got .*3"),
     "a-text-value": (FLOAT, "(1, [(1, 'x')])", r"slot 1: expected .*got .*'x'"),
-    "a-number-for-a-sequence": (STEPS, "(1, 3)", r"slot 1: expected .*got 3"),
+    "a-number-for-a-sequence": (STEPS, "(1, 3)", r"slot 1: expected .* \(write \[3\]\), got 3"),
     "a-step-out-of-range": (STEPS, "(1, [1, 7])", r"slot 1: expected an int in \[0, 5\), got 7 \(int\) at \[1\]"),
     "one-level-too-few": (NESTED, "(1, [[1.0, 2.0]])", r"slot 1: expected"),
     "a-name-is-missing": (NAMED, "dict(label=1)", r"slot pixel: expected a value for 'pixel', got a dict with 'label'"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pydp2.errors import BadSample, FileCondemned, ProviderError, RemoteError, provider_error
+from pydp2.errors import BadSample, FileCondemned, FormatError, ProviderError, RemoteError, provider_error
 from pydp2.providers import place, raised
 
 
@@ -34,6 +34,12 @@ def test_file_and_sample_come_first_then_slot_expected_and_got(error: RemoteErro
 def test_a_placed_bad_sample_keeps_its_parts() -> None:
     placed = place(bad("label", "an int", "'x'"), "f", 0)
     assert (placed.slot, placed.expected, placed.got) == ("label", "an int", "'x'")
+
+
+def test_a_placed_error_keeps_what_it_says_beside_its_text() -> None:
+    assert place(FileCondemned("three deaths", sample_timeout=2.5), "f", 0).sample_timeout == 2.5
+    placed = place(FormatError("cut off", file="a.rec", offset=7), "f", 0)
+    assert (placed.file, placed.offset) == ("a.rec", 7)
 
 
 def test_a_placed_provider_error_is_still_of_the_builtin_class() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from typing import Any
 
@@ -114,7 +115,9 @@ def test_rd_36_lists_tuples_and_arrays_give_the_same_columns() -> None:
         ([np.zeros((1, 1, 2, 2))], "at most 3 dimensions"),
         ([[1.0, 2.0, 3.0]], "expected 4 numbers, got 3"),
         ([[[1.0, 2.0], [3.0]]], "lists of equal lengths"),
-        ([np.zeros((3, 3))], "4 numbers"),
+        ([np.zeros((2, 0))], r"a frame with numbers in it, got an empty one, of shape \(2, 0\)"),
+        ([np.zeros((3, 3)), np.zeros((2, 2))], r"expected the shape \(3, 3\), as before it in this batch"),
+        ([np.ma.masked_greater([[1.0, 2.0], [3.0, 4.0]], 3)], "masked"),
         ([None], "expected 4 numbers"),
         ([["a", "b", "c", "d"]], "expected a number"),
         ([[1e300, 0.0, 0.0, 0.0]], "range of float32"),
@@ -138,6 +141,20 @@ def test_rd_37_height_and_width_of_a_frame_are_the_last_two_dimensions() -> None
     assert batch.frames == {"image": (3, 4)}
     assert batch["image"].tolist() == [list(range(24))] * 2  # type: ignore[union-attr]
     assert DataFeeder([dense_vector(12)])([(image[0],)]).frames == {0: (3, 4)}
+
+
+def test_rd_37_a_frame_of_another_size_than_dim_makes_the_slot_as_wide_as_it_is() -> None:
+    """The length is demanded of vectors only; pictures of two sizes go through one feeder, batch by batch."""
+    feeder = DataFeeder({"image": dense_vector(4, dtype=np.uint8, shape=(2, 2)), "label": integer_value(3)})
+    for shape in ((3, 5), (2, 3, 5), (2, 2)):
+        images = np.arange(2 * math.prod(shape), dtype=np.uint8).reshape(2, *shape)
+        batch = feeder([(images[0], 1), (images[1].tolist(), 2)])
+        made = batch["image"]
+        assert isinstance(made, np.ndarray)
+        assert (made.dtype, made.reshape(2, -1).tolist()) == (np.uint8, images.reshape(2, -1).tolist())
+        assert batch.frames == {"image": shape[-2:]}
+        assert batch["label"].tolist() == [1, 2]  # type: ignore[union-attr]
+    assert made.shape == (2, 2, 2), "as declared, where it has as many numbers"
 
 
 def test_a_mini_batch_without_entries_has_no_rows() -> None:

@@ -57,6 +57,6 @@ def test_the_config_of_the_digits_shows_every_option_in_a_form_that_works(config
     assert set(config.job) == set(JOB_OPTIONS)
     defaults = {
         name: JOB_OPTIONS[name].default
-        for name in ("order", "interleave", "pool_bytes", "last_batch", "prefetch", "share", "lease")
+        for name in ("order", "interleave", "pool_bytes", "last_batch", "prefetch", "prefetch_bytes", "share", "lease")
     }
     assert {name: config.job[name] for name in defaults} == defaults

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -48,7 +49,8 @@ class Numbers:
         self.running = False
         self.begun: list[tuple[int, int]] = []
         self.again = (0, 0)
-        self.plan = SimpleNamespace(order="strict")
+        self.more = self.crowded = False
+        self.plan = SimpleNamespace(order="strict", pool_bytes=1 << 20)
         self.buckets: dict[str, Any] = {}
 
     def begin(
@@ -72,8 +74,11 @@ class Numbers:
     def said_of_padding(self) -> str:
         return ""
 
-    def next(self) -> Group | Over | None:
+    def next(self, pulls: int = 1, room: float = inf) -> Group | Over | None:
         assert self.running
+        self.crowded = room <= 0
+        if self.crowded:
+            return None
         while self._next in self._beyond:
             self._next += 1
         group = [*range(self._next, min(self.length, self._next + self._world))]
@@ -107,17 +112,22 @@ class Trainer:
     away: bool = False  # its service was killed, and it has not come back yet
     loaded: str = ""
     named: bool = False
+    prefetch: int = 2
 
 
 class World:
     """A team and its trainers."""
 
-    def __init__(self, length: int, world: int, *, dynamic: bool = False, last_batch: str = "keep", seed: int = 0):
+    def __init__(
+        self, length: int, world: int, *, dynamic: bool = False, last_batch: str = "keep", seed: int = 0,
+        prefetch_bytes: int = 1 << 20,
+    ) -> None:  # fmt: skip
         self.random = Random(seed)
         self.logs: list[str] = []
         self.ended: list[Over] = []
         self.readings: list[Any] = []
         self._of = length, last_batch, world, dynamic
+        self._prefetch_bytes = prefetch_bytes
         self._new()
         self.disk: list[bytes] = []
         self.now = 1.0
@@ -129,7 +139,7 @@ class World:
         self.numbers = Numbers(length, last_batch)
         self.team = Team(
             self.numbers,  # type: ignore[arg-type]
-            name="default", world=world, dynamic=dynamic, lease=LEASE,
+            name="default", world=world, dynamic=dynamic, lease=LEASE, prefetch_bytes=self._prefetch_bytes,
             read=self.readings.append, over=self.ended.append, log=lambda text, kind: self.logs.append(text),
         )  # fmt: skip
 
@@ -157,10 +167,14 @@ class World:
         self._attach(trainer)
         trainer.position = at
 
-    def come(self, rank: int = 0, session: str = "") -> Trainer:
+    def come(self, rank: int = 0, session: str = "", prefetch: int = 2) -> Trainer:
         """A trainer connects."""
+        if self.team.ends_with(session, self.now):
+            self._new()
         self._peers += 1
-        trainer = Trainer(session or f"session {self._peers}", rank, f"peer {self._peers}".encode())
+        trainer = Trainer(
+            session or f"session {self._peers}", rank, f"peer {self._peers}".encode(), prefetch=prefetch
+        )  # fmt: skip
         self._attach(trainer)
         self.trainers.append(trainer)
         return trainer
@@ -190,7 +204,7 @@ class World:
         saved = None if at.point is None else Saved.from_wire(at.point.saved, at.point.pool, 1)
         point = {} if at.point is None else at.point.saved
         begin = m.BeginPass(
-            trainer.run, at.pass_id, at.batch, 2, point, 0, at.beyond, trainer.loaded, {}, trainer.named
+            trainer.run, at.pass_id, at.batch, trainer.prefetch, point, 0, at.beyond, trainer.loaded, {}, trainer.named
         )  # fmt: skip
         trainer.named = bool(trainer.loaded)
         self.team.begin(trainer.peer, begin, saved, {}, self.now)
@@ -227,15 +241,17 @@ class World:
             if isinstance(message, m.Failed) and message.run == trainer.run:
                 trainer.inbox = [message]
                 break
+        left = False
         while trainer.inbox:
             message = trainer.inbox.pop(0)
             if getattr(message, "run", None) != trainer.run:
+                left = left or isinstance(message, m.BatchHead)
                 continue
             trainer.loaded, trainer.named = "", False
             match message:
                 case m.BatchHead(index=index):
                     trainer.waits = False
-                    trainer.position.taken(message, EMPTY, [])
+                    trainer.position = trainer.position.after(message, EMPTY, [])
                     trainer.hand = index
                     trainer.done += 1
                     return index
@@ -247,6 +263,9 @@ class World:
                 case m.Failed(error=error):
                     trainer.over, trainer.waits, trainer.error = True, False, from_wire(error)
                     return None
+        if left and not trainer.away:  # that was read, and more may come
+            self.beat(trainer)
+            self.serve()
         return None
 
     def beat(self, trainer: Trainer) -> None:
@@ -268,9 +287,12 @@ class World:
             self._come_back(trainer)
         member = self.team.of(trainer.peer)
         assert member is not None
-        self.team.detach(member, trainer.run, trainer.done)
+        self.team.detach(member, trainer.run, trainer.done, self.now)
         self._settle_hand(trainer)
         self.trainers.remove(trainer)
+        if self.team.empty and not self.team.awaited:  # the job is over
+            self.team.stop()
+            self._new()
         self.serve()
 
     def _settle_hand(self, trainer: Trainer) -> None:

@@ -21,7 +21,7 @@ from pydp2.errors import (
     to_wire,
 )
 from pydp2.order.saved import Saved, SavedLane
-from pydp2.server.actions import TOO_SLOW, Log, Loss
+from pydp2.server.actions import Log, Loss
 from pydp2.server.ledger import Hole
 from pydp2.server.losses import FREE, Losses
 
@@ -45,12 +45,17 @@ def test_a_dropped_sample_is_counted_told_and_written_down() -> None:
     assert (made.dropped, made.facts, made.error) == (1, {}, None)
 
 
+def _cause(error: Error) -> tuple[str, float | None]:
+    return ("KeyError" if isinstance(error, KeyError) else "", getattr(error, "sample_timeout", None))
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "slot"),
     [
         (provider_error("file f2, sample 7: process raised KeyError", "KeyError"), "raised", ""),
         (FileCondemned("file f2, sample 7: three workers died"), "condemned", ""),
-        (FileCondemned(f"the last one was killed because {TOO_SLOW}=3 s"), "timed out", ""),
+        (FileCondemned("file one sample took longer than sample_timeout=3 s: three workers died"), "condemned", ""),
+        (FileCondemned("file f2, sample 7: three workers died", sample_timeout=3.0), "timed out", ""),
         (NotRepeatable("file f2: process() did not repeat itself"), "not repeated", ""),
         (BadSample("file f2, sample 7, slot bits: expected 2", slot="bits"), "bad sample", "bits"),
     ],
@@ -60,7 +65,7 @@ def test_a_file_that_ends_early_becomes_a_fact_and_its_kind_is_written_down(erro
     told = made.end(2, 7, error)
     assert told == [
         Log(f"the rest of a file is left out: {error}", "skipped"),
-        Loss(3, "f2", 7, slot, str(error), kind),
+        Loss(3, "f2", 7, slot, str(error), kind, *_cause(error)),
     ]
     assert made.facts == {2: (7, str(error))}
     assert (made.dropped, made.ended) == (0, 1)

@@ -79,6 +79,23 @@ def test_of_rows_larger_than_what_is_granted_ahead_a_worker_has_a_few_places_all
     made.close()
 
 
+def test_many_workers_leave_places_for_rows_that_come_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are few in all, workers that have some and use none must not have every one of them."""
+    monkeypatch.setattr(placing_.os, "sysconf", lambda name: 1)
+    monkeypatch.setattr(placing_, "_AHEAD", 8 * ROW)
+    made = placing(DECLARED, 10 * ROW)  # room for less than 40
+    assert made is not None
+    granted = [made.due(worker) for worker in range(50)]
+    assert len([places for places in granted if places is not None]) > 5
+    assert len(made.store().append(columns(3))) == 3
+    made.close()
+
+
+def test_of_rows_larger_than_all_there_is_none_has_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing_.os, "sysconf", lambda name: 1)
+    assert placing(DECLARED, ROW // 8) is None
+
+
 def test_workers_write_trainers_read_and_nobody_else_is_needed() -> None:
     made = open_placing()
     (readable, note), (writable, same) = made.for_trainers, made.for_workers

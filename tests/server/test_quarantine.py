@@ -51,8 +51,18 @@ def test_each_loss_is_a_line_of_json_that_is_there_at_once(quarantine: Make, tmp
     assert lines(tmp_path / "bad.jsonl") == [
         {"pass": 0, "file": "a.txt", "y": 3, "slot": "bits", "reason": "expected 2, got 3", "kind": "dropped"}
     ]
-    made.add(Loss(1, "a.txt", 3, "", "process raised", "raised"))
-    assert [line["pass"] for line in lines(tmp_path / "bad.jsonl")] == [0, 1]
+    made.add(Loss(1, "a.txt", 3, "", "process raised", "raised", "KeyError"))
+    made.add(Loss(2, "a.txt", 3, "", "too slow", "timed out", "", 2.5))
+    assert lines(tmp_path / "bad.jsonl")[1:] == [
+        {
+            "pass": 1, "file": "a.txt", "y": 3, "slot": "", "reason": "process raised", "kind": "raised",
+            "exception": "KeyError",
+        },
+        {
+            "pass": 2, "file": "a.txt", "y": 3, "slot": "", "reason": "too slow", "kind": "timed out",
+            "sample_timeout": 2.5,
+        },
+    ]  # fmt: skip
 
 
 def test_without_a_path_nothing_is_written() -> None:

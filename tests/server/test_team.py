@@ -10,9 +10,13 @@ import pytest
 from pydp2.client.position import Position
 from pydp2.errors import JobTaken, OptionError, RemoteProtocolError, Rewound, from_wire
 from pydp2.protocol import messages as m
+from pydp2.protocol.packs import BATCH_COST
 from pydp2.server.member import Stands
 from pydp2.server.missing import MISSED
 from tests.server.teams import LEASE, Trainer, World
+
+BYTES = [1, 3 * BATCH_COST, 1 << 20]
+"""What a trainer may be sent and not have used: two batches, three, or more than it asks for."""
 
 
 def run_out(world: World, trainers: list[Trainer], passes: int = 1) -> None:
@@ -221,7 +225,7 @@ def test_each_batch_is_used_once_however_trainers_come_and_go(seed: int) -> None
     dynamic = choose.random() < 0.4
     world = 1 if dynamic else choose.choice([1, 2, 3])
     length = choose.choice([0, 1, 3, 10, 40])
-    made = World(length, world, dynamic=dynamic, seed=seed)
+    made = World(length, world, dynamic=dynamic, seed=seed, prefetch_bytes=choose.choice(BYTES))
     used: list[tuple[int, int]] = []
     ranks = range(choose.choice([1, 2, 3]) if dynamic else world)
     trainers = {rank: made.come(0 if dynamic else rank) for rank in ranks}
@@ -263,4 +267,4 @@ def test_each_batch_is_used_once_however_trainers_come_and_go(seed: int) -> None
         assert trainer.error is None
         used += trainer.used
     assert sorted(used) == [(p, n) for p in range(3) for n in range(length)]
-    assert all(member.stands is Stands.BEFORE for member in made.team.members)
+    assert all(member.stands is Stands.BEFORE for member in made.team.members.values())

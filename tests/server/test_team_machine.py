@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pydp2.protocol.packs import BATCH_COST
 from pydp2.server.member import Stands
 from tests.server.teams import Trainer, World
 
@@ -29,13 +30,15 @@ class Shared(RuleBasedStateMachine):
 
     @initialize(
         world=st.integers(0, 3), length=st.sampled_from([0, 1, 2, 5, 9, 23]),
-        last_batch=st.sampled_from(["keep", "drop"]),
+        last_batch=st.sampled_from(["keep", "drop"]), prefetch_bytes=st.sampled_from([1, 3 * BATCH_COST, 1 << 20]),
     )  # fmt: skip
-    def begin(self, world: int, length: int, last_batch: str) -> None:
+    def begin(self, world: int, length: int, last_batch: str, prefetch_bytes: int) -> None:
         self.dynamic = world == 0
         self.places = 3 if self.dynamic else world
         self.length = length
-        self.made = World(length, max(1, world), dynamic=self.dynamic, last_batch=last_batch)
+        self.made = World(
+            length, max(1, world), dynamic=self.dynamic, last_batch=last_batch, prefetch_bytes=prefetch_bytes
+        )
         left = 0 if self.dynamic or last_batch == "keep" else length % world
         self.expected = [(p, n) for p in range(PASSES) for n in range(length - left)]
 
@@ -107,7 +110,7 @@ class Shared(RuleBasedStateMachine):
             if not trainer.away and trainer.waits:
                 self.made.beat(trainer)
             trainer.spoke = self.made.now
-        for member in self.made.team.members:
+        for member in self.made.team.members.values():
             if member.peer:
                 member.heard = self.made.now
 
@@ -128,7 +131,17 @@ class Shared(RuleBasedStateMachine):
     @invariant()
     def few_batches_wait_for_a_rank(self) -> None:
         if self.trainers and not self.dynamic:
-            assert all(len(member.held) <= 4 + 2 * 2 + 1 for member in self.made.team.members)
+            assert all(len(member.held) <= 4 + 2 * 2 + 1 for member in self.made.team.members.values())
+            assert len(self.made.team._unclaimed) <= 4 + 2 * 2 + 1
+
+    @invariant()
+    def nobody_is_sent_more_than_it_may_have(self) -> None:
+        if self.trainers:
+            for member in self.made.team.members.values():
+                sent = member.sent_bytes + member.unread_bytes
+                assert sent <= max(self.made.team._limit, 2 * BATCH_COST)
+                assert member.sent_bytes == sum(held.cost for held in list(member.held)[: member.sent])
+                assert member.held_bytes == sum(held.cost for held in member.held)
 
     def teardown(self) -> None:
         if not hasattr(self, "made"):
@@ -151,7 +164,7 @@ class Shared(RuleBasedStateMachine):
         for trainer in self.trainers.values():
             self._count(trainer)
         assert sorted((p, n) for _, p, n in self.dead) == self.expected
-        assert all(member.stands is Stands.BEFORE for member in self.made.team.members)
+        assert all(member.stands is Stands.BEFORE for member in self.made.team.members.values())
 
 
 TestShared = Shared.TestCase

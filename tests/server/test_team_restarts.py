@@ -36,7 +36,7 @@ def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kil
             made.write()
         elif act < 0.08 and not any(each.away for each in made.trainers):
             made.now += LEASE / 2
-            for member in made.team.members:
+            for member in made.team.members.values():
                 member.heard = made.now if member.peer else member.heard  # all who are there are heard of in time
             for each in made.trainers:
                 each.spoke = made.now
@@ -69,7 +69,9 @@ def drawn(seed: int, *, shared: float = 0.4, lengths: Sequence[int] = (0, 1, 3, 
     choose = Random(-seed - 1)
     dynamic = choose.random() < shared
     world = 1 if dynamic else choose.choice([2, 3])
-    return choose, World(choose.choice(lengths), world, dynamic=dynamic, seed=seed)
+    return choose, World(
+        choose.choice(lengths), world, dynamic=dynamic, seed=seed, prefetch_bytes=choose.choice([1, 4096, 1 << 20])
+    )
 
 
 def everything(made: World) -> list[tuple[int, int]]:

@@ -5,14 +5,39 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from pydp2.transport import Gone, memory, slabs, sockets
 
 MAX_FRAME = 1 << 16
+Made = TypeVar("Made")
+
+
+def let_in(hub: Any, make: Callable[[], Made]) -> Made:
+    """What ``make`` makes, while ``hub`` lets in who comes: a line waits for that."""
+    with ThreadPoolExecutor(1) as one:
+        made = one.submit(make)
+        while not made.done():
+            waiting(hub, 0.005)
+    return made.result()
+
+
+def waiting(hub: Any, seconds: float) -> bool:
+    """Whether there is something for ``hub`` within ``seconds``; meanwhile it lets in who comes."""
+    poll = sockets.Poll()
+    for handle in (hub.handle, *hub.listeners):
+        poll.add(handle)
+    deadline = time.monotonic() + seconds
+    while True:
+        left = deadline - time.monotonic()
+        ready = poll.wait(max(0, int(left * 1000)))
+        hub.accept(time.monotonic())
+        if hub.handle in ready or left <= 0:
+            return hub.handle in ready
 
 
 class Ends:
@@ -21,14 +46,12 @@ class Ends:
     def __init__(self, address: str, max_frame: int = -1, lends: bool = False) -> None:
         self.contexts = sockets.context(), sockets.context()
         self.hub = sockets.Hub(self.contexts[0], address, max_frame)
-        self.line = sockets.Line(self.contexts[1], self.hub.address, lends=lends)
+        self.line = let_in(self.hub, lambda: sockets.Line(self.contexts[1], self.hub.address, lends=lends))
 
     def received(self) -> tuple[bytes, list[memoryview]]:
         """What the hub hears next, and from whom."""
-        poll = sockets.Poll()
-        poll.add(self.hub.handle)
         while (received := self.hub.receive()) is None:
-            assert poll.wait(5000)
+            assert waiting(self.hub, 5)
         return received
 
     def close(self) -> None:
@@ -48,19 +71,17 @@ class Joined:
         self._stack.callback(self.hub.close)
 
     def line(self, watch: bool = False) -> Any:
-        line = self._line(self.hub, watch)
+        line = let_in(self.hub, lambda: self._line(self.hub, watch))
         self._stack.callback(line.close)
         return line
 
     def hear(self, count: int = 1, seconds: float = 5.0) -> list[tuple[bytes, list[bytes]]]:
         """The next ``count`` messages at the hub."""
-        poll = sockets.Poll()
-        poll.add(self.hub.handle)
         heard: list[tuple[bytes, list[bytes]]] = []
         while len(heard) < count:
             received = self.hub.receive()
             if received is None:
-                assert poll.wait(int(seconds * 1000)), f"only {len(heard)} of {count} messages came"
+                assert waiting(self.hub, seconds), f"only {len(heard)} of {count} messages came"
             else:
                 heard.append((received[0], [bytes(frame) for frame in self.hub.open(*received)]))
         return heard
@@ -101,7 +122,7 @@ def joined(way: str, folder: Path, max_frame: int = MAX_FRAME) -> Iterator[Joine
     theirs.term()
 
 
-def gone(ends: Joined, peer: bytes, seconds: float = 5.0) -> bool:
+def gone(ends: Joined | Ends, peer: bytes, seconds: float = 5.0) -> bool:
     """Whether sending to ``peer`` fails within ``seconds``."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -119,6 +140,7 @@ def start_zeromq_thread() -> None:
     hub = sockets.Hub(one, "tcp://127.0.0.1:*", -1)
     line = sockets.Line(one, hub.address)
     line.send([bytes(1 << 20)])
+    assert waiting(hub, 5)
     line.close()
     hub.close()
     one.term()

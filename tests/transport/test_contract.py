@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pydp2.transport import Gone, Poll, buffers
-from tests.transport.conftest import MAX_FRAME, Joined, gone
+from tests.transport.conftest import MAX_FRAME, Joined, gone, waiting
 
 
 def told(line: Any, seconds: float = 5.0) -> list[bytes] | None:
@@ -147,15 +147,13 @@ def test_received_frames_can_be_made_arrays_of_one_s_own(ends: Joined) -> None:
     sent = [np.arange(n, dtype=np.uint8) for n in (1, 0, 7, 300)] + [np.zeros(MAX_FRAME, np.uint8)]
     for _ in range(2):
         line.send(sent)
-    poll = Poll()
-    poll.add(ends.hub.handle)
     messages: list[list[memoryview]] = []
     while len(messages) < 2:
         received = ends.hub.receive()
         if received is not None:
             messages.append(ends.hub.open(*received))
         else:
-            assert poll.wait(5000)
+            assert waiting(ends.hub, 5)
     first, second = (buffers(frames) for frames in messages)
     for array, as_sent in zip(first, sent, strict=True):
         assert array.tolist() == as_sent.tolist()

@@ -19,6 +19,7 @@ import pytest
 import zmq
 
 import pydp2
+from pydp2.addresses import BESIDE
 from pydp2.errors import LocalError, RemoteError
 from pydp2.metrics import resident
 from pydp2.protocol import messages as m
@@ -60,6 +61,11 @@ def heard(socket: zmq.Socket[bytes]) -> m.Message:
         if not isinstance(message, m.Probe):
             return message
     raise AssertionError("the service does not answer")
+
+
+def inside(address: str, hub: str = "clients") -> str:
+    """Where libzmq listens: whoever may connect to the service is told that path."""
+    return f"{address.rpartition('/')[0]}/{hub}{BESIDE}"
 
 
 NUMBERS = [0, 1, -1, 2**31, 2**62, 2**63 - 1, 2**64 - 1]
@@ -158,7 +164,7 @@ def test_the_trainer_s_passes_stay_exact_and_the_server_small(
     assert all(sorted(one) == sorted(quiet[0]) for one in quiet)
 
     with pydp2.launch(numbers, address, workers=2) as service, service.connect(batch_size=BATCH) as client:
-        path = service.address if target == "clients" else f"{service.address.rpartition('/')[0]}/workers"
+        path = inside(service.address, target)
         make = something if target == "clients" else something_for_workers
         problems: list[BaseException] = []
         sizes: list[int] = []
@@ -218,7 +224,7 @@ def test_a_job_may_be_asked_for_with_any_options_and_the_service_lives(
         for number in range(150):
             socket = context.socket(zmq.DEALER)
             socket.setsockopt(zmq.LINGER, 1000)
-            socket.connect(service.address)
+            socket.connect(inside(service.address))
             attach = an_attach(choose)
             assert isinstance(attach, m.Attach)
             if number % 3 == 0:
@@ -310,7 +316,7 @@ def test_a_frame_above_the_limit_costs_its_sender_the_connection(
         pydp2.launch(numbers, provider_file(PROVIDER), workers=1) as service,
         service.connect(batch_size=BATCH) as client,
     ):
-        stranger = Stranger(context, service.address)
+        stranger = Stranger(context, inside(service.address))
         stranger.throw([bytes(64 << 20)])
         assert len(passes(client, 1)[0]) == 3600
         stranger.close()

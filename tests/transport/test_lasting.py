@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -95,3 +96,15 @@ def test_what_is_not_such_a_thing_is_refused_and_closed(tmp_path: Path) -> None:
             look(descriptor, size)
         with pytest.raises(OSError, match="Bad"):
             os.fstat(descriptor)
+
+
+def test_where_only_one_of_two_descriptors_can_be_had_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be of other memory than the one that is written to."""
+
+    def cannot(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", cannot)
+    made = Lasting(SIZE, common=True)
+    assert made.descriptor is made.writable is None
+    made.memory[:4] = b"here"

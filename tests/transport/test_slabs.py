@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from pydp2.errors import RemoteProtocolError
 from pydp2.transport import sockets
-from pydp2.transport.handover import Handover, hand_over
+from pydp2.transport.handover import Handed, Handover, hand_over
 from pydp2.transport.slabs import SMALL, Bytes, Filler, Viewer, create, expanded, stow
 
-from .conftest import Ends
+from .conftest import Ends, gone
 
 ROOM = 1 << 16
 SIZES = st.lists(st.one_of(st.integers(0, 200), st.integers(0, ROOM // 2)), min_size=1, max_size=5)
@@ -236,6 +236,11 @@ class Sharing(Ends):
     def __init__(self, address: str, max_frame: int = -1) -> None:
         super().__init__(address, max_frame, lends=True)
 
+    def lend(self) -> None:
+        """Send something large: with it the hub learns of the slab, and before it has that nothing is lent."""
+        self.line.send([b"first", bytes(SMALL)])
+        self.hub.open(*self.received())
+
     def up(self, *frames: bytes) -> tuple[bytes, list[memoryview], list[memoryview]]:
         """Line to hub: who sent it, what travelled, what it means."""
         self.line.send(frames)
@@ -267,6 +272,9 @@ LARGE = bytes(range(256)) * 4096
 
 def test_a_large_message_travels_as_a_reference(opened: Callable[[str], Sharing], tmp_path: Path) -> None:
     ends = opened(f"ipc://{tmp_path}/s")
+    assert len(ends.up(b"small", b"x" * 100)[1]) == 2
+    assert open_slabs() == 0, "nothing is lent before it is needed"
+    ends.lend()
     peer, travelled, meant = ends.up(b"head", LARGE, b"", b"x")
     assert sum(map(len, travelled)) < 200
     assert [bytes(frame) for frame in meant] == [b"head", LARGE, b"", b"x"]
@@ -283,6 +291,7 @@ def test_who_keeps_everything_gets_everything(
     """When all of the slab is lent, the bytes go through the socket."""
     monkeypatch.setattr(sockets, "_CHUNKS", 16 << 20)
     ends = opened(f"ipc://{tmp_path}/s")
+    ends.lend()
     kept = [ends.up(b"%d" % i, LARGE + b"%d" % i) for i in range(40)]
     assert [bytes(meant[1]) for _, _, meant in kept] == [LARGE + b"%d" % i for i in range(40)]
     assert {len(travelled) for _, travelled, _ in kept} == {2, 3}
@@ -290,7 +299,7 @@ def test_who_keeps_everything_gets_everything(
     assert len(ends.up(b"", LARGE)[1]) == 3
 
 
-@pytest.mark.parametrize("lack", ["no memfd", "no seals", "other host", "nobody takes descriptors", "long path"])
+@pytest.mark.parametrize("lack", ["no memfd", "no seals", "other host", "nobody takes descriptors", "no descriptors"])
 def test_without_shared_memory_the_socket_carries_all(
     lack: str, opened: Callable[[str], Sharing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,21 +311,20 @@ def test_without_shared_memory_the_socket_carries_all(
     elif lack == "other host":
         address = "tcp://127.0.0.1:*"
     elif lack == "nobody takes descriptors":
-        monkeypatch.setattr(socket, "recv_fds", lambda *_: (b"", [], 0, None))
-        monkeypatch.setattr(socket.socket, "bind", refuse)
-    elif lack == "long path":
-        folder = tmp_path / ("x" * (105 - len(str(tmp_path))))
-        address = f"ipc://{folder}"
+        (tmp_path / "s.fd").mkdir()
+    elif lack == "no descriptors":  # so it is where the receiving process can have no more
+        monkeypatch.setattr(socket, "recv_fds", without_descriptors)
     ends = opened(address)
     ends.line.borrow()
+    ends.up(b"first", LARGE)
     peer, travelled, meant = ends.up(b"head", LARGE)
     assert travelled is meant
     assert bytes(meant[1]) == LARGE
     assert bytes(ends.down(peer, b"head", LARGE)[1]) == LARGE
 
 
-def refuse(*_: object) -> None:
-    raise PermissionError
+def without_descriptors(connection: socket.socket, size: int, most: int) -> tuple[bytes, list[int], int, Any]:
+    return connection.recv(size), [], socket.MSG_CTRUNC, None
 
 
 def test_a_reference_to_what_nobody_handed_over_is_refused(opened: Callable[[str], Sharing], tmp_path: Path) -> None:
@@ -329,6 +337,7 @@ def test_a_reference_to_what_nobody_handed_over_is_refused(opened: Callable[[str
 
 def test_the_limit_of_frames_holds_for_shared_memory_too(opened: Callable[..., Sharing], tmp_path: Path) -> None:
     ends = opened(f"ipc://{tmp_path}/s", SMALL)
+    ends.lend()
     assert bytes(ends.up(b"head", bytes(SMALL))[2][1]) == bytes(SMALL)
     with pytest.raises(RemoteProtocolError, match="above"):
         ends.up(b"head", bytes(SMALL + 1))
@@ -341,45 +350,108 @@ def test_an_offer_that_was_never_handed_over_changes_nothing(opened: Callable[[s
     assert bytes(ends.down(peer, b"head", LARGE)[1]) == LARGE
 
 
-def test_descriptors_that_nobody_names_do_not_pile_up(tmp_path: Path) -> None:
-    address = f"ipc://{tmp_path}/s"
-    desk = Handover(address)
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # descriptors are no paths
-    tokens = []
-    for _ in range(3):
-        for _ in range(60):
-            descriptor = create(ROOM)
-            assert descriptor is not None
-            tokens.append(hand_over(address, descriptor))
-            os.close(descriptor)
-        assert desk.take(bytes(16)) is None
-    assert len(os.listdir("/proc/self/fd")) <= before + 64  # noqa: PTH208
-    last = tokens[-1]
-    assert last is not None
-    found = desk.take(last)
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # numbers, no paths
+
+
+def handed_over(address: str) -> Handed:
+    """A slab that was handed over; it is not named."""
+    descriptor = create(ROOM)
+    assert descriptor is not None
+    handed = hand_over(address, descriptor)
+    os.close(descriptor)
+    assert handed is not None
+    return handed
+
+
+def test_a_descriptor_is_taken_once_by_its_name(tmp_path: Path) -> None:
+    desk = Handover(f"ipc://{tmp_path}/s")
+    handed = handed_over(f"ipc://{tmp_path}/s")
+    found = desk.take(handed.token)
     assert found is not None
-    assert desk.take(last) is None, "once"
+    assert desk.take(handed.token) is None, "once"
     os.close(found)
+    handed.connection.close()
     desk.close()
     assert list(tmp_path.iterdir()) == []
-    assert len(os.listdir("/proc/self/fd")) == before - 1  # noqa: PTH208
+
+
+def test_what_was_handed_over_by_who_has_died_is_closed(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/s"
+    desk = Handover(address)
+    before = descriptors()
+    for _ in range(3):
+        for _ in range(60):
+            handed_over(address).connection.close()  # as the kernel does for a process that is killed
+        assert desk.take(bytes(16)) is None
+        assert descriptors() == before
+    desk.close()
+
+
+def test_who_lives_is_not_thrown_out_by_those_who_died(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/s"
+    desk = Handover(address)
+    living = handed_over(address)
+    assert desk.take(bytes(16)) is None
+    for _ in range(3):
+        for _ in range(60):
+            handed_over(address).connection.close()
+        assert desk.take(bytes(16)) is None
+    found = desk.take(living.token)
+    assert found is not None
+    os.close(found)
+    living.connection.close()
+    desk.close()
+
+
+def test_many_who_live_and_name_nothing_are_bounded(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/s"
+    desk = Handover(address)
+    before = descriptors()
+    living = []
+    for _ in range(100):
+        living.append(handed_over(address))
+        assert desk.take(bytes(16)) is None
+    assert descriptors() - before - len(living) <= 2 * 64
+    found = desk.take(living[0].token)
+    assert found is not None, "the first ones keep their place"
+    os.close(found)
+    for each in living:
+        each.connection.close()
+    desk.close()
+
+
+def test_memory_that_is_lent_by_who_is_gone_is_not_kept(opened: Callable[[str], Sharing], tmp_path: Path) -> None:
+    """Its last words may come when it is known to be gone."""
+    ends = opened(f"ipc://{tmp_path}/s")
+    before = open_slabs()
+    peer, _, _ = ends.up(b"hello")
+    ends.line.send([b"first", bytes(SMALL)])
+    ends.line.close(1000)
+    assert gone(ends, peer)
+    while ends.hub.receive() is not None:
+        pass
+    assert open_slabs() == before
 
 
 def test_what_a_killed_peer_had_lent_is_let_go(opened: Callable[[str], Sharing], tmp_path: Path) -> None:
     """What came from it can be read as long as somebody refers to it, and not longer."""
-    before = open_slabs()
     ends = opened(f"ipc://{tmp_path}/s")
+    before = open_slabs()
     child = os.fork()
     if child == 0:
         try:
-            sockets.Line(sockets.context(), ends.hub.address, lends=True).send([b"head", LARGE])
+            line = sockets.Line(sockets.context(), ends.hub.address, lends=True)
+            line.send([b"first", LARGE])
+            line.receive(-1)
+            line.send([b"head", LARGE])
             signal.pause()
         finally:
             os._exit(1)
-    poll = sockets.Poll()
-    poll.add(ends.hub.handle)
-    while (received := ends.hub.receive()) is None:
-        assert poll.wait(5000)
+    peer, _ = ends.received()
+    ends.hub.send(peer, [b"go on"])
+    received = ends.received()
+    assert len(received[1][0]) == 0, "it came as a reference"
     frames = ends.hub.open(*received)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -388,3 +460,21 @@ def test_what_a_killed_peer_had_lent_is_let_go(opened: Callable[[str], Sharing],
     assert open_slabs() > before
     del frames
     assert open_slabs() == before
+
+
+def test_who_hands_over_nothing_takes_no_place_and_few_descriptors(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/s"
+    desk = Handover(address)
+    before = descriptors()
+    silent = []
+    for _ in range(100):
+        silent.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        silent[-1].connect(f"{tmp_path}/s.fd")
+    handed = handed_over(address)
+    found = desk.take(handed.token)
+    assert found is not None
+    assert descriptors() - before - len(silent) - 2 <= 8
+    os.close(found)
+    for each in (*silent, handed.connection):
+        each.close()
+    desk.close()

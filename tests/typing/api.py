@@ -45,6 +45,10 @@ with pydp2.load("train.list", named, batch_size=128) as data:
         assert_type(batch.padding, int)
         for value in batch:
             assert_type(value, NDArray[Any] | pydp2.Csr | pydp2.Ragged)
+        assert_type("pixel" in batch, bool)
+        assert_type(batch.keys(), tuple[str, ...] | tuple[int, ...])
+        assert_type(batch.values(), list[NDArray[Any] | pydp2.Csr | pydp2.Ragged])
+        assert_type(batch.items(), list[tuple[str | int, NDArray[Any] | pydp2.Csr | pydp2.Ragged]])
 
 with pydp2.launch(["a.txt", "b.txt"], "module.process", args={"n": 1}, workers=4, root=".") as service:
     assert_type(service, pydp2.Service)

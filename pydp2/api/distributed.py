@@ -1,0 +1,41 @@
+"""Finds out from the environment whether a launcher of distributed training started this process as one of several."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+# Pairs that a launcher sets in each of its processes, and nobody else does: torchrun and what follows its names, Open
+# MPI, other MPIs. What Slurm sets stands in the shell of a batch script too, and LOCAL_RANK has no size beside it.
+_PAIRS = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+
+
+class Launched(NamedTuple):
+    """This process is ``rank`` of ``world_size``; ``named``: the variables that say so."""
+
+    rank: int
+    world_size: int
+    named: str
+
+    @property
+    def right_call(self) -> str:
+        """How such processes share one service."""
+        return (
+            "start one service for all (`pydp2 serve LIST --provider ADDRESS`, or launch() in one process) and read "
+            f"from it in each with pydp2.connect(address, rank={self.rank}, world_size={self.world_size}, …)"
+        )
+
+    def __str__(self) -> str:
+        return f"this process is rank {self.rank} of {self.world_size} ({self.named})"
+
+
+def launched() -> Launched | None:
+    """Return what the environment says; None: this process is the only one, or nothing certain is said."""
+    for rank_name, size_name in _PAIRS:
+        try:
+            rank, size = int(os.environ[rank_name]), int(os.environ[size_name])
+        except (KeyError, ValueError):
+            continue
+        if size > 1 and 0 <= rank < size:
+            return Launched(rank, size, f"{rank_name} and {size_name}")
+    return None

@@ -1,0 +1,64 @@
+"""How far a client has come, as one value: every change of it is one assignment, so no exception can cut it in two."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from enum import Enum
+from typing import Any, NamedTuple
+
+from pydp2.client.position import Position
+
+
+class PassState(Enum):
+    """What ``iter(client)`` finds, and so what it does (README.md, "What a loop begins with")."""
+
+    BETWEEN = "between passes"
+    """Begins the pass of the position: nothing of it was asked for, or a state was loaded."""
+    RUNNING = "running"
+    """An iterator has the pass. It is refused while that is held; one that was dropped has left the pass."""
+    ENTERED = "entered"
+    """A call of iter() or next() is under way, or an exception has ended it: the pass goes on at the position."""
+    LEFT = "left"
+    """The iterator was closed or dropped before the end: the next pass begins."""
+    FAILED = "failed"
+    """The data of the pass gave an error: the next pass begins."""
+
+
+class Loop:
+    """What a client knows of an iterator, without holding it. ``over``: it gives nothing more."""
+
+    __slots__ = ("calls", "iterator", "over")
+
+    def __init__(self) -> None:
+        self.calls = deque([0], maxlen=1)
+        """The number of its last call."""
+        self.iterator: weakref.ref[Any] | None = None
+        self.over = False
+
+    @property
+    def held(self) -> bool:
+        """Somebody holds the iterator, and it may give more."""
+        return not self.over and self.iterator is not None and self.iterator() is not None
+
+
+class Progress(NamedTuple):
+    """What was delivered. ``done``: batches of run ``run``, as the service counts them; ``samples``: over all passes.
+
+    ``loop``: whose pass it is, and ``calls`` the number of its last call that returned a batch. ``origin``: of the
+    batches of this pass; another one for each pass that begins.
+    """
+
+    position: Position
+    state: PassState = PassState.BETWEEN
+    run: int = 0
+    done: int = 0
+    samples: int = 0
+    loop: Loop | None = None
+    calls: int = 0
+    origin: object = None
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the iterator was called and has not returned."""
+        return self.loop is not None and self.loop.calls[0] != self.calls

@@ -1,0 +1,101 @@
+"""Who is inside a client: one thread at a time, whichever it is. Another one may ask it to come out.
+
+ZeroMQ sockets may go from one thread to another, and are never used by two. A lock would not do: an exception of a
+signal handler can come between taking it and noting that, and behind its release, when the batch in hand is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+
+from pydp2.client.progress import Progress
+from pydp2.errors import ClientUseError
+
+_LOOK = 0.005  # seconds between two looks whether a thread has come out
+
+
+class Session:
+    """The part of a client that its finalizer needs as well. ``progress``: how far it has come.
+
+    Whoever enters also leaves, in a ``finally`` and without a call, behind which an exception could come::
+
+        token = [threading.get_ident()]
+        try:
+            session.enter(token)
+            ...
+        finally:
+            if 0 in session.inside and session.inside[0] is token:
+                del session.inside[0]
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self.pid = os.getpid()
+        self.progress = progress
+        self.inside: dict[int, list[int]] = {}
+        """Under 0 the token of the call that is inside: a list with the number of its thread."""
+        self.closing = False
+        self._lock = threading.RLock()  # of the pipe; a signal handler may close what is being closed
+        self._pipe: tuple[int, int] | None = os.pipe()
+        os.set_blocking(self._pipe[1], False)
+
+    def enter(self, token: list[int]) -> None:
+        """Be the one inside. Raises ClientUseError: another call is, the client is closed, or it is the parent's."""
+        self.check_process()
+        if self.inside.setdefault(0, token) is not token:
+            raise ClientUseError(
+                "another thread is inside this client, waiting for a batch; let one thread at a time iterate it, or "
+                "put a lock around next()"
+            )
+        self.check()
+
+    @property
+    def here(self) -> bool:
+        """This is the process that made the client, and no fork of it."""
+        return self.pid == os.getpid()
+
+    def check_process(self) -> None:
+        """Raise ClientUseError in a fork of the process that made the client."""
+        if not self.here:
+            raise ClientUseError(
+                "this client was made before a fork and belongs to the parent process; call connect() in each process "
+                "(with torch's DataLoader: num_workers=0)"
+            )
+
+    def check(self) -> None:
+        """Raise ClientUseError once the client is to be closed."""
+        if self.closing:
+            raise ClientUseError("this client is closed; connect() again for more passes")
+
+    @property
+    def mine(self) -> bool:
+        """The call inside is one of the thread that asks."""
+        token = self.inside.get(0)
+        return token is not None and token[0] == threading.get_ident()
+
+    @property
+    def wakes(self) -> int | None:
+        """A descriptor that is readable once the client is to be closed, None when it is."""
+        return None if self._pipe is None else self._pipe[0]
+
+    def stop(self, seconds: float) -> bool:
+        """Have the call that is inside come out, and no other in. False: another thread was inside for ``seconds``."""
+        self.closing = True
+        with self._lock, contextlib.suppress(BlockingIOError):
+            if self._pipe is not None:
+                os.write(self._pipe[1], b".")
+        deadline = time.monotonic() + seconds
+        while self.inside and not self.mine:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK)
+        return True
+
+    def release(self) -> None:
+        """Close the descriptors."""
+        with self._lock:
+            pipe, self._pipe = self._pipe, None
+            for descriptor in pipe or ():
+                os.close(descriptor)

@@ -1,0 +1,200 @@
+"""Text to a terminal, a pipe or a file that may fail or stand still: writing it neither raises nor waits for long.
+
+What is logged is worth less than the program that logs it: a reader that is gone, a full disk or a terminal that was
+stopped must not end or hold up a service.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import select
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+LIMIT = 1 << 20
+"""Bytes that wait to be written at most; the rest is left out, which is told once there is room again."""
+_PIECE = 4096  # so much can be written to a pipe that has room
+_GONE = (errno.EPIPE, errno.EBADF)
+_END = 1.0  # seconds for what waits, at the end
+
+
+class LogWriter(io.RawIOBase):
+    """The raw part of a stream to ``descriptor``, written by a thread that is started when it is first needed.
+
+    ``patience``: seconds that a write waits until it is done, so that what goes to stdout and stderr keeps its order
+    where both are read; 0: none. After one that took longer none waits until the reader has caught up.
+    """
+
+    def __init__(self, descriptor: int, patience: float = 0.0) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._patience = patience
+        self._pid = os.getpid()
+        self._change = threading.Condition()
+        self._queue: deque[tuple[bytes, int]] = deque()  # texts, and what each counts if it is left out
+        self._size = 0  # of what waits, and of what is being written
+        self._left_out = 0
+        self._failed = self._stuck = self._gone = self._over = False
+        self._thread: threading.Thread | None = None
+
+    # -- as a raw stream -------------------------------------------------------------------------------------------
+    @property
+    def name(self) -> int:
+        """The descriptor, as of other streams over one."""
+        return self._descriptor
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        """Return whether it is a terminal."""
+        return os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Have ``data`` written, or leave it out. Never raises OSError."""
+        data = bytes(data)
+        if self._over or os.getpid() != self._pid:  # the thread is gone, or is not in this fork
+            self._write_now(data)
+            return len(data)
+        with self._change:
+            if self._size + len(data) > LIMIT:
+                self._left_out += len(data)
+            elif not self._gone:
+                self._tell_left_out()
+                self._append(data, len(data))
+            if self._thread is None and not self._started():
+                self._write_waiting()
+            self._change.notify_all()
+            if self._patience and not self._stuck:
+                self._stuck = not self._change.wait_for(lambda: not self._size, self._patience)
+        return len(data)
+
+    def _started(self) -> bool:
+        """Start the thread. False: there is no memory for one now."""
+        thread = threading.Thread(target=self._run, name="pydp2-log", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        self._thread = thread
+        return True
+
+    def _write_waiting(self) -> None:
+        """Write what waits without the thread, as far as there is room."""
+        for data, _ in self._queue:
+            self._write_now(data)
+        self._queue.clear()
+        self._size = 0
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+    def finish(self, deadline: float = _END) -> bool:
+        """Write what waits, within ``deadline`` seconds; False: the descriptor is still being written to after them.
+
+        What is written later goes out at once, if there is room.
+        """
+        with self._change:
+            self._change.wait_for(lambda: not self._size, deadline)
+            self._over = True
+            self._change.notify_all()
+            done = not self._size  # else the thread stands in a write, and the process ends without it
+        if done and self._thread is not None:
+            self._thread.join(deadline)
+        return done
+
+    def _write_now(self, data: bytes) -> None:
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        with contextlib.suppress(OSError):
+            while data and (os.getpid() != self._pid or poll.poll(0)):
+                data = data[os.write(self._descriptor, data[:_PIECE]) :]
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+    def _append(self, data: bytes, counts: int) -> None:
+        self._queue.append((data, counts))
+        self._size += len(data)
+
+    def _tell_left_out(self) -> None:
+        if self._left_out:
+            told = f"… {self._left_out} bytes that could not be written are left out here …\n"
+            self._append(told.encode(), self._left_out)
+            self._left_out = 0
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                if self._left_out and not self._queue and not self._failed and not self._over:
+                    self._tell_left_out()
+                self._change.wait_for(lambda: self._queue or self._over)
+                if not self._queue:
+                    return
+                data, counts = self._queue.popleft()
+            number = self._put(data)
+            with self._change:
+                self._size -= len(data)
+                self._stuck = False
+                self._failed = number != 0
+                if self._failed:
+                    self._left_out += counts
+                if number in _GONE:
+                    self._gone = True
+                    self._size = 0
+                    self._queue.clear()
+                self._change.notify_all()
+
+    def _put(self, data: bytes) -> int:
+        """Write ``data``; the errno that says why not all of it could be written, 0 if it was."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._descriptor, view) :]
+            except BlockingIOError:  # whoever shares it may have made it so
+                poll = select.poll()
+                poll.register(self._descriptor, select.POLLOUT)
+                poll.poll()
+            except OSError as error:
+                return error.errno or errno.EIO
+        return 0
+
+
+def stream(descriptor: int, patience: float = 0.0, encoding: str | None = None) -> tuple[io.TextIOWrapper, LogWriter]:
+    """Return a text stream to ``descriptor`` that never raises OSError, and its writer; see :class:`LogWriter`."""
+    writer = LogWriter(descriptor, patience)
+    return io.TextIOWrapper(writer, encoding, "backslashreplace", write_through=True), writer
+
+
+@contextlib.contextmanager
+def unfailing_stderr() -> Iterator[None]:
+    """Meanwhile what this process writes to ``sys.stderr`` goes through a :class:`LogWriter`.
+
+    A stream that somebody put in place of the interpreter's own is left alone.
+    """
+    before = sys.stderr
+    if not isinstance(before, io.TextIOWrapper) or before is not sys.__stderr__:
+        yield
+        return
+    before.flush()
+    sys.stderr, writer = stream(before.fileno(), encoding=before.encoding)
+    try:
+        yield
+    finally:
+        writer.finish()
+        sys.stderr = before
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Write ``text`` and ``end`` to ``sys.stderr``, if that can be done."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text + end)
+            sys.stderr.flush()

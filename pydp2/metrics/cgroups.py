@@ -1,0 +1,158 @@
+"""What the control groups of this process allow, read from files: versions 1 and 2, also both side by side, nested, and
+as a container sees them.
+
+``/proc/self/cgroup`` says in which group the process is, ``/proc/self/mountinfo`` where the groups are to be seen. A
+group's limit holds for all groups in it, so every one from there up to the mount counts. What lies above the mount, as
+in a container, cannot be seen; version 1 tells the tightest limit of all of them all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+ROOT = Path("/")
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # how mountinfo writes a blank
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of the control group at ``path``: ``limit`` and ``used`` bytes, page cache that is not in use left
+    out."""
+
+    path: str
+    limit: int
+    used: int
+
+    @property
+    def free(self) -> int:
+        """Bytes that its processes may take beyond what they have."""
+        return max(0, self.limit - self.used)
+
+
+def memory(root: Path = ROOT) -> Memory | None:
+    """Return the control group of this process that leaves it the least memory, None where none has a limit.
+
+    A limit that only slows down (``memory.high``) counts as one. ``root``: below it lie ``proc`` and what is mounted.
+    """
+    found = [
+        Memory(f"/{group.path.relative_to(root)}", limit, group.used)
+        for group in _groups("memory", root)
+        if (limit := group.memory_limit) is not None
+    ]
+    return min(found, key=lambda each: each.free, default=None)
+
+
+def cpus(root: Path = ROOT) -> int | None:
+    """Return how many processors the quotas of the control groups of this process come to, rounded up, None where
+    there is no quota."""
+    return min((-(-quota // period) for quota, period in _quotas(root)), default=None)
+
+
+def _quotas(root: Path) -> Iterator[tuple[int, int]]:
+    for group in _groups("cpu", root):
+        if group.version == 2:
+            quota, _, period = _text(group.path / "cpu.max").partition(" ")
+        else:
+            quota, period = _text(group.path / "cpu.cfs_quota_us"), _text(group.path / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit() and int(quota) and int(period):
+            yield int(quota), int(period)
+
+
+@dataclass(frozen=True)
+class _Group:
+    path: Path
+    version: int
+
+    @property
+    def memory_limit(self) -> int | None:
+        """The least of its limits in bytes, None where it has none."""
+        if self.version == 2:
+            told = [_text(self.path / name) for name in ("memory.max", "memory.high")]
+        else:
+            told = [_text(self.path / "memory.limit_in_bytes"), self._stat("hierarchical_memory_limit")]
+        # version 1 writes a number of pages that no machine has where there is no limit
+        return min((int(text) for text in told if text.isdigit() and int(text) < 1 << 60), default=None)
+
+    @property
+    def used(self) -> int:
+        """Bytes in use, without page cache that the kernel takes back first."""
+        used, idle = ("memory.current", "inactive_file") if self.version == 2 else (
+            "memory.usage_in_bytes", "total_inactive_file"
+        )  # fmt: skip
+        text, cached = _text(self.path / used), self._stat(idle)
+        return max(0, (int(text) if text.isdigit() else 0) - (int(cached) if cached.isdigit() else 0))
+
+    def _stat(self, name: str) -> str:
+        lines = _text(self.path / "memory.stat").splitlines()
+        return next((value for key, _, value in (line.partition(" ") for line in lines) if key == name), "")
+
+
+@dataclass(frozen=True)
+class _Mount:
+    """Where groups of ``version`` are mounted: ``top``, a path of the hierarchy, is seen at ``path``."""
+
+    path: Path
+    top: PurePosixPath
+    version: int
+    controllers: frozenset[str]
+
+
+def _groups(controller: str, root: Path) -> Iterator[_Group]:
+    """The groups of this process that may limit ``controller``, each with all around it that can be seen."""
+    paths = _memberships(root)
+    for mount in _mounts(root):
+        member = paths.get(controller if mount.version == 1 else "")
+        if member is None or (mount.version == 1 and controller not in mount.controllers):
+            continue
+        group = _seen(mount, member)
+        while True:
+            yield _Group(group, mount.version)
+            if group == mount.path:
+                break
+            group = group.parent
+
+
+def _memberships(root: Path) -> dict[str, PurePosixPath]:
+    """By controller, for version 2 "", the path of the process's group."""
+    found = {}
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if path.startswith("/"):
+            names = [""] if number == "0" and not controllers else controllers.split(",")
+            found.update(dict.fromkeys(names, PurePosixPath(path)))
+    return found
+
+
+def _mounts(root: Path) -> Iterator[_Mount]:
+    for line in _text(root / "proc/self/mountinfo").splitlines():
+        before, dash, after = line.partition(" - ")
+        fields, kind = before.split(" "), after.split(" ")
+        if not dash or len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
+            continue
+        top, point = (_ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), field) for field in fields[3:5])
+        version = 2 if kind[0] == "cgroup2" else 1
+        path = root / point.lstrip("/")
+        yield _Mount(path, PurePosixPath(top), version, frozenset(kind[2].split(",")))
+
+
+def _seen(mount: _Mount, member: PurePosixPath) -> Path:
+    """The directory of the group ``member``, or of the nearest around it that ``mount`` shows: in a container the path
+    may be that of the host, and the mount what the container has of it."""
+    if ".." in member.parts:  # of a namespace that the process was put outside of
+        return mount.path
+    within = member.relative_to(mount.top) if member.is_relative_to(mount.top) else member.relative_to("/")
+    path = mount.path / within
+    while path != mount.path and not path.is_dir():
+        path = path.parent
+    return path
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""

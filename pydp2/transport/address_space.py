@@ -1,0 +1,57 @@
+"""Address space, where a process may not have any amount of it (RLIMIT_AS, ``ulimit -v``).
+
+Memory that is shared or kept for speed alone is mapped through here. Where there is a limit, all of it together takes
+at most one part of :data:`SHARE`: the rest is for what a process cannot do without.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import resource
+import weakref
+from pathlib import Path
+
+SHARE = 8
+_mapped = 0  # bytes that were mapped here and are still there
+
+
+def limit() -> int | None:
+    """Return how many bytes of addresses this process may have, None where there is no limit."""
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def used() -> int:
+    """Return how many bytes of addresses this process has, 0 where the kernel does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def within(size: int, parts: int = 1) -> int:
+    """Return ``size``, or where there is a limit what one of ``parts`` may have of the share at most."""
+    most = limit()
+    return size if most is None else min(size, most // SHARE // parts)
+
+
+def mapped(descriptor: int, size: int, **how: int) -> mmap.mmap:
+    """Return ``size`` bytes of ``descriptor`` (-1: of nothing) as ``mmap.mmap(descriptor, size, **how)``.
+
+    Raises:
+        OSError: the addresses are not to be had, or the share is used.
+    """
+    global _mapped
+    if size > within(size) - (0 if limit() is None else _mapped):
+        raise OSError(errno.ENOMEM, f"{size} bytes of addresses are not to be had (RLIMIT_AS is {limit()})")
+    made = mmap.mmap(descriptor, size, **how)
+    _mapped += size
+    weakref.finalize(made, _gone, size).atexit = False
+    return made
+
+
+def _gone(size: int) -> None:
+    global _mapped
+    _mapped -= size

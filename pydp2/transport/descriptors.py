@@ -1,0 +1,77 @@
+"""How many descriptors this process may still open, and Unix sockets that only their owner can connect to.
+
+Every connection takes a descriptor. libzmq ends the process when it has none left for a connection to a Unix socket,
+and takes whatever there is for connections over TCP; so it is counted here before anybody is let in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import socket
+import stat
+import struct
+from pathlib import Path
+
+MOST = 4096
+"""Descriptors that a server makes use of, however many it may have: each stranger's connection takes memory, too."""
+_BACKLOG = 128
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+def limit() -> int:
+    """Return how many descriptors this process uses at most."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MOST if soft == resource.RLIM_INFINITY else min(soft, MOST)
+
+
+def raise_limit() -> None:
+    """Let this process open as many descriptors as it may, up to what is made use of."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= MOST:
+        return
+    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def opened() -> int:
+    """Return how many descriptors this process has open: all that it may have where not one more can be opened, and 0
+    where the system does not tell."""
+    try:
+        return len(os.listdir("/dev/fd")) - 1  # noqa: PTH208  # numbers, no paths; and one of them lists them
+    except OSError as error:
+        return limit() if error.errno in (errno.EMFILE, errno.ENFILE) else 0
+
+
+def listener_at(path: str, kind: int) -> socket.socket:
+    """Return a Unix socket that listens at ``path``, which nobody but this user can connect to, at any time. A socket
+    that is there is replaced. Raises OSError, for anything else that is there too."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.lstat(path).st_mode):  # else binding says that something is there
+            os.unlink(path)  # noqa: PTH108  # of a service that was killed; the address is ours
+    listener = socket.socket(socket.AF_UNIX, kind)
+    try:
+        private = False
+        with contextlib.suppress(OSError):  # Linux gives the file the mode of the socket, less the umask
+            os.fchmod(listener.fileno(), 0o600)
+            private = True
+        listener.bind(path)
+        if not private:
+            Path(path).chmod(0o600)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def is_ours(connection: socket.socket) -> bool:
+    """Return whether the other end of a Unix socket was opened by this user, or by root."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True  # there the mode of the socket must do
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return _CREDENTIALS.unpack(data)[1] in (os.geteuid(), 0)

@@ -1,0 +1,76 @@
+"""Who may talk to a hub over TCP: libzmq asks before it takes a single frame of a peer (ZAP, RFC 27).
+
+A handler belongs to a context and is asked by all sockets of it, each by the name of its domain. It is a socket in the
+hub's own loop: no thread, and nothing that is waited for. Mechanisms with keys (CURVE) would be further rules.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Sequence
+
+import zmq
+
+_AT_ONCE = 256  # answers in one turn of the hub's loop
+_VERSION = b"1.0"
+_USER = b"pydp2"
+Rule = Callable[[Sequence[bytes]], bytes | None]
+"""Credentials of a peer -> the name of its role, None: it may not come in."""
+
+
+class ZapHandler:
+    """Answers for the sockets of ``context``. ``refused``: how many peers were not let in. Raises zmq.ZMQError where
+    the context has a handler already."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.refused = 0
+        self._rules: dict[tuple[bytes, bytes], Rule] = {}
+        self._socket = context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        try:
+            self._socket.bind("inproc://zeromq.zap.01")
+        except BaseException:
+            self._socket.close()
+            raise
+
+    @property
+    def handle(self) -> zmq.Socket[bytes]:
+        """What is readable when libzmq asks."""
+        return self._socket
+
+    def require_token(self, socket: zmq.Socket[bytes], token: str) -> None:
+        """Let only those talk to ``socket`` who know ``token``. To be called before it is bound."""
+        domain = b"clients"
+        socket.setsockopt(zmq.PLAIN_SERVER, 1)
+        socket.setsockopt(zmq.ZAP_DOMAIN, domain)
+
+        def rule(credentials: Sequence[bytes]) -> bytes | None:
+            known = len(credentials) == 2 and hmac.compare_digest(credentials[1], token.encode())
+            return b"client" if known else None
+
+        self._rules[domain, b"PLAIN"] = rule
+
+    def answer(self) -> None:
+        """Answer what was asked, some at a time; never blocks."""
+        for _ in range(_AT_ONCE):
+            try:
+                asker, empty, version, request, domain, _, _, mechanism, *credentials = self._socket.recv_multipart(
+                    zmq.NOBLOCK
+                )
+            except zmq.Again:
+                return
+            rule = self._rules.get((domain, mechanism)) if version == _VERSION else None
+            role = None if rule is None else rule(credentials)
+            self.refused += role is None
+            said = [b"400", b"not known here", b""] if role is None else [b"200", b"", role]
+            self._socket.send_multipart([asker, empty, _VERSION, request, *said, b""], zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._socket.close()
+
+
+def show_token(socket: zmq.Socket[bytes], token: str) -> None:
+    """Have ``socket`` show ``token`` where it connects to."""
+    socket.setsockopt(zmq.PLAIN_USERNAME, _USER)
+    socket.setsockopt(zmq.PLAIN_PASSWORD, token.encode())

@@ -1,0 +1,5 @@
+"""Programs of a user's."""
+
+from tests.runs import program
+
+__all__ = ["program"]

@@ -1,0 +1,298 @@
+"""An exception of a signal handler comes wherever it likes inside a client: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pydp2
+from pydp2.client import connection, stream
+from pydp2.transport import sockets
+from tests.runs import alarm
+
+CODE = """
+import numpy as np
+
+@provider(input_types=[integer_value(100000)], pool_size=100)
+def process(settings, filename):
+    for i in range(60):
+        yield int(filename) * 1000 + i
+
+@provider(input_types=[integer_value(100000)], pool_size=100, cache=CacheType.CACHE_PASS_IN_MEM)
+def cached(settings, filename):
+    for i in range(60):
+        yield int(filename) * 1000 + i
+
+@provider(input_types=[integer_value_sequence(100000)], pool_size=50)
+def long(settings, filename):
+    for i in range(12):
+        yield [int(filename) * 1000 + i] * 20000
+
+@provider(input_types=[dense_vector(2000)], pool_size=50)
+def wide(settings, filename):
+    for i in range(12):
+        yield np.full(2000, int(filename) * 1000 + i, np.float32)
+"""
+FILES = [str(n) for n in range(8)]
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "small batches, several in a message": ("process", {"batch_size": 8}),
+    "batches in shared memory": ("long", {"batch_size": 4}),
+    "rows that the service shows": ("wide", {"batch_size": 4}),
+    "a cache that it shows": ("cached", {"batch_size": 8}),
+    "batches for whoever asks": ("process", {"batch_size": 8, "share": "dynamic"}),
+    "one of two ranks": ("process", {"batch_size": 8, "rank": 0, "world_size": 2, "last_batch": "pad"}),
+}
+Sign = tuple[int, int, list[float]]
+
+
+LEAVING = ("if 0 in session.inside and session.inside[0] is token:", "del session.inside[0]")
+
+
+class Interruption(BaseException):
+    """What the handler raises: as KeyboardInterrupt, no error that code expects."""
+
+
+def sign(batch: pydp2.Batch) -> Sign:
+    value = batch[0]
+    return (
+        batch.pass_id,
+        batch.index,
+        (value if isinstance(value, np.ndarray) else value.values).ravel()[::200].tolist(),
+    )
+
+
+def place(state: dict[str, Any]) -> tuple[int, int, list[int]]:
+    return state["pass"], state["batch"], state["beyond"]
+
+
+def comparable(kind: str, state: dict[str, Any]) -> Any:
+    """Of ``state`` what is the same in every run: shared with others, its point depends on what they have used."""
+    return place(state) if "share" in KINDS[kind][1] else state
+
+
+Undisturbed = tuple[list[Sign], list[dict[str, Any]]]
+
+
+@contextlib.contextmanager
+def connected(service: pydp2.Service, kind: str, passes: int) -> Iterator[pydp2.Client]:
+    """A client of ``kind``; where that is one of two ranks, the other one trains in a thread."""
+    options = {"seed": 3, **KINDS[kind][1]}
+
+    def other() -> None:
+        with service.connect(**options | {"rank": 1}) as data:
+            for _ in range(passes):
+                for _ in data:
+                    pass
+
+    thread = threading.Thread(target=other)
+    with service.connect(**options) as data:
+        if "rank" in options:
+            thread.start()
+        yield data
+    if "rank" in options:
+        thread.join()
+
+
+@pytest.fixture
+def served(provider_file: Callable[[str], str]) -> Iterator[Callable[[str], pydp2.Service]]:
+    """``served(kind)`` is a service of the provider of ``kind``."""
+    address = provider_file(CODE).removesuffix("process")
+    with contextlib.ExitStack() as stack:
+        yield lambda kind: stack.enter_context(pydp2.launch(FILES, address + KINDS[kind][0], workers=1))
+
+
+def undisturbed(service: pydp2.Service, kind: str, passes: int) -> Undisturbed:
+    """The batches of some passes, and the state behind each."""
+    seen, states = [], []
+    with connected(service, kind, passes) as data:
+        for _ in range(passes):
+            for batch in data:
+                seen.append(sign(batch))
+                states.append(data.state_dict())
+        states.append({"samples": data.samples})
+    return seen, states
+
+
+# -- at each instruction -----------------------------------------------------------------------------------------------
+FOLDERS = (str(Path(stream.__file__).parent), sockets.__file__)
+ENTRIES = (stream.Client._deliver.__code__, stream.Client.__iter__.__code__)
+
+
+def within(frame: FrameType | None, code: CodeType) -> bool:
+    """Whether a call of ``code`` is under way."""
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False
+
+
+# What is raised in a destructor goes nowhere, which is Python's affair. What is raised where a descriptor has just come
+# loses no more than that, once in a connection: it stays open until the process ends.
+SPARED = (stream.Pass.__del__.__code__, connection.Connection._look.__code__)
+
+
+class Injector:
+    """Raises at an instruction of the client's code that it has not raised at before, each time that it is entered."""
+
+    def __init__(self, data: pydp2.Client) -> None:
+        self._data = data
+        self.points: set[tuple[CodeType, int]] = set()
+        self._progress: Any = None
+
+    def __enter__(self) -> None:
+        self._progress = self._data._session.progress
+        sys.settrace(self._called)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(FOLDERS) or any(within(frame, each) for each in SPARED):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._stepped
+
+    def _stepped(self, frame: FrameType, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        if event != "opcode" or (code, frame.f_lasti) in self.points or self._quiet(frame):
+            return self._stepped
+        self.points.add((code, frame.f_lasti))
+        raise Interruption
+
+    def _quiet(self, frame: FrameType) -> bool:
+        """Whether no handler's exception comes here. CPython looks for signals after calls, where a function begins,
+        and going back in a loop. What stores the batch that is delivered, and what leaves the session, does none of
+        that before it ends."""
+        now = self._data._session.progress
+        delivered = now is not self._progress and now.state is not stream.PassState.ENTERED
+        if frame.f_code in ENTRIES and delivered:
+            return True
+        return frame.f_lineno is None or linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() in LEAVING
+
+
+def insistently(injector: Injector, what: Callable[[], Any], check: Callable[[], None]) -> Any:
+    """What ``what()`` returns when it is not interrupted any more; ``check()`` after each time that it was."""
+    while True:
+        try:
+            with injector:
+                return what()
+        except Interruption:
+            check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
+    served: Callable[[str], pydp2.Service], kind: str
+) -> None:
+    """With the same iterator, or in a new loop that takes its pass over."""
+    service = served(kind)
+    seen, states = undisturbed(service, kind, 3)
+    samples = states.pop()["samples"]
+    found: list[Sign] = []
+    with alarm(240), connected(service, kind, 3) as data:
+        injector = Injector(data)
+
+        def check() -> None:
+            state = data.state_dict()
+            if found and (state["pass"], state["batch"]) != (found[-1][0] + 1, 0):
+                assert place(state) == place(states[len(found) - 1])
+
+        for _ in range(3):
+            one = insistently(injector, lambda: iter(data), check)
+            while True:
+                try:
+                    with injector:
+                        batch = next(one, None)
+                except Interruption:
+                    check()
+                    if len(injector.points) % 3 == 0:
+                        one = insistently(injector, lambda: iter(data), check)
+                    continue
+                if batch is None:
+                    break
+                found.append(sign(batch))
+                assert comparable(kind, data.state_dict()) == comparable(kind, states[len(found) - 1])
+        assert found == seen
+        assert data.samples == samples
+    names = {code.co_qualname for code, _ in injector.points}
+    assert {"Client._deliver", "Client._next", "Client._take_in", "Connection._decode_one", "Line.take"} <= names
+    assert len(injector.points) > 1000
+
+
+# -- real signals ------------------------------------------------------------------------------------------------------
+
+
+def spared(frame: FrameType | None) -> bool:
+    """Whether an exception would go nowhere, because something is being dropped, or see ``SPARED``."""
+    while frame is not None:
+        if frame.f_code in SPARED or frame.f_code.co_name in ("give_back", "__del__", "unraisable_hook"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextlib.contextmanager
+def ticking(seed: int, most: float) -> Iterator[list[int]]:
+    """A timer that raises inside next(), at random moments. How often it did."""
+    dice, count = random.Random(seed), [0]
+
+    def tick(number: int, frame: FrameType | None) -> None:
+        signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-5, most))
+        if within(frame, ENTRIES[0]) and not spared(frame):
+            count[0] += 1
+            raise Interruption
+
+    before = signal.signal(signal.SIGALRM, tick)
+    signal.setitimer(signal.ITIMER_REAL, most)
+    try:
+        yield count
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # first: one that has come already would arm the timer again
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the same in destructors of pyzmq
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_timer_that_raises_at_random_moments_changes_nothing(
+    served: Callable[[str], pydp2.Service], kind: str
+) -> None:
+    service = served(kind)
+    passes = 6
+    seen, states = undisturbed(service, kind, passes)
+    found: list[Sign] = []
+    deadline = time.monotonic() + 120
+    with connected(service, kind, passes) as data, ticking(len(kind), 0.002) as count:
+        for number in range(passes):
+            one = iter(data)
+            while not stream_over(one):
+                assert time.monotonic() < deadline, f"it hangs after {len(found)} batches"
+                try:
+                    for batch in one:
+                        found.append(sign(batch))
+                        assert comparable(kind, data.state_dict()) == comparable(kind, states[len(found) - 1])
+                except Interruption:
+                    assert place(data.state_dict()) == (place(states[len(found) - 1]) if found else (0, 0, [])) or (
+                        data.state_dict()["batch"] == 0 and data.state_dict()["pass"] == number
+                    )
+                    if count[0] % 2:
+                        one = iter(data)
+    assert found == seen
+    assert count[0] > 10
+
+
+def stream_over(one: Any) -> bool:
+    return bool(one.over)

@@ -1,0 +1,157 @@
+"""Strangers to a service: raw sockets that speak ZMTP by hand, badly, endlessly or not at all; and services in programs
+of their own, with few descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pydp2.addresses import ipc_path, split
+
+GREETING = 64  # bytes
+LARGE = bytes(64 << 10)
+
+
+def dial(address: str) -> socket.socket:
+    """Connect a raw socket to the service at ``address``; never waits for it."""
+    path = ipc_path(address)
+    one = socket.socket(socket.AF_INET if path is None else socket.AF_UNIX)
+    one.setblocking(False)
+    if path is not None:
+        with contextlib.suppress(BlockingIOError):
+            one.connect(path)
+        return one
+    host, _, port = split(address)[0].removeprefix("tcp://").rpartition(":")
+    one.connect_ex((host, int(port)))
+    return one
+
+
+def greeting(mechanism: bytes) -> bytes:
+    """The first bytes of a peer that speaks ZMTP 3.1."""
+    return b"\xff" + bytes(8) + b"\x7f\x03\x01" + mechanism.ljust(20, b"\0") + b"\0" + bytes(31)
+
+
+def command(name: bytes, data: bytes) -> bytes:
+    """A command frame."""
+    body = bytes([len(name)]) + name + data
+    return bytes([4, len(body)]) + body if len(body) < 256 else b"\x06" + struct.pack(">Q", len(body)) + body
+
+
+def hello(token: bytes) -> bytes:
+    """What a peer says that knows the mechanism, and ``token``."""
+    return command(b"HELLO", b"\5pydp2" + bytes([len(token)]) + token)
+
+
+READY = command(b"READY", b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER")
+PART = b"\x03" + struct.pack(">Q", len(LARGE)) + LARGE  # of a message that is never finished
+EMPTY_PARTS = b"\x01\0" * (32 << 10)
+
+FLOODS: dict[str, tuple[bytes, bytes]] = {
+    "noise": (b"", LARGE),
+    "a greeting for ever": (b"\xff" + bytes(8) + b"\x7f", b"\x03" * (64 << 10)),
+    "no mechanism, then parts": (greeting(b"NULL") + READY, PART),
+    "no mechanism, then empty parts": (greeting(b"NULL") + READY, EMPTY_PARTS),
+    "wrong token, then parts": (greeting(b"PLAIN") + hello(b"0" * 32) + READY, PART),
+    "wrong token, then empty parts": (greeting(b"PLAIN") + hello(b"0" * 32), EMPTY_PARTS),
+    "no token, then parts": (greeting(b"PLAIN") + hello(b""), PART),
+    "parts in place of a token": (greeting(b"PLAIN"), PART),
+    "a command without end": (greeting(b"PLAIN") + b"\x06" + struct.pack(">Q", 1 << 40), LARGE),
+    "a command of a mebibyte": (greeting(b"PLAIN"), command(b"HELLO", bytes(1 << 20))),
+    "many commands": (greeting(b"PLAIN"), command(b"PING", bytes(100)) * 500),
+    "another mechanism": (greeting(b"CURVE"), PART),
+}
+"""What a stranger says first, and what it says after that as long as somebody listens."""
+
+
+class Crowd:
+    """Threads that flood ``address``, each in one of the ways ``floods``, until :meth:`end`: on a new connection when
+    one is closed. ``sent``: bytes that went."""
+
+    def __init__(self, address: str, floods: Sequence[str]) -> None:
+        self.sent = 0
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(address, *FLOODS[name])) for name in floods]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, address: str, first: bytes, then: bytes) -> None:
+        while not self._over.is_set():
+            with dial(address) as one:
+                one.settimeout(0.5)
+                with contextlib.suppress(OSError):
+                    one.sendall(first)
+                    while not self._over.is_set():
+                        self.sent += one.send(then)
+
+    def end(self) -> None:
+        """Hang up."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+class Flow:
+    """Connections to ``address`` that say nothing, one after another, so many of them at a time, until :meth:`end`."""
+
+    def __init__(self, address: str, held: int) -> None:
+        self.count = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(address, held))
+        self._thread.start()
+
+    def _run(self, address: str, held: int) -> None:
+        ones: deque[socket.socket] = deque()
+        while not self._over.wait(0.001):
+            ones.append(dial(address))
+            self.count += 1
+            if len(ones) > held:
+                ones.popleft().close()
+        for one in ones:
+            one.close()
+
+    def end(self) -> None:
+        """Nobody comes any more, and those who are there go."""
+        self._over.set()
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def silent(address: str, count: int) -> Iterator[list[socket.socket]]:
+    """``count`` connections to ``address`` that say nothing."""
+    ones = [dial(address) for _ in range(count)]
+    try:
+        yield ones
+    finally:
+        for one in ones:
+            one.close()
+
+
+SERVICE = """
+import json, resource, signal, sys
+import pydp2
+
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+with pydp2.launch(
+    sys.argv[6:], sys.argv[3], workers=int(sys.argv[4]), args=json.loads(sys.argv[5]), bind=sys.argv[2]
+) as service:
+    print("at", service.address, service.pid, flush=True)
+    signal.pause()
+"""
+"""A program with a service that has few descriptors: their number, bind, provider, workers, args as JSON, files."""
+
+
+def descriptors(pid: int) -> int:
+    """How many descriptors a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208  # numbers, no paths
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,120 @@
+"""New TCP connections are kept away while descriptors are few; those that are established go on."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pydp2.transport import accept_filter, descriptors
+from pydp2.transport.accept_filter import AcceptFilter
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="filters of sockets, /proc")
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        yield one
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """``left(n)``: as if so many descriptors were left."""
+
+    def so_many(count: int) -> None:
+        monkeypatch.setattr(accept_filter, "limit", lambda: 1000)
+        monkeypatch.setattr(accept_filter, "opened", lambda: 1000 - count)
+
+    return so_many
+
+
+def comes_in(listener: socket.socket, seconds: float) -> bool:
+    """Whether somebody who connects is there to be accepted."""
+    with socket.socket() as one:
+        one.settimeout(seconds)
+        try:
+            one.connect(listener.getsockname())
+        except TimeoutError:
+            return False
+        listener.settimeout(seconds)
+        listener.accept()[0].close()
+        return True
+
+
+def test_it_shuts_with_few_left_and_opens_with_more(listener: socket.socket, left: Callable[[int], None]) -> None:
+    door = AcceptFilter(listener.fileno())
+    with socket.create_connection(listener.getsockname()) as before:
+        there, _ = listener.accept()
+        left(17)
+        door.look()
+        assert comes_in(listener, 2)
+        left(16)
+        door.look()
+        assert "has 1000 (RLIMIT_NOFILE) and 984 of them are open" in door.refused
+        assert not comes_in(listener, 0.3)
+        before.sendall(b"still here")
+        assert there.recv(100) == b"still here"
+        there.close()
+        left(32)
+        door.look()
+        assert not comes_in(listener, 0.3), "not open at once: it would be shut again soon"
+        left(33)
+        door.look()
+        assert comes_in(listener, 5)
+    door.close()
+
+
+def test_who_waits_when_it_shuts_is_turned_away(listener: socket.socket, left: Callable[[int], None]) -> None:
+    """libzmq would try to accept it again and again."""
+    door = AcceptFilter(listener.fileno())
+    with socket.create_connection(listener.getsockname()) as waits:
+        waits.settimeout(5)
+        left(0)
+        door.look()
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        assert waits.recv(1) == b""
+    door.close()
+
+
+def test_it_is_held_shut_for_a_worker_only_where_few_are_left(
+    listener: socket.socket, left: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = AcceptFilter(listener.fileno())
+    left(600)
+    door.hold(1.0)
+    assert comes_in(listener, 2)
+    left(20)  # fewer than would open it again if it had been shut for that
+    now = 50.0
+    monkeypatch.setattr(accept_filter.time, "monotonic", lambda: now)
+    door.hold(1.0)
+    assert not comes_in(listener, 0.3)
+    door.look()
+    assert not comes_in(listener, 0.3)
+    assert door.refused == "", "nobody has to know"
+    now = 51.1
+    door.look()
+    monkeypatch.undo()
+    assert comes_in(listener, 5)
+    door.close()
+
+
+def test_descriptors_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = descriptors.opened()
+    more = [os.dup(0) for _ in range(7)]
+    assert descriptors.opened() == before + 7
+    for each in more:
+        os.close(each)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert descriptors.limit() == min(soft, descriptors.MOST)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, soft), hard))
+        descriptors.raise_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard, max(200, descriptors.MOST))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
