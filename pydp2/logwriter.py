@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 LIMIT = 1 << 20
-"""Bytes that wait to be written at most; the rest is left out, which is told once there is room again."""
+"""Bytes that wait to be written at most; the rest is left out, which is told once half of them are written."""
 _PIECE = 4096  # so much can be written to a pipe that has room
 _GONE = (errno.EPIPE, errno.EBADF)
 _END = 1.0  # seconds for what waits, at the end
@@ -68,7 +68,7 @@ class LogWriter(io.RawIOBase):
             self._write_now(data)
             return len(data)
         with self._change:
-            if self._size + len(data) > LIMIT:
+            if self._size + len(data) > (LIMIT // 2 if self._left_out else LIMIT):
                 self._left_out += len(data)
             elif not self._gone:
                 self._tell_left_out()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import random
 import signal
@@ -193,7 +194,26 @@ def insistently(injector: Injector, what: Callable[[], Any], check: Callable[[],
             check()
 
 
+def with_its_own_exception_state(test: Callable[..., None]) -> Callable[..., None]:
+    """Run ``test`` as a generator, which has a current exception of its own.
+
+    An exception between the instructions that enter and leave an ``except`` block, where the interpreter itself raises
+    none, would stay the thread's current exception, and would be the context of all later ones.
+    """
+
+    @functools.wraps(test)
+    def wrapped(**arguments: Any) -> None:
+        def body() -> Iterator[None]:
+            yield test(**arguments)
+
+        next(body())
+        assert sys.exc_info() == (None, None, None)
+
+    return wrapped
+
+
 @pytest.mark.parametrize("kind", KINDS)
+@with_its_own_exception_state
 def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
     served: Callable[[str], pydp2.Service], kind: str
 ) -> None:
