@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -242,5 +243,6 @@ try:
 except MemoryError:
     print("full")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # a thread takes addresses whenever it first allocates
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=alone)
     assert done.stdout == "full\n", done.stderr
