@@ -244,7 +244,8 @@ def connect(
     Raises:
         OptionError, OptionTypeError: an option that cannot be, that belongs to the service, or that is another one in
             the trainers that share the job.
-        ServiceUnreachable: nobody answers. JobTaken: another trainer has this place.
+        ServiceUnreachable: nobody answers.
+        JobTaken: another trainer has this place.
     """
     guard()
     place = _place({"job": job, "rank": rank, "world_size": world_size})
