@@ -1,4 +1,4 @@
-"""What README.md and docs/ say is run: Python blocks, commands, tables. See also tests/test_house.py."""
+"""What README.md and docs/ say is run: Python blocks, commands, tables, the site. See also tests/test_house.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from itertools import takewhile
@@ -22,7 +22,7 @@ import pytest
 from pydp2_cli import main
 
 import pydp2
-from pydp2.config import JOB_OPTIONS, SERVICE_OPTIONS, Option
+from pydp2.config import ELSEWHERE, JOB_OPTIONS, SERVICE_OPTIONS, Option
 from pydp2.engine import output
 from pydp2.order.files import TURNS
 from pydp2.order.pool import SNAPSHOT_MIN
@@ -35,6 +35,7 @@ from pydp2.worker import builder
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+ALSO = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "sample_data/README.md")
 DEADLINE = 60.0
 
 
@@ -101,8 +102,10 @@ def serving(command: str, folder: Path) -> Iterator[None]:
         assert process.wait(DEADLINE) == 143
 
 
-def test_the_readme_shows_code_that_is_run() -> None:
-    assert len(blocks(ROOT / "README.md", "python")) >= 4
+def test_the_readme_is_short_and_shows_code_that_is_run() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
+    assert blocks(ROOT / "README.md", "python")
+    assert sum(len(blocks(page, "python")) for page in PAGES) >= 40
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -113,9 +116,9 @@ def commands(page: Path) -> list[str]:
     return [part.strip() for line in whole if line and not line.startswith("#") for part in line.split("&&")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_every_command_on_a_page_exists_with_its_options(page: Path) -> None:
-    known = {"python3", "pip", "pytest", "ruff", "mypy", "git", "cd", ".ci/run", "eval"}
+    known = {"python3", "pip", "pytest", "ruff", "mypy", "mkdocs", "git", "cd", ".ci/run", "eval"}
     for line in commands(page):
         name, *arguments = shlex.split(line)
         name = name.removeprefix(".venv/bin/")
@@ -138,7 +141,7 @@ def check_command(arguments: list[str], line: str) -> None:
 
 
 def test_the_table_of_commands_is_that_of_the_program() -> None:
-    table = tables(ROOT / "README.md")["command"]
+    table = tables(ROOT / "docs/commands.md")["command"]
     assert set(table) == {f"pydp2 {name}" for name in main.commands}
     assert all(isinstance(command, click.Command) for command in main.commands.values())
 
@@ -172,13 +175,6 @@ def raw_cells(page: Path, heading: str) -> list[str]:
     return [line.split("|")[1].strip() for line in takewhile(lambda line: line.startswith("|"), lines)]
 
 
-@pytest.mark.parametrize(("heading", "options"), [("service option", SERVICE_OPTIONS), ("job option", JOB_OPTIONS)])
-def test_the_table_of_options_has_their_names_and_defaults(heading: str, options: dict[str, Option]) -> None:
-    table = tables(ROOT / "README.md")[heading]
-    assert list(table) == list(options)
-    assert {name: row[0] for name, row in table.items()} == {name: shown(name, o) for name, o in options.items()}
-
-
 SIZES = {"pool_bytes": "1GiB", "prefetch_bytes": "64MiB"}
 
 
@@ -192,8 +188,38 @@ def shown(name: str, option: Option) -> str:
     return repr(option.default).replace("'", '"')
 
 
+def options_table(options: Mapping[str, Option]) -> str:
+    """Names, values, defaults and help texts, from the table that Python, TOML and the command line use."""
+    lines = ["| option | values | default | meaning |", "|---|---|---|---|"]
+    for name, option in options.items():
+        values = ", ".join(f'`"{choice}"`' for choice in option.choices) or values_of(option)
+        default = "needed" if option.required else f"`{shown(name, option)}`"
+        lines.append(f"| `{name}` | {values} | {default} | {option.help} |")
+    return "\n".join(lines)
+
+
+def values_of(option: Option) -> str:
+    """The values of an option without choices: its type, or how a number of bytes is written."""
+    try:
+        if option.check("", "1KiB") == 1024:
+            return '`int`, or text as `"2GiB"`'
+    except pydp2.errors.Error:
+        pass
+    kind = re.sub(r"tuple\[(\w+), \.\.\.\]", r"list of \1", option.kind.removesuffix(" | None"))
+    return ", ".join(f"`{name}`" if " " not in name else name for name in kind.split(" | "))
+
+
+def elsewhere_table() -> str:
+    """What other loaders call an option, and what an error then says to write."""
+    lines = ["| name elsewhere | here |", "|---|---|"]
+    for name, (option, words) in ELSEWHERE.items():
+        code, comma, rest = words.partition(", ") if option else ("", "", words)
+        lines.append(f"| `{name}` | {f'`{code}`' if code else ''}{comma}{rest} |")
+    return "\n".join(lines)
+
+
 def test_the_table_of_provider_arguments_has_their_names_and_defaults() -> None:
-    table = tables(ROOT / "README.md")["argument of @provider"]
+    table = tables(ROOT / "docs/providers.md")["argument of @provider"]
     parameters = {
         name: parameter.default
         for name, parameter in inspect.signature(provider).parameters.items()
@@ -212,7 +238,7 @@ def test_the_messages_under_troubleshooting_are_those_of_the_code() -> None:
         for node in ast.walk(ast.parse(file.read_text("utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
-    quoted = [cell for cell in raw_cells(ROOT / "README.md", "you see") if cell.startswith("`")]
+    quoted = [cell for cell in raw_cells(ROOT / "docs/troubleshooting.md", "you see") if cell.startswith("`")]
     assert len(quoted) >= 10
     for cell in quoted:
         for fragment in re.split(r"…|'x'|\b[A-Zy]\b", cell.strip("`")):
@@ -272,26 +298,31 @@ def moves_table(table: moves.Table) -> str:
 
 
 @pytest.mark.parametrize(
-    ("mark", "make"),
+    ("name", "mark", "make"),
     [
-        ("messages", messages_table),
-        ("moves: WORKER_LINK", lambda: moves_table(moves.WORKER_LINK)),
-        ("moves: CLIENT_LINK", lambda: moves_table(moves.CLIENT_LINK)),
+        ("architecture.md", "messages", messages_table),
+        ("architecture.md", "moves: WORKER_LINK", lambda: moves_table(moves.WORKER_LINK)),
+        ("architecture.md", "moves: CLIENT_LINK", lambda: moves_table(moves.CLIENT_LINK)),
+        ("options.md", "options: service", lambda: options_table(SERVICE_OPTIONS)),
+        ("options.md", "options: job", lambda: options_table(JOB_OPTIONS)),
+        ("coming-from-torch.md", "elsewhere", elsewhere_table),
     ],
 )
-def test_the_protocol_in_the_docs_is_that_of_the_code(mark: str, make: Callable[[], str]) -> None:
+def test_a_table_that_is_written_from_the_code_is_that_of_the_code(
+    name: str, mark: str, make: Callable[[], str]
+) -> None:
     """On a difference the block is written anew and the test fails: look at the change, and keep it if it is meant."""
-    page = ROOT / "docs/architecture.md"
+    page = ROOT / "docs" / name
     before, opening, rest = page.read_text("utf-8").partition(f"<!-- {mark} -->\n")
-    assert opening, f"docs/architecture.md has no place for {mark}"
+    assert opening, f"docs/{name} has no place for {mark}"
     written, closing, after = rest.partition("<!-- end -->")
     if written.strip() != make():
         page.write_text(f"{before}{opening}{make()}\n{closing}{after}", "utf-8")
-        pytest.fail(f"docs/architecture.md, {mark}: was not that of the code, is now; read the difference")
+        pytest.fail(f"docs/{name}, {mark}: was not that of the code, is now; read the difference")
 
 
 # -- links and words ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "sample_data/README.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT / name for name in ALSO)], ids=lambda p: p.name)
 def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         target, _, anchor = link.partition("#")
@@ -310,21 +341,23 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_every_public_function_is_in_the_readme() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    for name in (
-        "load",
-        "launch",
-        "connect",
-        "check",
-        "peek",
-        "bench",
-        "replay",
-        "provider",
-        "Batch",
-        "Ragged",
-        "Csr",
-        "define_py_data_sources2",
-    ):
-        assert hasattr(pydp2, name)
-        assert name in text
+def test_every_public_name_is_on_the_page_of_the_api() -> None:
+    """As an entry, or in the table of older names where it is one of these."""
+    page = ROOT / "docs/api.md"
+    entries = set(re.findall(r"^::: pydp2\.(\w+)$", page.read_text("utf-8"), re.MULTILINE))
+    older = {name for cell in raw_cells(page, "older name") for name in re.findall(r"`(\w+)`", cell)}
+    public = {name for name in dir(pydp2) if not name.startswith("_") and not inspect.ismodule(getattr(pydp2, name))}
+    assert entries - {"errors"} | older == public
+    assert not entries & older
+    for cell, (same,) in tables(page)["older name"].items():
+        for name in re.findall(r"\w+", cell):
+            assert getattr(pydp2, name) is getattr(pydp2, same)
+
+
+# -- the site ----------------------------------------------------------------------------------------------------------
+def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
+    """The site itself is built by ``.ci/run``, where a warning is an error."""
+    navigation = (ROOT / "docs/site/mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE)) == [
+        page.name for page in PAGES if page.parent.name == "docs"
+    ]

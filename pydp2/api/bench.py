@@ -90,8 +90,9 @@ def bench(
 
     A small list is read again and again, of a large one only what fits the time. Nothing of it is left behind.
 
+    ``files``, ``provider``, ``args``, ``is_train`` and ``root`` are those of :func:`pydp2.launch`.
+
     Args:
-        files, provider, args, is_train, root: as for :func:`pydp2.launch`.
         seconds: for all of it together; import, hook and the start of services come on top.
         step_ms: what a step of your trainer takes, in milliseconds; None: there is no such stage.
         progress: called with what is measured next.

@@ -102,9 +102,10 @@ def check(
 ) -> Report:
     """Run ``process`` over every file of a list in this process, and say what is in it and what is wrong.
 
+    ``files``, ``provider``, ``args``, ``is_train``, ``root`` and ``input_order`` are those of :func:`pydp2.launch`.
+    While it runs, ``root`` is the working directory.
+
     Args:
-        files, provider, args, is_train, root, input_order: as for :func:`pydp2.launch`. While it runs, ``root`` is the
-            working directory.
         limit: look at the first samples of each file only.
         max_errors: bad samples, and files whose generator raised, that are kept as findings; the others are counted.
         progress: called now and then with the file and its samples so far.

@@ -63,9 +63,10 @@ def peek(
     Nothing is read that they do not need. A bad sample, or an exception in ``process``, ends it and is ``error``: what
     was seen before is there.
 
+    ``files``, ``provider``, ``args``, ``is_train``, ``root`` and ``input_order`` are those of :func:`pydp2.launch`.
+    While it runs, ``root`` is the working directory.
+
     Args:
-        files, provider, args, is_train, root, input_order: as for :func:`pydp2.launch`. While it runs, ``root`` is the
-            working directory.
         samples: how many to show.
         batch_size: weight of the batch.
 

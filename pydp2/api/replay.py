@@ -88,9 +88,10 @@ def replay(
     :func:`pydp2.check`: in this process, in pass 0, with seed 0. One that killed its workers runs in a process of its
     own, as long as it takes; one that timed out, too, and each sample may take what it might take then.
 
+    ``provider``, ``args``, ``is_train``, ``root`` and ``input_order`` are those of :func:`pydp2.launch`.
+
     Args:
         quarantine: path of the file that a service wrote (its option ``quarantine``).
-        provider, args, is_train, root, input_order: as for :func:`pydp2.launch`.
         progress: called now and then with the file and its samples so far.
 
     Raises:

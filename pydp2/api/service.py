@@ -49,7 +49,7 @@ _LEAST_MEMORY = 1 << 20
 
 
 class Service:
-    """A running service that this program started, and ends: at the latest when the program does.
+    """A running service that this program started. It ends with the program at the latest.
 
     ``address``: what ``connect`` takes. ``pid``: the server process.
     """
@@ -62,7 +62,7 @@ class Service:
         self._end = weakref.finalize(self, _end, process, control, rundir, os.getpid())
 
     def connect(self, **options: Any) -> Client:
-        """A client of this service; ``options`` are those of :func:`pydp2.connect`."""
+        """Return a client of this service; ``options`` are those of :func:`pydp2.connect`."""
         guard()
         timeout = options.pop("timeout", _PATIENCE)
         of_several = None if _says_who(options) or options.get("share") == "dynamic" else launched()
@@ -95,15 +95,15 @@ class Service:
             raise
 
     def stats(self, timeout: float = 5.0) -> dict[str, Any]:
-        """How it is going: workers (pid, rate, waits), pool, memory, who waits for whom, as plain data."""
+        """Return figures as plain data: workers (pid, rate, waits), pool, memory, who waits for whom."""
         return ask_stats(self.address, timeout)
 
     def poll(self) -> int | None:
-        """The exit status of the server process, None while it runs."""
+        """Return the exit status of the server process, None while it runs."""
         return self._process.poll()
 
     def failure(self) -> Error | None:
-        """Why the server process ended by itself, once :meth:`poll` gives a number; None when it did not say."""
+        """Return why the server process ended by itself, once :meth:`poll` gives a number; None if it did not say."""
         if self.poll() is None or self._control.fileno() < 0:
             return None
         self._control.settimeout(1.0)
@@ -145,7 +145,7 @@ def launch(
             default True.
         root: working directory of the workers, where the provider is looked up first; default: the present one.
         options: ``workers, start, memory_limit, worker_memory, sample_timeout, on_error, error_budget, quarantine,
-            on_changed, state_dir, cache_dir, cache_size, bind, input_order``.
+            on_changed, state_dir, cache_dir, cache_size, bind, input_order``. See docs/options.md.
 
     Raises:
         OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
@@ -239,12 +239,14 @@ def connect(
         world_size: how many trainers share the job; all must say the same, with the same options; default 1.
         timeout: seconds to wait for an answer.
         options: ``batch_size`` (needed), ``seed=0, shuffle, order="strict", interleave=16, pool_bytes``,
-            ``last_batch="keep", prefetch=2, prefetch_bytes="64MiB", share="ranks", lease=30.0``.
+            ``last_batch="keep", prefetch=2, prefetch_bytes="64MiB", bucket_by, bucket_bounds, num_buckets``,
+            ``share="ranks", lease=30.0``. See docs/options.md.
 
     Raises:
         OptionError, OptionTypeError: an option that cannot be, that belongs to the service, or that is another one in
             the trainers that share the job.
-        ServiceUnreachable: nobody answers. JobTaken: another trainer has this place.
+        ServiceUnreachable: nobody answers.
+        JobTaken: another trainer has this place.
     """
     guard()
     place = _place({"job": job, "rank": rank, "world_size": world_size})
@@ -274,13 +276,13 @@ def load(
 ) -> Client:
     """Start a service and attach to it: ``for batch in pydp2.load("train.list", "my.process", batch_size=128)``.
 
-    Takes what :func:`launch` and :func:`connect` take. The service ends with the client: at :meth:`Client.close`, when
-    the client is not used any more, or with the program.
+    The arguments are those of :func:`launch` and :func:`connect`. The service ends with the client: at
+    :meth:`Client.close`, when the client is not used any more, or with the program.
 
     Raises:
         OptionError: ``world_size`` is above 1, or a launcher of distributed training (``torchrun``, ``mpirun``) has
-            started several of this process: each would have a service, and see all samples. Where that is meant,
-            ``world_size=1`` says so. Also what :func:`launch` and :func:`connect` raise.
+            started several of this process: each would have a service of its own, and see all samples. Pass
+            ``world_size=1`` if that is what you want. Also what :func:`launch` and :func:`connect` raise.
     """
     explicit = _says_who(options)
     place = _place(options)

@@ -11,7 +11,7 @@ from pydp2.client.position import Position
 
 
 class PassState(Enum):
-    """What ``iter(client)`` finds, and so what it does (README.md, "What a loop begins with")."""
+    """What ``iter(client)`` finds, and so what it does (docs/resume.md, "What a loop begins with")."""
 
     BETWEEN = "between passes"
     """Begins the pass of the position: nothing of it was asked for, or a state was loaded."""

@@ -51,8 +51,8 @@ _BEATS = 4  # signs of life per lease while a batch is waited for
 class Client:
     """The batches of one job. Iterating gives one pass; leaving a loop and iterating again gives the next one.
 
-    Threads may use a client one after the other, and only the process that made it. Whatever exception a signal handler
-    raises in a call, the next one goes on behind the batch that was returned last.
+    Threads may use a client one after the other; other processes must not use it. If a signal handler raises an
+    exception in a call, the next call continues behind the batch that was returned last.
 
     Raises ClientUseError when it is used otherwise, ServiceLost when the service goes away, and the errors of the data
     (ProviderError, BadSample, FileCondemned, NotRepeatable, SampleTooLarge) at their place in the stream.
@@ -216,7 +216,7 @@ class Client:
 
         Args:
             after: a batch of the present pass; the state is the one that this method returned when the batch had just
-                been delivered, however many others were taken since. For who prefetches batches in another thread.
+                been delivered, however many others were taken since. Use it if another thread prefetches batches.
 
         Raises:
             StateMismatch: in the middle of a pass with ``order="relaxed"``, which has no state there.
@@ -257,7 +257,7 @@ class Client:
                 del session.inside[0]
 
     def stats(self) -> dict[str, Any]:
-        """How the service is doing, as plain data; see ``Service.stats``."""
+        """Return how the service is doing, as plain data; see ``Service.stats``."""
         self._session.check_process()
         self._session.check()
         return ask_stats(self.address)
@@ -265,8 +265,8 @@ class Client:
     def close(self) -> None:
         """Leave the job. A service that :func:`pydp2.load` started ends with it. Closing twice is fine.
 
-        Any thread may call it. One that waits for a batch meanwhile gets a ClientUseError, and this call waits until it
-        has; ClientUseError is raised here where that takes longer than 5 seconds.
+        Any thread may call it. A thread that waits for a batch meanwhile gets a ClientUseError, and this call waits for
+        that; if it takes longer than 5 seconds, this call raises ClientUseError too.
         """
         session = self._session
         if self._end.alive and session.here:
