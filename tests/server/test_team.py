@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import pytest
@@ -13,6 +12,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.packs import BATCH_COST
 from pydp2.server.member import Stands
 from pydp2.server.missing import MISSED
+from tests.seeds import each_seed
 from tests.server.teams import LEASE, Trainer, World
 
 BYTES = [1, 3 * BATCH_COST, 1 << 20]
@@ -218,7 +218,7 @@ def test_dynamic_one_who_wakes_before_anybody_took_its_batches_goes_on_with_them
     assert trainer.used == [(0, n) for n in range(10)]
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("PYDP2_SIMULATIONS", "150"))))
+@each_seed(150)
 def test_each_batch_is_used_once_however_trainers_come_and_go(seed: int) -> None:
     """Kills (what a killed one had in hand counts as not used), broken connections, silence."""
     choose = Random(seed)
