@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import os
 import shutil
@@ -27,7 +28,15 @@ for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 _MARK = "PYDP2_TEST_RUN"
 _RUN = uuid.uuid4().hex
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared" / "data"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the package once: hundreds of programs of tests import it, also where Python is told to keep no code."""
+    if not hasattr(config, "workerinput"):
+        for folder in ("pydp2", "cli"):
+            compileall.compile_dir(ROOT / folder, quiet=2)
 
 
 @pytest.fixture(scope="session", autouse=True)
