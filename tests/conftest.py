@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from pydp2.server.timing import Timing
+
 settings.register_profile("pydp2", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("pydp2")
 
@@ -140,6 +142,12 @@ def text_files(tmp_path: Path) -> Callable[[Sequence[Sequence[object]]], list[st
         return paths
 
     return write
+
+
+@pytest.fixture
+def timing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``timing(missed=0.5)``: services that this process starts from here on have other times than usual."""
+    return lambda **seconds: monkeypatch.setattr("pydp2.server.timing.USUAL", Timing(**seconds))
 
 
 @pytest.fixture

@@ -121,11 +121,13 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.mark.parametrize(("timeout", "waited"), [(0.3, 0.3), (None, 10)])
+@pytest.mark.parametrize(("timeout", "waited"), [(0.3, 0.3), (None, 1)])
 def test_workers_that_are_stopped_between_two_samples_are_replaced(
-    provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str], timeout: float | None, waited: float
-) -> None:
+    provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str], timing: Callable[..., None],
+    timeout: float | None, waited: float,
+) -> None:  # fmt: skip
     """No sample of theirs takes too long then, so it is the process that is looked at."""
+    timing(stopped=1.0)
     with pydp2.load(
         FILES, provider_file(CODE.format(arguments="")), workers=2, batch_size=64, shuffle=False, memory_limit="1MiB",
         sample_timeout=timeout,

@@ -11,7 +11,7 @@ from pydp2.errors import JobTaken, OptionError, RemoteProtocolError, Rewound, fr
 from pydp2.protocol import messages as m
 from pydp2.protocol.packs import BATCH_COST
 from pydp2.server.member import Stands
-from pydp2.server.missing import MISSED
+from pydp2.server.timing import USUAL
 from tests.seeds import each_seed
 from tests.server.teams import LEASE, Trainer, World
 
@@ -69,7 +69,7 @@ def test_the_others_go_on_until_their_window_is_full_and_it_is_said_who_is_missi
         count += 1
     assert 3 < count < 20, "a window, not the pass"
     made.team.watch(made.now)
-    made.now += MISSED + 1
+    made.now += USUAL.missed + 1
     for _ in range(3):
         made.team.watch(made.now)
     assert made.logs == ["job 'default' waits for rank 2, which never came; connect with rank=2, world_size=3"]
