@@ -41,6 +41,20 @@ def pytest_configure(config: pytest.Config) -> None:
             compileall.compile_dir(ROOT / folder, quiet=2)
 
 
+_TOGETHER = ("faults", "benchmarks")  # folders whose tests load the whole machine: not two of them at a time
+_DEAR = {"_streams", "named"}  # fixtures of a session or a module that run services: made in one process only
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests stay in one process when they run in several (``-n 2 --dist loadgroup``)."""
+    for item in items:
+        folder = item.path.parent.name
+        if folder in _TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(folder))
+        for name in _DEAR.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(f"{folder} {name}"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_temporary_folder() -> Iterator[None]:
     """Run directories of the tests' services go into a folder of their own, with a short path, that is removed."""
