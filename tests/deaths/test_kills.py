@@ -42,9 +42,10 @@ def all_of(data: pydp2.Client, each: Callable[[pydp2.Batch], object] = len) -> t
     return consume(data, keep), rest
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(
+    ("shuffle", "workers"),
+    [(True, 3), (False, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in [(True, 1), (False, 3)])],
+)
 def test_a_pass_with_workers_killed_at_random_is_the_pass_without(
     shuffle: bool, workers: int, provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +75,6 @@ def test_a_pass_with_workers_killed_at_random_is_the_pass_without(
     assert [line for line in screen if not line.startswith("pydp2: worker lost: ")] == []
 
 
-@pytest.mark.slow
 def test_all_workers_killed_at_once_again_and_again(provider_file: Callable[[str], str]) -> None:
     """The spare one too: the next are forked afresh, and the pass ends as if nothing had been."""
     address = provider_file(CODE.format(arguments=""))
