@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import compileall
+import contextlib
 import os
 import shutil
 import signal
@@ -10,11 +12,13 @@ import textwrap
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from pydp2.server.timing import Timing
 
 settings.register_profile("pydp2", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("pydp2")
@@ -26,7 +30,29 @@ for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 _MARK = "PYDP2_TEST_RUN"
 _RUN = uuid.uuid4().hex
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared" / "data"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the package once: hundreds of programs of tests import it, also where Python is told to keep no code."""
+    if not hasattr(config, "workerinput"):
+        for folder in ("pydp2", "cli"):
+            compileall.compile_dir(ROOT / folder, quiet=2)
+
+
+_TOGETHER = ("faults", "benchmarks")  # folders whose tests load the whole machine: not two of them at a time
+_DEAR = {"_streams", "named"}  # fixtures of a session or a module that run services: made in one process only
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests stay in one process when they run in several (``-n 2 --dist loadgroup``)."""
+    for item in items:
+        folder = item.path.parent.name
+        if folder in _TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(folder))
+        for name in _DEAR.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(f"{folder} {name}"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,18 +69,28 @@ def _own_temporary_folder() -> Iterator[None]:
     shutil.rmtree(folder)
 
 
-def processes_of_tests() -> dict[int, str]:
-    """Processes that tests started and that still run, with their names. Linux only; elsewhere empty."""
+def _numbers(folder: str) -> set[int]:
+    """Numbers that are names in a folder of /proc. Linux only; elsewhere empty."""
+    with contextlib.suppress(FileNotFoundError):
+        return {int(entry.name) for entry in os.scandir(folder) if entry.name.isdigit()}
+    return set()
+
+
+def _pids() -> set[int]:
+    """All processes."""
+    return _numbers("/proc")
+
+
+def processes_of_tests(besides: Iterable[int] = ()) -> dict[int, str]:
+    """Processes that tests started and that still run, with their names. Those in ``besides`` are not looked at."""
     found = {}
-    proc = Path("/proc")
-    for entry in proc.iterdir() if proc.exists() else ():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
+    for pid in _pids().difference(besides, [os.getpid()]):
+        entry = Path("/proc", str(pid))
         try:
             if f"{_MARK}={_RUN}".encode() in (entry / "environ").read_bytes().split(b"\0"):
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
                 if state != "Z":
-                    found[int(entry.name)] = (entry / "comm").read_text().strip()
+                    found[pid] = (entry / "comm").read_text().strip()
         except OSError:
             continue  # it ended while we looked
     return found
@@ -70,10 +106,10 @@ def wait_until(what: Callable[[], bool], seconds: float = 5.0) -> bool:
     return True
 
 
-def _descriptors() -> set[str]:
+def _descriptors() -> set[int]:
     """What this process has open. (Listing opens one more, which is gone again afterwards.)"""
-    folder = Path("/proc/self/fd")
-    return {entry.name for entry in folder.iterdir() if entry.exists()} if folder.exists() else set()
+    folder = "/proc/self/fd"
+    return {number for number in _numbers(folder) if Path(folder, str(number)).exists()}
 
 
 @pytest.fixture(autouse=True)
@@ -81,17 +117,17 @@ def _nothing_left_behind() -> Iterator[None]:
     """After a test there is no new descriptor, thread or process."""
     descriptors = _descriptors()
     threads = set(threading.enumerate())
-    running = set(processes_of_tests())
+    running = _pids()  # whether they are of tests is no matter: only of later ones it is asked
     yield
+    left: list[str] = []
 
-    def leftovers() -> list[str]:
-        left = [f"thread {t.name}" for t in threading.enumerate() if t not in threads and t.is_alive()]
-        left += [f"process {pid} {name}" for pid, name in processes_of_tests().items() if pid not in running]
-        left += [f"descriptor {fd}" for fd in _descriptors() - descriptors]
-        return left
+    def nothing() -> bool:
+        left[:] = [f"thread {t.name}" for t in threading.enumerate() if t not in threads and t.is_alive()]
+        left.extend(f"process {pid} {name}" for pid, name in processes_of_tests(besides=running).items())
+        left.extend(f"descriptor {fd}" for fd in _descriptors() - descriptors)
+        return not left
 
-    wait_until(lambda: not leftovers())
-    assert leftovers() == []
+    assert wait_until(nothing), left
 
 
 @pytest.fixture
@@ -120,6 +156,12 @@ def text_files(tmp_path: Path) -> Callable[[Sequence[Sequence[object]]], list[st
         return paths
 
     return write
+
+
+@pytest.fixture
+def timing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``timing(missed=0.5)``: services that this process starts from here on have other times than usual."""
+    return lambda **seconds: monkeypatch.setattr("pydp2.server.timing.USUAL", Timing(**seconds))
 
 
 @pytest.fixture

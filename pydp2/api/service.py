@@ -37,6 +37,7 @@ from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, 
 from pydp2.files import FileList
 from pydp2.protocol import plain
 from pydp2.providers import Provider, address_of
+from pydp2.server import timing
 from pydp2.server.spec import ServiceSpec, receive_plain, send_spec
 from pydp2.transport import address_space
 from pydp2.values import bind_address
@@ -209,6 +210,7 @@ def launch(
             state_dir=None if state_dir is None else str(state_dir),
             cache_dir=str(Path(chosen.cache_dir or default_folder()).absolute()),
             cache_size=chosen.cache_size,
+            timing=timing.USUAL,
         )
         service = _start(spec, served.files, rundir, locks)
     except BaseException:

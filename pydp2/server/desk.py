@@ -79,6 +79,7 @@ class Desk:
             read=self._read,
             over=self._over,
             log=log,
+            missed=spec.timing.missed,
         )
         if -1 != declaration.pool_size < plan.batch_size:
             log(

@@ -33,10 +33,7 @@ from pydp2.server.placing import Placing
 from pydp2.server.spec import ServiceSpec
 from pydp2.transport import Gone, Hub, Lasting
 
-_PROBE = 2.0  # seconds between looks whether trainers still live
-_LAST_WORDS = 0.2  # seconds in which what a vanished trainer said last arrives
 _RETRY = 0.05  # seconds between looks whether a place that somebody waits for is free
-_PATIENCE = 1.0  # seconds that somebody waits for a place that is taken before that is said
 _QUEUE = 64  # who asks for a job and has not been answered yet
 _REMEMBERED = 64  # peers that vanished
 _READ_AHEAD = 256 << 20  # bytes read ahead of the merge, where the memory limit allows
@@ -225,7 +222,7 @@ class Front:
             position = desk.team.attach(peer, attach, now)
         except JobTaken as taken:
             since = now if since is None else since
-            if now - since > _PATIENCE or len(self._waiting) >= _QUEUE:
+            if now - since > self._spec.timing.patience or len(self._waiting) >= _QUEUE:
                 self._send(peer, m.Refused(to_wire(taken)))
             else:
                 self._waiting.append((peer, attach, since))  # who has the place may have vanished a moment ago
@@ -305,12 +302,12 @@ class Front:
     # -- whether they live -----------------------------------------------------------------------------------------
     def watch(self, now: float) -> None:
         """Look whether trainers are still there, now and then, and whose lease ran out."""
-        if now - self._probed > _PROBE:
+        if now - self._probed > self._spec.timing.probe:
             self._probed = now
             for member in [member for desk in self._desks.values() for member in desk.team.members.values()]:
                 self._probe(member)
         for gone in self._vanished.values():
-            if gone.when and now - gone.when > _LAST_WORDS:
+            if gone.when and now - gone.when > self._spec.timing.last_words:
                 gone.when = 0.0
                 if gone.desk is not None and gone.member is not None:
                     who = f"rank {gone.member.rank} is gone"

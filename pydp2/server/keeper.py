@@ -13,13 +13,13 @@ from pydp2.server.desk import Desk
 from pydp2.server.kept import Kept
 from pydp2.server.statedir import StateDir
 
-_EVERY = 2.0  # seconds between snapshots, where nothing happens that has to be written at once
-
 
 class Keeper:
-    """Of the state directory ``path`` (None: nothing is kept). Raises OptionError, StateMismatch."""
+    """Of the state directory ``path`` (None: nothing is kept), written every ``every`` seconds. Raises OptionError,
+    StateMismatch."""
 
-    def __init__(self, path: str | None, log: Callable[[str, str], None]) -> None:
+    def __init__(self, path: str | None, log: Callable[[str, str], None], every: float) -> None:
+        self._every = every
         self._path = path
         self._state = None if path is None else StateDir(path, log)
         self._found: list[Any] = []
@@ -51,7 +51,7 @@ class Keeper:
 
     def keep(self, desks: Iterable[Desk], now: float, *, wait: bool = False) -> None:
         """Write down how ``desks`` stand, if it is time, or (``wait``) before this returns."""
-        if self._state is None or not self._begun or not (wait or now - self._at >= _EVERY):
+        if self._state is None or not self._begun or not (wait or now - self._at >= self._every):
             return
         self._at = now
         jobs = [desk.team.kept(desk.options, desk.fits).to_plain() for desk in desks]

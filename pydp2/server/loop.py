@@ -81,7 +81,7 @@ class Server:
         self._number: dict[bytes, int] = {}
         self._coordinator = Coordinator(spec.workers)
         self._overseer = Overseer(spec, files, engine, self._wires, self._coordinator.seat_of, self.log)
-        self._keeper = Keeper(spec.state_dir, self.log)
+        self._keeper = Keeper(spec.state_dir, self.log, spec.timing.snapshots)
         self._front = Front(spec, files, clients, self._coordinator, self.log, self._keeper)
         self._front.server_stats = self.stats
         self._quarantine = Quarantine(spec.quarantine, self.log)

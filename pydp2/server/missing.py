@@ -7,9 +7,6 @@ from typing import NamedTuple
 
 from pydp2.server.member import Member
 
-MISSED = 5.0
-"""Seconds that trainers wait for a rank before it is said which one is missing."""
-
 
 class Absent(NamedTuple):
     """Ranks that are not there: the first of them, how many there are beside these, and who was there once."""
@@ -20,11 +17,12 @@ class Absent(NamedTuple):
 
 
 class Missing:
-    """Of a job of ``world`` ranks; each is named once for each time that it is missing."""
+    """Of a job of ``world`` ranks; each is named once for each time that it is missing, after ``missed`` seconds."""
 
-    def __init__(self, job: str, world: int) -> None:
+    def __init__(self, job: str, world: int, missed: float) -> None:
         self._job = job
         self._world = world
+        self._missed = missed
         self._since = 0.0
         self._named: set[int] = set()
 
@@ -38,7 +36,7 @@ class Missing:
             self._since = 0.0
             return []
         self._since = self._since or now
-        if now - self._since < MISSED:
+        if now - self._since < self._missed:
             return []
         said = [(f"rank {each.rank}", self._why(each, now)) for each in late if each.rank not in self._named]
         ranks = [rank for rank in absent.ranks if rank not in self._named]

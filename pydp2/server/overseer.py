@@ -14,8 +14,6 @@ from pydp2.protocol.moves import Link, State
 from pydp2.protocol.seat import Seat
 from pydp2.server.spec import ServiceSpec
 
-_DUMP_GRACE = 0.3  # seconds for a worker to write its stack before it is killed
-_STOPPED = 10.0  # seconds that a worker may be stopped by a signal, where sample_timeout does not say
 WEIGHED = 0.1
 """Seconds between looks at how much memory workers have."""
 
@@ -71,9 +69,10 @@ class Overseer:
         limit = self._spec.sample_timeout
         if limit is not None:
             self._watch_samples(limit, now)
-        if now - self._looked >= (_STOPPED if limit is None else limit) / 4:
+        stopped = self._spec.timing.stopped if limit is None else limit
+        if now - self._looked >= stopped / 4:
             self._looked = now
-            self._watch_stopped(_STOPPED if limit is None else limit, now)
+            self._watch_stopped(stopped, now)
         if self._spec.worker_memory is not None and now - self._weighed >= WEIGHED:
             self._weighed = now
             self._weigh(self._spec.worker_memory)
@@ -94,7 +93,7 @@ class Overseer:
             if running is not None and time.monotonic_ns() - seat.since > limit * 1e9 and seat.running == running:
                 wire.doomed = f"was killed because one sample took longer than sample_timeout={limit:g} s"
                 wire.sample_timeout = limit
-                wire.kill_at = now + _DUMP_GRACE
+                wire.kill_at = now + self._spec.timing.stack
                 file = self._files[running[0]]
                 self._log(f"file {file}, sample {running[2]} takes longer than {limit:g} s; the stack:", "timeout")
                 self._engine.dump(worker)

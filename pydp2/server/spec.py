@@ -11,6 +11,7 @@ import msgpack
 
 from pydp2.errors import RemoteProtocolError
 from pydp2.files import FileList
+from pydp2.server.timing import USUAL, Timing
 
 _LENGTH = struct.Struct("<Q")
 _LIMIT = 1 << 32
@@ -41,6 +42,7 @@ class ServiceSpec:
     state_dir: str | None = None
     cache_dir: str = ""
     cache_size: int | None = None
+    timing: Timing = USUAL
 
 
 def send_blocks(channel: socket.socket, *blocks: bytes | memoryview) -> None:
@@ -82,6 +84,7 @@ def receive_spec(channel: socket.socket) -> tuple[ServiceSpec, FileList]:
     blob, offsets = receive_block(channel), receive_block(channel)
     plain["input_order"] = tuple(plain["input_order"])
     plain["path"] = tuple(plain["path"])
+    plain["timing"] = Timing(**plain["timing"])
     return ServiceSpec(**plain), FileList.from_parts(blob, offsets, source)
 
 

@@ -22,6 +22,7 @@ from pydp2.server.kept import Kept, Place, Running
 from pydp2.server.member import Edge, Member, Stands
 from pydp2.server.missing import Absent, Missing
 from pydp2.server.reading import Reading
+from pydp2.server.timing import USUAL
 
 _NAMED = 4  # ranks that are not there, of those that the others wait for
 
@@ -41,6 +42,7 @@ class Team(Dealer):
         read: Callable[[Reading | None], None],
         over: Callable[[Over], None],
         log: Callable[[str, str], None],
+        missed: float = USUAL.missed,
     ) -> None:
         super().__init__(job, name, world, dynamic, lease, prefetch_bytes)
         self._read = read
@@ -53,7 +55,7 @@ class Team(Dealer):
         self._unsure = False  # too little was written down: only a state tells where to go on
         self._opened = 0  # where the pass began, or was taken up
         self._gathering: Gathering | None = None
-        self._missing = Missing(name, world)
+        self._missing = Missing(name, world, missed)
 
     # -- coming and going ------------------------------------------------------------------------------------------
     def attach(self, peer: bytes, attach: m.Attach, now: float) -> dict[str, Any]:

@@ -155,8 +155,9 @@ def test_states_go_on_in_either_form(kind: str, provider_file: Callable[..., str
                 assert found == whole[at + 1 : at + 1 + len(found)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["a pool", "bad samples", "weights"])
+@pytest.mark.parametrize(
+    "kind", ["a pool", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bad samples", "weights"))]
+)
 def test_workers_that_are_killed_change_nothing(kind: str, provider_file: Callable[..., str]) -> None:
     arguments, options = KINDS[kind]
     address = provider_file(CODE.replace("{arguments}", arguments))

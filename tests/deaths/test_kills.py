@@ -42,9 +42,10 @@ def all_of(data: pydp2.Client, each: Callable[[pydp2.Batch], object] = len) -> t
     return consume(data, keep), rest
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(
+    ("shuffle", "workers"),
+    [(True, 3), (False, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in [(True, 1), (False, 3)])],
+)
 def test_a_pass_with_workers_killed_at_random_is_the_pass_without(
     shuffle: bool, workers: int, provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +75,6 @@ def test_a_pass_with_workers_killed_at_random_is_the_pass_without(
     assert [line for line in screen if not line.startswith("pydp2: worker lost: ")] == []
 
 
-@pytest.mark.slow
 def test_all_workers_killed_at_once_again_and_again(provider_file: Callable[[str], str]) -> None:
     """The spare one too: the next are forked afresh, and the pass ends as if nothing had been."""
     address = provider_file(CODE.format(arguments=""))
@@ -121,11 +121,13 @@ def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.mark.parametrize(("timeout", "waited"), [(0.3, 0.3), (None, 10)])
+@pytest.mark.parametrize(("timeout", "waited"), [(0.3, 0.3), (None, 1)])
 def test_workers_that_are_stopped_between_two_samples_are_replaced(
-    provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str], timeout: float | None, waited: float
-) -> None:
+    provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str], timing: Callable[..., None],
+    timeout: float | None, waited: float,
+) -> None:  # fmt: skip
     """No sample of theirs takes too long then, so it is the process that is looked at."""
+    timing(stopped=1.0)
     with pydp2.load(
         FILES, provider_file(CODE.format(arguments="")), workers=2, batch_size=64, shuffle=False, memory_limit="1MiB",
         sample_timeout=timeout,

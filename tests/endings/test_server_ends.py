@@ -152,7 +152,6 @@ def test_a_program_that_is_killed_while_it_starts_leaves_nothing(program: Start,
     assert eventually(gone)
 
 
-@pytest.mark.slow
 def test_a_server_that_does_not_answer_any_more_is_killed(program: Start) -> None:
     """Its program asks it to end, waits, and goes without its consent; nothing is left all the same."""
     trainer = program(LAUNCH)

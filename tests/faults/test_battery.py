@@ -9,8 +9,6 @@ import pytest
 from .battery import Account, one_round
 from .catalog import FAULTS
 
-pytestmark = pytest.mark.slow
-
 
 def hold(name: str, seed: int = 1) -> None:
     """A quick round of fault ``name`` holds. Its seed is fixed: what fails here fails again."""

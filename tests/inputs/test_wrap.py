@@ -31,7 +31,9 @@ def test_any_mapping_counts_as_a_dict():
 
 
 @pytest.mark.parametrize("slots", [TWO, TWO_NAMED])
-@pytest.mark.parametrize("sample", [3, "ab", None, np.array([1, 2]), {1, 2}, iter([1, 2])], ids=repr)
+@pytest.mark.parametrize(
+    "sample", [3, "ab", None, np.array([1, 2]), {1, 2}, iter([1, 2])], ids=lambda sample: type(sample).__name__
+)
 def test_several_slots_need_a_list_or_tuple(slots, sample):
     with pytest.raises(BadSample) as caught:
         Wrapper(slots).wrap(sample)

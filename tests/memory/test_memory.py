@@ -32,8 +32,7 @@ def shared_out(pids: list[int]) -> int:
     return total
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("shuffle", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_slow_trainer_makes_memory_flat(shuffle: bool, provider_file: Callable[[str], str]) -> None:
     """While it rests, nobody grows: what is read ahead is bounded, and so is what waits for it."""
     code = """
@@ -140,7 +139,6 @@ def test_ten_thousand_files_of_one_sample_are_ordinary(provider_file: Callable[[
     assert max(grown.values()) < 30 * MB
 
 
-@pytest.mark.slow
 def test_a_list_of_a_million_entries_is_not_copied_into_every_process(
     provider_file: Callable[[str], str], tmp_path: Path
 ) -> None:

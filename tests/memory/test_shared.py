@@ -155,7 +155,6 @@ def test_a_fork_of_the_trainer_keeps_what_it_has_and_takes_nothing(provider_file
     assert seen == expected
 
 
-@pytest.mark.slow
 def test_the_server_lets_go_of_what_dead_trainers_and_workers_had(
     provider_file: Callable[[str], str], program: Callable[..., Program]
 ) -> None:

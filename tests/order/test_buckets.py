@@ -15,6 +15,7 @@ from pydp2.errors import OptionError
 from pydp2.order import pool
 from pydp2.order.buckets import automatic_bounds
 
+from ..seeds import each_seed
 from . import oracle
 from .arrivals import plan_of, stream
 from .oracle import File, Options, Row, expect
@@ -233,7 +234,7 @@ def test_where_bytes_are_the_limit_batches_stay_full_and_groups_are_given_up() -
     assert [len(batch) for batch in found.batches] == [10] * 80
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_seed(60)
 def test_where_bytes_give_up_groups_the_fill_ends_at_the_same_sample_for_any_timing(seed: int) -> None:
     random = Random(seed)
     files = [

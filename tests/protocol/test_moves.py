@@ -20,6 +20,7 @@ from pydp2.protocol.moves import (
     worker_link,
 )
 from tests.protocol.conftest import EXAMPLES
+from tests.seeds import each_seed
 
 EXAMPLE = {type(example): example for example in EXAMPLES}
 TABLES = {"worker": (WORKER_LINK, Role.WORKER), "client": (CLIENT_LINK, Role.CLIENT)}
@@ -101,7 +102,7 @@ def test_whatever_the_table_lists_is_taken_and_everything_else_is_refused(name: 
 
 
 @both_tables
-@pytest.mark.parametrize("seed", range(200))
+@each_seed(200)
 def test_both_ends_agree_when_each_message_arrives_before_the_next_is_sent(name: str, seed: int) -> None:
     choose = random.Random(seed)
     table, other = TABLES[name]
@@ -187,7 +188,7 @@ class Served:
                 self.answers.clear()
 
 
-@pytest.mark.parametrize("seed", range(300))
+@each_seed(300)
 def test_trainer_and_server_understand_each_other_however_their_messages_cross(seed: int) -> None:
     choose = random.Random(seed)
     served, trainer = Served(client_link(Role.SERVER)), Trainer(client_link(Role.CLIENT))
@@ -224,7 +225,7 @@ def test_trainer_and_server_understand_each_other_however_their_messages_cross(s
     assert served.link.state is trainer.link.state or to_trainer
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each_seed(200)
 def test_worker_and_server_understand_each_other_however_their_messages_cross(seed: int) -> None:
     """What a worker had under way when the server said Quit is taken; nothing of the server's comes after Quit."""
     choose = random.Random(seed)

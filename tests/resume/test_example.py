@@ -74,7 +74,6 @@ def killed_again_and_again(example: str, folder: Path, seed: int, words: tuple[s
     raise AssertionError("twenty kills, and it has not come to its end")
 
 
-@pytest.mark.slow
 def test_the_example_that_is_killed_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
     """Bit by bit, and the momentum and the place in the data too."""
     words = ("--passes", "2", "--every", "7")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from random import Random
 
@@ -14,10 +13,9 @@ from pydp2.worker import builder, runner
 
 from ..order import oracle
 from ..order.oracle import File, Options, Row, expect
+from ..seeds import each_seed
 from .cases import Case, Sample, Script, buckets, case, sample_bytes
 from .simulation import Outcome, World, where
-
-SEEDS = int(os.environ.get("PYDP2_SIMULATIONS", "150"))
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +89,7 @@ def compare(case: Case, outcome: Outcome) -> None:
         assert outcome.dropped == sum(item is None for file in files for item in file.items)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@each_seed(150)
 def test_pd_32_any_schedule_gives_the_order_of_the_oracle(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
     monkeypatch.setattr(builder, "MAX_ROWS", random.choice([1, 2, 7, 50, 4096]))
@@ -107,7 +105,7 @@ def test_pd_32_any_schedule_gives_the_order_of_the_oracle(seed: int, monkeypatch
             assert world.deaths[file, script.poison] == 3 * begun
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@each_seed(150)
 def test_a_pass_that_goes_back_to_saved_states_is_one_that_never_did(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +117,7 @@ def test_a_pass_that_goes_back_to_saved_states_is_one_that_never_did(
         compare(this, outcome)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@each_seed(150)
 def test_any_schedule_gives_the_buckets_of_the_oracle_through_passes_deaths_and_saved_states(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +149,7 @@ def several(seed: int, **fixed: object) -> Case:
     return replace(this, **(values | fixed))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@each_seed(150)
 def test_each_of_several_jobs_has_the_order_that_it_has_alone_whatever_the_others_do(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

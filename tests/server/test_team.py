@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import pytest
@@ -12,7 +11,8 @@ from pydp2.errors import JobTaken, OptionError, RemoteProtocolError, Rewound, fr
 from pydp2.protocol import messages as m
 from pydp2.protocol.packs import BATCH_COST
 from pydp2.server.member import Stands
-from pydp2.server.missing import MISSED
+from pydp2.server.timing import USUAL
+from tests.seeds import each_seed
 from tests.server.teams import LEASE, Trainer, World
 
 BYTES = [1, 3 * BATCH_COST, 1 << 20]
@@ -69,7 +69,7 @@ def test_the_others_go_on_until_their_window_is_full_and_it_is_said_who_is_missi
         count += 1
     assert 3 < count < 20, "a window, not the pass"
     made.team.watch(made.now)
-    made.now += MISSED + 1
+    made.now += USUAL.missed + 1
     for _ in range(3):
         made.team.watch(made.now)
     assert made.logs == ["job 'default' waits for rank 2, which never came; connect with rank=2, world_size=3"]
@@ -218,7 +218,7 @@ def test_dynamic_one_who_wakes_before_anybody_took_its_batches_goes_on_with_them
     assert trainer.used == [(0, n) for n in range(10)]
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("PYDP2_SIMULATIONS", "150"))))
+@each_seed(150)
 def test_each_batch_is_used_once_however_trainers_come_and_go(seed: int) -> None:
     """Kills (what a killed one had in hand counts as not used), broken connections, silence."""
     choose = Random(seed)

@@ -3,7 +3,6 @@ behind, as far as the window reaches, and gets what it would get in step with th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from random import Random
 
@@ -11,6 +10,7 @@ import pytest
 
 from pydp2.server.dealer import _WINDOW
 from pydp2.server.member import Stands
+from tests.seeds import each_seed
 from tests.server.teams import LEASE, Trainer, World
 
 
@@ -137,7 +137,7 @@ def play(made: World, choose: Random, order: Sequence[int], prefetches: Sequence
     raise AssertionError(f"no end: {[(t.rank, t.position, t.waits) for t in there]}")
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("PYDP2_SIMULATIONS", "200"))))
+@each_seed(200)
 def test_whenever_ranks_come_read_and_leave_all_end_and_each_has_its_own(seed: int) -> None:
     choose = Random(seed)
     world = choose.choice([2, 3, 4])
@@ -150,7 +150,7 @@ def test_whenever_ranks_come_read_and_leave_all_end_and_each_has_its_own(seed: i
     assert used == {rank: [*range(rank, ends, world)] for rank in range(world)}
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("PYDP2_SIMULATIONS", "100"))))
+@each_seed(100)
 def test_no_queue_is_longer_than_its_window_and_the_last_group(seed: int) -> None:
     choose = Random(seed)
     prefetch = choose.choice([1, 2, 4])

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from copy import deepcopy
 from random import Random
 
-import pytest
-
 from pydp2.errors import Rewound
+from tests.seeds import each_seed
 from tests.server.teams import LEASE, World
-
-SEEDS = range(int(os.environ.get("PYDP2_SIMULATIONS", "300")))
 
 
 def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kills: bool) -> list[tuple[int, int]]:
@@ -78,7 +74,7 @@ def everything(made: World) -> list[tuple[int, int]]:
     return [(p, n) for p in range(3) for n in range(made.numbers.length)]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed(300)
 def test_no_batch_is_lost_or_repeated_whoever_dies(seed: int) -> None:
     choose, made = drawn(seed)
     ranks = range(choose.choice([1, 2, 3]) if made.team.dynamic else made.team.world)
@@ -86,7 +82,7 @@ def test_no_batch_is_lost_or_repeated_whoever_dies(seed: int) -> None:
     assert sorted(used) == everything(made)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed(300)
 def test_a_job_of_one_rank_needs_nothing_written_down(seed: int) -> None:
     made = World(Random(seed).choice([0, 1, 3, 10, 40]), 1, seed=seed)
     made.write = lambda: None  # type: ignore[method-assign]
@@ -94,7 +90,7 @@ def test_a_job_of_one_rank_needs_nothing_written_down(seed: int) -> None:
     assert used == everything(made)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed(300)
 def test_from_an_older_snapshot_the_stream_is_the_same_or_is_refused(seed: int) -> None:
     _, made = drawn(seed)
     try:
@@ -104,7 +100,7 @@ def test_from_an_older_snapshot_the_stream_is_the_same_or_is_refused(seed: int) 
     assert sorted(used) == everything(made)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_seed(300)
 def test_without_any_snapshot_the_stream_is_the_same_or_is_refused(seed: int) -> None:
     _, made = drawn(seed, shared=0.6, lengths=(1, 3, 10, 40))
     try:
