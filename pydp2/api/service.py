@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from pydp2.addresses import ipc_path, joined, public, split
 from pydp2.api import machine
@@ -27,11 +27,15 @@ from pydp2.client import Client, ask_stats
 from pydp2.config import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,
+    JobKeywords,
     JobOptions,
+    LoadKeywords,
+    ServiceKeywords,
     check_options,
     job_options,
     place_options,
     service_options,
+    takes,
 )
 from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.files import FileList
@@ -61,12 +65,21 @@ class Service:
         self._control = control
         self._end = weakref.finalize(self, _end, process, control, rundir, os.getpid())
 
-    def connect(self, **options: Any) -> Client:
-        """A client of this service; ``options`` are those of :func:`pydp2.connect`."""
+    @takes(JOB_OPTIONS)
+    def connect(
+        self,
+        *,
+        job: str = "default",
+        rank: int | None = None,
+        world_size: int | None = None,
+        timeout: float = _PATIENCE,
+        **options: Unpack[JobKeywords],
+    ) -> Client:
+        """Attach to this service as a trainer. Takes and raises what :func:`pydp2.connect` does, but no address."""
         guard()
-        timeout = options.pop("timeout", _PATIENCE)
-        of_several = None if _says_who(options) or options.get("share") == "dynamic" else launched()
-        place = _place(options)
+        says_who = rank is not None or world_size is not None
+        of_several = None if says_who or options.get("share") == "dynamic" else launched()
+        place = _place(job, rank, world_size)
         client = self._client(job_options(**options), place, timeout, None)
         if of_several is not None:
             warnings.warn(
@@ -125,6 +138,7 @@ class Service:
         self.close()
 
 
+@takes(SERVICE_OPTIONS)
 def launch(
     files: Files | Source,
     provider: str | Provider | None = None,
@@ -132,7 +146,7 @@ def launch(
     args: Mapping[str, Any] | None = None,
     is_train: bool | None = None,
     root: str | os.PathLike[str] | None = None,
-    **options: Any,
+    **options: Unpack[ServiceKeywords],
 ) -> Service:
     """Start a service of this program over a file list.
 
@@ -220,6 +234,7 @@ def launch(
     return service
 
 
+@takes(JOB_OPTIONS)
 def connect(
     address: str,
     *,
@@ -227,7 +242,7 @@ def connect(
     rank: int | None = None,
     world_size: int | None = None,
     timeout: float = _PATIENCE,
-    **options: Any,
+    **options: Unpack[JobKeywords],
 ) -> Client:
     """Attach to the service at ``address`` as a trainer.
 
@@ -239,7 +254,8 @@ def connect(
         world_size: how many trainers share the job; all must say the same, with the same options; default 1.
         timeout: seconds to wait for an answer.
         options: ``batch_size`` (needed), ``seed=0, shuffle, order="strict", interleave=16, pool_bytes``,
-            ``last_batch="keep", prefetch=2, prefetch_bytes="64MiB", share="ranks", lease=30.0``.
+            ``last_batch="keep", prefetch=2, prefetch_bytes="64MiB", bucket_by, bucket_bounds, num_buckets``,
+            ``share="ranks", lease=30.0``.
 
     Raises:
         OptionError, OptionTypeError: an option that cannot be, that belongs to the service, or that is another one in
@@ -247,7 +263,7 @@ def connect(
         ServiceUnreachable: nobody answers. JobTaken: another trainer has this place.
     """
     guard()
-    place = _place({"job": job, "rank": rank, "world_size": world_size})
+    place = _place(job, rank, world_size)
     of_several = launched() if rank is None and world_size is None else None
     chosen = job_options(**options)
     if not isinstance(address, str) or not address.startswith(("ipc://", "tcp://")):
@@ -263,6 +279,7 @@ def connect(
         ) from None
 
 
+@takes(SERVICE_OPTIONS, JOB_OPTIONS)
 def load(
     files: Files | Source,
     provider: str | Provider | None = None,
@@ -270,7 +287,10 @@ def load(
     args: Mapping[str, Any] | None = None,
     is_train: bool | None = None,
     root: str | os.PathLike[str] | None = None,
-    **options: Any,
+    job: str = "default",
+    rank: int | None = None,
+    world_size: int | None = None,
+    **options: Unpack[LoadKeywords],
 ) -> Client:
     """Start a service and attach to it: ``for batch in pydp2.load("train.list", "my.process", batch_size=128)``.
 
@@ -282,12 +302,12 @@ def load(
             started several of this process: each would have a service, and see all samples. Where that is meant,
             ``world_size=1`` says so. Also what :func:`launch` and :func:`connect` raise.
     """
-    explicit = _says_who(options)
-    place = _place(options)
+    explicit = rank is not None or world_size is not None
+    place = _place(job, rank, world_size)
     _alone(place["rank"], place["world_size"], None if explicit else launched())
     check_options(options, {*SERVICE_OPTIONS, *JOB_OPTIONS})
     chosen = job_options(**{name: value for name, value in options.items() if name in JOB_OPTIONS})
-    rest = {name: value for name, value in options.items() if name not in JOB_OPTIONS}
+    rest: dict[str, Any] = {name: value for name, value in options.items() if name not in JOB_OPTIONS}
     service = launch(files, provider, args=args, is_train=is_train, root=root, **rest)
     try:
         return service._client(chosen, place, _PATIENCE, service.close)
@@ -301,11 +321,6 @@ def _close(descriptors: list[int]) -> None:
     for each in descriptors:
         with contextlib.suppress(OSError):
             os.close(each)
-
-
-def _says_who(options: Mapping[str, Any]) -> bool:
-    """Return whether ``options`` say which trainer this is, of how many."""
-    return options.get("rank") is not None or options.get("world_size") is not None
 
 
 def _alone(rank: int, world_size: int, of_several: Launched | None) -> None:
@@ -322,11 +337,10 @@ def _alone(rank: int, world_size: int, of_several: Launched | None) -> None:
         )
 
 
-def _place(options: dict[str, Any]) -> dict[str, Any]:
-    """Take from ``options`` who the trainer is."""
-    rank, world_size = options.pop("rank", None), options.pop("world_size", None)
+def _place(job: str, rank: int | None, world_size: int | None) -> dict[str, Any]:
+    """Return who the trainer is, as :class:`Client` takes it. Raises as :func:`place_options` does."""
     rank, world_size = 0 if rank is None else rank, 1 if world_size is None else world_size
-    job, rank, world_size = place_options(options.pop("job", "default"), rank, world_size)
+    job, rank, world_size = place_options(job, rank, world_size)
     return {"job": job, "rank": rank, "world_size": world_size}
 
 
