@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -442,6 +441,8 @@ def load_config(path: str | Path, side: str = "train") -> Config:
 
 
 def _document(file: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         return tomllib.loads(file.read_text("utf-8-sig"))
     except tomllib.TOMLDecodeError as error:

@@ -26,7 +26,7 @@ from pydp2.config import (
 )
 from pydp2.errors import Error, OptionError
 from pydp2.inputs.drawing import packing
-from pydp2.metrics import Advice, Measured, Slot, advise, shares
+from pydp2.metrics.advice import Advice, Measured, Slot, advise, shares
 from pydp2.protocol import plain
 from pydp2.providers import Provider, address_of
 

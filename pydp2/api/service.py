@@ -44,8 +44,8 @@ from pydp2.providers import Provider, address_of
 from pydp2.server.spec import ServiceSpec, receive_plain, send_spec
 from pydp2.transport import address_space
 from pydp2.values import bind_address
+from pydp2.worker import IN_WORKER
 from pydp2.worker.gil import require_gil
-from pydp2.worker.main import IN_WORKER
 
 _END = 4.0  # seconds that a service has to end in order
 _PATIENCE = 10.0  # seconds to wait for an answer

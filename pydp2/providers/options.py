@@ -6,7 +6,6 @@ the hook may overwrite most of them; what the arguments *mean* for a pass is tol
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -182,6 +181,8 @@ def normalise_shuffle(value: Any) -> bool | None:
 def check_names(given: Mapping[str, Any]) -> None:
     """Refuse arguments that ``@provider`` does not have, naming the nearest that it has."""
     for name in given:
+        import difflib
+
         near = difflib.get_close_matches(name, ARGUMENTS, 1, 0.6)
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise OptionTypeError(f"@provider has no argument {name!r}{hint}; it takes {', '.join(ARGUMENTS)}")

@@ -134,6 +134,10 @@ reader.cloud_reader("ipc:///tmp/a", batch_size=4)  # type: ignore[call-arg]
 reader.provider_from_reader(reader.text_file, input_type=[integer_value(3)])  # type: ignore[call-arg]
 provider(input_types=[integer_value(3)], pool_sise=4)  # type: ignore[call-arg]
 
+pydp2.lod("train.list", named, batch_size=2)  # type: ignore[attr-defined]
+assert_type(pydp2.packing(), str)
+assert_type(pydp2.CacheFolder().entries(), list[pydp2.CacheEntry])
+
 try:
     pydp2.launch("no.list", "no.process")
 except pydp2.errors.ListError as error:
