@@ -1,9 +1,13 @@
 """PyDataProvider2's one-generator interface over an exact, shared data service. Start at README.md.
 
 ``from pydp2 import *`` gives what ``from paddle.trainer.PyDataProvider2 import *`` gave, and shadows no builtin.
+
+A name is imported when it is first asked for (PEP 562), so that ``import pydp2`` takes milliseconds.
 """
 
+import importlib as _importlib
 import sys as _sys
+import typing as _typing
 
 if _sys.platform == "win32":  # before anything is imported that Windows does not have
     raise ImportError(
@@ -11,54 +15,55 @@ if _sys.platform == "win32":  # before anything is imported that Windows does no
         "Windows does not offer; use WSL"
     )
 
-from pydp2 import errors as errors
-from pydp2.api.bench import bench as bench
-from pydp2.api.check import check as check
-from pydp2.api.kept import CacheEntry as CacheEntry
-from pydp2.api.kept import CacheFolder as CacheFolder
-from pydp2.api.peek import peek as peek
-from pydp2.api.replay import replay as replay
-from pydp2.api.service import Service as Service
-from pydp2.api.service import connect as connect
-from pydp2.api.service import launch as launch
-from pydp2.api.service import load as load
-from pydp2.api.sources import Source as Source
-from pydp2.api.sources import define_py_data_sources2
-from pydp2.client import Client as Client
-from pydp2.inputs import Batch as Batch
-from pydp2.inputs import Csr as Csr
-from pydp2.inputs import (
-    DataType,
-    InputType,
-    SequenceType,
-    dense_array,
-    dense_slot,
-    dense_vector,
-    dense_vector_sequence,
-    dense_vector_sub_sequence,
-    index_slot,
-    integer_sequence,
-    integer_value,
-    integer_value_sequence,
-    integer_value_sub_sequence,
-    sparse_binary_vector,
-    sparse_binary_vector_sequence,
-    sparse_binary_vector_sub_sequence,
-    sparse_float_vector,
-    sparse_float_vector_sequence,
-    sparse_float_vector_sub_sequence,
-    sparse_non_value_slot,
-    sparse_value_slot,
-    sparse_vector,
-    sparse_vector_sequence,
-    sparse_vector_sub_sequence,
-)
-from pydp2.inputs import Ragged as Ragged
-from pydp2.inputs import rows as rows
-from pydp2.inputs.checksum import checksums as checksums
-from pydp2.inputs.drawing import packing as packing
-from pydp2.providers import CacheType, provider
-from pydp2.providers import Provider as Provider
+if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it equal to what can be had
+    from pydp2 import errors as errors
+    from pydp2.api.bench import bench as bench
+    from pydp2.api.check import check as check
+    from pydp2.api.kept import CacheEntry as CacheEntry
+    from pydp2.api.kept import CacheFolder as CacheFolder
+    from pydp2.api.peek import peek as peek
+    from pydp2.api.replay import replay as replay
+    from pydp2.api.service import Service as Service
+    from pydp2.api.service import connect as connect
+    from pydp2.api.service import launch as launch
+    from pydp2.api.service import load as load
+    from pydp2.api.sources import Source as Source
+    from pydp2.api.sources import define_py_data_sources2
+    from pydp2.client import Client as Client
+    from pydp2.inputs import Batch as Batch
+    from pydp2.inputs import Csr as Csr
+    from pydp2.inputs import (
+        DataType,
+        InputType,
+        SequenceType,
+        dense_array,
+        dense_slot,
+        dense_vector,
+        dense_vector_sequence,
+        dense_vector_sub_sequence,
+        index_slot,
+        integer_sequence,
+        integer_value,
+        integer_value_sequence,
+        integer_value_sub_sequence,
+        sparse_binary_vector,
+        sparse_binary_vector_sequence,
+        sparse_binary_vector_sub_sequence,
+        sparse_float_vector,
+        sparse_float_vector_sequence,
+        sparse_float_vector_sub_sequence,
+        sparse_non_value_slot,
+        sparse_value_slot,
+        sparse_vector,
+        sparse_vector_sequence,
+        sparse_vector_sub_sequence,
+    )
+    from pydp2.inputs import Ragged as Ragged
+    from pydp2.inputs import rows as rows
+    from pydp2.inputs.checksum import checksums as checksums
+    from pydp2.inputs.drawing import packing as packing
+    from pydp2.providers import CacheType, provider
+    from pydp2.providers import Provider as Provider
 
 __version__ = "0.1.0"
 
@@ -91,3 +96,40 @@ __all__ = [
     "sparse_vector_sequence",
     "sparse_vector_sub_sequence",
 ]
+
+_HOMES = dict.fromkeys([*__all__, "Batch", "Csr", "Ragged", "rows"], "pydp2.inputs") | {
+    "CacheEntry": "pydp2.api.kept",
+    "CacheFolder": "pydp2.api.kept",
+    "CacheType": "pydp2.providers",
+    "Client": "pydp2.client",
+    "Provider": "pydp2.providers",
+    "Service": "pydp2.api.service",
+    "Source": "pydp2.api.sources",
+    "bench": "pydp2.api.bench",
+    "check": "pydp2.api.check",
+    "checksums": "pydp2.inputs.checksum",
+    "connect": "pydp2.api.service",
+    "define_py_data_sources2": "pydp2.api.sources",
+    "errors": "pydp2.errors",  # the module itself
+    "launch": "pydp2.api.service",
+    "load": "pydp2.api.service",
+    "packing": "pydp2.inputs.drawing",
+    "peek": "pydp2.api.peek",
+    "provider": "pydp2.providers",
+    "replay": "pydp2.api.replay",
+}
+"""Public names, and the module that each is imported from."""
+
+
+if not _typing.TYPE_CHECKING:  # for a type checker, a module with this function has every name
+
+    def __getattr__(name: str) -> _typing.Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'pydp2' has no attribute {name!r}")
+        module = _importlib.import_module(_HOMES[name])
+        value = globals()[name] = module if module.__name__ == f"pydp2.{name}" else getattr(module, name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -6,7 +6,6 @@ Nothing here opens a socket. What is shown in messages and logs is shown without
 from __future__ import annotations
 
 import re
-import secrets
 
 from pydp2.errors import OptionError
 
@@ -54,4 +53,6 @@ def public(address: str) -> str:
 
 def new_token() -> str:
     """Return a token that nobody can guess: 128 random bits as hexadecimal digits."""
+    import secrets
+
     return secrets.token_hex(16)

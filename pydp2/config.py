@@ -2,8 +2,9 @@
 
 The one place that knows which options there are and where each belongs: :data:`SERVICE_OPTIONS` are given to
 ``launch``, ``load`` or ``serve``, :data:`JOB_OPTIONS` to ``connect`` or ``load``. In Python, in TOML and as a flag an
-option has one name; an unknown or misplaced one is an error that names the right one. What an option *does* is decided
-elsewhere: see docs/semantics.md. A configuration file::
+option has one name; an unknown or misplaced one is an error that names the right one. :class:`ServiceKeywords` and
+:class:`JobKeywords` say the same to type checkers and editors; a test holds them equal to the tables. What an option
+*does* is decided elsewhere: see docs/semantics.md. A configuration file::
 
     root = "../sample_data/digits"      # relative to this file; default: the folder of this file
     provider = "digits_provider.process"
@@ -21,11 +22,14 @@ elsewhere: see docs/semantics.md. A configuration file::
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Collection, Mapping
+import inspect
+import os
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+
+import numpy as np
 
 from pydp2.errors import Error, OptionError, OptionTypeError
 from pydp2.values import (
@@ -49,6 +53,13 @@ from pydp2.values import (
     whole,
 )
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+Whole: TypeAlias = int | np.integer[Any]
+Number: TypeAlias = float | np.integer[Any] | np.floating[Any]
+Bytes: TypeAlias = int | np.integer[Any] | str
+"""A number of bytes, or a text such as ``"2GiB"``."""
+FilePath: TypeAlias = str | os.PathLike[str]
 WORLD_LIMIT = 65_536
 """Trainers of a job, at most."""
 _NAME_LIMIT = 100
@@ -151,6 +162,57 @@ class JobOptions(_Options):
             )
 
 
+class ServiceKeywords(TypedDict, total=False):
+    """What a service may be given, for type checkers: the keywords of :class:`ServiceOptions` in every form taken."""
+
+    workers: Whole | None
+    start: Literal["auto", "spawn"]
+    memory_limit: Bytes | None
+    worker_memory: Bytes | None
+    sample_timeout: Number | None
+    on_error: Literal["raise", "skip"]
+    error_budget: Number | None
+    quarantine: FilePath | None
+    on_changed: Literal["raise", "warn"]
+    state_dir: FilePath | None
+    cache_dir: FilePath | None
+    cache_size: Bytes | None
+    bind: str | None
+    input_order: list[str] | tuple[str, ...] | None
+
+
+class JobChoices(TypedDict, total=False):
+    """What a job may be given beside ``batch_size``, for type checkers: as :class:`JobOptions`, in every form taken."""
+
+    seed: Whole
+    shuffle: bool | None
+    order: Literal["strict", "relaxed"]
+    interleave: Whole
+    pool_bytes: Bytes
+    last_batch: Literal["keep", "drop", "pad"]
+    prefetch: Whole
+    prefetch_bytes: Bytes
+    bucket_by: str | Whole | None
+    bucket_bounds: list[int] | tuple[int, ...] | None
+    num_buckets: Whole | None
+    share: Literal["ranks", "dynamic"]
+    lease: Number
+
+
+class JobKeywords(JobChoices):
+    """What a job is given, for type checkers."""
+
+    batch_size: Whole
+
+
+class LoadChoices(ServiceKeywords, JobChoices):
+    """What a service and its job may be given beside ``batch_size``, for type checkers."""
+
+
+class LoadKeywords(ServiceKeywords, JobKeywords):
+    """What a service and its job are given together, for type checkers."""
+
+
 class Option(NamedTuple):
     """One line of a table of options. ``required`` ones have no default; ``kind`` is the declared type as text."""
 
@@ -172,6 +234,7 @@ def _table(options: type[_Options]) -> dict[str, Option]:
 
 SERVICE_OPTIONS: Mapping[str, Option] = _table(ServiceOptions)
 JOB_OPTIONS: Mapping[str, Option] = _table(JobOptions)
+_FORMS: Mapping[str, Any] = {**ServiceKeywords.__annotations__, **JobKeywords.__annotations__}
 SERVICE_ARGUMENTS = ("list", "provider", "args", "is_train")
 """What a service is made of; in Python and in TOML these stand outside the table of its options."""
 PROVIDER_OPTIONS = (
@@ -259,6 +322,32 @@ def elsewhere(name: str, allowed_here: Collection[str], homes: Mapping[str, str]
         return ""
     home = "" if option in allowed_here else homes.get(option, "")
     return f": {'write ' if option else ''}{words}{' in ' if home else ''}{home.removeprefix('in ')}"
+
+
+def takes(*tables: Mapping[str, Option]) -> Callable[[_F], _F]:
+    """Have ``inspect.signature`` and ``help`` show the options of ``tables``, with defaults, in place of ``**options``.
+
+    What the decorated function takes stays the same. An option that it names itself keeps the default it has there.
+    """
+
+    def decorate(function: _F) -> _F:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        options = {name: option for table in tables for name, option in table.items()}
+        shown = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if option.required else option.default,
+                annotation=_FORMS[name].__forward_arg__,
+            )
+            for name, option in options.items()
+            if name not in signature.parameters
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
 
 
 def service_options(**given: Any) -> ServiceOptions:
@@ -352,6 +441,8 @@ def load_config(path: str | Path, side: str = "train") -> Config:
 
 
 def _document(file: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         return tomllib.loads(file.read_text("utf-8-sig"))
     except tomllib.TOMLDecodeError as error:

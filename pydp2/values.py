@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import ipaddress
 import math
 import os
 import re
@@ -237,6 +235,8 @@ def _tcp_address(name: str, value: str) -> str:
     host, colon, port = rest.rpartition(":")
     if not colon or not host or not (port == "*" or (port.isascii() and port.isdigit() and int(port) < 1 << 16)):
         raise OptionError(f"{name} must be tcp://HOST:PORT with a port below 65536 (0 or * for any), got {endpoint!r}")
+    import ipaddress
+
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
         loopback = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare).is_loopback
@@ -252,6 +252,8 @@ def _tcp_address(name: str, value: str) -> str:
 
 def did_you_mean(name: object, known: Collection[str]) -> str:
     """The nearest of the ``known`` names, in words to append to a message, or ''."""
+    import difflib
+
     near = difflib.get_close_matches(str(name), list(known), 1, 0.6)
     return f", did you mean {near[0]!r}?" if near else ""
 

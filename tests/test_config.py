@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
+import types
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,13 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pydp2
 from pydp2.config import (
     ELSEWHERE,
     JOB_OPTIONS,
     PROVIDER_OPTIONS,
     SERVICE_OPTIONS,
     Config,
+    JobKeywords,
     JobOptions,
+    ServiceKeywords,
     ServiceOptions,
     check_options,
     job_options,
@@ -75,6 +82,79 @@ def test_the_tables_say_name_help_and_default() -> None:
         assert option.help, name
         assert option.required == (name == "batch_size")
     assert JOB_OPTIONS["interleave"].default == 16
+
+
+KEYWORDS = {ServiceOptions: ServiceKeywords, JobOptions: JobKeywords}
+FORMS = (3, np.int64(3), 2.5, "pixel", "2GiB", Path("f"), True, None, ["a"], ("a",), [8, 16], (8, 16), b"x", {}, 1j)
+SAMPLE = {"bind": "ipc:///tmp/a", "error_budget": 0.5}  # values of options that not every text or number can be
+
+
+def members(kind: Any) -> set[Any]:
+    """The types in a union, each literal by itself; a sequence with what it holds."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return set().union(*(members(each) for each in typing.get_args(kind)))
+    return set(typing.get_args(kind)) if typing.get_origin(kind) is typing.Literal else {kind}
+
+
+def is_of(value: object, kind: Any) -> bool:
+    """Whether a type checker would take ``value`` for ``kind``."""
+    if kind is float:
+        return isinstance(value, float | int) and not isinstance(value, bool)
+    if kind is int:
+        return type(value) is int
+    if typing.get_origin(kind) in (list, tuple):
+        return type(value) is typing.get_origin(kind) and all(is_of(each, typing.get_args(kind)[0]) for each in value)
+    return isinstance(value, typing.get_origin(kind) or kind)
+
+
+@pytest.mark.parametrize("options", KEYWORDS)
+def test_the_keywords_for_type_checkers_are_those_of_the_tables(options: type[ServiceOptions | JobOptions]) -> None:
+    keywords = KEYWORDS[options]
+    declared = typing.get_type_hints(keywords)
+    table = {field.name: field for field in dataclasses.fields(options)}
+    assert list(table) == sorted(declared, key=list(table).index)
+    assert keywords.__required_keys__ == {n for n, field in table.items() if field.default is dataclasses.MISSING}
+    held = typing.get_type_hints(options)
+    for name, field in table.items():
+        taken, check = members(declared[name]), field.metadata["check"]
+        if choices := getattr(check, "allowed", ()):
+            assert taken == set(choices), name
+            continue
+        assert members(held[name]) <= taken, f"{name} is kept as what nobody could give"
+        for value in (*FORMS, *([SAMPLE[name]] if name in SAMPLE else [])):
+            try:
+                check(name, value)
+            except OptionTypeError:
+                assert not any(is_of(value, kind) for kind in taken), f"{name}={value!r} is declared, and not taken"
+            except OptionError:  # of this type, with another value
+                assert any(is_of(value, kind) for kind in taken), f"{name}={value!r} is not declared"
+            else:
+                assert any(is_of(value, kind) for kind in taken), f"{name}={value!r} is taken, and not declared"
+
+
+@pytest.mark.parametrize(
+    ("function", "tables"),
+    [
+        (pydp2.launch, [SERVICE_OPTIONS]),
+        (pydp2.connect, [JOB_OPTIONS]),
+        (pydp2.Service.connect, [JOB_OPTIONS]),
+        (pydp2.load, [SERVICE_OPTIONS, JOB_OPTIONS]),
+        (pydp2.bench, [SERVICE_OPTIONS, JOB_OPTIONS]),
+    ],
+)
+def test_a_signature_shows_options_with_their_defaults(function: Callable[..., Any], tables: list[Any]) -> None:
+    parameters = inspect.signature(function).parameters
+    assert not any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for table in tables:
+        for name, option in table.items():
+            if function is pydp2.bench and name == "batch_size":
+                assert parameters[name].default == 128
+                continue
+            assert parameters[name].default == (inspect.Parameter.empty if option.required else option.default)
+            assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+    assert "interleave: 'Whole' = 16" in str(inspect.signature(pydp2.connect))
+    if function in (pydp2.launch, pydp2.connect):
+        assert [name for name in tables[0] if not re.search(rf"\b{name}\b", inspect.getdoc(function) or "")] == []
 
 
 def test_options_are_given_in_several_forms_and_held_in_one() -> None:
@@ -432,3 +512,12 @@ def test_the_names_of_provider_options_are_those_of_the_decorator() -> None:
     from pydp2.providers.options import ARGUMENTS
 
     assert set(PROVIDER_OPTIONS) == set(ARGUMENTS)
+
+
+def test_the_keywords_of_a_provider_are_those_of_the_decorator() -> None:
+    from pydp2.providers.options import OldKeywords, ProviderKeywords
+
+    parameters = inspect.signature(pydp2.provider).parameters.values()
+    shown = {each.name: each.annotation for each in parameters if each.kind is not each.VAR_KEYWORD}
+    declared = {name: kind.__forward_arg__ for name, kind in ProviderKeywords.__annotations__.items()}
+    assert {name: kind for name, kind in declared.items() if name not in OldKeywords.__annotations__} == shown

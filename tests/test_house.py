@@ -183,8 +183,10 @@ def public() -> dict[str, Any]:
     """The public names: those of the star import, and those that are re-exported beside them."""
     return {
         name: value
-        for name, value in vars(pydp2).items()
-        if not name.startswith("_") and (name in pydp2.__all__ or not isinstance(value, ModuleType))
+        for name in dir(pydp2)
+        if not name.startswith("_")
+        for value in [getattr(pydp2, name)]
+        if name in pydp2.__all__ or not isinstance(value, ModuleType)
     }
 
 

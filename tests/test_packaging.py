@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import importlib
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pydp2_samples
 import pytest
@@ -31,6 +34,86 @@ ORIGINAL = {
 @pytest.fixture(scope="module")
 def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def face() -> dict[str, str]:
+    """The names that ``pydp2`` has for a type checker, and where each is from."""
+    (checked,) = (node for node in ast.parse(Path(pydp2.__file__).read_text("utf-8")).body if is_face(node))
+    imports = [node for node in checked.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+def is_face(node: ast.stmt) -> TypeGuard[ast.If]:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "_typing.TYPE_CHECKING"
+
+
+def test_public_names_are_what_a_type_checker_sees_of_them() -> None:
+    """They are imported when they are asked for, from where it says."""
+    homes = face() | {"errors": "pydp2.errors"}
+    assert {name for name in dir(pydp2) if name in homes} == set(homes) == set(pydp2._HOMES)
+    for name, module in homes.items():
+        found = importlib.import_module(module)
+        assert getattr(pydp2, name) is (found if name == "errors" else getattr(found, name)), name
+    assert set(pydp2.__all__) <= set(homes)
+    with pytest.raises(AttributeError, match="module 'pydp2' has no attribute 'lod'"):
+        _ = pydp2.lod  # type: ignore[attr-defined]
+    with pytest.raises(ImportError, match="cannot import name 'lod' from 'pydp2'"):
+        exec("from pydp2 import lod")
+
+
+def test_no_public_name_is_that_of_a_module_beside_it() -> None:
+    """Importing the module would put it in place of the name."""
+    beside = {
+        p.stem for p in Path(pydp2.__file__).parent.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()
+    }
+    assert beside & set(pydp2._HOMES) == {"errors"}
+
+
+LATE = """
+import sys
+before = set(sys.modules)
+{code}
+print(*sorted({{name for name in sys.modules if name not in before}}))
+"""
+
+
+def imported(code: str) -> set[str]:
+    """The modules that ``code`` imports in an interpreter of its own."""
+    command = [sys.executable, "-c", LATE.format(code=code)]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
+def parts(names: set[str]) -> set[str]:
+    return {".".join(name.split(".")[:2]) for name in names if name.startswith("pydp2.")}
+
+
+def test_importing_pydp2_imports_nothing_else() -> None:
+    """It takes milliseconds; and what it would import, anybody who imports only a part of it would pay for."""
+    found = imported("import pydp2")
+    assert {name for name in found if name.startswith("pydp2")} == {"pydp2"}
+    assert found & {"numpy", "zmq", "msgpack", "asyncio", "inspect", "dataclasses"} == set()
+
+
+@pytest.mark.parametrize(
+    ("names", "needless"),
+    [
+        ("provider, dense_vector", {"pydp2.api", "pydp2.client", "pydp2.server", "pydp2.transport", "pydp2.order"}),
+        ("Client, connect, launch, load", {"pydp2.order", "pydp2.engine", "pydp2.fluid", "pydp2.mx", "pydp2.reader"}),
+    ],
+)
+def test_a_public_name_imports_no_more_than_it_needs(names: str, needless: set[str]) -> None:
+    found = imported(f"from pydp2 import {names}")
+    assert parts(found) & needless == set()
+    diagnostics = {"alone", "bench", "check", "figures", "kept", "looped", "peek", "replay", "slow", "staged"}
+    assert found & {f"pydp2.api.{name}" for name in diagnostics} == set()
+    assert found & {"pydp2.metrics.advice", "pydp2.worker.main", "pydp2.server.loop", "pydp2.cache.disk"} == set()
+    assert found & {"asyncio", "importlib.metadata", "tomllib", "difflib", "numpy.random", "rich", "click"} == set()
+
+
+def test_the_server_imports_neither_what_users_call_nor_what_event_loops_need() -> None:
+    found = imported("import pydp2.server.main")
+    assert parts(found) & {"pydp2.api", "pydp2.client", "pydp2.fluid", "pydp2.mx", "pydp2.reader"} == set()
+    assert found & {"asyncio", "importlib.metadata", "tomllib", "difflib", "pydp2.metrics.advice"} == set()
 
 
 def folders(top: str, pattern: str, name: str) -> list[str]:

@@ -34,7 +34,7 @@ from pydp2.providers import Running
 from pydp2.providers.starting import enter, start_at
 from pydp2.providers.where import own_frames
 from pydp2.server.spec import receive_block, receive_plain, send_blocks, send_plain
-from pydp2.worker.main import IN_WORKER
+from pydp2.worker import IN_WORKER
 
 _GRACE = 0.5  # seconds for a unit to end by itself
 _FIELDS = ("samples", "wall", "cpu", "queued")

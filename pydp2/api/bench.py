@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from pydp2.api import machine
 from pydp2.api.alone import Alone, measure_alone
@@ -15,10 +15,18 @@ from pydp2.api.looped import Drawn
 from pydp2.api.service import guard, search_path
 from pydp2.api.sources import Files, Source, settle
 from pydp2.api.staged import Ran, largest, run_service
-from pydp2.config import JOB_OPTIONS, SERVICE_OPTIONS, check_options, job_options, service_options
+from pydp2.config import (
+    JOB_OPTIONS,
+    SERVICE_OPTIONS,
+    LoadChoices,
+    check_options,
+    job_options,
+    service_options,
+    takes,
+)
 from pydp2.errors import Error, OptionError
 from pydp2.inputs.drawing import packing
-from pydp2.metrics import Advice, Measured, Slot, advise, shares
+from pydp2.metrics.advice import Advice, Measured, Slot, advise, shares
 from pydp2.protocol import plain
 from pydp2.providers import Provider, address_of
 
@@ -74,6 +82,7 @@ class Bench:
         }
 
 
+@takes(SERVICE_OPTIONS, JOB_OPTIONS)
 def bench(
     files: Files | Source,
     provider: str | Provider | None = None,
@@ -84,7 +93,8 @@ def bench(
     seconds: float = _SECONDS,
     step_ms: float | None = None,
     progress: Callable[[str], None] | None = None,
-    **options: Any,
+    batch_size: int = _BATCH,
+    **options: Unpack[LoadChoices],
 ) -> Bench:
     """Measure a provider alone, with checks and packing, with transport, with order and pool, and with a trainer.
 
@@ -96,8 +106,9 @@ def bench(
         seconds: for all of it together; import, hook and the start of services come on top.
         step_ms: what a step of your trainer takes, in milliseconds; None: there is no such stage.
         progress: called with what is measured next.
-        options: those of :func:`pydp2.load`; ``batch_size`` is 128 where it is not given. What would be kept after the
-            end (``bind, state_dir, quarantine, cache_dir``), ``order`` and ``share`` have no effect.
+        batch_size: as for :func:`pydp2.connect`.
+        options: the others of :func:`pydp2.load`. What would be kept after the end (``bind, state_dir, quarantine,
+            cache_dir``), ``order`` and ``share`` have no effect.
 
     Raises:
         OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
@@ -108,9 +119,9 @@ def bench(
     seconds = _number("seconds", seconds, _LEAST)
     step = None if step_ms is None else _number("step_ms", step_ms, 0.001) / 1000
     check_options(options, {*SERVICE_OPTIONS, *JOB_OPTIONS})
-    service = {name: options[name] for name in SERVICE_OPTIONS if name in options and name not in _OWN}
-    job = {"batch_size": _BATCH} | {name: options[name] for name in JOB_OPTIONS if name in options}
-    job = {name: value for name, value in job.items() if name not in _ONE_JOB}
+    given: dict[str, Any] = {**options, "batch_size": batch_size}
+    service = {name: given[name] for name in SERVICE_OPTIONS if name in given and name not in _OWN}
+    job = {name: given[name] for name in JOB_OPTIONS if name in given and name not in _ONE_JOB}
     chosen, batch_size = service_options(**service), job_options(**job).batch_size
     served = settle(files, provider, args, is_train, root)
     if not len(served.files):

@@ -31,9 +31,9 @@ def interpreter(
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     ours, theirs = (socket.socket(fileno=above_standard(end.detach())) for end in pair)
     package = str(Path(__file__).resolve().parents[2])
-    code = (
-        f"import sys; p = {package!r}; p in sys.path or sys.path.insert(0, p); "
-        f"from {module} import {function}; sys.exit({function}({theirs.fileno()}))"
+    code = (  # what is imported stays: no collection need look for garbage in it, here or in what is forked from here
+        f"import gc, sys; gc.disable(); p = {package!r}; p in sys.path or sys.path.insert(0, p); "
+        f"from {module} import {function}; gc.freeze(); gc.enable(); sys.exit({function}({theirs.fileno()}))"
     )
     stderr = 2 if is_open(2) else subprocess.DEVNULL
     try:

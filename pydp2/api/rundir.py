@@ -10,7 +10,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import shutil
 import stat
 import tempfile
@@ -54,8 +53,8 @@ class RunDir:
     def __init__(self, of: Path | None = None) -> None:
         sweep()
         self._named = of is not None
-        name = secrets.token_hex(4) if of is None else f"s{blake2b(os.fsencode(of), digest_size=6).hexdigest()}"
-        young = base() / f".{secrets.token_hex(4)}"  # a sweep must not see it before its lock is held
+        name = os.urandom(4).hex() if of is None else f"s{blake2b(os.fsencode(of), digest_size=6).hexdigest()}"
+        young = base() / f".{os.urandom(4).hex()}"  # a sweep must not see it before its lock is held
         young.mkdir(mode=0o700)
         self.lock = _open(young / _LOCK)
         fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from pydp2.addresses import ipc_path, joined, public, split
 from pydp2.api import machine
@@ -27,11 +27,15 @@ from pydp2.client import Client, ask_stats
 from pydp2.config import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,
+    JobKeywords,
     JobOptions,
+    LoadKeywords,
+    ServiceKeywords,
     check_options,
     job_options,
     place_options,
     service_options,
+    takes,
 )
 from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.files import FileList
@@ -41,8 +45,8 @@ from pydp2.server import timing
 from pydp2.server.spec import ServiceSpec, receive_plain, send_spec
 from pydp2.transport import address_space
 from pydp2.values import bind_address
+from pydp2.worker import IN_WORKER
 from pydp2.worker.gil import require_gil
-from pydp2.worker.main import IN_WORKER
 
 _END = 4.0  # seconds that a service has to end in order
 _PATIENCE = 10.0  # seconds to wait for an answer
@@ -62,12 +66,21 @@ class Service:
         self._control = control
         self._end = weakref.finalize(self, _end, process, control, rundir, os.getpid())
 
-    def connect(self, **options: Any) -> Client:
-        """Return a client of this service; ``options`` are those of :func:`pydp2.connect`."""
+    @takes(JOB_OPTIONS)
+    def connect(
+        self,
+        *,
+        job: str = "default",
+        rank: int | None = None,
+        world_size: int | None = None,
+        timeout: float = _PATIENCE,
+        **options: Unpack[JobKeywords],
+    ) -> Client:
+        """Return a client of this service. Takes and raises what :func:`pydp2.connect` does, but no address."""
         guard()
-        timeout = options.pop("timeout", _PATIENCE)
-        of_several = None if _says_who(options) or options.get("share") == "dynamic" else launched()
-        place = _place(options)
+        says_who = rank is not None or world_size is not None
+        of_several = None if says_who or options.get("share") == "dynamic" else launched()
+        place = _place(job, rank, world_size)
         client = self._client(job_options(**options), place, timeout, None)
         if of_several is not None:
             warnings.warn(
@@ -126,6 +139,7 @@ class Service:
         self.close()
 
 
+@takes(SERVICE_OPTIONS)
 def launch(
     files: Files | Source,
     provider: str | Provider | None = None,
@@ -133,7 +147,7 @@ def launch(
     args: Mapping[str, Any] | None = None,
     is_train: bool | None = None,
     root: str | os.PathLike[str] | None = None,
-    **options: Any,
+    **options: Unpack[ServiceKeywords],
 ) -> Service:
     """Start a service of this program over a file list.
 
@@ -222,6 +236,7 @@ def launch(
     return service
 
 
+@takes(JOB_OPTIONS)
 def connect(
     address: str,
     *,
@@ -229,7 +244,7 @@ def connect(
     rank: int | None = None,
     world_size: int | None = None,
     timeout: float = _PATIENCE,
-    **options: Any,
+    **options: Unpack[JobKeywords],
 ) -> Client:
     """Attach to the service at ``address`` as a trainer.
 
@@ -251,7 +266,7 @@ def connect(
         JobTaken: another trainer has this place.
     """
     guard()
-    place = _place({"job": job, "rank": rank, "world_size": world_size})
+    place = _place(job, rank, world_size)
     of_several = launched() if rank is None and world_size is None else None
     chosen = job_options(**options)
     if not isinstance(address, str) or not address.startswith(("ipc://", "tcp://")):
@@ -267,6 +282,7 @@ def connect(
         ) from None
 
 
+@takes(SERVICE_OPTIONS, JOB_OPTIONS)
 def load(
     files: Files | Source,
     provider: str | Provider | None = None,
@@ -274,7 +290,10 @@ def load(
     args: Mapping[str, Any] | None = None,
     is_train: bool | None = None,
     root: str | os.PathLike[str] | None = None,
-    **options: Any,
+    job: str = "default",
+    rank: int | None = None,
+    world_size: int | None = None,
+    **options: Unpack[LoadKeywords],
 ) -> Client:
     """Start a service and attach to it: ``for batch in pydp2.load("train.list", "my.process", batch_size=128)``.
 
@@ -286,12 +305,12 @@ def load(
             started several of this process: each would have a service of its own, and see all samples. Pass
             ``world_size=1`` if that is what you want. Also what :func:`launch` and :func:`connect` raise.
     """
-    explicit = _says_who(options)
-    place = _place(options)
+    explicit = rank is not None or world_size is not None
+    place = _place(job, rank, world_size)
     _alone(place["rank"], place["world_size"], None if explicit else launched())
     check_options(options, {*SERVICE_OPTIONS, *JOB_OPTIONS})
     chosen = job_options(**{name: value for name, value in options.items() if name in JOB_OPTIONS})
-    rest = {name: value for name, value in options.items() if name not in JOB_OPTIONS}
+    rest: dict[str, Any] = {name: value for name, value in options.items() if name not in JOB_OPTIONS}
     service = launch(files, provider, args=args, is_train=is_train, root=root, **rest)
     try:
         return service._client(chosen, place, _PATIENCE, service.close)
@@ -305,11 +324,6 @@ def _close(descriptors: list[int]) -> None:
     for each in descriptors:
         with contextlib.suppress(OSError):
             os.close(each)
-
-
-def _says_who(options: Mapping[str, Any]) -> bool:
-    """Return whether ``options`` say which trainer this is, of how many."""
-    return options.get("rank") is not None or options.get("world_size") is not None
 
 
 def _alone(rank: int, world_size: int, of_several: Launched | None) -> None:
@@ -326,11 +340,10 @@ def _alone(rank: int, world_size: int, of_several: Launched | None) -> None:
         )
 
 
-def _place(options: dict[str, Any]) -> dict[str, Any]:
-    """Take from ``options`` who the trainer is."""
-    rank, world_size = options.pop("rank", None), options.pop("world_size", None)
+def _place(job: str, rank: int | None, world_size: int | None) -> dict[str, Any]:
+    """Return who the trainer is, as :class:`Client` takes it. Raises as :func:`place_options` does."""
     rank, world_size = 0 if rank is None else rank, 1 if world_size is None else world_size
-    job, rank, world_size = place_options(options.pop("job", "default"), rank, world_size)
+    job, rank, world_size = place_options(job, rank, world_size)
     return {"job": job, "rank": rank, "world_size": world_size}
 
 

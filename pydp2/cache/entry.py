@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import mmap
 import os
-import secrets
 import stat
 import struct
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.cache.folder import TEMPORARY
 from pydp2.errors import ProtocolError
 from pydp2.inputs import Columns
 from pydp2.inputs.checksum import crc32
@@ -36,7 +36,6 @@ from pydp2.inputs.columns import frame_count
 from pydp2.inputs.spec import Slots
 
 VERSION = 1
-TEMPORARY = ".new-"
 """How the names of entries begin that are not whole yet."""
 _MAGIC = b"pydp2 cache\n"
 _HEAD = struct.Struct(
@@ -123,7 +122,7 @@ class Writer:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
+        self._path = folder / f"{TEMPORARY}{os.urandom(8).hex()}"
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydp2.cache.entry import TEMPORARY
-
+TEMPORARY = ".new-"
+"""How the name of an entry begins that is being written."""
 _TAG = "CACHEDIR.TAG"  # programs that make backups know it
 _TAGGED = "Signature: 8a477f597d28d172789f06886806bc55\n# Made by pydp2; `pydp2 cache clear` empties it.\n"
 

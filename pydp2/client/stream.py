@@ -7,7 +7,7 @@ and are turned into arrays when they are asked for.
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import threading
 import time
 import weakref
@@ -78,7 +78,7 @@ class Client:
         self.owner: object = None
         """Kept as long as this client is."""
         self._session = Session(Progress(Position()))
-        name = secrets.token_hex(8)
+        name = os.urandom(8).hex()
         self._attach = m.Attach(m.WIRE_VERSION, job, rank, world_size, name, dict(options), self._session.pid)
         try:
             connection, answer = connect_once(address, self._attach, time.monotonic() + timeout, gone, self._session)

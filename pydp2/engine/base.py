@@ -13,6 +13,8 @@ from typing import Protocol
 
 ROW = 8
 """int64 fields in the row of a seat."""
+FIRST = 0
+"""The number of the first worker; what the process that workers are forked from prints is shown as its."""
 TEMPLATE = -1
 """In place of a worker's number: the process that workers are forked from, where there is one."""
 

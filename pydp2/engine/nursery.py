@@ -16,7 +16,7 @@ import sys
 from collections import deque
 from dataclasses import dataclass
 
-from pydp2.engine.base import TEMPLATE, Page, Prepare
+from pydp2.engine.base import FIRST, TEMPLATE, Page, Prepare
 from pydp2.engine.births import SPAWN, leave_nursery, live, watch
 from pydp2.engine.names import adopt_orphans, set_name
 from pydp2.engine.template import ALONE, FORKED, PACKET, READY, be_template
@@ -51,6 +51,7 @@ class Nursery:
         self._doomed: set[int] = set()  # workers to be killed as soon as they are there
         self._unknown: dict[int, int] = {}  # who ended while a worker is under way, and how
         self._template: _Template | None = None
+        self._stillborn: tuple[int, int] | None = None  # (pid, status) of one that ended before anybody asked for it
         self._lifeline = os.pipe()  # workers hold the read end; it ends with us
         self._wakeup = os.pipe()
         self._poll = select.poll()
@@ -71,6 +72,8 @@ class Nursery:
             self._each_for_itself("this system has no other way")
         self._poll.register(self._commands, select.POLLIN)
         self._poll.register(self._wakeup[0], select.POLLIN)
+        if self._once:
+            self._make_template(FIRST)  # whoever starts workers has other things to get ready meanwhile
         text = b""
         while True:
             ready = dict(self._poll.poll())
@@ -119,7 +122,10 @@ class Nursery:
     def _go_on(self) -> None:
         """Start those that wait, as far as it can be done now."""
         while self._waiting and self._under_way is None:
-            if self._template is None:
+            if self._stillborn is not None:
+                (pid, status), self._stillborn = self._stillborn, None
+                self._ended_in_template(self._waiting.popleft()[0], pid, status)
+            elif self._template is None:
                 if self._once:
                     self._make_template(self._waiting[0][0])
                 else:
@@ -214,13 +220,19 @@ class Nursery:
         elif not template.word and self._waiting:
             victim, _ = self._waiting.popleft()
         if victim is not None:
-            self._doomed.discard(victim)
-            self._tell(f"started {victim} {template.pid}", [])
-            self._tell(f"exited {victim} {template.pid} {status}", [])
+            self._ended_in_template(victim, template.pid, status)
+        elif not template.word and not template.served:
+            self._stillborn = template.pid, status
         elif template.word == READY:
             self._tell(f"lost {template.worker} {template.pid} {status}", [])
             if template.served:
                 self._make_template(template.worker)
+
+    def _ended_in_template(self, worker: int, pid: int, status: int) -> None:
+        """Tell that ``worker`` ended: it was to come of the template, process ``pid``, and that has ended."""
+        self._doomed.discard(worker)
+        self._tell(f"started {worker} {pid}", [])
+        self._tell(f"exited {worker} {pid} {status}", [])
 
     def _each_for_itself(self, reason: str) -> None:
         self._once = False

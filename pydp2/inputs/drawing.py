@@ -5,10 +5,7 @@ Also the drawing of samples: a worker's innermost loop, which the compiled form 
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
 import os
-import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +45,8 @@ def packing() -> str:
 
 
 def _why_not_built() -> str:
+    import sysconfig
+
     here = Path(__file__).parent
     suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
     if (here / f"_compiled{suffix}").exists():
@@ -63,6 +62,9 @@ def _why_not_built() -> str:
 
 def _installed_from(checkout: Path) -> bool:
     """Whether an installation of pydp2 runs the code in ``checkout``, and so was there to compile it."""
+    import importlib.metadata
+    import json
+
     for found in importlib.metadata.distributions(name="pydp2"):
         origin = json.loads(found.read_text("direct_url.json") or "{}")
         if origin.get("dir_info", {}).get("editable") and origin.get("url") == checkout.as_uri():

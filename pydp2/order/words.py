@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import struct
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from numpy.random import Philox
 
 from pydp2.inputs.drawing import compiled
+
+if TYPE_CHECKING:
+    from numpy.random import Philox
 
 if compiled():
     from pydp2.order import _words
@@ -49,6 +52,8 @@ class Words:
             self._taken += count
             return words
         if self._bits is None:
+            from numpy.random import Philox  # takes 10 ms, and the compiled form needs none
+
             self._bits = Philox(key=int.from_bytes(self._key, "little"))
         return np.asarray(self._bits.random_raw(count), dtype=np.uint64)
 

@@ -8,7 +8,6 @@ looked up by name is the same code everywhere, and nothing is executed from the 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -252,5 +251,7 @@ def _its_providers(found: object) -> str:
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    import difflib
+
     near = difflib.get_close_matches(name, list(known), 1, 0.6)
     return f", did you mean {near[0]!r}?" if near else ""

@@ -12,13 +12,14 @@ import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from pydp2.errors import BadSample, OptionTypeError, ProviderError
 from pydp2.inputs.packer import Packer
 from pydp2.providers.options import (
     CacheType,
     Declared,
+    OldKeywords,
     ProviderOptions,
     check_cache,
     check_level,
@@ -204,7 +205,7 @@ def provider(
     check: bool = False,
     check_fail_continue: bool = False,
     init_hook: Callable[..., object] | None = None,
-    **legacy: Any,
+    **legacy: Unpack[OldKeywords],
 ) -> Callable[[Callable[..., Iterable[Any]]], Provider]:
     """Decorate ``process(settings, filename)``, a generator function that reads the samples of one file.
 

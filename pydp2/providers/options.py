@@ -6,13 +6,12 @@ the hook may overwrite most of them; what the arguments *mean* for a pass is tol
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from numbers import Integral, Number
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -33,6 +32,27 @@ class CacheType(IntEnum):
     CACHE_PASS_IN_MEM = 1
     CACHE_PASS_ON_DISK = 2
     CACHE_PASS_IN_MEM_THEN_DISK = 3
+
+
+class OldKeywords(TypedDict, total=False):
+    """Old names of arguments of ``@provider``, for type checkers."""
+
+    slots: Declared
+
+
+class ProviderKeywords(OldKeywords, total=False):
+    """The arguments of ``@provider`` as keywords, for type checkers; a test holds them equal to its signature."""
+
+    input_types: Declared | None
+    should_shuffle: bool | float | str | None
+    pool_size: int
+    min_pool_size: int
+    can_over_batch_size: bool
+    calc_batch_size: Callable[[list[Any]], int] | None
+    cache: CacheType | int
+    check: bool
+    check_fail_continue: bool
+    init_hook: Callable[..., object] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +181,8 @@ def normalise_shuffle(value: Any) -> bool | None:
 def check_names(given: Mapping[str, Any]) -> None:
     """Refuse arguments that ``@provider`` does not have, naming the nearest that it has."""
     for name in given:
+        import difflib
+
         near = difflib.get_close_matches(name, ARGUMENTS, 1, 0.6)
         hint = f", did you mean {near[0]!r}?" if near else ""
         raise OptionTypeError(f"@provider has no argument {name!r}{hint}; it takes {', '.join(ARGUMENTS)}")

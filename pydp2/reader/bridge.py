@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from pydp2.errors import OptionTypeError
 from pydp2.providers import Provider, provider
+from pydp2.providers.options import ProviderKeywords
 from pydp2.reader.contract import Reader, check_reader, iterating
 
 
-def provider_from_reader(reader_creator: Callable[[str], Reader], **options: Any) -> Provider:
+def provider_from_reader(reader_creator: Callable[[str], Reader], **options: Unpack[ProviderKeywords]) -> Provider:
     """A provider whose ``process(settings, filename)`` yields the entries of ``reader_creator(filename)``.
 
     An entry's items are the slots' values by position; of a single slot it may be the bare item. ``options`` are those

@@ -13,13 +13,13 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from numbers import Real
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, Unpack
 
 import numpy as np
 
 from pydp2.addresses import public
 from pydp2.client import Client
-from pydp2.config import job_options
+from pydp2.config import JobChoices, job_options
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats import paddle_recordio
 from pydp2.inputs import dense_vector_sequence
@@ -82,7 +82,7 @@ def cloud_reader(
     *,
     decode: Callable[[bytes], Any] = plain,
     job: str = "cloud",
-    **options: Any,
+    **options: Unpack[JobChoices],
 ) -> CloudReader:
     """The records that the master at the address ``master`` gives this client; many clients share those of a pass.
 
@@ -116,6 +116,6 @@ def cloud_reader(
         raise OptionTypeError(f"timeout_sec must be a number of seconds, got {timeout_sec!r:.80}")
     if not 0 < timeout_sec < math.inf:
         raise OptionError(f"timeout_sec must be more than 0 seconds, got {timeout_sec}")
-    given = {"shuffle": False, "prefetch": 1, **options}
+    given: dict[str, Any] = {"shuffle": False, "prefetch": 1, **options}
     given |= {"batch_size": check_size("buf_size", buf_size, 1), "share": "dynamic", "lease": timeout_sec}
     return CloudReader(master, asdict(job_options(**given)), job, decode)

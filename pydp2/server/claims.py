@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.cache import PassCache
+from pydp2.cache.memory import PassCache
 from pydp2.cache.terms import Answer, Found, Missing, Said, Settled, WeightedSamples
 from pydp2.order import Run
 from pydp2.protocol.ranges import Part

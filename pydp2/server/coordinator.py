@@ -16,6 +16,7 @@ from pydp2.protocol.ranges import Part
 from pydp2.server.actions import Action, Event, Fatal, Log, Spawn, WorkerBroken, WorkerGone, WorkerReady
 from pydp2.server.attempts import Attempts
 from pydp2.server.reading import Reading
+from pydp2.server.spec import seats
 
 _START_DEATHS = 5
 """So many workers lost in a row before their provider was ready, and the service gives up."""
@@ -32,12 +33,6 @@ class _Worker:
     seat: int
     ready: bool = False
     active: bool = False
-
-
-def seats(workers: int) -> int:
-    """Seats for ``workers`` workers and the one in reserve: twice as many, so that the row of one that is gone can
-    still be read while what it printed is shown."""
-    return 2 * (workers + 1)
 
 
 class Coordinator:

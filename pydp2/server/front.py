@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydp2.cache import DiskCache, PassCache
+from pydp2.cache.disk import DiskCache
+from pydp2.cache.memory import PassCache
 from pydp2.config import JobOptions
 from pydp2.errors import Error, JobTaken, ProtocolError, RemoteProtocolError, Rewound, to_wire
 from pydp2.files import FileList

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.cache import PassCache
+from pydp2.cache.memory import PassCache
 from pydp2.cache.terms import Found
 from pydp2.order.saved import NEVER, Recall
 from pydp2.order.source import END, Run

@@ -45,6 +45,12 @@ class ServiceSpec:
     timing: Timing = USUAL
 
 
+def seats(workers: int) -> int:
+    """Return the seats for ``workers`` workers and the one in reserve: twice as many, so that the row of one that is
+    gone can still be read while what it printed is shown."""
+    return 2 * (workers + 1)
+
+
 def send_blocks(channel: socket.socket, *blocks: bytes | memoryview) -> None:
     """Send blocks, each after its length."""
     for block in blocks:

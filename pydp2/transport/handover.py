@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 from typing import NamedTuple
 
@@ -141,7 +140,7 @@ def hand_over(address: str, descriptor: int) -> Handed | None:
     path = _path(address)
     if path is None:
         return None
-    token = secrets.token_bytes(TOKEN)
+    token = os.urandom(TOKEN)
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError:

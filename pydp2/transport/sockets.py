@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -29,7 +30,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from pydp2.addresses import ipc_path, joined, new_token, public, split
 from pydp2.errors import OptionError, RemoteProtocolError, ServiceUnreachable
@@ -45,6 +45,7 @@ Frame = zmq.Frame
 """One as :meth:`Line.take` gives it."""
 Frames = Sequence[Any]
 """Whatever offers its bytes, and behind the first one frames that are made late (:class:`.slabs.Late`)."""
+_EVENT = struct.Struct("=Hi")  # the first frame that a monitor gives; the second is the endpoint
 _SMALL = 1 << 16  # libzmq lays smaller frames side by side in a shared buffer: unaligned, and each pins all of it
 _ENDINGS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _HANDSHAKE_MS = 5_000
@@ -66,6 +67,12 @@ _NEVER_MS = 3_600_000  # not -1: with that, libzmq drops what had arrived and wa
 
 class Gone(Exception):
     """The peer that a message was meant for is no longer connected."""
+
+
+def _event(monitor: zmq.Socket[bytes]) -> tuple[int, int]:
+    """Read what a monitor tells next, an event and its value. (zmq.utils.monitor would do, and imports asyncio.)"""
+    event, value = _EVENT.unpack(monitor.recv_multipart()[0])
+    return event, value
 
 
 def _prepare(socket: zmq.Socket[bytes], address: str, max_frame: int) -> None:
@@ -133,8 +140,7 @@ class Hub:
         monitor = self._socket.get_monitor_socket(zmq.EVENT_LISTENING)
         try:
             self._socket.bind(endpoint)
-            event: dict[str, Any] = recv_monitor_message(monitor)  # type: ignore[assignment]  # typed as awaitable too
-            self._accept_filter = AcceptFilter(event["value"])
+            self._accept_filter = AcceptFilter(_event(monitor)[1])
         finally:
             self._socket.disable_monitor()
             monitor.close(linger=0)
@@ -435,8 +441,8 @@ class Line:
         """The hub let in nobody with the token of this address. Of a watched line that is ``lost``; reads why, once."""
         found = False
         while self._monitor is not None and self._monitor.poll(0):
-            event: dict[str, Any] = recv_monitor_message(self._monitor)  # type: ignore[assignment]  # typed as awaitable too
-            found = found or bool(event["event"] & _REFUSALS)
+            event, _ = _event(self._monitor)  # each is read, also behind the one that tells
+            found = found or bool(event & _REFUSALS)
         return found
 
     def wait(self, timeout_ms: int, wakes: int | None = None) -> bool:

@@ -2,3 +2,7 @@
 
 ``task`` (one file's run) < ``builder`` (samples to ranges) < ``runner`` (which generator runs) < ``main``.
 """
+
+IN_WORKER = "PYDP2_WORKER"
+"""Set in the environment of workers, and so of what they start: there, no service is started. It stands here for
+programs, which import nothing else of this part."""

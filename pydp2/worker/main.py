@@ -30,12 +30,11 @@ from pydp2.providers.running import Running
 from pydp2.providers.starting import enter, start_at
 from pydp2.transport import Line
 from pydp2.transport.sockets import context
+from pydp2.worker import IN_WORKER
 from pydp2.worker.late import sending_late
 from pydp2.worker.runner import Runner
 from pydp2.worker.surroundings import Surroundings
 
-IN_WORKER = "PYDP2_WORKER"
-"""Set in the environment of workers, and so of what they start: there, no service is started."""
 IN_TEMPLATE = "template"
 """What stands there in the process that workers are forked from; in a worker it is its number."""
 
@@ -100,7 +99,8 @@ def prepare(spec: WorkerSpec, worker: int | None) -> Ready:
 
 def _seed() -> None:
     random.seed()
-    np.random.seed(int.from_bytes(os.urandom(4), "little"))
+    if "numpy.random" in sys.modules:  # else it draws its own seed when somebody imports it
+        np.random.seed(int.from_bytes(os.urandom(4), "little"))
 
 
 def _start(spec: WorkerSpec) -> tuple[Running, m.Declared]:

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydp2.cache import entry
-from pydp2.cache.entry import TEMPORARY, VERSION, Damaged, Hole, Label, Piece, Reader, Writer
+from pydp2.cache.entry import VERSION, Damaged, Hole, Label, Piece, Reader, Writer
+from pydp2.cache.folder import TEMPORARY
 from pydp2.inputs import Columns, Slots, dense_vector, integer_value, integer_value_sequence, sparse_float_vector
 
 from ..inputs.conftest import columns_of, filled, raw

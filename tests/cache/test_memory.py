@@ -10,7 +10,7 @@ import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.cache import PassCache
+from pydp2.cache.memory import PassCache
 from pydp2.inputs import Packer, Slots, integer_value
 from pydp2.inputs.names import decode
 from pydp2.inputs.shelf import Layout, Shelf

@@ -443,3 +443,38 @@ def test_without_a_descriptor_for_what_a_worker_writes_nothing_is_lost(run: Run)
         assert not engine.starved
         engine.close()
     """)
+
+
+def test_what_workers_share_is_prepared_before_anybody_asks_for_one(run: Run) -> None:
+    run("""
+        import tempfile
+        folder = tempfile.mkdtemp()
+        os.chdir(folder)
+        engine = engine_of(forever, prepare=lambda worker: Path(f"prepared {worker}").touch())
+        if ONCE:
+            until(lambda: os.path.exists("prepared None"))
+        engine.start(0, 0)
+        wait(engine, Started, 0)
+        until(lambda: engine.row(0)[0])
+        for path in Path(folder).glob("prepared *"):
+            assert path.name == ("prepared None" if ONCE else "prepared 0")
+            path.unlink()
+        os.rmdir(folder)
+        engine.close()
+    """)
+
+
+def test_one_that_ends_while_it_prepares_before_a_worker_was_asked_for_is_that_worker_s_end(run: Run) -> None:
+    run("""
+        engine = engine_of(forever, prepare=lambda worker: os._exit(3))
+        time.sleep(0.3)
+        assert all(isinstance(event, Note) for event in engine.events())
+        for worker in (0, 1, 2):
+            engine.start(worker, worker % 2)
+            started, exited = wait(engine, Started, worker), wait(engine, Exited, worker)
+            assert started.pid == exited.pid
+            assert os.waitstatus_to_exitcode(exited.status) == 3
+        time.sleep(0.1)
+        assert not engine.events() and not seen, seen
+        engine.close()
+    """)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.metrics import Measured, Slot, advise, shares
-from pydp2.metrics.advice import STAGES, most_workers, workers_for
+from pydp2.metrics.advice import STAGES, Measured, Slot, advise, most_workers, shares, workers_for
 
 PLAIN = Measured(cores=8, workers=2, files=100, bare=1000.0, packed=950.0, moved=930.0, pooled=910.0)
 rates = st.floats(1e-3, 1e9)

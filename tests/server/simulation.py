@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from pydp2 import CacheType, provider
-from pydp2.cache import PassCache
+from pydp2.cache.memory import PassCache
 from pydp2.errors import BudgetExceeded, Error, FileCondemned, SampleTooLarge
 from pydp2.inputs import Columns
 from pydp2.inputs.declaration import Declaration

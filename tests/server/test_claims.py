@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pydp2.cache import PassCache
+from pydp2.cache.memory import PassCache
 from pydp2.errors import Error, to_wire
 from pydp2.order import END, WAIT, Failure, Run
 from pydp2.protocol.messages import Assign, Want

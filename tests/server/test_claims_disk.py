@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pydp2.cache import PassCache
 from pydp2.cache.entry import Piece
+from pydp2.cache.memory import PassCache
 from pydp2.cache.terms import Answer, Found, Missing, Settled
 from pydp2.inputs import Columns, Slots, integer_value
 from pydp2.order import END

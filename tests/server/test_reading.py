@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pydp2.cache import PassCache
+from pydp2.cache.memory import PassCache
 from pydp2.errors import Error, FileCondemned, RemoteProtocolError, to_wire
 from pydp2.order import END, WAIT, Failure, Run
 from pydp2.order.saved import Recall, Saved, SavedLane

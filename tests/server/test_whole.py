@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pydp2.cache import PassCache
+from pydp2.cache.memory import PassCache
 from pydp2.inputs import Packer, Slots, integer_value, integer_value_sequence
 from pydp2.inputs.declaration import Declaration
 from pydp2.inputs.shelf import Layout, Shelf

@@ -1,6 +1,7 @@
 """What a type checker sees of the public interface. Only checked, never run: ``mypy tests/typing/api.py``."""
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, assert_type
 
 import numpy as np
@@ -96,6 +97,46 @@ fluid.multi_pass(lambda: [(np.zeros(3), 1)], 3).close()
 def lines(filename: str, shapes: Any) -> Iterator[Any]:
     yield [[len(filename)]]
 
+
+# Options: every form that is taken, and what a type checker flags.
+pydp2.launch(
+    "train.list",
+    named,
+    workers=np.int64(2),
+    start="spawn",
+    memory_limit="2GiB",
+    sample_timeout=1,
+    error_budget=0.01,
+    quarantine=Path("bad.jsonl"),
+    cache_dir="cache",
+    input_order=["pixel", "label"],
+)
+pydp2.connect("ipc:///tmp/a", batch_size=np.int32(8), pool_bytes=1 << 20, bucket_by="words", bucket_bounds=[8, 16])
+pydp2.load("train.list", named, batch_size=8, rank=0, world_size=1, job="a", workers=2, last_batch="pad", lease=3)
+pydp2.bench("train.list", named, seconds=1.0, workers=2, shuffle=False)
+reader.cloud_reader("ipc:///tmp/a", interleave=4)
+
+pydp2.connect("ipc:///tmp/a", batch_size=1, sed=3)  # type: ignore[call-arg]
+pydp2.connect("ipc:///tmp/a", seed=3)  # type: ignore[call-arg]
+pydp2.connect("ipc:///tmp/a", batch_size=1, workers=2)  # type: ignore[call-arg]
+pydp2.connect("ipc:///tmp/a", batch_size="1")  # type: ignore[arg-type]
+pydp2.connect("ipc:///tmp/a", batch_size=1, last_batch="keeep")  # type: ignore[arg-type]
+pydp2.connect("ipc:///tmp/a", batch_size=1, timeout="2")  # type: ignore[arg-type]
+pydp2.launch("train.list", named, worker=2)  # type: ignore[call-arg]
+pydp2.launch("train.list", named, batch_size=2)  # type: ignore[call-arg]
+pydp2.launch("train.list", named, start="fork")  # type: ignore[arg-type]
+pydp2.launch("train.list", named, input_order="pixel")  # type: ignore[arg-type]
+pydp2.load("train.list", named, workers=2)  # type: ignore[call-arg]
+pydp2.load("train.list", named, batch_size=2, drop_last=True)  # type: ignore[call-arg]
+pydp2.launch("train.list", named).connect(batch_size=2, sede=1)  # type: ignore[call-arg]
+pydp2.bench("train.list", named, second=1.0)  # type: ignore[call-arg]
+reader.cloud_reader("ipc:///tmp/a", batch_size=4)  # type: ignore[call-arg]
+reader.provider_from_reader(reader.text_file, input_type=[integer_value(3)])  # type: ignore[call-arg]
+provider(input_types=[integer_value(3)], pool_sise=4)  # type: ignore[call-arg]
+
+pydp2.lod("train.list", named, batch_size=2)  # type: ignore[attr-defined]
+assert_type(pydp2.packing(), str)
+assert_type(pydp2.CacheFolder().entries(), list[pydp2.CacheEntry])
 
 try:
     pydp2.launch("no.list", "no.process")

@@ -1,0 +1,120 @@
+"""The server process from the fork of the nursery on: sockets, the loop, the end in order.
+
+It is imported while the nursery prepares the user's code: what it needs, workers do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydp2.addresses import ipc_path
+from pydp2.engine.local import LocalEngine
+from pydp2.engine.output import OutputPump
+from pydp2.errors import Error, sendable, shorten, to_wire
+from pydp2.files import FileList
+from pydp2.logwriter import say, unfailing_stderr
+from pydp2.protocol.messages import HEADER_LIMIT
+from pydp2.server.available import exhausted
+from pydp2.server.loop import Server, Stop
+from pydp2.server.spec import ServiceSpec, send_plain
+from pydp2.transport import Hub
+from pydp2.transport.descriptors import raise_limit
+from pydp2.transport.sockets import context, start_sending
+
+_FAREWELL_MS = 300
+_COLLECT = 10_000  # lists and the like that are made and kept before one looks for rings of them; we make none
+_KEPT = 3  # descriptors that workers leave to others: theirs come out of what trainers leave
+_WAITING = 64  # messages of one client: more than one that waits for batches ever has under way
+
+
+def serve(
+    spec: ServiceSpec, files: FileList, engine: LocalEngine, pump: OutputPump, channel: socket.socket, wakeup: int
+) -> int:
+    """Serve until told to stop; the exit status. ``channel`` leads to the program that started this process, ``wakeup``
+    is readable when a signal has come."""
+    zmq = context()
+    hubs: list[Hub] = []
+    server: Server | None = None
+    serving = False  # before that, the program hears of errors and tells of them
+    reason = "of an error inside it; look at what it wrote"
+    status = 0
+    failed: Error | None = None
+    asked = False
+    log = contextlib.ExitStack()
+    try:
+        log.enter_context(unfailing_stderr())  # only now: the nursery has no such thread
+        with _short_of_memory():
+            raise_limit()  # what workers were forked from has the limits that the user gave
+            start_sending()
+            workers = Hub(zmq, spec.worker_address, -1, reserve=_KEPT)
+            hubs.append(workers)
+            clients = Hub(zmq, spec.client_address, HEADER_LIMIT, max_waiting=_WAITING)
+            hubs.append(clients)
+            server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup)
+            server.started()
+            gc.freeze()  # modules and code stay: no collection has to look at them again
+            gc.set_threshold(_COLLECT)
+            send_plain(channel, {"address": clients.address, "pid": os.getpid()})
+            serving = True
+            server.run()
+    except Stop as stop:
+        reason, asked = str(stop), stop.asked
+        if not asked:
+            _tell(reason)
+    except Error as error:
+        reason = sendable(shorten(str(error), 2000))
+        status = 1
+        if serving:
+            _tell(reason)
+        failed = error
+        with contextlib.suppress(OSError):
+            send_plain(channel, {"error": to_wire(error)})
+    except BrokenPipeError:
+        reason = "its program is gone"
+    except Exception:
+        sys.excepthook(*sys.exc_info())  # here, where nobody has to read it for us to end
+        status = 1
+    finally:
+        if server is not None:
+            server.close(reason, failed, asked=asked)
+        else:
+            engine.close()
+        for hub in hubs:
+            hub.close(_FAREWELL_MS)
+        zmq.term()
+        pump.close()
+        _clean_up(spec)
+        channel.close()
+        log.close()
+    return status
+
+
+@contextlib.contextmanager
+def _short_of_memory() -> Iterator[None]:
+    """Raise what says that there is no memory as an OutOfMemory, which trainers are told."""
+    try:
+        yield
+    except Exception as error:
+        if (lack := exhausted(error)) is None:
+            raise
+        raise lack from error
+
+
+def _tell(reason: str) -> None:
+    say(f"pydp2: the service ends: {reason.splitlines()[0]}")
+
+
+def _clean_up(spec: ServiceSpec) -> None:
+    """Remove what stands in the file system; the locks on it are ours as long as we live."""
+    shutil.rmtree(spec.run_dir, ignore_errors=True)
+    if (path := ipc_path(spec.client_address)) is not None:
+        for name in (path, f"{path}.lock"):
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
