@@ -15,14 +15,14 @@ from bdb import BdbQuit
 from typing import Any, TextIO
 
 import click
-from pydp2_cli import bench, cache, check, completion, convert, demo, ending, parts, peek, serve
+from pydp2_cli import bench, cache, check, completion, convert, demo, parts, peek, serve, signals
 from pydp2_cli.output import standard_streams
 
 FAILED = 1  # data or user error; usage is click's: 2
 UNREACHABLE = 3
 
 
-class _Group(click.Group):
+class _CommandGroup(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run, wherever the standard streams lead."""
         with standard_streams():
@@ -30,13 +30,13 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run, and turn what ends a command into its exit code and one text on stderr."""
-        with warnings.catch_warnings(), ending.raising():
+        with warnings.catch_warnings(), signals.signals_raise():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _show_warning
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt as interrupt:
-                number = ending.number_of(interrupt)
+                number = signals.signal_number(interrupt)
                 if sys.stderr.isatty():
                     click.echo(err=True)  # after ^C
                 click.echo(f"pydp2: ended by {signal.Signals(number).name}", err=True)
@@ -73,7 +73,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 
 @click.group(
-    cls=_Group,
+    cls=_CommandGroup,
     # one name with two spellings, --sample_timeout and --sample-timeout
     context_settings={
         "help_option_names": ["-h", "--help"],

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydp2_cli.options import Asked, SourceCommand
-from pydp2_cli.output import apart, counted, notes, results
+from pydp2_cli.options import SourceArguments, SourceCommand
+from pydp2_cli.output import count_text, stderr_console, stdout_console, user_output_to_stderr
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,7 @@ _CROWDED = 0.25
     help="Milliseconds that a step of your trainer takes: whether it would wait, and how many workers would feed it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def command(asked: Asked, seconds: float, step_ms: float | None, as_json: bool) -> None:
+def command(source_args: SourceArguments, seconds: float, step_ms: float | None, as_json: bool) -> None:
     """Measure how fast samples of LIST come, stage by stage, and say what bounds them and what to change.
 
     First process() alone, looped in as many processes as there would be workers; then with checks and packing, with
@@ -52,19 +52,24 @@ def command(asked: Asked, seconds: float, step_ms: float | None, as_json: bool) 
     """
     import pydp2
 
-    console = notes()
+    console = stderr_console()
 
     def progress(text: str) -> None:
         console.print(f"measuring {text} …", style="dim", soft_wrap=True)
 
-    with apart(as_json):
+    with user_output_to_stderr(as_json):
         seen = pydp2.bench(
-            **asked.source, **asked.service, **asked.job, seconds=seconds, step_ms=step_ms, progress=progress
+            **source_args.source,
+            **source_args.service,
+            **source_args.job,
+            seconds=seconds,
+            step_ms=step_ms,
+            progress=progress,
         )
     if as_json:
         click.echo(json.dumps(seen.plain(), indent=2))
     else:
-        _show(results(), seen)
+        _show(stdout_console(), seen)
 
 
 def _show(console: Console, seen: Any) -> None:
@@ -80,7 +85,7 @@ def _show(console: Console, seen: Any) -> None:
         share = "" if stage.share is None else f"{stage.share:.0%}"
         table.add_row(escape(stage.name), f"{stage.rate:,.0f}" if stage.rate else "-", share, escape(stage.note))
     console.print(table)
-    many = f"{counted(seen.workers, 'worker')}, {counted(seen.cores, 'core')}"
+    many = f"{count_text(seen.workers, 'worker')}, {count_text(seen.cores, 'core')}"
     first = "none came"
     if seen.first_batch is not None:
         first = f"after {seen.first_batch:.2f} s, {seen.launched:.2f} s with the start of the service"

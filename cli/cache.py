@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydp2_cli.output import counted, results, size
+from pydp2_cli.output import count_text, size_text, stdout_console
 
 if TYPE_CHECKING:
     from pydp2 import CacheFolder
@@ -27,13 +27,13 @@ class _Age(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5
         return float(int(number) * _UNITS[unit])
 
 
-def _folder(function: Callable[..., None]) -> Callable[..., None]:
+def _cache_dir_option(function: Callable[..., None]) -> Callable[..., None]:
     return click.option("--cache_dir", metavar="DIRECTORY", help="default: $XDG_CACHE_HOME/pydp2 or ~/.cache/pydp2")(
         function
     )
 
 
-def _opened(cache_dir: str | None) -> CacheFolder:
+def _open_folder(cache_dir: str | None) -> CacheFolder:
     import pydp2
 
     return pydp2.CacheFolder(cache_dir)
@@ -48,63 +48,65 @@ def command() -> None:
 
 
 @command.command("ls")
-@_folder
+@_cache_dir_option
 def ls(cache_dir: str | None) -> None:
     """List the entries: provider, entry of the list, samples, size, and how long ago it was used."""
     from rich.table import Table
 
-    folder = _opened(cache_dir)
+    folder = _open_folder(cache_dir)
     entries = folder.entries()
     table = Table("provider", "entry of the list", "samples", "size", "used", box=None)
     for entry in entries:
         what = [entry.provider, entry.file, str(entry.samples)] if not entry.damaged else ["damaged", entry.damaged, ""]
-        table.add_row(*what, size(entry.size), _ago(entry.used))
+        table.add_row(*what, size_text(entry.size), _age_text(entry.used))
     if entries:
-        results().print(table, markup=False)
-    click.echo(f"{folder.path}: {_counted(len(entries))}, {size(sum(entry.size for entry in entries))}", err=True)
+        stdout_console().print(table, markup=False)
+    click.echo(
+        f"{folder.path}: {_entries_text(len(entries))}, {size_text(sum(entry.size for entry in entries))}", err=True
+    )
 
 
 @command.command("verify")
-@_folder
+@_cache_dir_option
 @click.pass_context
 def verify(ctx: click.Context, cache_dir: str | None) -> None:
     """Compare all checksums, and name the entries that are damaged. Exits with 1 if there are any.
 
     Services do this by themselves before they use an entry, and read what is damaged again.
     """
-    folder = _opened(cache_dir)
+    folder = _open_folder(cache_dir)
     entries = folder.entries(verify=True)
     damaged = [entry for entry in entries if entry.damaged]
     for entry in damaged:
         click.echo(f"{entry.path}: {entry.damaged}")
-    click.echo(f"{folder.path}: {_counted(len(entries))}, {len(damaged)} damaged", err=True)
+    click.echo(f"{folder.path}: {_entries_text(len(entries))}, {len(damaged)} damaged", err=True)
     if damaged:
         ctx.exit(1)
 
 
 @command.command("clear")
-@_folder
+@_cache_dir_option
 @click.option("--older_than", type=_Age(), metavar="AGE", help="only what was not used for 30m, 12h, 7d, 2w, …")
 @click.pass_context
 def clear(ctx: click.Context, cache_dir: str | None, older_than: float | None) -> None:
     """Remove all entries, or those that were not used for long."""
-    folder = _opened(cache_dir)
+    folder = _open_folder(cache_dir)
     latest = None if older_than is None else time.time() - older_than
     entries = [entry for entry in folder.entries() if latest is None or entry.used <= latest]
     removed = [entry for entry in entries if folder.remove(entry)]
-    gone = size(sum(entry.size for entry in removed))
-    click.echo(f"{folder.path}: {_counted(len(removed))} removed, {gone}", err=True)
+    gone = size_text(sum(entry.size for entry in removed))
+    click.echo(f"{folder.path}: {_entries_text(len(removed))} removed, {gone}", err=True)
     if len(removed) < len(entries):
-        click.echo(f"Error: {_counted(len(entries) - len(removed))} could not be removed", err=True)
+        click.echo(f"Error: {_entries_text(len(entries) - len(removed))} could not be removed", err=True)
         ctx.exit(1)
 
 
-def _counted(number: int) -> str:
-    text: str = counted(number, "entry", "entries")
+def _entries_text(number: int) -> str:
+    text: str = count_text(number, "entry", "entries")
     return text
 
 
-def _ago(when: float) -> str:
+def _age_text(when: float) -> str:
     seconds = max(0.0, time.time() - when)
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= length:

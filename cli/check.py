@@ -9,17 +9,17 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydp2_cli.liveline import LiveLine
-from pydp2_cli.options import Asked, SourceCommand
-from pydp2_cli.output import apart, counted, lively, notes, results, size
+from pydp2_cli.live_line import LiveLine
+from pydp2_cli.options import SourceArguments, SourceCommand
+from pydp2_cli.output import can_redraw, count_text, size_text, stderr_console, stdout_console, user_output_to_stderr
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_FILES = 20  # shown one by one
-_OFTEN = 0.2  # seconds between signs of life
-_TAIL = 60  # characters of a file's name that are shown
+_MAX_SHOWN_FILES = 20  # shown one by one
+_PROGRESS_SECONDS = 0.2  # seconds between signs of life
+_MAX_NAME_LENGTH = 60  # characters of a file's name that are shown
 
 
 @click.command(
@@ -42,7 +42,12 @@ _TAIL = 60  # characters of a file's name that are shown
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with all files.")
 @click.pass_context
 def command(
-    ctx: click.Context, asked: Asked, limit: int | None, max_errors: int, replay: str | None, as_json: bool
+    ctx: click.Context,
+    source_args: SourceArguments,
+    limit: int | None,
+    max_errors: int,
+    replay: str | None,
+    as_json: bool,
 ) -> None:
     """Read the files of LIST once, and say what is in them and what is wrong.
 
@@ -64,18 +69,18 @@ def command(
     if not faulthandler.is_enabled():
         faulthandler.enable(2)  # C code of the user's that crashes shows where
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")  # as in a worker
-    console = notes()
-    sign = _Sign(console)
-    with apart(as_json):
+    console = stderr_console()
+    sign = _ProgressLine(console)
+    with user_output_to_stderr(as_json):
         report: Any
         if replay is not None:
-            source = {name: value for name, value in asked.source.items() if name != "files"}
-            order = asked.service.get("input_order")
+            source = {name: value for name, value in source_args.source.items() if name != "files"}
+            order = source_args.service.get("input_order")
             report = pydp2.replay(replay, **source, input_order=order, progress=sign.progress)
         else:
             report = pydp2.check(
-                **asked.source,
-                input_order=asked.service.get("input_order"),
+                **source_args.source,
+                input_order=source_args.service.get("input_order"),
                 limit=limit,
                 max_errors=max_errors,
                 progress=sign.progress,
@@ -84,26 +89,31 @@ def command(
     if as_json:
         click.echo(json.dumps(report.plain(), indent=2))
     elif replay is not None:
-        _show_replay(results(), report)
+        _show_replay(stdout_console(), report)
     else:
-        _show(results(), report)
+        _show(stdout_console(), report)
     if not report.ok:
         ctx.exit(1)
 
 
-class _Sign:
+def _shortened(file: str) -> str:
+    """Return the end of a file's name."""
+    return file if len(file) <= _MAX_NAME_LENGTH else f"…{file[-_MAX_NAME_LENGTH:]}"
+
+
+class _ProgressLine:
     """A sign of life on a terminal. Nothing draws it but the progress itself, so that a debugger has peace."""
 
     def __init__(self, console: Console) -> None:
-        self._line = LiveLine(console.file) if lively(console) else None
-        self._at = time.monotonic()
+        self._line = LiveLine(console.file) if can_redraw(console) else None
+        self._shown_at = time.monotonic()
 
     def progress(self, file: str, samples: int) -> None:
         """``file`` has had so many samples."""
         now = time.monotonic()
-        if self._line is not None and now - self._at > _OFTEN:
-            self._at = now
-            self._line.show([f"{counted(samples, 'sample')} of {file if len(file) <= _TAIL else f'…{file[-_TAIL:]}'}"])
+        if self._line is not None and now - self._shown_at > _PROGRESS_SECONDS:
+            self._shown_at = now
+            self._line.show([f"{count_text(samples, 'sample')} of {_shortened(file)}"])
 
     def clear(self) -> None:
         """Wipe it."""
@@ -118,10 +128,10 @@ def _show(console: Console, report: Any) -> None:
     if report.found > len(report.findings):
         console.print(f"… and {report.found - len(report.findings):,} more")
     files = len(report.files)
-    seen = f"{counted(report.samples, 'good sample')} in {counted(files, 'file')}"
+    seen = f"{count_text(report.samples, 'good sample')} in {count_text(files, 'file')}"
     total = sum(file.bytes for file in report.files)
     if report.ok:
-        console.print(f"[green]ok[/green]: {seen}, {size(total)} as columns")
+        console.print(f"[green]ok[/green]: {seen}, {size_text(total)} as columns")
     else:
         console.print(f"[red]{report.found:,} found[/red], beside {seen}")
 
@@ -153,7 +163,7 @@ def _table(report: Any) -> Table:
     table.add_column("bad", justify="right")
     for name in ("slot", "yielded as", "values", "lengths"):
         table.add_column(name, overflow="fold")
-    shown, rest = _chosen(report.files)
+    shown, rest = _files_to_show(report.files)
     for file in shown:
         _rows(table, _escaped(file.file), _count(file), _bad(file), file.slots)
     if rest:
@@ -165,12 +175,12 @@ def _table(report: Any) -> Table:
     return table
 
 
-def _chosen(files: list[Any]) -> tuple[list[Any], int]:
+def _files_to_show(files: list[Any]) -> tuple[list[Any], int]:
     """The files to show, those with something wrong before the others, in the order of the list; and how many not."""
-    if len(files) <= _FILES:
+    if len(files) <= _MAX_SHOWN_FILES:
         return files, 0
-    numbers = sorted(range(len(files)), key=lambda i: not (files[i].bad or files[i].raised))[:_FILES]
-    return [files[i] for i in sorted(numbers)], len(files) - _FILES
+    numbers = sorted(range(len(files)), key=lambda i: not (files[i].bad or files[i].raised))[:_MAX_SHOWN_FILES]
+    return [files[i] for i in sorted(numbers)], len(files) - _MAX_SHOWN_FILES
 
 
 def _count(file: Any) -> str:

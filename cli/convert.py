@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydp2_cli.liveline import LiveLine
-from pydp2_cli.output import lively, notes, size
+from pydp2_cli.live_line import LiveLine
+from pydp2_cli.output import can_redraw, size_text, stderr_console
 
 _FORMATS = click.Choice(["idx", "csv", "libsvm", "rec", "paddle", "lst"])
 _SHAPE_OF_TEXT = "must be whole numbers between commas, as in 28,28"
@@ -56,15 +56,15 @@ def command(source: Path, target: Path, source_format: str | None, target_format
     from pydp2.formats.convert import Options, convert
 
     options = Options(**{name: value for name, value in given.items() if value is not None})
-    console = notes()
+    console = stderr_console()
     began = time.perf_counter()
     total = source.stat().st_size
-    line = LiveLine(console.file) if lively(console) else None
+    line = LiveLine(console.file) if can_redraw(console) else None
 
     def progress(done: int) -> None:
         if line is not None:
             share, speed = done / max(total, 1), done / max(time.perf_counter() - began, 1e-6)
-            line.update([f"{share:.0%} of {size(total)}", f"{size(speed)}/s", source.name])
+            line.update([f"{share:.0%} of {size_text(total)}", f"{size_text(speed)}/s", source.name])
 
     try:
         count = convert(
@@ -85,5 +85,6 @@ def command(source: Path, target: Path, source_format: str | None, target_format
             line.clear()
     seconds = time.perf_counter() - began
     console.print(
-        f"{count:,} samples, {size(total)} became {size(target.stat().st_size)} in {seconds:.1f} s", markup=False
+        f"{count:,} samples, {size_text(total)} became {size_text(target.stat().st_size)} in {seconds:.1f} s",
+        markup=False,
     )

@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydp2_cli.figures import WHO
-from pydp2_cli.liveline import LiveLine
-from pydp2_cli.output import lively, notes
+from pydp2_cli.live_line import LiveLine
+from pydp2_cli.output import can_redraw, stderr_console
+from pydp2_cli.stats_line import BOTTLENECK_TEXTS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 PASSES = 5
-PROMISED = 0.93
+MIN_ACCURACY = 0.93
 """Held-out accuracy below which the demo says that it failed."""
 _BATCH = 32
 _PICTURE = "pydp2-demo.png"
-_HOW = "pip install matplotlib"
+_INSTALL_HINT = "pip install matplotlib"
 
 Step = Callable[[int, float], None]
 
@@ -50,10 +50,10 @@ def command(picture: Path | None, as_json: bool) -> None:
 
     plot = importlib.util.find_spec("matplotlib") is not None
     if picture is not None and not plot:
-        raise click.ClickException(f"--picture needs matplotlib, which is not installed: {_HOW}")
+        raise click.ClickException(f"--picture needs matplotlib, which is not installed: {_INSTALL_HINT}")
     root = path("digits")
     total = sum(entry.read_bytes().count(b"\n") for entry in _entries(root))  # one digit a line
-    console = notes()
+    console = stderr_console()
     model = Softmax()
     losses: list[float] = []
     began = time.perf_counter()
@@ -84,8 +84,8 @@ def command(picture: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(result))
     else:
         _tell(result)
-    if accuracy < PROMISED:
-        raise click.ClickException(f"the accuracy must be at least {PROMISED}, it is {accuracy:.4f}")
+    if accuracy < MIN_ACCURACY:
+        raise click.ClickException(f"the accuracy must be at least {MIN_ACCURACY}, it is {accuracy:.4f}")
 
 
 def _entries(root: Path) -> list[Path]:
@@ -109,11 +109,11 @@ def _tell(result: dict[str, Any]) -> None:
         f"samples/s      {result['samples_per_second']:,.0f}: {result['samples']:,} in {result['seconds']:.2f} s, "
         "from launch to the last batch"
     )
-    click.echo(f"who waited     {WHO[result['bottleneck']]}")
+    click.echo(f"who waited     {BOTTLENECK_TEXTS[result['bottleneck']]}")
     for who in ("trainer", "workers"):
         waited, worked = waits[f"{who}_waited"], waits[f"{who}_worked"]
         click.echo(f"               {who}: waited {waited:.2f} s, worked {worked:.2f} s")
-    click.echo(f"picture        {result['picture'] or f'none: matplotlib is not installed ({_HOW})'}")
+    click.echo(f"picture        {result['picture'] or f'none: matplotlib is not installed ({_INSTALL_HINT})'}")
 
 
 def _picture(file: Path, losses: list[float], model: Any, batch: Any) -> str:
@@ -131,7 +131,7 @@ def _picture(file: Path, losses: list[float], model: Any, batch: Any) -> str:
 def _progress(console: Console, total: int) -> Iterator[Step]:
     """A line that is drawn anew, or one a pass where that cannot be. ``step(pass, loss)`` after each batch."""
     batches = -(-total // _BATCH)
-    if not lively(console):
+    if not can_redraw(console):
         yield _lines(console, batches)
         return
     line = LiveLine(console.file, bold=True)

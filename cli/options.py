@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,10 @@ import click
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from pydp2.config import Config, Option
+    from pydp2.options.tables import Config, Option
 
 _METAVARS = {"int": "NUMBER", "float": "SECONDS", "tuple[str, ...]": "NAME,NAME", "str": "TEXT"}
-_OF_NAME = {
+_METAVARS_BY_NAME = {
     "bind": "ADDRESS",
     "quarantine": "FILE",
     "state_dir": "DIRECTORY",
@@ -31,7 +31,7 @@ _OF_NAME = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class SourceArguments:
     """What a command was asked to read: configuration and command line together. ``files``: a list, or the quarantine
     of --replay, which stands in for one. ``service`` and ``job`` hold options,
     those of the command's own flags among them."""
@@ -54,7 +54,7 @@ class Asked:
 
 
 # -- flags from tables -------------------------------------------------------------------------------------------------
-class FromTable(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
+class OptionType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
     """The text of a flag as the value of the option ``name``, checked as everywhere."""
 
     name = "text"
@@ -68,8 +68,8 @@ class FromTable(click.ParamType):  # type: ignore[type-arg]  # generic from clic
         """How the value is written."""
         if self._option.choices:
             return "|".join(self._option.choices)
-        if self._name in _OF_NAME:
-            return _OF_NAME[self._name]
+        if self._name in _METAVARS_BY_NAME:
+            return _METAVARS_BY_NAME[self._name]
         return "SIZE" if "bytes" in self._option.help else _METAVARS[self._kind]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -100,7 +100,7 @@ class FromTable(click.ParamType):  # type: ignore[type-arg]  # generic from clic
 
 def flags(table: str, names: Sequence[str] | None = None) -> list[click.Option]:
     """The options of ``table``, "service" or "job", as flags; with ``names`` only those."""
-    from pydp2.config import JOB_OPTIONS, SERVICE_OPTIONS
+    from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS
 
     options = SERVICE_OPTIONS if table == "service" else JOB_OPTIONS
     return [_flag(name, options[name]) for name in names or options]
@@ -110,12 +110,12 @@ def _flag(name: str, option: Option) -> click.Option:
     text = option.help if option.default is None else f"{option.help}; default: {option.default}"
     if option.kind.startswith("bool"):
         return click.Option([f"--{name}/--no_{name}"], default=None, help=text)
-    kind = FromTable(name, option)
+    kind = OptionType(name, option)
     return click.Option([f"--{name}"], type=kind, metavar=kind.metavar, help=text)
 
 
 # -- the list and its provider -----------------------------------------------------------------------------------------
-def _source() -> list[click.Parameter]:
+def _source_params() -> list[click.Parameter]:
     path = click.Path(path_type=str)
     return [
         click.Argument(["list_"], metavar="[LIST]", type=path, required=False),
@@ -154,27 +154,39 @@ def _source() -> list[click.Parameter]:
     ]
 
 
-_TAKEN = ("list_", "provider", "args", "args_file", "config", "side", "is_train", "root")
+@dataclass(frozen=True)
+class _SourceParams:
+    """What click has of the parameters that say what is to be read."""
+
+    list_: str | None
+    provider: str | None
+    args: Sequence[str]
+    args_file: str | None
+    config: str | None
+    side: str | None
+    is_train: bool | None
+    root: str | None
 
 
 class SourceCommand(click.Command):
     """A command over a list. It takes LIST and provider, and the flags of ``tables``: pairs of a table's name and the
-    names of its options there (None: all). The function gets them as its argument ``asked``, an :class:`Asked`.
+    names of its options there (None: all). The function gets them as its argument ``source_args``:
+    :class:`SourceArguments`.
     """
 
     def __init__(self, *args: Any, tables: Mapping[str, Sequence[str] | None], **kwargs: Any) -> None:
         self._tables = tables
         super().__init__(*args, **kwargs)
-        self._all = [*_source(), *self._given]
-        self._late: list[click.Option] | None = None
+        self._all = [*_source_params(), *self._given]
+        self._table_flags: list[click.Option] | None = None
 
     # The tables are read when they are needed: to list the commands, nothing of pydp2 is imported.
     @property
     def params(self) -> list[click.Parameter]:
         """All parameters."""
-        if self._late is None:
-            self._late = [flag for table, names in self._tables.items() for flag in flags(table, names)]
-            self._all += self._late
+        if self._table_flags is None:
+            self._table_flags = [flag for table, names in self._tables.items() for flag in flags(table, names)]
+            self._all += self._table_flags
         return self._all
 
     @params.setter
@@ -183,7 +195,7 @@ class SourceCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The flags of the tables under a heading of their own."""
-        params, late = [p for p in self.get_params(ctx) if isinstance(p, click.Option)], self._late or []
+        params, late = [p for p in self.get_params(ctx) if isinstance(p, click.Option)], self._table_flags or []
         for heading, some in (
             ("Options", [param for param in params if param not in late]),
             ("Options as in Python and TOML", late),
@@ -198,87 +210,79 @@ class SourceCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            self._misplaced(ctx, error.option_name.lstrip("-").replace("-", "_"))
+            self._explain_misplaced(ctx, error.option_name.lstrip("-").replace("-", "_"))
             raise
 
-    def _misplaced(self, ctx: click.Context, name: str) -> None:
-        from pydp2 import config
+    def _explain_misplaced(self, ctx: click.Context, name: str) -> None:
+        from pydp2.options import tables
 
         here = {param.name for param in self.params if param.name}
-        homes = dict.fromkeys(config.PROVIDER_OPTIONS, "@provider(...), beside process")
-        homes |= dict.fromkeys(config.JOB_OPTIONS, "connect() or load()")
-        homes |= dict.fromkeys(config.SERVICE_OPTIONS, "pydp2 serve, launch() or load()")
+        homes = dict.fromkeys(tables.PROVIDER_OPTIONS, "@provider(...), beside process")
+        homes |= dict.fromkeys(tables.JOB_OPTIONS, "connect() or load()")
+        homes |= dict.fromkeys(tables.SERVICE_OPTIONS, "pydp2 serve, launch() or load()")
         if name in homes and name not in here:
             raise click.UsageError(f"--{name} is not an option here: it belongs to {homes[name]}", ctx)
-        if hint := config.elsewhere(name, here, homes):
+        if hint := tables.elsewhere(name, here, homes):
             raise click.UsageError(f"there is no option --{name}{hint}", ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Settle what is to be read, and run."""
-        taken = {name: ctx.params.pop(name) for name in _TAKEN}
+        params = _SourceParams(**{field.name: ctx.params.pop(field.name) for field in fields(_SourceParams)})
         own = {table: [flag.name for flag in flags(table, names)] for table, names in self._tables.items()}
         given = {
             table: {name: value for name in names if (value := ctx.params.pop(name)) is not None}
             for table, names in own.items()
         }
-        ctx.params["asked"] = _settled(ctx, given, ctx.params.get("replay"), **taken)
+        ctx.params["source_args"] = _source_arguments(ctx, given, ctx.params.get("replay"), params)
         return super().invoke(ctx)
 
 
-def _settled(
+def _source_arguments(
     ctx: click.Context,
-    given: Mapping[str, dict[str, Any]],
-    instead: str | None,
-    *,
-    list_: str | None,
-    provider: str | None,
-    args: Sequence[str],
-    args_file: str | None,
-    config: str | None,
-    side: str | None,
-    is_train: bool | None,
-    root: str | None,
-) -> Asked:
-    if config is None and side is not None:
+    flags_by_table: Mapping[str, dict[str, Any]],
+    quarantine: str | None,
+    params: _SourceParams,
+) -> SourceArguments:
+    if params.config is None and params.side is not None:
         raise click.UsageError("--side chooses a side of a --config, and there is none; did you mean --test?", ctx)
-    side = side or ("test" if is_train is False else "train")
-    base = _config(config, side)
-    if instead is not None and list_ is not None:
+    side = params.side or ("test" if params.is_train is False else "train")
+    base = _load_config(params.config, side)
+    if quarantine is not None and params.list_ is not None:
         raise click.UsageError("--replay runs the files that the quarantine names, and no LIST; leave one out", ctx)
-    files = instead or list_ or (None if base is None else str(base.list))
-    provider = provider or (None if base is None else base.provider)
+    files = quarantine or params.list_ or (None if base is None else str(base.list))
+    provider = params.provider or (None if base is None else base.provider)
     if files is None:
         raise click.UsageError("LIST is needed, the path of a train.list; or --config FILE", ctx)
     if provider is None:
         raise click.UsageError("--provider is needed, as in --provider my_provider.process; or --config FILE", ctx)
     named: dict[str, Any] = {} if base is None else dict(base.args)
-    named |= {} if args_file is None else _file(args_file)
-    named |= dict(map(_pair, args))
-    return Asked(
+    named |= {} if params.args_file is None else _read_args_file(params.args_file)
+    named |= dict(map(_parse_pair, params.args))
+    return SourceArguments(
         files=files,
         provider=provider,
         args=named,
-        is_train=side == "train" if is_train is None else is_train,
-        root=root or (None if base is None else str(base.root)),
-        service=({} if base is None else base.service) | given.get("service", {}),
-        job=({} if base is None else base.job) | given.get("job", {}),
+        is_train=side == "train" if params.is_train is None else params.is_train,
+        root=params.root or (None if base is None else str(base.root)),
+        service=({} if base is None else base.service) | flags_by_table.get("service", {}),
+        job=({} if base is None else base.job) | flags_by_table.get("job", {}),
     )
 
 
-def _config(file: str | None, side: str) -> Config | None:
-    from pydp2.config import load_config
+def _load_config(file: str | None, side: str) -> Config | None:
+    from pydp2.options.tables import load_config
 
     return None if file is None else load_config(file, side)
 
 
-def _pair(text: str) -> tuple[str, Any]:
+def _parse_pair(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise click.BadParameter(f"need NAME=VALUE, have {text!r}", param_hint="'--args'")
-    return name.strip(), _value(value)
+    return name.strip(), _parse_value(value)
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """``text`` as JSON, else as TOML, else itself. TOML's dates are text, because args have none."""
     try:
         return json.loads(text)
@@ -292,7 +296,7 @@ def _value(text: str) -> Any:
     return text if len(document) != 1 or isinstance(value, date | time) else value
 
 
-def _file(name: str) -> dict[str, Any]:
+def _read_args_file(name: str) -> dict[str, Any]:
     """The arguments that a file holds."""
     readers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
     path = Path(name)

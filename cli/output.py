@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pydp2.logwriter import LogWriter
+    from pydp2.log_writer import LogWriter
 
-_WIDE = 200  # columns where nobody looks at a terminal: nothing is cut that a program may want to read
-_PATIENCE = 1.0  # seconds that a command waits for its terminal at most
-_RELAYED = 2.0
+_NO_TERMINAL_WIDTH = 200  # columns where nobody looks at a terminal: nothing is cut that a program may want to read
+_WRITE_TIMEOUT = 1.0  # seconds that a command waits for its terminal at most
+_RELAY_END_SECONDS = 2.0
 
 
 @contextlib.contextmanager
@@ -47,8 +47,8 @@ def standard_streams() -> Iterator[None]:
                 os.close(nowhere)
 
 
-class _Late(io.RawIOBase):
-    """A :class:`pydp2.logwriter.LogWriter` over ``descriptor``, imported when something is written: ``--help`` and the
+class _LazyLogWriter(io.RawIOBase):
+    """A :class:`pydp2.log_writer.LogWriter` over ``descriptor``, imported when something is written: ``--help`` and the
     completion of a shell are to be quick."""
 
     def __init__(self, descriptor: int) -> None:
@@ -73,9 +73,9 @@ class _Late(io.RawIOBase):
             return len(data)
         if self.writer is None:
             self._importing = True
-            from pydp2.logwriter import LogWriter
+            from pydp2.log_writer import LogWriter
 
-            self.writer, self._importing = LogWriter(self._descriptor, _PATIENCE), False
+            self.writer, self._importing = LogWriter(self._descriptor, _WRITE_TIMEOUT), False
         return self.writer.write(data)
 
 
@@ -86,7 +86,7 @@ def _unfailing_stderr() -> Iterator[None]:
     if not isinstance(before, io.TextIOWrapper) or before is not sys.__stderr__:
         yield
         return
-    late = _Late(before.fileno())
+    late = _LazyLogWriter(before.fileno())
     sys.stderr = io.TextIOWrapper(late, before.encoding, "backslashreplace", write_through=True)
     try:
         yield
@@ -96,34 +96,34 @@ def _unfailing_stderr() -> Iterator[None]:
         sys.stderr = before
 
 
-def results() -> Console:
+def stdout_console() -> Console:
     """stdout, for tables."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH, highlight=False)
 
 
-def notes() -> Console:
+def stderr_console() -> Console:
     """stderr, for everything that is no result."""
     from rich.console import Console
 
-    return Console(file=sys.stderr, width=None if sys.stderr.isatty() else _WIDE, highlight=False)
+    return Console(file=sys.stderr, width=None if sys.stderr.isatty() else _NO_TERMINAL_WIDTH, highlight=False)
 
 
-def lively(console: Console) -> bool:
+def can_redraw(console: Console) -> bool:
     """Whether lines can be drawn anew on ``console``: a terminal that knows how."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
-def counted(number: int, one: str, many: str = "") -> str:
+def count_text(number: int, one: str, many: str = "") -> str:
     """Return ``number`` and its noun, "2,000 files". ``many``: the plural, where it is not ``one`` and an s."""
     import pydp2
 
-    text: str = pydp2.errors.counted(number, one, many, ",")
+    text: str = pydp2.errors.count_text(number, one, many, ",")
     return text
 
 
-def size(count: float) -> str:
+def size_text(count: float) -> str:
     """``count`` bytes, readable: 1.5 GB."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
@@ -133,7 +133,7 @@ def size(count: float) -> str:
 
 
 @contextlib.contextmanager
-def apart(results_only: bool) -> Iterator[None]:
+def user_output_to_stderr(results_only: bool) -> Iterator[None]:
     """Meanwhile what the user's code prints in this process goes to stderr, so that stdout has the results alone.
 
     On a terminal that is not asked for (``results_only``) it stays where it is, which a debugger's prompt likes.
@@ -152,7 +152,7 @@ def apart(results_only: bool) -> Iterator[None]:
         os.close(saved)
 
 
-class Relay:
+class StderrRelay:
     """What other processes write to our stderr, line by line through ``show``, so that it does not run into a line that
     is drawn anew. Processes started inside :meth:`diverted` are relayed; :meth:`close` waits for their end."""
 
@@ -173,9 +173,9 @@ class Relay:
         finally:
             os.dup2(saved, 2)
             os.close(saved)
-            self._shut()
+            self._close_write_end()
 
-    def _shut(self) -> None:
+    def _close_write_end(self) -> None:
         if self._write >= 0:
             os.close(self._write)
             self._write = -1
@@ -187,5 +187,5 @@ class Relay:
 
     def close(self) -> None:
         """Show the rest."""
-        self._shut()
-        self._thread.join(_RELAYED)
+        self._close_write_end()
+        self._thread.join(_RELAY_END_SECONDS)

@@ -35,11 +35,11 @@ def command(files: tuple[str, ...], parts: int) -> None:
     pydp2 parts train.rec --parts 64 > train.list
     pydp2 serve train.list --provider pydp2.formats.dmlc_recordio
     """
-    from pydp2.parts import entries
+    from pydp2.file_parts import part_entries
 
     for file in files:
         if parts > 1 and _is_packed_text(file):
             raise click.ClickException(f"{file} is gzip, and only idx is read in parts then: decompress it")
     for file in files:
-        for entry in entries(file, parts):
+        for entry in part_entries(file, parts):
             click.echo(entry)

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydp2_cli.options import Asked, SourceCommand
-from pydp2_cli.output import apart, counted, results
+from pydp2_cli.options import SourceArguments, SourceCommand
+from pydp2_cli.output import count_text, stdout_console, user_output_to_stderr
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,7 @@ _ENTRIES = 8  # of an array or a list, shown
 )
 @click.option("--samples", type=click.IntRange(0), default=3, metavar="NUMBER", help="How many; default: 3.")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON, samples in full.")
-def command(asked: Asked, samples: int, as_json: bool) -> None:
+def command(source_args: SourceArguments, samples: int, as_json: bool) -> None:
     """Show the first samples of LIST as they are yielded, and the first batch of a pass that is not shuffled.
 
     It runs in this process, without a service, and reads no more than it needs. Without --batch_size (or one in the
@@ -38,17 +38,17 @@ def command(asked: Asked, samples: int, as_json: bool) -> None:
     """
     import pydp2
 
-    with apart(as_json):
+    with user_output_to_stderr(as_json):
         seen = pydp2.peek(
-            **asked.source,
-            input_order=asked.service.get("input_order"),
+            **source_args.source,
+            input_order=source_args.service.get("input_order"),
             samples=samples,
-            batch_size=asked.job.get("batch_size", _BATCH),
+            batch_size=source_args.job.get("batch_size", _BATCH),
         )
     if as_json:
         click.echo(json.dumps(_plain(seen), default=_listed))
     else:
-        _show(results(), seen)
+        _show(stdout_console(), seen)
     if seen.error is not None:
         raise seen.error
 
@@ -93,7 +93,7 @@ def _show(console: Console, seen: Any) -> None:
             table.add_row(escape(label), f"[dim]{escape(declared)}[/dim]", escape(_value(value)))
         console.print(table)
     if seen.dropped:
-        console.print(f"{counted(seen.dropped, 'bad sample')} left out")
+        console.print(f"{count_text(seen.dropped, 'bad sample')} left out")
     if seen.batch is not None:
         _show_batch(console, seen.batch, [label for label, _ in seen.slots])
     elif seen.error is None:
@@ -107,7 +107,7 @@ def _show_batch(console: Console, batch: Batch, labels: list[str]) -> None:
     from rich.table import Table
 
     weight = "" if batch.size == len(batch) else f", size {batch.size}"
-    console.print(f"[bold]first batch[/bold]: {counted(len(batch), 'row')}{weight}")
+    console.print(f"[bold]first batch[/bold]: {count_text(len(batch), 'row')}{weight}")
     table = Table(box=None, show_header=False, padding=(0, 1, 0, 2))
     for label, value in zip(labels, batch, strict=True):
         table.add_row(escape(label), f"[dim]{escape(_form(value))}[/dim]", escape(_array(value)))

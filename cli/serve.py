@@ -11,26 +11,26 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
-from pydp2_cli.ending import Waiting
-from pydp2_cli.figures import Figures
-from pydp2_cli.liveline import LiveLine
-from pydp2_cli.options import Asked, SourceCommand
-from pydp2_cli.output import Relay, lively, notes
+from pydp2_cli.live_line import LiveLine
+from pydp2_cli.options import SourceArguments, SourceCommand
+from pydp2_cli.output import StderrRelay, can_redraw, stderr_console
+from pydp2_cli.signals import SignalWaiter
+from pydp2_cli.stats_line import StatsLine
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from pydp2 import Service
 
-_LOOK = 0.5  # seconds between looks at the service
-_GRACE = 3.0  # seconds for the server process to end
-_PATIENCE = 1.0  # seconds to wait for the terminal at most
-_LINE = 5.0  # seconds between lines where none can be drawn anew
+_POLL_SECONDS = 0.5  # seconds between looks at the service
+_END_SECONDS = 3.0  # seconds for the server process to end
+_WRITE_TIMEOUT = 1.0  # seconds to wait for the terminal at most
+_LINE_SECONDS = 5.0  # seconds between lines where none can be drawn anew
 
 
 @click.command("serve", cls=SourceCommand, tables={"service": None}, short_help="Serve a list until it is stopped.")
 @click.option("--json", "as_json", is_flag=True, help="Print address and process number as one line of JSON.")
-def command(asked: Asked, as_json: bool) -> None:
+def command(source_args: SourceArguments, as_json: bool) -> None:
     """Serve the samples of LIST, the path of a train.list, until it is stopped (Ctrl-C).
 
     Prints the address for pydp2.connect() on stdout, and how it is going on stderr.
@@ -41,23 +41,25 @@ def command(asked: Asked, as_json: bool) -> None:
     """
     from pydp2 import launch
 
-    console = notes()
+    console = stderr_console()
     with contextlib.ExitStack() as stack:
-        display: _Display = stack.enter_context(_live(console)) if lively(console) else _Lines(console)
+        display: _Display = (
+            stack.enter_context(_live_display(console)) if can_redraw(console) else _LineDisplay(console)
+        )
         with display.starting():
-            service = launch(**asked.source, **asked.service)
+            service = launch(**source_args.source, **source_args.service)
         stack.callback(service.close)
-        _tell(json.dumps({"address": service.address, "pid": service.pid}) if as_json else service.address)
-        display.print(_example(service.address, asked.job), style="dim")
-        comes_back = asked.service.get("state_dir") is not None
-        number = _watch(service, display, comes_back=comes_back)
+        _print_address(json.dumps({"address": service.address, "pid": service.pid}) if as_json else service.address)
+        display.print(_example_code(service.address, source_args.job), style="dim")
+        comes_back = source_args.service.get("state_dir") is not None
+        number = _watch_service(service, display, will_restart=comes_back)
         if number is not None:
             click.get_current_context().exit(128 + number)
         rest = "; start it again as before, its trainers wait for it" if comes_back else ""
-        raise click.ClickException(_why(service) + rest)
+        raise click.ClickException(_why_ended(service) + rest)
 
 
-def _tell(address: str) -> None:
+def _print_address(address: str) -> None:
     """Print the address. Whoever knows it can read, also where stdout takes nothing."""
     try:
         click.echo(address)
@@ -65,45 +67,45 @@ def _tell(address: str) -> None:
         click.echo(f"Warning: stdout cannot be written ({error.strerror}); the service goes on at {address}", err=True)
 
 
-def _watch(service: Service, display: _Display, *, comes_back: bool) -> int | None:
+def _watch_service(service: Service, display: _Display, *, will_restart: bool) -> int | None:
     """Show how it goes until a signal ends the service: which one; or until the server process ends by itself: None.
 
-    ``comes_back``: trainers may wait for it to be started again.
+    ``will_restart``: trainers may wait for it to be started again.
     """
     import pydp2
 
-    figures = Figures()
+    figures = StatsLine()
 
     def at_once() -> None:
         display.restore()
         os.kill(service.pid, signal.SIGKILL)
 
-    with Waiting(at_once) as waiting:
+    with SignalWaiter(at_once) as waiting:
         while service.poll() is None:
-            number: int | None = waiting.wait(_LOOK)
+            number: int | None = waiting.wait(_POLL_SECONDS)
             if number is not None:
                 display.print(f"pydp2: ending the service ({signal.Signals(number).name})")
-                if comes_back:
-                    _end_for_now(service)
+                if will_restart:
+                    _end_resumable(service)
                 service.close()  # here, so that a second signal is heeded meanwhile
                 return number
             if service.poll() is None:
                 with contextlib.suppress(pydp2.errors.Error):  # busy: the next look will tell; gone: so will poll()
-                    figures.add(service.stats(timeout=_LOOK))
+                    figures.add_stats(service.stats(timeout=_POLL_SECONDS))
                     display.show(figures)
     return None
 
 
-def _end_for_now(service: Service) -> None:
+def _end_resumable(service: Service) -> None:
     """Have the server process end as by a signal of its own: then trainers know that it may come back."""
-    deadline = time.monotonic() + _GRACE
+    deadline = time.monotonic() + _END_SECONDS
     with contextlib.suppress(ProcessLookupError):
         os.kill(service.pid, signal.SIGTERM)
         while service.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
 
 
-def _why(service: Service) -> str:
+def _why_ended(service: Service) -> str:
     """Why the server process has ended by itself."""
     error = service.failure()
     status = service.poll() or 0
@@ -111,9 +113,9 @@ def _why(service: Service) -> str:
     return f"the server process {how}" + ("" if error is None else f": {error}")
 
 
-def _example(address: str, job: dict[str, Any]) -> str:
+def _example_code(address: str, job: dict[str, Any]) -> str:
     """The lines of Python that read from the service."""
-    from pydp2.config import JOB_OPTIONS
+    from pydp2.options.tables import JOB_OPTIONS
 
     options = {"batch_size": 128} | {name: value for name, value in job.items() if value != JOB_OPTIONS[name].default}
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
@@ -131,7 +133,7 @@ class _Display(Protocol):
         """Meanwhile the service is started."""
         ...
 
-    def show(self, figures: Figures) -> None:
+    def show(self, figures: StatsLine) -> None:
         """Show the last look."""
         ...
 
@@ -144,21 +146,21 @@ class _Display(Protocol):
         ...
 
 
-class _Lines:
+class _LineDisplay:
     """A line every few seconds, while there is anything new."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._at = 0.0
-        self._told: object = None
+        self._shown_at = 0.0
+        self._shown_progress: object = None
 
     def starting(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def show(self, figures: Figures) -> None:
+    def show(self, figures: StatsLine) -> None:
         now = time.monotonic()
-        if now - self._at >= _LINE and figures.progress != self._told:
-            self._at, self._told = now, figures.progress
+        if now - self._shown_at >= _LINE_SECONDS and figures.progress != self._shown_progress:
+            self._shown_at, self._shown_progress = now, figures.progress
             self.print(f"pydp2: {', '.join(figures.parts())}")
 
     def print(self, text: str, style: str = "") -> None:
@@ -168,33 +170,33 @@ class _Lines:
         pass
 
 
-class _Live:
+class _LiveDisplay:
     """One line on the terminal, drawn anew; what the service writes appears above it."""
 
     def __init__(self, console: Console) -> None:
         from rich.text import Text
 
-        from pydp2.logwriter import stream
+        from pydp2.log_writer import log_stream
 
         self._console = console
         # A descriptor of its own: number 2 is lent to the service while it starts.
         self._descriptor = os.dup(2)
-        console.file, self._writer = stream(self._descriptor, _PATIENCE)
+        console.file, self._writer = log_stream(self._descriptor, _WRITE_TIMEOUT)
         self._line = LiveLine(console.file, bold=True)
-        self._relay = Relay(lambda line: self._print(Text.from_ansi(line), overflow="fold"))
+        self._relay = StderrRelay(lambda line: self._print(Text.from_ansi(line), overflow="fold"))
 
     def starting(self) -> contextlib.AbstractContextManager[None]:
         diverted: contextlib.AbstractContextManager[None] = self._relay.diverted()
         return diverted
 
-    def show(self, figures: Figures) -> None:
+    def show(self, figures: StatsLine) -> None:
         self._line.show(figures.parts())
 
     def print(self, text: str, style: str = "") -> None:
         self._print(text, style=style, soft_wrap=True)
 
     def _print(self, text: Any, **how: Any) -> None:
-        with self._line.apart():
+        with self._line.printing_above():
             self._console.print(text, **how)
 
     def restore(self) -> None:
@@ -209,8 +211,8 @@ class _Live:
 
 
 @contextlib.contextmanager
-def _live(console: Console) -> Iterator[_Live]:
-    display = _Live(console)
+def _live_display(console: Console) -> Iterator[_LiveDisplay]:
+    display = _LiveDisplay(console)
     try:
         yield display
     finally:

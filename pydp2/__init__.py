@@ -17,12 +17,8 @@ if _sys.platform == "win32":  # before anything is imported that Windows does no
 
 if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it equal to what can be had
     from pydp2 import errors as errors
-    from pydp2.api.bench import bench as bench
-    from pydp2.api.check import check as check
-    from pydp2.api.kept import CacheEntry as CacheEntry
-    from pydp2.api.kept import CacheFolder as CacheFolder
-    from pydp2.api.peek import peek as peek
-    from pydp2.api.replay import replay as replay
+    from pydp2.api.cache_admin import CacheEntry as CacheEntry
+    from pydp2.api.cache_admin import CacheFolder as CacheFolder
     from pydp2.api.service import Service as Service
     from pydp2.api.service import connect as connect
     from pydp2.api.service import launch as launch
@@ -30,9 +26,19 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
     from pydp2.api.sources import Source as Source
     from pydp2.api.sources import define_py_data_sources2
     from pydp2.client import Client as Client
-    from pydp2.inputs import Batch as Batch
-    from pydp2.inputs import Csr as Csr
-    from pydp2.inputs import (
+    from pydp2.columns.batch import Batch as Batch
+    from pydp2.columns.batch import Csr as Csr
+    from pydp2.columns.batch import Ragged as Ragged
+    from pydp2.columns.checksum import checksums as checksums
+    from pydp2.diagnostics.bench import bench as bench
+    from pydp2.diagnostics.check import check as check
+    from pydp2.diagnostics.peek import peek as peek
+    from pydp2.diagnostics.replay import replay as replay
+    from pydp2.native import packing as packing
+    from pydp2.packers.many_samples import rows as rows
+    from pydp2.providers import CacheType, provider
+    from pydp2.providers import Provider as Provider
+    from pydp2.schema.input_types import (
         DataType,
         InputType,
         SequenceType,
@@ -58,12 +64,6 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
         sparse_vector_sequence,
         sparse_vector_sub_sequence,
     )
-    from pydp2.inputs import Ragged as Ragged
-    from pydp2.inputs import rows as rows
-    from pydp2.inputs.checksum import checksums as checksums
-    from pydp2.inputs.drawing import packing as packing
-    from pydp2.providers import CacheType, provider
-    from pydp2.providers import Provider as Provider
 
 __version__ = "0.1.0"
 
@@ -97,26 +97,30 @@ __all__ = [
     "sparse_vector_sub_sequence",
 ]
 
-_HOMES = dict.fromkeys([*__all__, "Batch", "Csr", "Ragged", "rows"], "pydp2.inputs") | {
-    "CacheEntry": "pydp2.api.kept",
-    "CacheFolder": "pydp2.api.kept",
+_HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
+    "Batch": "pydp2.columns.batch",
+    "CacheEntry": "pydp2.api.cache_admin",
+    "CacheFolder": "pydp2.api.cache_admin",
     "CacheType": "pydp2.providers",
     "Client": "pydp2.client",
+    "Csr": "pydp2.columns.batch",
     "Provider": "pydp2.providers",
+    "Ragged": "pydp2.columns.batch",
     "Service": "pydp2.api.service",
     "Source": "pydp2.api.sources",
-    "bench": "pydp2.api.bench",
-    "check": "pydp2.api.check",
-    "checksums": "pydp2.inputs.checksum",
+    "bench": "pydp2.diagnostics.bench",
+    "check": "pydp2.diagnostics.check",
+    "checksums": "pydp2.columns.checksum",
     "connect": "pydp2.api.service",
     "define_py_data_sources2": "pydp2.api.sources",
     "errors": "pydp2.errors",  # the module itself
     "launch": "pydp2.api.service",
     "load": "pydp2.api.service",
-    "packing": "pydp2.inputs.drawing",
-    "peek": "pydp2.api.peek",
+    "packing": "pydp2.native",
+    "peek": "pydp2.diagnostics.peek",
     "provider": "pydp2.providers",
-    "replay": "pydp2.api.replay",
+    "replay": "pydp2.diagnostics.replay",
+    "rows": "pydp2.packers.many_samples",
 }
 """Public names, and the module that each is imported from."""
 

@@ -272,14 +272,15 @@ def from_user(what: str, exc: BaseException, skip: int = 0) -> ProviderError:
     return provider_error(f"{what}\n\n{shorten(user_traceback(exc, skip))}", builtin_name(exc))
 
 
-def at_sample(filename: str, y: int, slot: str, what: str) -> str:
-    """``what`` is wrong with sample ``y`` of ``filename``: "file F, sample y, slot S: what". ``slot``: as in BadSample,
+def at_sample(filename: str, sample_index: int, slot: str, what: str) -> str:
+    """``what`` is wrong with sample ``sample_index`` of ``filename``: "file F, sample y, slot S: what". ``slot``: as in
+    BadSample,
     a name, "slot 0", "all slots", or nothing."""
     named = slot and not slot.startswith(("slot ", "all slots"))
-    return f"file {filename}, sample {y}{', ' if slot else ''}{'slot ' if named else ''}{slot}: {what}"
+    return f"file {filename}, sample {sample_index}{', ' if slot else ''}{'slot ' if named else ''}{slot}: {what}"
 
 
-def counted(number: int, one: str, many: str = "", form: str = "") -> str:
+def count_text(number: int, one: str, many: str = "", form: str = "") -> str:
     """Return ``number`` and its noun for a message: "1 file", "2 files".
 
     ``many``: the plural, where it is not ``one`` and an s. ``form``: how the number is written, as "," in ``format``.

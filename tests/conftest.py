@@ -160,8 +160,8 @@ def text_files(tmp_path: Path) -> Callable[[Sequence[Sequence[object]]], list[st
 
 @pytest.fixture
 def timing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """``timing(missed=0.5)``: services that this process starts from here on have other times than usual."""
-    return lambda **seconds: monkeypatch.setattr("pydp2.server.timing.USUAL", Timing(**seconds))
+    """``timing(missing_rank=0.5)``: services that this process starts from here on have other times than usual."""
+    return lambda **seconds: monkeypatch.setattr("pydp2.server.timing.DEFAULT_TIMING", Timing(**seconds))
 
 
 @pytest.fixture

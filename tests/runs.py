@@ -189,7 +189,7 @@ def is_dead(pid: int) -> bool:
 
 
 def processes(name: str) -> list[int]:
-    """Processes of this test run whose name begins so: ``pydp2-server``, ``pydp2-nursery``, ``pydp2-worker-…``."""
+    """Processes of this test run whose name begins so: ``pydp2-server``, ``pydp2-supervise``, ``pydp2-worker-…``."""
     mark = f"PYDP2_TEST_RUN={os.environ['PYDP2_TEST_RUN']}".encode()
     found = []
     for entry in Path("/proc").iterdir():

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pydp2.addresses import ipc_path, split
+from pydp2.service_address import ipc_path, split_token
 
 GREETING = 64  # bytes
 LARGE = bytes(64 << 10)
@@ -27,7 +27,7 @@ def dial(address: str) -> socket.socket:
         with contextlib.suppress(BlockingIOError):
             one.connect(path)
         return one
-    host, _, port = split(address)[0].removeprefix("tcp://").rpartition(":")
+    host, _, port = split_token(address)[0].removeprefix("tcp://").rpartition(":")
     one.connect_ex((host, int(port)))
     return one
 

@@ -22,16 +22,16 @@ import pytest
 from pydp2_cli import main
 
 import pydp2
-from pydp2.config import ELSEWHERE, JOB_OPTIONS, SERVICE_OPTIONS, Option
 from pydp2.engine import output
-from pydp2.order.files import TURNS
+from pydp2.options.tables import ELSEWHERE, JOB_OPTIONS, SERVICE_OPTIONS, Option
+from pydp2.options.values import number_of_bytes
+from pydp2.order.file_order import BLOCK_LENGTHS
 from pydp2.order.pool import SNAPSHOT_MIN
-from pydp2.order.words import ORDER_VERSION
-from pydp2.protocol import messages, moves, plain, ranges
+from pydp2.order.random_bits import ORDER_VERSION
+from pydp2.protocol import file_ranges, link_states, messages, plain_data
 from pydp2.providers.decorator import provider
-from pydp2.server.ledger import DEATHS
-from pydp2.values import number_of_bytes
-from pydp2.worker import builder
+from pydp2.server.dispatch.ledger import MAX_DEATHS
+from pydp2.worker import chunk_builder
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -248,25 +248,25 @@ def test_the_messages_under_troubleshooting_are_those_of_the_code() -> None:
 
 
 FIGURES = [
-    ("order.md", "drawn once per file from {}", ", ".join(map(str, TURNS))),
+    ("order.md", "drawn once per file from {}", ", ".join(map(str, BLOCK_LENGTHS))),
     ("order.md", "once max({}, a quarter of the pool)", SNAPSHOT_MIN),
-    ("order.md", "the bytes of its columns and {} more", ranges.SAMPLE_COST),
-    ("order.md", "more, a hole {} (its reason", ranges.HOLE_COST),
+    ("order.md", "the bytes of its columns and {} more", file_ranges.SAMPLE_COST),
+    ("order.md", "more, a dropped sample {} (its reason", file_ranges.DROPPED_COST),
     ("order.md", "there are L of them (`interleave`, default {})", JOB_OPTIONS["interleave"].default),
     ("architecture.md", "| header | {} KiB", messages.HEADER_LIMIT >> 10),
     ("architecture.md", "its wire version (now {})", messages.WIRE_VERSION),
     ("architecture.md", "a version of its own (now {})", ORDER_VERSION),
-    ("architecture.md", "| `args` | {} MiB", plain.MAX_BYTES >> 20),
-    ("architecture.md", " MiB, {} levels", plain.MAX_DEPTH),
-    ("architecture.md", "at most {} rows or", builder.MAX_ROWS),
-    ("architecture.md", "rows or {} KiB", builder.MAX_BYTES >> 10),
-    ("architecture.md", "| what workers print | {} MB/s", output.RATE // 10**6),
+    ("architecture.md", "| `args` | {} MiB", plain_data.MAX_BYTES >> 20),
+    ("architecture.md", " MiB, {} levels", plain_data.MAX_DEPTH),
+    ("architecture.md", "at most {} rows or", chunk_builder.MAX_ROWS),
+    ("architecture.md", "rows or {} KiB", chunk_builder.MAX_BYTES >> 10),
+    ("architecture.md", "| what workers print | {} MB/s", output.MAX_BYTES_PER_SECOND // 10**6),
 ]
 
 
 @pytest.mark.parametrize(("page", "text", "figure"), FIGURES)
 def test_the_figures_in_the_docs_are_those_of_the_code(page: str, text: str, figure: object) -> None:
-    assert DEATHS == 3  # written out as a word, in many places
+    assert MAX_DEATHS == 3  # written out as a word, in many places
     assert text.format(figure) in " ".join((ROOT / "docs" / page).read_text("utf-8").split())
 
 
@@ -282,11 +282,11 @@ def messages_table() -> str:
     return "\n".join(lines)
 
 
-def moves_table(table: moves.Table) -> str:
+def moves_table(table: link_states.TransitionTable) -> str:
     """State by state what each side may say, and where the link stands then."""
     lines = ["| state | who | may send (→ state, where it changes) |", "|---|---|---|"]
-    for state in moves.State:
-        for role in moves.Role:
+    for state in link_states.LinkState:
+        for role in link_states.LinkRole:
             sent = [
                 f"`{message.__name__}`" + ("" if after is state else f" → {after.value}")
                 for (before, sender, message), after in table.items()
@@ -301,8 +301,8 @@ def moves_table(table: moves.Table) -> str:
     ("name", "mark", "make"),
     [
         ("architecture.md", "messages", messages_table),
-        ("architecture.md", "moves: WORKER_LINK", lambda: moves_table(moves.WORKER_LINK)),
-        ("architecture.md", "moves: CLIENT_LINK", lambda: moves_table(moves.CLIENT_LINK)),
+        ("architecture.md", "moves: WORKER_LINK", lambda: moves_table(link_states.WORKER_LINK)),
+        ("architecture.md", "moves: CLIENT_LINK", lambda: moves_table(link_states.CLIENT_LINK)),
         ("options.md", "options: service", lambda: options_table(SERVICE_OPTIONS)),
         ("options.md", "options: job", lambda: options_table(JOB_OPTIONS)),
         ("coming-from-torch.md", "elsewhere", elsewhere_table),

@@ -25,7 +25,7 @@ from pydp2.errors import (
     ServiceError,
     builtin_name,
     builtin_name_of_mixed,
-    counted,
+    count_text,
     from_user,
     from_wire,
     provider_error,
@@ -198,9 +198,9 @@ def test_an_error_made_of_several_parts_can_be_looked_at_without_them() -> None:
 
 
 def test_a_number_has_its_noun() -> None:
-    assert [counted(n, "slot") for n in (0, 1, 2)] == ["0 slots", "1 slot", "2 slots"]
-    assert counted(1, "entry", "entries") == "1 entry"
-    assert counted(2000, "entry", "entries", ",") == "2,000 entries"
+    assert [count_text(n, "slot") for n in (0, 1, 2)] == ["0 slots", "1 slot", "2 slots"]
+    assert count_text(1, "entry", "entries") == "1 entry"
+    assert count_text(2000, "entry", "entries", ",") == "2,000 entries"
 
 
 def raise_and_wrap(error: BaseException) -> ProviderError:

@@ -104,16 +104,18 @@ def test_importing_pydp2_imports_nothing_else() -> None:
 def test_a_public_name_imports_no_more_than_it_needs(names: str, needless: set[str]) -> None:
     found = imported(f"from pydp2 import {names}")
     assert parts(found) & needless == set()
-    diagnostics = {"alone", "bench", "check", "figures", "kept", "looped", "peek", "replay", "slow", "staged"}
-    assert found & {f"pydp2.api.{name}" for name in diagnostics} == set()
-    assert found & {"pydp2.metrics.advice", "pydp2.worker.main", "pydp2.server.loop", "pydp2.cache.disk"} == set()
+    assert "pydp2.diagnostics" not in parts(found)
+    assert found & {"pydp2.worker.main", "pydp2.server.loop", "pydp2.cache.disk"} == set()
     assert found & {"asyncio", "importlib.metadata", "tomllib", "difflib", "numpy.random", "rich", "click"} == set()
 
 
 def test_the_server_imports_neither_what_users_call_nor_what_event_loops_need() -> None:
     found = imported("import pydp2.server.main")
-    assert parts(found) & {"pydp2.api", "pydp2.client", "pydp2.fluid", "pydp2.mx", "pydp2.reader"} == set()
-    assert found & {"asyncio", "importlib.metadata", "tomllib", "difflib", "pydp2.metrics.advice"} == set()
+    assert (
+        parts(found) & {"pydp2.api", "pydp2.client", "pydp2.diagnostics", "pydp2.fluid", "pydp2.mx", "pydp2.reader"}
+        == set()
+    )
+    assert found & {"asyncio", "importlib.metadata", "tomllib", "difflib"} == set()
 
 
 def folders(top: str, pattern: str, name: str) -> list[str]:

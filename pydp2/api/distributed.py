@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 # Pairs that a launcher sets in each of its processes, and nobody else does: torchrun and what follows its names, Open
 # MPI, other MPIs. What Slurm sets stands in the shell of a batch script too, and LOCAL_RANK has no size beside it.
-_PAIRS = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+_RANK_VARIABLES = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
 
 
-class Launched(NamedTuple):
+class DistributedEnvironment(NamedTuple):
     """This process is ``rank`` of ``world_size``; ``named``: the variables that say so."""
 
     rank: int
@@ -29,13 +29,13 @@ class Launched(NamedTuple):
         return f"this process is rank {self.rank} of {self.world_size} ({self.named})"
 
 
-def launched() -> Launched | None:
+def distributed_environment() -> DistributedEnvironment | None:
     """Return what the environment says; None: this process is the only one, or nothing certain is said."""
-    for rank_name, size_name in _PAIRS:
+    for rank_name, size_name in _RANK_VARIABLES:
         try:
             rank, size = int(os.environ[rank_name]), int(os.environ[size_name])
         except (KeyError, ValueError):
             continue
         if size > 1 and 0 <= rank < size:
-            return Launched(rank, size, f"{rank_name} and {size_name}")
+            return DistributedEnvironment(rank, size, f"{rank_name} and {size_name}")
     return None

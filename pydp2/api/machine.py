@@ -7,45 +7,45 @@ import resource
 
 from pydp2.errors import OptionError
 from pydp2.metrics import cgroups
-from pydp2.server.available import Available, available
+from pydp2.server.available_memory import AvailableMemory, available_memory
 
-_OPEN = 60  # descriptors of a server: some 36, those of clients, what a death takes for a moment, a reserve
-_PROCESSES = 56 << 20  # bytes of memory that server, nursery and template have before anything is read
-_WORKER = 8 << 20  # and each worker
+_BASE_OPEN_FILES = 60  # descriptors of a server: some 36, those of clients, what a death takes for a moment, a reserve
+_PROCESS_BYTES = 56 << 20  # bytes of memory that server, supervisor and template have before anything is read
+_WORKER_BYTES = 8 << 20  # and each worker
 
 
 def cores() -> int:
     """Cores that this process may use: affinity and the control groups' quotas, rounded up, at least 1."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cgroups.cpus()
+    quota = cgroups.cpu_quota()
     return max(1, min(count, quota) if quota else count)
 
 
-def memory() -> Available:
+def memory() -> AvailableMemory:
     """Return what a service that this process starts may use.
 
     That is the least of the machine's memory, what the limits of its control groups leave, and what the limit on
     address space would leave its server.
     """
-    return available()
+    return available_memory()
 
 
-def check_memory(workers: int, limit: int, have: Available) -> None:
+def check_memory(workers: int, limit: int, have: AvailableMemory) -> None:
     """Raise OptionError where there is too little memory for the processes of a service and ``limit``, its
     memory_limit: the kernel would end one of them without a word."""
-    need = limit + _PROCESSES + _WORKER * workers
+    need = limit + _PROCESS_BYTES + _WORKER_BYTES * workers
     if need > have.bytes:
         remedy = f"{have.remedy}, or " if have.remedy else ""
         raise OptionError(
             f"a service with workers={workers} and memory_limit={limit} needs about {need} bytes, and there are "
-            f"{have.told()}; {remedy}lower memory_limit, or ask for fewer workers"
+            f"{have.describe()}; {remedy}lower memory_limit, or ask for fewer workers"
         )
 
 
 def check_open_files(workers: int) -> None:
     """Raise OptionError where the server of so many workers may run out of descriptors: ZeroMQ then ends it at once."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    need = _OPEN + 2 * workers  # of each worker its connection and its output
+    need = _BASE_OPEN_FILES + 2 * workers  # of each worker its connection and its output
     if limit != resource.RLIM_INFINITY and limit < need:
         raise OptionError(
             f"a service with workers={workers} needs up to {need} open files, this process may have {limit} "

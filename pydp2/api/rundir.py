@@ -17,19 +17,19 @@ import time
 from hashlib import blake2b
 from pathlib import Path
 
-from pydp2.addresses import new_token, split
 from pydp2.errors import OptionError, ServiceUnreachable
+from pydp2.service_address import new_token, split_token
 
 _LOCK = "lock"
 _TOKEN = "token"
-_MOST_TOKEN = 1024  # bytes
-_LONG = 60.0  # seconds
-_LEAVING = 3.0  # seconds in which a service that is ending lets go of its directory
-_LINGERS = 0.5  # seconds in which what a server that was killed has left behind does so too
-_AGAIN = 0.02
+_MAX_TOKEN_BYTES = 1024  # bytes
+_STALE_SECONDS = 60.0  # seconds
+_RELEASE_SECONDS = 3.0  # seconds in which a service that is ending lets go of its directory
+_ORPHAN_SECONDS = 0.5  # seconds in which what a server that was killed has left behind does so too
+_RETRY_SECONDS = 0.02
 
 
-def base() -> Path:
+def run_directories() -> Path:
     """Where this user's run directories are: under the temporary folder, because ipc paths hold 107 bytes at most."""
     path = Path(tempfile.gettempdir()) / f"pydp2-{os.getuid()}"
     if len(str(path)) > 60:
@@ -51,15 +51,15 @@ class RunDir:
     """
 
     def __init__(self, of: Path | None = None) -> None:
-        sweep()
+        remove_stale()
         self._named = of is not None
         name = os.urandom(4).hex() if of is None else f"s{blake2b(os.fsencode(of), digest_size=6).hexdigest()}"
-        young = base() / f".{os.urandom(4).hex()}"  # a sweep must not see it before its lock is held
+        young = run_directories() / f".{os.urandom(4).hex()}"  # a sweep must not see it before its lock is held
         young.mkdir(mode=0o700)
         self.lock = _open(young / _LOCK)
         fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path = base() / name
-        deadline = time.monotonic() + _LEAVING
+        path = run_directories() / name
+        deadline = time.monotonic() + _RELEASE_SECONDS
         while True:  # what a service that was killed left there, or one that is just ending, or another sweep's
             try:
                 self.path = young.rename(path)
@@ -70,7 +70,7 @@ class RunDir:
                 shutil.rmtree(young, ignore_errors=True)
                 os.close(self.lock)
                 raise ServiceUnreachable(f"{path} is in use by a service that is running; stop it first")
-            time.sleep(_AGAIN)
+            time.sleep(_RETRY_SECONDS)
 
     def address(self, name: str) -> str:
         """The ipc address of a socket here."""
@@ -86,9 +86,9 @@ class RunDir:
         if not self._named:  # nobody else ever has it, and what the server left may hold its lock a moment longer
             shutil.rmtree(self.path, ignore_errors=True)
             return
-        deadline = time.monotonic() + _LINGERS
+        deadline = time.monotonic() + _ORPHAN_SECONDS
         while not _remove_if_free(self.path) and time.monotonic() < deadline:
-            time.sleep(_AGAIN)
+            time.sleep(_RETRY_SECONDS)
 
 
 def take_state(path: Path) -> int:
@@ -102,7 +102,7 @@ def take_state(path: Path) -> int:
             f"state_dir={str(path)!r} must be a directory that can be written: {error.strerror}; choose another place, "
             "or leave the option out"
         ) from None
-    deadline = time.monotonic() + _LEAVING
+    deadline = time.monotonic() + _RELEASE_SECONDS
     while True:  # workers of a service that was killed have it for a moment longer
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,7 +112,7 @@ def take_state(path: Path) -> int:
                 raise ServiceUnreachable(
                     f"state_dir={str(path)!r} belongs to a service that is running; stop it, or give another directory"
                 ) from None
-            time.sleep(_AGAIN)
+            time.sleep(_RETRY_SECONDS)
         else:
             return lock
 
@@ -123,7 +123,7 @@ def keep_token(state_dir: Path) -> str:
     path = state_dir / _TOKEN
     try:
         with contextlib.suppress(FileNotFoundError):
-            return split(f"tcp://?token={_content(path)}")[1]
+            return split_token(f"tcp://?token={_content(path)}")[1]
         token = new_token()
         young = state_dir / f"{_TOKEN}.new"
         young.unlink(missing_ok=True)
@@ -149,7 +149,7 @@ def _content(path: Path) -> str:
         known = os.fstat(file)
         if not stat.S_ISREG(known.st_mode) or known.st_uid != os.geteuid() or known.st_mode & 0o077:
             raise OSError(errno.EPERM, "others can read or write it, or it is no file")
-        return text.read(_MOST_TOKEN)
+        return text.read(_MAX_TOKEN_BYTES)
 
 
 def take_path(path: str) -> int:
@@ -194,12 +194,12 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def sweep() -> None:
+def remove_stale() -> None:
     """Remove run directories whose service is gone."""
-    for path in base().iterdir():
+    for path in run_directories().iterdir():
         if path.name.startswith("."):  # of a start that is under way, unless it has been so for long
             with contextlib.suppress(OSError):
-                if path.stat().st_mtime < time.time() - _LONG:
+                if path.stat().st_mtime < time.time() - _STALE_SECONDS:
                     shutil.rmtree(path, ignore_errors=True)
             continue
         _remove_if_free(path)
@@ -226,7 +226,7 @@ def _remove_if_free(path: Path) -> bool:
     return True
 
 
-def above_standard(descriptor: int) -> int:
+def move_above_standard_streams(descriptor: int) -> int:
     """``descriptor``, moved if it took the place of stdin, stdout or stderr: a child's own would be put over it."""
     if descriptor > 2:
         return descriptor
@@ -248,7 +248,7 @@ def _open(lock: str | Path) -> int:
     """Open a lock file, made where there is none. Raises OSError; also for a link, which leads to a file of whoever
     laid it there, and for what is no file of this user: others could hold its lock."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = above_standard(os.open(lock, flags, 0o600))
+    descriptor = move_above_standard_streams(os.open(lock, flags, 0o600))
     known = os.fstat(descriptor)
     if not stat.S_ISREG(known.st_mode) or known.st_uid not in (os.geteuid(), 0):
         os.close(descriptor)

@@ -16,15 +16,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
 
-from pydp2.addresses import ipc_path, joined, public, split
 from pydp2.api import machine
-from pydp2.api.distributed import Launched, launched
-from pydp2.api.fresh import interpreter
+from pydp2.api.distributed import DistributedEnvironment, distributed_environment
+from pydp2.api.interpreter import start_interpreter
 from pydp2.api.rundir import RunDir, keep_token, take_path, take_state
-from pydp2.api.sources import Files, Source, settle
+from pydp2.api.sources import Files, Source, resolve_source
 from pydp2.cache.folder import default_folder
 from pydp2.client import Client, ask_stats
-from pydp2.config import (
+from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
+from pydp2.file_list import FileList
+from pydp2.options.tables import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,
     JobKeywords,
@@ -37,19 +38,18 @@ from pydp2.config import (
     service_options,
     takes,
 )
-from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
-from pydp2.files import FileList
-from pydp2.protocol import plain
+from pydp2.options.values import bind_address
+from pydp2.protocol import plain_data
 from pydp2.providers import Provider, address_of
 from pydp2.server import timing
 from pydp2.server.spec import ServiceSpec, receive_plain, send_spec
+from pydp2.service_address import ipc_path, split_token, with_token, without_token
 from pydp2.transport import address_space
-from pydp2.values import bind_address
 from pydp2.worker import IN_WORKER
 from pydp2.worker.gil import require_gil
 
-_END = 4.0  # seconds that a service has to end in order
-_PATIENCE = 10.0  # seconds to wait for an answer
+_END_SECONDS = 4.0  # seconds that a service has to end in order
+_CONNECT_TIMEOUT = 10.0  # seconds to wait for an answer
 _LEAST_MEMORY = 1 << 20
 
 
@@ -73,14 +73,14 @@ class Service:
         job: str = "default",
         rank: int | None = None,
         world_size: int | None = None,
-        timeout: float = _PATIENCE,
+        timeout: float = _CONNECT_TIMEOUT,
         **options: Unpack[JobKeywords],
     ) -> Client:
         """Return a client of this service. Takes and raises what :func:`pydp2.connect` does, but no address."""
-        guard()
+        require_allowed_process()
         says_who = rank is not None or world_size is not None
-        of_several = None if says_who or options.get("share") == "dynamic" else launched()
-        place = _place(job, rank, world_size)
+        of_several = None if says_who or options.get("share") == "dynamic" else distributed_environment()
+        place = _trainer_place(job, rank, world_size)
         client = self._client(job_options(**options), place, timeout, None)
         if of_several is not None:
             warnings.warn(
@@ -169,11 +169,11 @@ def launch(
         GuardError: called inside a worker, usually for lack of an ``if __name__ == "__main__"`` guard, or in an
             interpreter that runs without its global lock.
     """
-    guard()
+    require_allowed_process()
     chosen = service_options(**options)
-    served = settle(files, provider, args, is_train, root)
+    served = resolve_source(files, provider, args, is_train, root)
     address = address_of(served.provider)
-    encoded = plain.encode(served.args)
+    encoded = plain_data.encode_plain(served.args)
     available = machine.memory()
     limit = chosen.memory_limit if chosen.memory_limit is not None else max(_LEAST_MEMORY, available.bytes // 4)
     if limit < _LEAST_MEMORY:
@@ -183,9 +183,10 @@ def launch(
     machine.check_open_files(workers)
     state_dir = None if chosen.state_dir is None else Path(chosen.state_dir).resolve()
     bind = chosen.bind or ""
-    if state_dir is not None and bind.startswith("tcp://") and public(bind).endswith((":0", ":*")):
+    if state_dir is not None and bind.startswith("tcp://") and without_token(bind).endswith((":0", ":*")):
         raise OptionError(
-            f"bind={public(bind)!r} takes any port, and with state_dir trainers must find the service again at the "
+            f"bind={without_token(bind)!r} takes any port, and with state_dir trainers must find the service again at "
+            "the "
             "same one; name a port"
         )
     locks: list[int] = []
@@ -196,8 +197,8 @@ def launch(
         rundir = RunDir(of=state_dir)
         locks.append(rundir.lock)
         bind = chosen.bind or rundir.address("clients")
-        if state_dir is not None and bind.startswith("tcp://") and not split(bind)[1]:
-            bind = joined(bind, keep_token(state_dir))
+        if state_dir is not None and bind.startswith("tcp://") and not split_token(bind)[1]:
+            bind = with_token(bind, keep_token(state_dir))
         if chosen.bind is not None and (given := ipc_path(bind)) is not None:
             path = str(Path(given).absolute())  # what the address says holds in every folder
             bind = bind_address("bind", f"ipc://{path}")
@@ -224,7 +225,7 @@ def launch(
             state_dir=None if state_dir is None else str(state_dir),
             cache_dir=str(Path(chosen.cache_dir or default_folder()).absolute()),
             cache_size=chosen.cache_size,
-            timing=timing.USUAL,
+            timing=timing.DEFAULT_TIMING,
         )
         service = _start(spec, served.files, rundir, locks)
     except BaseException:
@@ -243,7 +244,7 @@ def connect(
     job: str = "default",
     rank: int | None = None,
     world_size: int | None = None,
-    timeout: float = _PATIENCE,
+    timeout: float = _CONNECT_TIMEOUT,
     **options: Unpack[JobKeywords],
 ) -> Client:
     """Attach to the service at ``address`` as a trainer.
@@ -265,9 +266,9 @@ def connect(
         ServiceUnreachable: nobody answers.
         JobTaken: another trainer has this place.
     """
-    guard()
-    place = _place(job, rank, world_size)
-    of_several = launched() if rank is None and world_size is None else None
+    require_allowed_process()
+    place = _trainer_place(job, rank, world_size)
+    of_several = distributed_environment() if rank is None and world_size is None else None
     chosen = job_options(**options)
     if not isinstance(address, str) or not address.startswith(("ipc://", "tcp://")):
         raise OptionError(f'address must be as the service prints it, "ipc://…" or "tcp://…", got {address!r:.80}')
@@ -306,14 +307,14 @@ def load(
             ``world_size=1`` if that is what you want. Also what :func:`launch` and :func:`connect` raise.
     """
     explicit = rank is not None or world_size is not None
-    place = _place(job, rank, world_size)
-    _alone(place["rank"], place["world_size"], None if explicit else launched())
+    place = _trainer_place(job, rank, world_size)
+    _check_single_process(place["rank"], place["world_size"], None if explicit else distributed_environment())
     check_options(options, {*SERVICE_OPTIONS, *JOB_OPTIONS})
     chosen = job_options(**{name: value for name, value in options.items() if name in JOB_OPTIONS})
     rest: dict[str, Any] = {name: value for name, value in options.items() if name not in JOB_OPTIONS}
     service = launch(files, provider, args=args, is_train=is_train, root=root, **rest)
     try:
-        return service._client(chosen, place, _PATIENCE, service.close)
+        return service._client(chosen, place, _CONNECT_TIMEOUT, service.close)
     except BaseException:
         service.close()
         raise
@@ -326,12 +327,12 @@ def _close(descriptors: list[int]) -> None:
             os.close(each)
 
 
-def _alone(rank: int, world_size: int, of_several: Launched | None) -> None:
+def _check_single_process(rank: int, world_size: int, of_several: DistributedEnvironment | None) -> None:
     """Raise OptionError where a service of this process alone would not do."""
     if world_size > 1:
         raise OptionError(
             f"load() starts a service that nobody else reads from, so world_size must be 1, got rank={rank}, "
-            f"world_size={world_size}; {Launched(rank, world_size, '').right_call}"
+            f"world_size={world_size}; {DistributedEnvironment(rank, world_size, '').right_call}"
         )
     if of_several is not None:
         raise OptionError(
@@ -340,14 +341,14 @@ def _alone(rank: int, world_size: int, of_several: Launched | None) -> None:
         )
 
 
-def _place(job: str, rank: int | None, world_size: int | None) -> dict[str, Any]:
+def _trainer_place(job: str, rank: int | None, world_size: int | None) -> dict[str, Any]:
     """Return who the trainer is, as :class:`Client` takes it. Raises as :func:`place_options` does."""
     rank, world_size = 0 if rank is None else rank, 1 if world_size is None else world_size
     job, rank, world_size = place_options(job, rank, world_size)
     return {"job": job, "rank": rank, "world_size": world_size}
 
 
-def guard() -> None:
+def require_allowed_process() -> None:
     """Raise GuardError in a worker, in what it has started, and in an interpreter without its global lock."""
     require_gil()
     if IN_WORKER in os.environ:
@@ -363,14 +364,18 @@ def search_path() -> list[str]:
 
 
 def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int]) -> Service:
-    process, ours = interpreter("pydp2.server.main", "main", passed=locks)
+    process, ours = start_interpreter("pydp2.server.main", "main", passed=locks)
     try:
         send_spec(ours, spec, files)
         answer = receive_plain(ours)
     except (EOFError, OSError):
-        status = process.wait(_END)
+        status = process.wait(_END_SECONDS)
         ours.close()
-        lack = "" if (most := address_space.limit()) is None else f"; it may have {most} bytes of addresses (RLIMIT_AS)"
+        lack = (
+            ""
+            if (most := address_space.address_limit()) is None
+            else f"; it may have {most} bytes of addresses (RLIMIT_AS)"
+        )
         raise ServiceLost(f"the server process ended while it started (exit status {status}){lack}") from None
     except BaseException:
         _end(process, ours, rundir, os.getpid())
@@ -388,7 +393,7 @@ def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDi
     with contextlib.suppress(OSError):  # it is gone
         control.send(b"end")
     control.close()
-    deadline = time.monotonic() + _END
+    deadline = time.monotonic() + _END_SECONDS
     try:
         while process.poll() is None:
             if time.monotonic() > deadline:

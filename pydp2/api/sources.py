@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pydp2.errors import OptionError, OptionTypeError
-from pydp2.files import FileList
+from pydp2.file_list import FileList
 from pydp2.providers import Provider
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -29,7 +29,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Served:
+class ResolvedSource:
     """What ``launch``, ``check`` and ``peek`` are asked to read, settled; ``root`` is absolute."""
 
     files: FileList
@@ -39,13 +39,13 @@ class Served:
     root: Path
 
 
-def settle(
+def resolve_source(
     files: Files | Source,
     provider: str | Provider | None,
     args: Mapping[str, Any] | None,
     is_train: bool | None,
     root: str | os.PathLike[str] | None,
-) -> Served:
+) -> ResolvedSource:
     """Read the list, fill in what a :class:`Source` brings along and what was left out.
 
     With ``root``, the path of the list is relative to it. Raises OptionTypeError, OptionError, ListError.
@@ -67,7 +67,7 @@ def settle(
         listed = FileList.read(home / path if root is not None and not path.is_absolute() else path, home)
     else:
         listed = FileList.of(files)
-    return Served(listed, provider, _keywords(args), is_train is not False, home)
+    return ResolvedSource(listed, provider, _keywords(args), is_train is not False, home)
 
 
 def _keywords(args: Mapping[str, Any] | None) -> dict[str, Any]:

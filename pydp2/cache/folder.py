@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-TEMPORARY = ".new-"
+TEMPORARY_PREFIX = ".new-"
 """How the name of an entry begins that is being written."""
 _TAG = "CACHEDIR.TAG"  # programs that make backups know it
 _TAGGED = "Signature: 8a477f597d28d172789f06886806bc55\n# Made by pydp2; `pydp2 cache clear` empties it.\n"
@@ -30,15 +30,15 @@ def default_folder() -> Path:
 
 
 @dataclass(frozen=True, order=True)
-class Found:
+class EntryFile:
     """An entry by its last use (ns since 1970), with its size in bytes; it may be damaged."""
 
-    used: int
+    last_used: int
     size: int
     path: Path
 
 
-def prepare(folder: Path, key: str) -> Path:
+def prepare_folder(folder: Path, key: str) -> Path:
     """Where entries of ``key`` lie, made where it is not there. Raises OSError."""
     if not folder.is_dir():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -51,32 +51,32 @@ def prepare(folder: Path, key: str) -> Path:
     return place
 
 
-def entries(folder: Path) -> Iterator[Found]:
+def entry_files(folder: Path) -> Iterator[EntryFile]:
     """All entries in ``folder``, in no order."""
-    for place in _listed(folder):
+    for place in _scan(folder):
         if place.is_dir(follow_symlinks=False):
-            for each in _listed(place.path):
+            for each in _scan(place.path):
                 if not each.name.startswith("."):
                     with contextlib.suppress(OSError):  # another service removed it
                         known = each.stat(follow_symlinks=False)
                         if not stat.S_ISDIR(known.st_mode):
-                            yield Found(known.st_mtime_ns, known.st_size, Path(each.path))
+                            yield EntryFile(known.st_mtime_ns, known.st_size, Path(each.path))
 
 
-def sweep(folder: Path) -> int:
+def remove_leftovers(folder: Path) -> int:
     """Remove what services that were killed had begun to write; the bytes of what others are writing now."""
     written = 0
-    for place in _listed(folder):
+    for place in _scan(folder):
         if not place.is_dir(follow_symlinks=False):
             continue
-        for each in _listed(place.path):
-            if each.name.startswith(TEMPORARY):
+        for each in _scan(place.path):
+            if each.name.startswith(TEMPORARY_PREFIX):
                 with contextlib.suppress(OSError):
-                    written += _sweep(Path(each.path))
+                    written += _remove_leftover(Path(each.path))
     return written
 
 
-def _sweep(path: Path) -> int:
+def _remove_leftover(path: Path) -> int:
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         size = os.fstat(file).st_size
@@ -91,7 +91,7 @@ def _sweep(path: Path) -> int:
         os.close(file)
 
 
-def remove(found: Found) -> bool:
+def remove_entry(found: EntryFile) -> bool:
     """Remove an entry; False when that failed. Who has it mapped keeps what he has."""
     try:
         found.path.unlink()
@@ -104,7 +104,7 @@ def remove(found: Found) -> bool:
     return True
 
 
-def _listed(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+def _scan(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
             return list(found)

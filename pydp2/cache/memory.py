@@ -13,14 +13,15 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.inputs.columns import Ints, spans
-from pydp2.inputs.names import encode
-from pydp2.inputs.shelf import OVERHEAD, Shelf
+from pydp2.columns.columns import Ints, expand_ranges
+from pydp2.columns.sample_set import encode_set
+from pydp2.rowstore.append_only import AppendOnlyStore
+from pydp2.rowstore.region_layout import ROW_OVERHEAD
 
 
-class Samples(Protocol):
+class CacheableRun(Protocol):
     """Consecutive samples of one file: rows ``lo`` to ``hi`` of ``columns``, with their sizes in bytes. For a shelf
-    they have ordinals and weights as well."""
+    they have sample indices and weights as well."""
 
     columns: Any
     lo: int
@@ -28,36 +29,36 @@ class Samples(Protocol):
     sizes: npt.NDArray[np.int64]
 
 
-S = TypeVar("S", bound=Samples)
-Hole = tuple[int, str, str]
-"""(ordinal, slot, reason) of a dropped sample: a pass tells the same wherever its files come from."""
-_HOLE = 512  # bytes per dropped sample
+S = TypeVar("S", bound=CacheableRun)
+DroppedSample = tuple[int, str, str]
+"""(sample index, slot, reason) of a dropped sample: a pass tells the same wherever its files come from."""
+_DROPPED_BYTES = 512  # bytes per dropped sample
 
 
-class Names(NamedTuple):
+class CachedSampleSet(NamedTuple):
     """All samples that are there: the rows of the shelf in the order of names, and the names as a set."""
 
-    rows: Ints
+    row_ids: Ints
     encoded: bytes
 
 
-class PassCache(Generic[S]):
+class MemoryCache(Generic[S]):
     """Files by number. A file is in the cache once all of it is: never a part of one."""
 
-    def __init__(self, limit: int, shelf: Shelf | None = None) -> None:
+    def __init__(self, limit: int, row_store: AppendOnlyStore | None = None) -> None:
         self.limit = limit
-        self.shelf = shelf
-        self.holes_kept = False
+        self.row_store = row_store
+        self.has_dropped = False
         """A file that is there has dropped samples."""
         self.bytes = 0
         self.full = False
         """A file did not fit; from then on nothing is added."""
-        self._files: dict[int, tuple[list[S], list[Hole]]] = {}
-        self._partial: dict[int, tuple[int, list[S], list[Hole]]] = {}
-        self.thrown: dict[int, tuple[list[S], list[Hole]]] = {}
+        self._files: dict[int, tuple[list[S], list[DroppedSample]]] = {}
+        self._partial: dict[int, tuple[int, list[S], list[DroppedSample]]] = {}
+        self.rejected: dict[int, tuple[list[S], list[DroppedSample]]] = {}
         """What was not whole when it was found to be full, for whoever wants to keep it elsewhere."""
-        self._rows: dict[int, tuple[int, int]] = {}  # of each file in the shelf: its first row, and how many
-        self._names: Names | None = None
+        self._row_ranges: dict[int, tuple[int, int]] = {}  # of each file in the shelf: its first row, and how many
+        self._sample_set: CachedSampleSet | None = None
 
     def __len__(self) -> int:
         return len(self._files)
@@ -66,67 +67,74 @@ class PassCache(Generic[S]):
         """Whether all of ``file`` is here."""
         return file in self._files
 
-    def runs(self, file: int) -> list[S]:
+    def runs_of(self, file: int) -> list[S]:
         """All samples of ``file``, as they were offered."""
         return self._files[file][0]
 
-    def holes(self, file: int) -> list[Hole]:
+    def dropped_of(self, file: int) -> list[DroppedSample]:
         """The dropped samples of ``file``."""
         return self._files[file][1]
 
-    def offer(self, file: int, samples: S | None, holes: Sequence[Sequence[Any]] = ()) -> None:
+    def offer(self, file: int, samples: S | None, dropped: Sequence[Sequence[Any]] = ()) -> None:
         """Keep what is next in ``file``, samples and dropped ones, if there is room. It must not change afterwards."""
         if self.full or file in self._files:
             return
-        size = _HOLE * len(holes)
+        size = _DROPPED_BYTES * len(dropped)
         if samples is not None:
-            size += int(samples.sizes[samples.lo : samples.hi].sum()) + OVERHEAD * (samples.hi - samples.lo)
+            size += int(samples.sizes[samples.lo : samples.hi].sum()) + ROW_OVERHEAD * (samples.hi - samples.lo)
         held, parts, gaps = self._partial.setdefault(file, (0, [], []))
         if samples is not None:
             parts.append(samples)
-        gaps.extend((y, slot, reason) for y, slot, reason in holes)
+        gaps.extend((y, slot, reason) for y, slot, reason in dropped)
         if self.bytes + size > self.limit:
             self.full = True
             self.bytes -= sum(size for size, _, _ in self._partial.values())
-            self.thrown = {file: (parts, gaps) for file, (_, parts, gaps) in self._partial.items()}
+            self.rejected = {file: (parts, gaps) for file, (_, parts, gaps) in self._partial.items()}
             self._partial.clear()
             return
         self._partial[file] = (held + size, parts, gaps)
         self.bytes += size
 
-    def complete(self, file: int) -> None:
+    def finish_file(self, file: int) -> None:
         """``file`` ended and was offered whole."""
         if self.full or file in self._files:
             return
         _, parts, gaps = self._partial.pop(file, (0, [], []))
         self._files[file] = parts, gaps
-        self.holes_kept = self.holes_kept or bool(gaps)
-        if self.shelf is not None:
-            self._rows[file] = self.shelf.rows, sum(part.hi - part.lo for part in parts)
-            self._names = None
+        self.has_dropped = self.has_dropped or bool(gaps)
+        if self.row_store is not None:
+            self._row_ranges[file] = self.row_store.row_count, sum(part.hi - part.lo for part in parts)
+            self._sample_set = None
             for part in parts:
-                _move(part, self.shelf)
+                _move_to_store(part, self.row_store)
 
-    def names(self) -> Names:
+    def sample_set(self) -> CachedSampleSet:
         """All samples that are there, where there is a shelf, and no file that has dropped ones."""
-        if self._names is None:
-            files = np.array(sorted(self._rows), np.int64)
-            where = np.array([self._rows[file] for file in files.tolist()], np.int64).reshape(-1, 2)
+        if self._sample_set is None:
+            files = np.array(sorted(self._row_ranges), np.int64)
+            where = np.array([self._row_ranges[file] for file in files.tolist()], np.int64).reshape(-1, 2)
             first, count = where[:, 0], where[:, 1]
-            ordinals = spans(np.zeros(len(files), np.int64), count)
-            self._names = Names(spans(first, count), encode(np.repeat(files, count), ordinals))
-        return self._names
+            sample_indices = expand_ranges(np.zeros(len(files), np.int64), count)
+            self._sample_set = CachedSampleSet(
+                expand_ranges(first, count), encode_set(np.repeat(files, count), sample_indices)
+            )
+        return self._sample_set
 
-    def drop(self, file: int) -> None:
+    def discard(self, file: int) -> None:
         """``file`` will not be complete: forget its samples."""
         self.bytes -= self._partial.pop(file, (0, [], []))[0]
 
 
-def _move(part: Any, shelf: Shelf) -> None:
-    """Have ``part`` lie in ``shelf``, and nowhere else."""
+def _move_to_store(part: Any, row_store: AppendOnlyStore) -> None:
+    """Have ``part`` lie in ``row_store``, and nowhere else."""
     lo, hi, weights = part.lo, part.hi, part.weights
     weights = None if weights is None else weights[lo:hi]
-    at, part.columns = shelf.append(part.columns.slice(lo, hi), part.ordinals[lo:hi], part.sizes[lo:hi], weights)
+    at, part.columns = row_store.append(
+        part.columns.slice(lo, hi), part.sample_indices[lo:hi], part.sizes[lo:hi], weights
+    )
     part.lo, part.hi = 0, hi - lo
-    part.ordinals, part.sizes = shelf.ordinals[at : shelf.rows], shelf.sizes[at : shelf.rows]
-    part.weights = None if weights is None else shelf.weights[at : shelf.rows]
+    part.sample_indices, part.sizes = (
+        row_store.sample_indices[at : row_store.row_count],
+        row_store.sizes[at : row_store.row_count],
+    )
+    part.weights = None if weights is None else row_store.weights[at : row_store.row_count]

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
+from pydp2.columns import sample_set
 from pydp2.errors import RemoteProtocolError, StateMismatch
-from pydp2.inputs import names
 from pydp2.protocol import messages as m
-from pydp2.protocol.fits import CODE, differences, whole
+from pydp2.protocol.stream_identity import CODE_FIELDS, check_int, differences
 
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RestorePoint:
     """The latest point of a pass from which it can be taken up: plain values, and the pool as bytes."""
 
     saved: dict[str, Any]
@@ -30,18 +30,19 @@ class Point:
 
 @dataclass(slots=True)
 class Position:
-    """Before batch ``batch`` of pass ``pass_id``, those in ``beyond`` used as well. It is never changed: a batch keeps
+    """Before batch ``batch`` of pass ``pass_id``, those in ``acknowledged_ahead`` used as well. It is never changed: a
+    batch keeps
     the one behind it.
 
-    ``facts``: ``[file, ordinal, reason]`` of files that ended early. ``buckets``: their "bounds", and in the middle of
-    a pass the "group" of batches that come from one.
+    ``early_ends``: ``[file, sample index, reason]`` of files that ended early. ``buckets``: their "bounds", and in the
+    middle of a pass the "group" of batches that come from one.
     """
 
     pass_id: int = 0
     batch: int = 0
-    point: Point | None = None
-    facts: list[list[Any]] = field(default_factory=list)
-    beyond: list[int] = field(default_factory=list)
+    point: RestorePoint | None = None
+    early_ends: list[list[Any]] = field(default_factory=list)
+    acknowledged_ahead: list[int] = field(default_factory=list)
     buckets: dict[str, Any] = field(default_factory=dict)
 
     def next_pass(self) -> Position:
@@ -51,24 +52,30 @@ class Position:
     @property
     def name(self) -> str:
         """The same for states of all ranks at the same place."""
-        place = repr((self.pass_id, self.batch, self.beyond))
+        place = repr((self.pass_id, self.batch, self.acknowledged_ahead))
         return blake2b(place.encode(), digest_size=8).hexdigest()
 
-    def after(self, head: m.BatchHead, pool: bytes, facts: list[list[Any]]) -> Position:
-        """Behind the batch of ``head``. ``pool``: of the point that came with it; ``facts``: that are new."""
-        point = Point(head.saved, pool) if head.saved else self.point
-        if point is not None and point.saved.get("ended") and head.gone:
-            point = Point({**point.saved, "index": head.after, "offset": head.gone}, point.pool)
+    def after(self, head: m.BatchHead, pool: bytes, early_ends: list[list[Any]]) -> Position:
+        """Behind the batch of ``head``. ``pool``: of the point that came with it; ``early_ends``: that are new."""
+        point = RestorePoint(head.snapshot, pool) if head.snapshot else self.point
+        if point is not None and point.saved.get("ended") and head.tail_consumed:
+            point = RestorePoint(
+                {**point.saved, "index": head.position_after, "offset": head.tail_consumed}, point.pool
+            )
         buckets = {key: value for key, value in head.bucket.items() if key != "longest"}
-        batch, beyond = head.after, self.beyond
-        if head.index >= head.after:
-            batch, beyond = self._out_of_turn(head)
-        return Position(self.pass_id, batch, point, self.facts + facts if facts else self.facts, beyond, buckets)
+        batch, beyond = head.position_after, self.acknowledged_ahead
+        if head.batch_index >= head.position_after:
+            batch, beyond = self._after_shared(head)
+        return Position(
+            self.pass_id, batch, point, self.early_ends + early_ends if early_ends else self.early_ends, beyond, buckets
+        )
 
-    def _out_of_turn(self, head: m.BatchHead) -> tuple[int, list[int]]:
+    def _after_shared(self, head: m.BatchHead) -> tuple[int, list[int]]:
         """Shared with others in no fixed order: what the service knows to be used, and what was delivered here."""
-        batch = max(self.batch, head.after)
-        beyond = {index for index in (*self.beyond, *head.beyond, head.index) if index >= batch}
+        batch = max(self.batch, head.position_after)
+        beyond = {
+            index for index in (*self.acknowledged_ahead, *head.acknowledged_ahead, head.batch_index) if index >= batch
+        }
         while batch in beyond:
             beyond.remove(batch)
             batch += 1
@@ -78,7 +85,7 @@ class Position:
     def from_welcome(cls, place: Any) -> Position:
         """Where the service says that this trainer stands. Raises RemoteProtocolError for what cannot be one."""
         try:
-            return cls(whole(place.get("pass", 0)), whole(place.get("batch", 0)))
+            return cls(check_int(place.get("pass", 0)), check_int(place.get("batch", 0)))
         except (AttributeError, ValueError) as error:
             raise RemoteProtocolError(f"Welcome: a position that cannot be: {error}") from None
 
@@ -86,11 +93,11 @@ class Position:
         """As plain data for a trainer's checkpoint."""
         point = None
         if self.point is not None:
-            point = {**self.point.saved, "pool": names.to_text(self.point.pool)}
+            point = {**self.point.saved, "pool": sample_set.set_to_text(self.point.pool)}
         return {
             "version": VERSION, "fits": dict(fits), "pass": self.pass_id, "batch": self.batch,
-            "beyond": list(self.beyond), "facts": [list(fact) for fact in self.facts], "point": point,
-            **({"buckets": dict(self.buckets)} if self.buckets else {}),
+            "beyond": list(self.acknowledged_ahead), "facts": [list(early_end) for early_end in self.early_ends],
+            "point": point, **({"buckets": dict(self.buckets)} if self.buckets else {}),
         }  # fmt: skip
 
     @classmethod
@@ -108,11 +115,11 @@ class Position:
             point = state["point"]
             if point is not None:
                 saved = {key: value for key, value in point.items() if key != "pool"}
-                point = Point(saved, names.from_text(point["pool"]))
-            facts = [[whole(file), whole(y), str(reason)] for file, y, reason in state["facts"]]
-            beyond = [whole(index) for index in state["beyond"]]
+                point = RestorePoint(saved, sample_set.set_from_text(point["pool"]))
+            early_ends = [[check_int(file), check_int(y), str(reason)] for file, y, reason in state["facts"]]
+            beyond = [check_int(index) for index in state["beyond"]]
             buckets = _buckets(state.get("buckets", {}))
-            position = cls(whole(state["pass"]), whole(state["batch"]), point, facts, beyond, buckets)
+            position = cls(check_int(state["pass"]), check_int(state["batch"]), point, early_ends, beyond, buckets)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateMismatch(f"the state cannot be read ({type(error).__name__}: {error}): it is damaged") from None
         if differs:
@@ -120,7 +127,11 @@ class Position:
                 "the state was saved for another stream: "
                 + "; ".join(differs)
                 + "; use what it was saved with"
-                + ("" if set(allow) >= set(CODE) else ', or pass allow=("provider_source", "args") for changed code')
+                + (
+                    ""
+                    if set(allow) >= set(CODE_FIELDS)
+                    else ', or pass allow=("provider_source", "args") for changed code'
+                )
             )
         return position
 
@@ -128,7 +139,7 @@ class Position:
 def _buckets(value: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     if "bounds" in value:
-        plain["bounds"] = [whole(bound) for bound in value["bounds"]]
+        plain["bounds"] = [check_int(bound) for bound in value["bounds"]]
     if "group" in value:
-        plain["group"] = whole(value["group"])
+        plain["group"] = check_int(value["group"])
     return plain

@@ -8,9 +8,11 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from pydp2.client.position import Position
+from pydp2.columns.batch import Batch
+from pydp2.errors import ClientUseError
 
 
-class PassState(Enum):
+class LoopState(Enum):
     """What ``iter(client)`` finds, and so what it does (docs/resume.md, "What a loop begins with")."""
 
     BETWEEN = "between passes"
@@ -25,21 +27,21 @@ class PassState(Enum):
     """The data of the pass gave an error: the next pass begins."""
 
 
-class Loop:
-    """What a client knows of an iterator, without holding it. ``over``: it gives nothing more."""
+class LoopHandle:
+    """What a client knows of an iterator, without holding it. ``is_over``: it gives nothing more."""
 
-    __slots__ = ("calls", "iterator", "over")
+    __slots__ = ("calls", "is_over", "iterator")
 
     def __init__(self) -> None:
         self.calls = deque([0], maxlen=1)
         """The number of its last call."""
         self.iterator: weakref.ref[Any] | None = None
-        self.over = False
+        self.is_over = False
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Somebody holds the iterator, and it may give more."""
-        return not self.over and self.iterator is not None and self.iterator() is not None
+        return not self.is_over and self.iterator is not None and self.iterator() is not None
 
 
 class Progress(NamedTuple):
@@ -50,15 +52,33 @@ class Progress(NamedTuple):
     """
 
     position: Position
-    state: PassState = PassState.BETWEEN
+    state: LoopState = LoopState.BETWEEN
     run: int = 0
     done: int = 0
     samples: int = 0
-    loop: Loop | None = None
+    loop: LoopHandle | None = None
     calls: int = 0
     origin: object = None
 
     @property
-    def cut_off(self) -> bool:
+    def was_cut_off(self) -> bool:
         """Whether the iterator was called and has not returned."""
         return self.loop is not None and self.loop.calls[0] != self.calls
+
+
+def position_after(batch: Batch, now: Progress) -> Position:
+    """Where the stream goes on behind ``batch``. Raises ClientUseError where that is none of the present pass."""
+    resume = getattr(batch, "_resume", None)
+    if resume is None:
+        raise ClientUseError(
+            f"after must be a batch that this client delivered, and a copy of one is not; got {batch!r:.80}"
+        )
+    origin, position = resume
+    if origin is not now.origin:
+        raise ClientUseError(
+            f"batch {batch.index} of pass {batch.pass_id} is not of the present pass of this client, which is at pass "
+            f"{now.position.pass_id}: take the state behind a batch before the next pass begins, another state is "
+            "loaded, or from the client that delivered it"
+        )
+    known: Position = position
+    return known

@@ -14,10 +14,10 @@ import time
 from pydp2.client.progress import Progress
 from pydp2.errors import ClientUseError
 
-_LOOK = 0.005  # seconds between two looks whether a thread has come out
+_POLL_SECONDS = 0.005  # seconds between two looks whether a thread has come out
 
 
-class Session:
+class ClientGuard:
     """The part of a client that its finalizer needs as well. ``progress``: how far it has come.
 
     Whoever enters also leaves, in a ``finally`` and without a call, behind which an exception could come::
@@ -34,7 +34,7 @@ class Session:
     def __init__(self, progress: Progress) -> None:
         self.pid = os.getpid()
         self.progress = progress
-        self.inside: dict[int, list[int]] = {}
+        self.current_call: dict[int, list[int]] = {}
         """Under 0 the token of the call that is inside: a list with the number of its thread."""
         self.closing = False
         self._lock = threading.RLock()  # of the pipe; a signal handler may close what is being closed
@@ -44,7 +44,7 @@ class Session:
     def enter(self, token: list[int]) -> None:
         """Be the one inside. Raises ClientUseError: another call is, the client is closed, or it is the parent's."""
         self.check_process()
-        if self.inside.setdefault(0, token) is not token:
+        if self.current_call.setdefault(0, token) is not token:
             raise ClientUseError(
                 "another thread is inside this client, waiting for a batch; let one thread at a time iterate it, or "
                 "put a lock around next()"
@@ -52,13 +52,13 @@ class Session:
         self.check()
 
     @property
-    def here(self) -> bool:
+    def in_own_process(self) -> bool:
         """This is the process that made the client, and no fork of it."""
         return self.pid == os.getpid()
 
     def check_process(self) -> None:
         """Raise ClientUseError in a fork of the process that made the client."""
-        if not self.here:
+        if not self.in_own_process:
             raise ClientUseError(
                 "this client was made before a fork and belongs to the parent process; call connect() in each process "
                 "(with torch's DataLoader: num_workers=0)"
@@ -70,13 +70,13 @@ class Session:
             raise ClientUseError("this client is closed; connect() again for more passes")
 
     @property
-    def mine(self) -> bool:
+    def is_reentrant(self) -> bool:
         """The call inside is one of the thread that asks."""
-        token = self.inside.get(0)
+        token = self.current_call.get(0)
         return token is not None and token[0] == threading.get_ident()
 
     @property
-    def wakes(self) -> int | None:
+    def wake_fd(self) -> int | None:
         """A descriptor that is readable once the client is to be closed, None when it is."""
         return None if self._pipe is None else self._pipe[0]
 
@@ -87,10 +87,10 @@ class Session:
             if self._pipe is not None:
                 os.write(self._pipe[1], b".")
         deadline = time.monotonic() + seconds
-        while self.inside and not self.mine:
+        while self.current_call and not self.is_reentrant:
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
         return True
 
     def release(self) -> None:

@@ -1,5 +1,5 @@
 """Where workers run. An engine starts, watches and ends processes; neither samples nor the ledger pass through it."""
 
-from pydp2.engine.base import TEMPLATE, Engine, EngineLost, Exited, Note, Started
+from pydp2.engine.base import ZYGOTE, Engine, EngineLost, EngineNote, Exited, Started
 
-__all__ = ["TEMPLATE", "Engine", "EngineLost", "Exited", "Note", "Started"]
+__all__ = ["ZYGOTE", "Engine", "EngineLost", "EngineNote", "Exited", "Started"]

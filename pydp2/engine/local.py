@@ -1,10 +1,10 @@
-"""Workers as local processes, under a nursery.
+"""Workers as local processes, under a supervisor.
 
-The nursery is a single-threaded process that has imported what workers need and does nothing but have them forked,
+The supervisor is a single-threaded process that has imported what workers need and does nothing but have them forked,
 watch and end them: a fork takes milliseconds and inherits no thread, no socket and no lock. It talks to the engine over
-a socket pair in lines of text. Whoever dies first takes the rest along: when the engine's process is gone the nursery's
-socket closes, and it kills its workers and what they started; when the nursery is gone workers get the kernel's
-parent-death signal (Linux) or see it by a pipe, and the engine kills what they started.
+a socket pair in lines of text. Whoever dies first takes the rest along: when the engine's process is gone the
+supervisor's socket closes, and it kills its workers and what they started; when the supervisor is gone workers get the
+kernel's parent-death signal (Linux) or see it by a pipe, and the engine kills what they started.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from pydp2.engine.base import ROW, TEMPLATE, EngineLost, Exited, Note, Page, Prepare, Started
-from pydp2.engine.births import single_threaded, standard_streams
-from pydp2.engine.nursery import Nursery
+from pydp2.engine.base import STATUS_FIELDS, ZYGOTE, EngineLost, EngineNote, Exited, PrepareWorker, Started, StatusPage
+from pydp2.engine.fork_setup import open_standard_streams, require_single_threaded
+from pydp2.engine.supervisor import Supervisor
 
 # A second SIGUSR signal is left to the user's code; this one asks a worker for its stack.
 DUMP_SIGNAL: Final = signal.SIGUSR2
@@ -33,50 +33,57 @@ _LOST = "the process that forks workers is gone; no worker can be replaced any m
 
 
 class LocalEngine:
-    """Make it while the process is still single-threaded: it forks the nursery at once.
+    """Make it while the process is still single-threaded: it forks the supervisor at once.
 
     ``prepare`` gets a process ready to become workers: with ``once`` one process for all of them, where that can be
     (Linux; it must leave that process with one thread and no child), else every worker. Which of them it is, and why,
-    is told by a :class:`Note`. ``on_output(worker, seat, descriptor)`` is called in this process with the read end of
-    a pipe that carries what the worker's process writes to its stdout and stderr; ``seat`` is None where that is the
-    process that is made ready for all.
+    is told by a :class:`EngineNote`. ``on_output(worker, status row, descriptor)`` is called in this process with the
+    read end of a pipe that carries what the worker's process writes to its stdout and stderr; ``status_row`` is None
+    where that is the process that is made ready for all.
     """
 
     def __init__(
-        self, prepare: Prepare, seats: int, on_output: Callable[[int, int | None, int], None], *, once: bool = True
+        self,
+        prepare: PrepareWorker,
+        status_rows: int,
+        on_output: Callable[[int, int | None, int], None],
+        *,
+        once: bool = True,
     ) -> None:
-        single_threaded()
-        standard_streams()
-        self._page = Page(seats)
+        require_single_threaded()
+        open_standard_streams()
+        self._page = StatusPage(status_rows)
         self._on_output = on_output
         self._closed = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         sys.stdout.flush()
         sys.stderr.flush()
-        self._nursery = os.fork()
-        if self._nursery == 0:
+        self._supervisor = os.fork()
+        if self._supervisor == 0:
             ours.close()
             try:
-                Nursery(theirs, self._page, prepare, once=once).run()
-            except BaseException:  # a traceback of the nursery helps; falling through into the parent's code would not
+                Supervisor(theirs, self._page, prepare, once=once).run()
+            except (
+                BaseException
+            ):  # a traceback of the supervisor helps; falling through into the parent's code would not
                 sys.excepthook(*sys.exc_info())
             finally:
                 os._exit(0)
         theirs.close()
         ours.setblocking(False)
         self._socket = ours
-        self.starved = False
+        self.out_of_descriptors = False
         self._text = b""
         self._descriptors: list[int] = []
-        self._seat_of: dict[int, int] = {}
+        self._status_row_of: dict[int, int] = {}
         self._pids: dict[int, int] = {}
-        self._template = 0  # its pid; 0: there is none
+        self._zygote = 0  # its pid; 0: there is none
 
-    def start(self, worker: int, seat: int) -> None:
-        """Begin worker number ``worker`` on seat ``seat``."""
-        self._seat_of[worker] = seat
-        self._page.row(seat)[:] = memoryview(bytes(8 * ROW)).cast("q")
-        self._command(f"start {worker} {seat}")
+    def start(self, worker: int, status_row: int) -> None:
+        """Begin worker number ``worker`` on status row ``status_row``."""
+        self._status_row_of[worker] = status_row
+        self._page.row(status_row)[:] = memoryview(bytes(8 * STATUS_FIELDS)).cast("q")
+        self._command(f"start {worker} {status_row}")
 
     def kill(self, worker: int) -> None:
         """SIGKILL to the process group of the worker, or of the process that workers are forked from."""
@@ -86,54 +93,56 @@ class LocalEngine:
         """Ask for the worker's stacks, through :mod:`faulthandler`: works while C code holds the interpreter's lock."""
         self._command(f"kill {worker} {int(DUMP_SIGNAL)}")
 
-    def stopped(self, worker: int) -> bool:
+    def is_stopped(self, worker: int) -> bool:
         """Whether a signal has stopped the worker's process, or the one that workers are forked from. Never where there
         is no /proc to tell it."""
-        pid = self._template if worker == TEMPLATE else self._pids.get(worker, 0)
+        pid = self._zygote if worker == ZYGOTE else self._pids.get(worker, 0)
         try:
             text = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
             return False
         return text.rpartition(")")[2].split()[0] == "T"
 
-    def row(self, seat: int) -> memoryview:
-        """The row of ``seat``."""
-        return self._page.row(seat)
+    def row(self, status_row: int) -> memoryview:
+        """The row of ``status_row``."""
+        return self._page.row(status_row)
 
     def fileno(self) -> int:
         """Readable when :meth:`events` has something."""
         return self._socket.fileno()
 
-    def events(self) -> list[Started | Exited | Note]:
-        """What happened since the last call. Where a descriptor cannot be taken for now the engine is ``starved``, and
+    def events(self) -> list[Started | Exited | EngineNote]:
+        """What happened since the last call. Where a descriptor cannot be taken for now the engine is
+        ``out_of_descriptors``, and
         what comes with it is there at a later call."""
-        self.starved = False
-        out: list[Started | Exited | Note] = []
+        self.out_of_descriptors = False
+        out: list[Started | Exited | EngineNote] = []
         while True:
             try:
-                data, descriptors = self._received()
+                data, descriptors = self._receive()
             except BlockingIOError:
                 break
             except OSError as error:
-                self.starved = error.errno == errno.EMFILE
-                if self.starved:
+                self.out_of_descriptors = error.errno == errno.EMFILE
+                if self.out_of_descriptors:
                     break
                 data, descriptors = b"", []
             self._descriptors += descriptors
             if not data:
                 if self._closed:
                     break
-                self._orphaned()
+                self._kill_orphans()
                 raise EngineLost(_LOST)
             self._text += data
             *lines, self._text = self._text.split(b"\n")
             for line in lines:
-                if (event := self._event(*line.decode().split(" ", 1))) is not None:
+                if (event := self._parse_event(*line.decode().split(" ", 1))) is not None:
                     out.append(event)
         return out
 
-    def _received(self) -> tuple[bytes, list[int]]:
-        """What the nursery sent, with its descriptors. Raises OSError: with EMFILE there is none left for one of them,
+    def _receive(self) -> tuple[bytes, list[int]]:
+        """What the supervisor sent, with its descriptors. Raises OSError: with EMFILE there is none left for one of
+        them,
         and all of it is still there."""
         peek = socket.MSG_PEEK if sys.platform == "linux" else 0  # elsewhere that makes no descriptors
         data, told, flags, _ = self._socket.recvmsg(1 << 16, socket.CMSG_SPACE(16 * _INT), peek)
@@ -151,35 +160,37 @@ class LocalEngine:
             self._socket.recv(len(data))  # with descriptors it is what was looked at: they end a message
         return data, descriptors
 
-    def _event(self, word: str, rest: str) -> Started | Exited | Note | None:
-        """What a line of the nursery's says."""
+    def _parse_event(self, word: str, rest: str) -> Started | Exited | EngineNote | None:
+        """What a line of the supervisor's says."""
         if word == "each":
-            return Note(f"each worker imports the provider and runs its init_hook for itself: {rest}", "")
+            return EngineNote(f"each worker imports the provider and runs its init_hook for itself: {rest}", "")
         worker, *numbers = map(int, rest.split())
         match word:
             case "output":
-                self._on_output(worker, self._seat_of[worker], self._descriptors.pop(0))
+                self._on_output(worker, self._status_row_of[worker], self._descriptors.pop(0))
             case "template":
-                self._template = numbers[0]
+                self._zygote = numbers[0]
                 self._on_output(worker, None, self._descriptors.pop(0))
             case "started":
-                if self._template == numbers[0]:  # it has become that worker
-                    self._template = 0
+                if self._zygote == numbers[0]:  # it has become that worker
+                    self._zygote = 0
                 self._pids[worker] = numbers[0]
                 return Started(worker, numbers[0])
             case "exited":
-                self._seat_of.pop(worker, None)
+                self._status_row_of.pop(worker, None)
                 self._pids.pop(worker, None)
                 return Exited(worker, numbers[0], numbers[1])
             case "lost":
-                self._template = 0
+                self._zygote = 0
                 code = os.waitstatus_to_exitcode(numbers[1])
                 how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
-                return Note(f"process {numbers[0]}, which workers are forked from, {how}; another is made", "template")
+                return EngineNote(
+                    f"process {numbers[0]}, which workers are forked from, {how}; another is made", "template"
+                )
         return None
 
     def close(self) -> None:
-        """End the nursery and with it every worker."""
+        """End the supervisor and with it every worker."""
         if self._closed:
             return
         self._closed = True
@@ -200,22 +211,22 @@ class LocalEngine:
             if not data:
                 break
         else:
-            os.kill(self._nursery, signal.SIGKILL)
+            os.kill(self._supervisor, signal.SIGKILL)
         self._socket.close()
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._nursery, 0)
+            os.waitpid(self._supervisor, 0)
 
     def _command(self, text: str) -> None:
         try:
             self._socket.sendall(text.encode() + b"\n")  # a few bytes into a buffer of 200 kB that is always being read
         except OSError:
             if not self._closed:
-                self._orphaned()
+                self._kill_orphans()
                 raise EngineLost(_LOST) from None
 
-    def _orphaned(self) -> None:
-        """The nursery is gone and its workers with it: end what those had started."""
-        pids, self._pids = [*self._pids.values(), self._template], {}
+    def _kill_orphans(self) -> None:
+        """The supervisor is gone and its workers with it: end what those had started."""
+        pids, self._pids = [*self._pids.values(), self._zygote], {}
         for pid in filter(None, pids):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)

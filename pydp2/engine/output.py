@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-RATE = 1_000_000
+MAX_BYTES_PER_SECOND = 1_000_000
 """Bytes per second and worker that are shown; the rest is counted."""
 _LINE = 8_192  # a longer line is shown in pieces
-_SECOND = 1.0
+_WINDOW_SECONDS = 1.0
 
 
-class Line(NamedTuple):
+class OutputLine(NamedTuple):
     """A line to show. Of those with the same ``once`` (if it is not empty) only the first is shown."""
 
     mark: str
@@ -27,27 +27,27 @@ class Line(NamedTuple):
     once: bytes = b""
 
 
-class Marks(Protocol):
+class LabelSource(Protocol):
     """Says whose lines they are."""
 
-    def here(self) -> int:
+    def current_file(self) -> int:
         """Who prints now. Asked when there is something to read, before it is read."""
         ...
 
-    def first(self, lines: Sequence[bytes], here: int) -> int:
+    def first_lines(self, lines: Sequence[bytes], here: int) -> int:
         """Who printed what comes first; ``here``: what :meth:`here` said before."""
         ...
 
-    def lines(self, lines: Sequence[bytes], here: int) -> tuple[list[Line], int]:
+    def lines(self, lines: Sequence[bytes], here: int) -> tuple[list[OutputLine], int]:
         """The lines to show of ``lines``, and who prints after them; ``here``: what :meth:`here` said before."""
         ...
 
 
 @dataclass
 class _Pipe:
-    marks: Marks
+    marks: LabelSource
     rest: bytes = b""  # a line that is not complete
-    whose: int = 0  # and who began it
+    current: int = 0  # and who began it
     shown: int = 0  # bytes in this second
     since: float = 0.0
     dropped: int = 0
@@ -62,13 +62,13 @@ class OutputPump:
         self._wake_read, self._wake_write = os.pipe()
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
         self._new: list[tuple[int, _Pipe]] = []
-        self._once: set[bytes] = set()
+        self._shown_once: set[bytes] = set()
         self._lock = threading.Lock()
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="pydp2-output", daemon=True)
         self._thread.start()
 
-    def add(self, descriptor: int, marks: Marks) -> None:
+    def add(self, descriptor: int, marks: LabelSource) -> None:
         """Show what comes through ``descriptor``, each line with its mark."""
         os.set_blocking(descriptor, False)
         with self._lock:
@@ -91,7 +91,7 @@ class OutputPump:
 
     def _run(self) -> None:
         while True:
-            ready = self._selector.select(self._patience())
+            ready = self._selector.select(self._select_timeout())
             stop = self._stop
             with self._lock:
                 for descriptor, pipe in self._new:
@@ -113,18 +113,18 @@ class OutputPump:
     def _pipes(self) -> list[_Pipe]:
         return [key.data for key in self._selector.get_map().values() if key.data is not None]
 
-    def _patience(self) -> float | None:
+    def _select_timeout(self) -> float | None:
         """How long to wait at most: until something left out can be told of."""
-        return _SECOND if any(pipe.dropped for pipe in self._pipes()) else None
+        return _WINDOW_SECONDS if any(pipe.dropped for pipe in self._pipes()) else None
 
     def _tell_dropped(self, *, at_once: bool) -> None:
         now = time.monotonic()
         for pipe in self._pipes():
-            if pipe.dropped and (at_once or now - pipe.since >= _SECOND):
-                self._show(pipe, [], pipe.marks.here())
+            if pipe.dropped and (at_once or now - pipe.since >= _WINDOW_SECONDS):
+                self._show(pipe, [], pipe.marks.current_file())
 
     def _read(self, descriptor: int, pipe: _Pipe) -> None:
-        here = pipe.marks.here()
+        here = pipe.marks.current_file()
         try:
             data = os.read(descriptor, 1 << 16)
         except BlockingIOError:
@@ -137,62 +137,65 @@ class OutputPump:
             self._show_rest(pipe)
             return
         now = time.monotonic()
-        if now - pipe.since >= _SECOND:
+        if now - pipe.since >= _WINDOW_SECONDS:
             if pipe.dropped:
                 self._show(pipe, [], here)
             pipe.since, pipe.shown = now, 0
-        if pipe.dropped or pipe.shown + len(data) > RATE:  # and nothing more before this second is over
+        if pipe.dropped or pipe.shown + len(data) > MAX_BYTES_PER_SECOND:  # and nothing more before this second is over
             if pipe.rest:  # its end is among what is left out
-                self._show(pipe, [pipe.rest], pipe.whose)
+                self._show(pipe, [pipe.rest], pipe.current)
                 pipe.rest = b""
             pipe.dropped += len(data)
             return
         pipe.shown += len(data)
-        if pipe.rest and pipe.marks.first(data.split(b"\n")[:-1], here) != pipe.whose:
-            self._show(pipe, [pipe.rest], pipe.whose)  # another one goes on behind a line without an end
+        if pipe.rest and pipe.marks.first_lines(data.split(b"\n")[:-1], here) != pipe.current:
+            self._show(pipe, [pipe.rest], pipe.current)  # another one goes on behind a line without an end
             pipe.rest = b""
         *complete, pipe.rest = (pipe.rest + data).split(b"\n")
-        lines, pipe.whose = pipe.marks.lines(complete, here)
+        lines, pipe.current = pipe.marks.lines(complete, here)
         if len(pipe.rest) > _LINE:
-            *pieces, pipe.rest = _pieces(pipe.rest)
-            lines += pipe.marks.lines(pieces, pipe.whose)[0]
+            *pieces, pipe.rest = _split_line(pipe.rest)
+            lines += pipe.marks.lines(pieces, pipe.current)[0]
         self._print(lines)
 
     def _show_rest(self, pipe: _Pipe) -> None:
         """Nothing more will come."""
         rest, pipe.rest = [pipe.rest] if pipe.rest else [], b""
-        self._show(pipe, rest, pipe.whose)
+        self._show(pipe, rest, pipe.current)
 
     def _show(self, pipe: _Pipe, lines: list[bytes], whose: int) -> None:
         """Show ``lines``, and after them how much was left out since."""
         if pipe.dropped:
-            lines = [*lines, f"… {pipe.dropped} bytes of output left out (more than {RATE} a second) …".encode()]
+            lines = [
+                *lines,
+                f"… {pipe.dropped} bytes of output left out (more than {MAX_BYTES_PER_SECOND} a second) …".encode(),
+            ]
             pipe.dropped = 0
         self._print(pipe.marks.lines(lines, whose)[0])
 
-    def _print(self, lines: list[Line]) -> None:
+    def _print(self, lines: list[OutputLine]) -> None:
         text = ""
         for line in lines:
-            if line.once in self._once:
+            if line.once in self._shown_once:
                 continue
             if line.once:
-                self._once.add(line.once)
-            for piece in _pieces(line.text):
+                self._shown_once.add(line.once)
+            for piece in _split_line(line.text):
                 text += f"[{line.mark}] {piece.decode(errors='replace').rstrip()}\n"
         if text:
             self._write(text)
 
 
-def _pieces(line: bytes) -> list[bytes]:
+def _split_line(line: bytes) -> list[bytes]:
     pieces = []
     while len(line) > _LINE:
-        cut = _edge(line)
+        cut = _cut_position(line)
         pieces.append(line[:cut])
         line = line[cut:]
     return [*pieces, line]
 
 
-def _edge(line: bytes) -> int:
+def _cut_position(line: bytes) -> int:
     """Where to cut ``line``: before ``_LINE`` bytes, and not inside a character."""
     for cut in range(_LINE, _LINE - 4, -1):
         if line[cut] & 0xC0 != 0x80:

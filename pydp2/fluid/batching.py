@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pydp2.errors import BadSample
 from pydp2.fluid.base import GeneratedDecorator, Source, rest_of
 from pydp2.fluid.tensors import Instance, LoDTensor, concat
-from pydp2.values import flag, whole
+from pydp2.options.values import flag, integer_from
 
 
 class BatchReader(GeneratedDecorator):
@@ -15,7 +15,7 @@ class BatchReader(GeneratedDecorator):
 
     def __init__(self, underlying: Source, batch_size: int, discard_leftover: bool) -> None:
         super().__init__(underlying)
-        self._batch_size = whole(1)("batch_size", batch_size)
+        self._batch_size = integer_from(1)("batch_size", batch_size)
         self._discard_leftover = flag("discard_leftover", discard_leftover)
 
     def _instances(self) -> Iterator[Instance]:

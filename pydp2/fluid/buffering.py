@@ -8,16 +8,16 @@ from typing import Any
 from pydp2.errors import EOFException
 from pydp2.fluid.base import DecoratedReader, Reader, Source
 from pydp2.fluid.placing import placer
-from pydp2.fluid.prefetching import Channel, Job, PrefetchingReader
+from pydp2.fluid.prefetching import InstanceChannel, Job, PrefetchingReader
 from pydp2.fluid.tensors import Instance
-from pydp2.values import whole
+from pydp2.options.values import integer_from
 
 
 class DoubleBufferReader(DecoratedReader, PrefetchingReader):
     """See :func:`double_buffer`."""
 
     def __init__(self, underlying: Source, place: Any, depth: int) -> None:
-        super().__init__(underlying, size=whole(1)("depth", depth), name="pydp2-double-buffer")
+        super().__init__(underlying, size=integer_from(1)("depth", depth), name="pydp2-double-buffer")
         self._place = placer(place)
 
     def _jobs(self) -> Sequence[Job]:
@@ -29,7 +29,7 @@ class DoubleBufferReader(DecoratedReader, PrefetchingReader):
         super()._restart()
 
 
-def _fill(channel: Channel, underlying: Reader, place: Callable[[Instance], Instance]) -> None:
+def _fill(channel: InstanceChannel, underlying: Reader, place: Callable[[Instance], Instance]) -> None:
     while channel.wait_for_room():  # before reading: so that no more than `depth` are there
         try:
             instance = place(underlying.read_next())

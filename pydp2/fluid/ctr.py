@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample, counted
+from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample, count_text
 from pydp2.fluid.files import Name, text_of
-from pydp2.fluid.prefetching import Channel, Job, PrefetchingReader
+from pydp2.fluid.prefetching import InstanceChannel, Job, PrefetchingReader
 from pydp2.fluid.tensors import Instance, LoDTensor
-from pydp2.values import Choice, whole
+from pydp2.options.values import Choice, integer_from
 
 _ID_RANGE = 1 << 63
 _FLOAT_END = 2.0**128 - 2.0**103
@@ -64,7 +64,7 @@ class CsvLine:
         groups = line.split()
         wanted = max(0, *self.dense, *self.sparse)
         if wanted >= len(groups):
-            raise ValueError(f"expected at least {counted(wanted + 1, 'group')}, got {len(groups)}")
+            raise ValueError(f"expected at least {count_text(wanted + 1, 'group')}, got {len(groups)}")
         return [
             [_whole(groups[0], _ID_RANGE)],
             *([_number(value) for value in groups[i].split(",")] for i in self.dense),
@@ -145,8 +145,8 @@ class CtrReader(PrefetchingReader):
         return [_job(files, self._gzipped, self._form, self._batch) for files in self._dealt]
 
 
-def _job(files: Sequence[str], gzipped: bool, form: SvmLine | CsvLine, size: int) -> Callable[[Channel], None]:
-    def run(channel: Channel) -> None:
+def _job(files: Sequence[str], gzipped: bool, form: SvmLine | CsvLine, size: int) -> Callable[[InstanceChannel], None]:
+    def run(channel: InstanceChannel) -> None:
         rows: list[Row] = []
         first = ("", 0)
         for name in files:
@@ -172,7 +172,7 @@ def _tensors(form: SvmLine | CsvLine, rows: list[Row], first: tuple[str, int]) -
     try:
         return form.tensors(rows)
     except ValueError as error:
-        raise _bad(*first, f"{error} ({counted(len(rows), 'line')} from here on)") from None
+        raise _bad(*first, f"{error} ({count_text(len(rows), 'line')} from here on)") from None
 
 
 def _lines(name: str, gzipped: bool) -> Generator[tuple[int, str]]:
@@ -195,7 +195,7 @@ def _bad(name: str, y: int, what: str) -> BadSample:
     return BadSample(at_sample(name, y, "", what))
 
 
-def ctr_reader(
+def ctr_reader(  # noqa: PLR0913 - the arguments are Fluid's
     file_list: Name | Sequence[Name],
     *,
     batch_size: int,
@@ -230,9 +230,9 @@ def ctr_reader(
         files,
         Choice(("plain", "gzip"))("file_type", file_type) == "gzip",
         line,
-        whole(1)("batch_size", batch_size),
-        whole(1)("thread_num", thread_num),
-        whole(1)("capacity", capacity),
+        integer_from(1)("batch_size", batch_size),
+        integer_from(1)("thread_num", thread_num),
+        integer_from(1)("capacity", capacity),
     )
 
 
@@ -247,7 +247,7 @@ def _csv(dense: Sequence[int], sparse: Sequence[int]) -> CsvLine:
     for name, given in (("dense_slot_index", dense), ("sparse_slot_index", sparse)):
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise OptionTypeError(f"{name} must be a list of groups, got {given!r:.80}")
-    check = whole(1)
+    check = integer_from(1)
     if not dense and not sparse:
         raise OptionError(
             "csv needs groups: name some in dense_slot_index or sparse_slot_index, from 1 (0 is the label)"

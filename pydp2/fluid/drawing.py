@@ -10,9 +10,9 @@ import numpy as np
 
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.fluid.base import Reader
-from pydp2.fluid.shapes import Shape, declared
+from pydp2.fluid.shapes import Shape, slot_shapes
 from pydp2.fluid.tensors import Instance, LoDTensor
-from pydp2.values import or_none, whole
+from pydp2.options.values import integer_from, or_none
 
 
 class RandomReader(Reader):
@@ -30,11 +30,11 @@ class RandomReader(Reader):
         self._low, self._high = _bound("low", low), _bound("high", high)
         if self._low > self._high:
             raise OptionError(f"low must not be above high, got {low:g} and {high:g}")
-        slots = declared(shapes, lod_levels)
+        slots = slot_shapes(shapes, lod_levels)
         if any(slots.lod_levels or ()):
             raise OptionError(f"what is drawn has no LoD: lod_levels must be 0 for each slot, got {lod_levels!r:.80}")
         self._shapes = [_fixed(shape, slot) for slot, shape in enumerate(slots.shapes)]
-        self._drawn = np.random.default_rng(or_none(whole(0))("seed", seed))
+        self._drawn = np.random.default_rng(or_none(integer_from(0))("seed", seed))
 
     def _read(self) -> Instance:
         return tuple(LoDTensor(self._numbers(shape)) for shape in self._shapes)

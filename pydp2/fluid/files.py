@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.fluid.base import GeneratedReader
-from pydp2.fluid.shapes import Declared, Shape, declared
+from pydp2.fluid.shapes import Shape, SlotShapes, slot_shapes
 from pydp2.fluid.tensors import Instance, instance_of
 
 Format = Callable[[str, tuple[Shape, ...]], Iterable[Any]]
@@ -92,13 +92,13 @@ class FileReader(GeneratedReader):
         super().__init__()
         self.filename = text_of(filename)
         format_of(self.filename)  # now, and not with the first read
-        self._declared = declared(shapes, lod_levels, dtypes)
+        self._declared = slot_shapes(shapes, lod_levels, dtypes)
 
     def _instances(self) -> Iterator[Instance]:
         return instances_of(self.filename, self._declared)
 
 
-def instances_of(filename: str, slots: Declared) -> Generator[Instance]:
+def instances_of(filename: str, slots: SlotShapes) -> Generator[Instance]:
     """The checked instances of one file; it is open while they are drawn."""
     read, path = format_of(filename)
     made = read(path, slots.shapes)

@@ -12,16 +12,16 @@ from typing import Any
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.fluid.base import Reader
 from pydp2.fluid.files import Name, format_of, instances_of, text_of
-from pydp2.fluid.prefetching import Channel, Job, PrefetchingReader
+from pydp2.fluid.prefetching import InstanceChannel, Job, PrefetchingReader
 from pydp2.fluid.repeating import multi_pass
-from pydp2.fluid.shapes import Declared, declared
-from pydp2.values import flag_or_none, whole
+from pydp2.fluid.shapes import SlotShapes, slot_shapes
+from pydp2.options.values import flag_or_none, integer_from
 
 
 class MultipleReader(PrefetchingReader):
     """See :func:`open_files`."""
 
-    def __init__(self, filenames: Sequence[str], slots: Declared, thread_num: int, buffer_size: int) -> None:
+    def __init__(self, filenames: Sequence[str], slots: SlotShapes, thread_num: int, buffer_size: int) -> None:
         super().__init__(buffer_size, "pydp2-open-files")
         self.filenames = tuple(filenames)
         self.thread_num = thread_num
@@ -46,7 +46,7 @@ class _Waiting:
             return self._names.popleft() if self._names else None
 
 
-def _read(waiting: _Waiting, slots: Declared, channel: Channel) -> None:
+def _read(waiting: _Waiting, slots: SlotShapes, channel: InstanceChannel) -> None:
     while not channel.stopped and (name := waiting.take()) is not None:
         with closing(instances_of(name, slots)) as instances:
             for instance in instances:
@@ -77,13 +77,13 @@ def open_files(
     a file is raised by ``read_next()``, behind what was read before it. See docs/fluid.md.
     """
     names = _names(filenames)
-    slots = declared(shapes, lod_levels, dtypes)
-    threads = min(len(names), os.cpu_count() or 1) if thread_num is None else whole(1)("thread_num", thread_num)
-    room = None if buffer_size is None else whole(1)("buffer_size", buffer_size)
+    slots = slot_shapes(shapes, lod_levels, dtypes)
+    threads = min(len(names), os.cpu_count() or 1) if thread_num is None else integer_from(1)("thread_num", thread_num)
+    room = None if buffer_size is None else integer_from(1)("buffer_size", buffer_size)
     if flag_or_none("is_test", is_test):
         threads = 1
     reader = MultipleReader(names, slots, threads, 3 * threads if room is None else room)
-    passes = whole(1)("pass_num", pass_num)
+    passes = integer_from(1)("pass_num", pass_num)
     return reader if passes == 1 else multi_pass(reader, passes)
 
 

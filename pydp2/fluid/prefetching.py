@@ -23,11 +23,11 @@ from pydp2.fluid.tensors import Instance
 
 
 @dataclass(frozen=True)
-class _Failure:
+class _InstanceError:
     error: BaseException
 
 
-class Channel:
+class InstanceChannel:
     """At most ``size`` instances on their way from some producers to one reader; errors come in their place.
 
     All waits end when it is stopped. The lock can be taken twice by a thread, because collecting garbage may stop a
@@ -37,10 +37,10 @@ class Channel:
     def __init__(self, size: int, producers: int) -> None:
         self._size = size
         self._producers = producers
-        self._items: deque[Instance | _Failure] = deque()
+        self._items: deque[Instance | _InstanceError] = deque()
         self._stopped = False
         lock = threading.RLock()
-        self._room, self._some = threading.Condition(lock), threading.Condition(lock)
+        self._not_full, self._not_empty = threading.Condition(lock), threading.Condition(lock)
 
     @property
     def stopped(self) -> bool:
@@ -49,68 +49,68 @@ class Channel:
 
     def wait_for_room(self) -> bool:
         """Wait until something could be put; False once stopped."""
-        with self._room:
+        with self._not_full:
             while len(self._items) >= self._size and not self._stopped:
-                self._room.wait()
+                self._not_full.wait()
             return not self._stopped
 
     def put(self, instance: Instance) -> bool:
         """Wait for room, and put ``instance`` there; False once stopped."""
-        with self._room:
+        with self._not_full:
             if not self.wait_for_room():
                 return False
             self._items.append(instance)
-            self._some.notify_all()
+            self._not_empty.notify_all()
             return True
 
-    def fail(self, error: BaseException) -> None:
+    def put_error(self, error: BaseException) -> None:
         """``error`` behind all that is there; it needs no room."""
-        with self._some:
-            self._items.append(_Failure(error))
-            self._some.notify_all()
+        with self._not_empty:
+            self._items.append(_InstanceError(error))
+            self._not_empty.notify_all()
 
-    def leave(self) -> None:
+    def producer_done(self) -> None:
         """A producer has no more."""
-        with self._some:
+        with self._not_empty:
             self._producers -= 1
-            self._some.notify_all()
+            self._not_empty.notify_all()
 
     def stop(self) -> None:
         """Drop everything, wake everybody."""
-        with self._some:
+        with self._not_empty:
             self._stopped = True
             self._items.clear()
-            self._some.notify_all()
-            self._room.notify_all()
+            self._not_empty.notify_all()
+            self._not_full.notify_all()
 
     def wait(self) -> bool:
         """Wait until there is something to get; False at the end. Raises ClientUseError once stopped."""
-        with self._some:
+        with self._not_empty:
             while not self._items:
                 if self._stopped:
                     raise ClientUseError("the reader was closed while it was being read")
                 if self._producers <= 0:
                     return False
-                self._some.wait()
+                self._not_empty.wait()
             return True
 
     def get(self) -> Instance | BaseException:
         """What is first; only after :meth:`wait` gave True, by the same thread."""
-        with self._room:
+        with self._not_full:
             item = self._items.popleft()
-            self._room.notify()
-            return item.error if isinstance(item, _Failure) else item
+            self._not_full.notify()
+            return item.error if isinstance(item, _InstanceError) else item
 
 
-Job = Callable[[Channel], None]
+Job = Callable[[InstanceChannel], None]
 """What a thread does: put instances, and return at the end or when a put gives False. What it raises is passed on."""
 
 
-class Crew:
+class PrefetchThreads:
     """Threads at their jobs, and the channel between them and the reader that owns them."""
 
     def __init__(self, owner: Reader, jobs: Sequence[Job], size: int, name: str) -> None:
-        self._channel = Channel(size, len(jobs))
+        self._channel = InstanceChannel(size, len(jobs))
         self._threads = [
             threading.Thread(target=_work, args=(job, self._channel), name=f"{name}-{i}", daemon=True)
             for i, job in enumerate(jobs)
@@ -135,11 +135,11 @@ class Crew:
             raise end()
         item = self._channel.get()
         if isinstance(item, BaseException):
-            self.halt()
+            self.request_stop()
             raise item
         return item
 
-    def halt(self) -> None:
+    def request_stop(self) -> None:
         """Tell the threads to end, without waiting for them."""
         _abandon(self._channel, self._owner)
 
@@ -148,7 +148,7 @@ class Crew:
         self._finalizer.detach()
         if os.getpid() != self._owner:
             return
-        self.halt()
+        self.request_stop()
         deadline = time.monotonic() + wait
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -160,20 +160,20 @@ class Crew:
             )
 
 
-def _abandon(channel: Channel, owner: int) -> None:
+def _abandon(channel: InstanceChannel, owner: int) -> None:
     if os.getpid() == owner:  # in a fork there is nobody to tell, and the lock may be held by one who is not there
         channel.stop()
 
 
-def _work(job: Job, channel: Channel) -> None:
+def _work(job: Job, channel: InstanceChannel) -> None:
     try:
         job(channel)
     except EOFException as error:
-        channel.fail(misplaced(error))
+        channel.put_error(misplaced(error))
     except BaseException as error:  # whatever it is, it belongs to whoever reads
-        channel.fail(error)
+        channel.put_error(error)
     finally:
-        channel.leave()
+        channel.producer_done()
 
 
 class PrefetchingReader(Reader):
@@ -183,15 +183,15 @@ class PrefetchingReader(Reader):
         super().__init__()
         self._size = size
         self._name = name
-        self._crew: Crew | None = None
+        self._crew: PrefetchThreads | None = None
 
     @abstractmethod
     def _jobs(self) -> Sequence[Job]:
         """One job a thread, for one pass; they must not refer to this reader."""
 
-    def _running(self) -> Crew:
+    def _running(self) -> PrefetchThreads:
         if self._crew is None:
-            self._crew = Crew(self, self._jobs(), self._size, self._name)
+            self._crew = PrefetchThreads(self, self._jobs(), self._size, self._name)
         return self._crew
 
     def _read(self) -> Instance:
@@ -209,7 +209,7 @@ class PrefetchingReader(Reader):
     def _interrupt(self) -> None:
         crew = self._crew
         if crew is not None:
-            crew.halt()
+            crew.request_stop()
 
     def _end(self) -> None:
         crew, self._crew = self._crew, None

@@ -16,7 +16,7 @@ from pydp2.fluid.repeating import multi_pass
 from pydp2.fluid.shapes import Shape
 from pydp2.fluid.tensors import Instance, instance_of
 from pydp2.formats import paddle_recordio
-from pydp2.values import whole
+from pydp2.options.values import integer_from
 
 SUFFIX = ".recordio"
 
@@ -53,7 +53,7 @@ def open_recordio_file(
     """One RecordIO file, whatever its name, read by the thread that asks. Arguments and errors as of
     :func:`open_files`."""
     reader = FileReader(f"recordio:{text_of(filename)}", shapes, lod_levels, dtypes)
-    passes = whole(1)("pass_num", pass_num)
+    passes = integer_from(1)("pass_num", pass_num)
     return reader if passes == 1 else multi_pass(reader, passes)
 
 
@@ -96,7 +96,7 @@ def convert_reader_to_recordio_files(
     path = Path(text_of(filename))
     if path.suffix != SUFFIX:
         raise OptionError(f"filename must end with {SUFFIX}, by which its reader is found, got {str(path)!r}")
-    size = whole(1)("batch_per_file", batch_per_file)
+    size = integer_from(1)("batch_per_file", batch_per_file)
     written: list[str] = []
     with closing(_instances(reader, feeder)) as instances:
         for first in instances:

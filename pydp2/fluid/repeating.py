@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pydp2.fluid.base import GeneratedDecorator, Reader, Source, rest_of
 from pydp2.fluid.tensors import Instance
-from pydp2.values import whole
+from pydp2.options.values import integer_from
 
 
 class MultiPassReader(GeneratedDecorator):
@@ -14,7 +14,7 @@ class MultiPassReader(GeneratedDecorator):
 
     def __init__(self, underlying: Source, pass_num: int) -> None:
         super().__init__(underlying)
-        self._pass_num = whole(1)("pass_num", pass_num)
+        self._pass_num = integer_from(1)("pass_num", pass_num)
 
     def _instances(self) -> Iterator[Instance]:
         return _repeated(self.underlying, self._pass_num)

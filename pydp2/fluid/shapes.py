@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample, counted
+from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample, count_text
 from pydp2.fluid.tensors import Instance
-from pydp2.values import whole
+from pydp2.options.values import integer_from
 
 Shape = tuple[int, ...]
 
@@ -32,55 +32,63 @@ def _shape(shape: Sequence[int], slot: int) -> Shape:
         raise OptionTypeError(f"the shape of slot {slot} must be a list of dimensions, got {shape!r:.80}")
     if not shape:
         raise OptionError(f"the shape of slot {slot} must have at least one dimension, got none")
-    return tuple(whole(-1)(f"a dimension of slot {slot}", dim) for dim in shape)
+    return tuple(integer_from(-1)(f"a dimension of slot {slot}", dim) for dim in shape)
 
 
 @dataclass(frozen=True)
-class Declared:
+class SlotShapes:
     """What every instance of a file must hold. ``lod_levels`` and ``dtypes``: None for any."""
 
     shapes: tuple[Shape, ...]
     lod_levels: tuple[int, ...] | None = None
     dtypes: tuple[np.dtype[Any], ...] | None = None
 
-    def check(self, instance: Instance, filename: str, y: int) -> Instance:
-        """``instance``, number ``y`` of the file, if it is as declared. Raises BadSample that names slot and values."""
+    def check(self, instance: Instance, filename: str, sample_index: int) -> Instance:
+        """``instance``, number ``sample_index`` of the file, if it is as declared. Raises BadSample that names slot and
+        values."""
         if len(instance) != len(self.shapes):
-            raise _bad(filename, y, "all slots", counted(len(self.shapes), "slot"), str(len(instance)))
+            raise _bad(filename, sample_index, "all slots", count_text(len(self.shapes), "slot"), str(len(instance)))
         for slot, (tensor, shape) in enumerate(zip(instance, self.shapes, strict=True)):
             have = tensor.shape
             if len(have) != len(shape):
                 raise _bad(
-                    filename, y, f"slot {slot}", f"{counted(len(shape), 'dimension')} {_shown(shape)}", _shown(have)
+                    filename,
+                    sample_index,
+                    f"slot {slot}",
+                    f"{count_text(len(shape), 'dimension')} {_shape_text(shape)}",
+                    _shape_text(have),
                 )
             if any(need not in (-1, dim) for need, dim in zip(shape, have, strict=True)):
-                raise _bad(filename, y, f"slot {slot}", f"shape {_shown(shape)}", _shown(have))
+                raise _bad(filename, sample_index, f"slot {slot}", f"shape {_shape_text(shape)}", _shape_text(have))
             if self.dtypes is not None and tensor.dtype != self.dtypes[slot]:
-                raise _bad(filename, y, f"slot {slot}", str(self.dtypes[slot]), str(tensor.dtype))
+                raise _bad(filename, sample_index, f"slot {slot}", str(self.dtypes[slot]), str(tensor.dtype))
             if self.lod_levels is not None and len(tensor.lod) != self.lod_levels[slot]:
                 raise _bad(
                     filename,
-                    y,
+                    sample_index,
                     f"slot {slot}",
-                    f"{counted(self.lod_levels[slot], 'level')} of LoD",
+                    f"{count_text(self.lod_levels[slot], 'level')} of LoD",
                     str(len(tensor.lod)),
                 )
         return instance
 
 
-def _shown(shape: Shape) -> str:
+def _shape_text(shape: Shape) -> str:
     return str(list(shape))
 
 
-def _bad(filename: str, y: int, slot: str, expected: str, got: str) -> BadSample:
+def _bad(filename: str, sample_index: int, slot: str, expected: str, got: str) -> BadSample:
     return BadSample(
-        at_sample(filename, y, slot, f"expected {expected}, got {got}"), slot=slot, expected=expected, got=got
+        at_sample(filename, sample_index, slot, f"expected {expected}, got {got}"),
+        slot=slot,
+        expected=expected,
+        got=got,
     )
 
 
-def declared(
+def slot_shapes(
     shapes: Sequence[Sequence[int]], lod_levels: Sequence[int] | None = None, dtypes: Sequence[Any] | None = None
-) -> Declared:
+) -> SlotShapes:
     """The declaration of a file's slots. Raises OptionError where the lists differ in length, OptionTypeError."""
     checked = checked_shapes(shapes)
     for name, given in (("lod_levels", lod_levels), ("dtypes", dtypes)):
@@ -88,9 +96,9 @@ def declared(
             raise OptionError(
                 f"{name} must be a list with one entry for each of the {len(checked)} shapes, got {given!r:.80}"
             )
-    levels = None if lod_levels is None else tuple(whole(0)("a LoD level", level) for level in lod_levels)
+    levels = None if lod_levels is None else tuple(integer_from(0)("a LoD level", level) for level in lod_levels)
     try:
         kinds = None if dtypes is None else tuple(np.dtype(kind) for kind in dtypes)
     except TypeError as exc:
         raise OptionTypeError(f"dtypes must be dtypes of numpy or their names, got {dtypes!r:.80} ({exc})") from None
-    return Declared(checked, levels, kinds)
+    return SlotShapes(checked, levels, kinds)

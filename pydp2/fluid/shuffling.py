@@ -9,9 +9,9 @@ import numpy as np
 
 from pydp2.fluid.base import GeneratedDecorator, Source, rest_of
 from pydp2.fluid.tensors import Instance
-from pydp2.values import whole
+from pydp2.options.values import integer_from
 
-_check_seed = whole(0)
+_check_seed = integer_from(0)
 
 
 class ShuffleReader(GeneratedDecorator):
@@ -19,7 +19,7 @@ class ShuffleReader(GeneratedDecorator):
 
     def __init__(self, underlying: Source, buffer_size: int, seed: int) -> None:
         super().__init__(underlying)
-        self._buffer_size = whole(1)("buffer_size", buffer_size)
+        self._buffer_size = integer_from(1)("buffer_size", buffer_size)
         self._seed = _check_seed("seed", seed) or secrets.randbits(64)
 
     def _instances(self) -> Iterator[Instance]:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.errors import BadSample, OptionError, OptionTypeError, counted
-from pydp2.inputs import Batch, Csr, Ragged
+from pydp2.columns.batch import Batch, Csr, Ragged
+from pydp2.errors import BadSample, OptionError, OptionTypeError, count_text
 
 Level = NDArray[np.int64]
 Lod = tuple[Level, ...]
@@ -45,7 +45,7 @@ class LoDTensor:
         return int(self.data.shape[0])
 
     def __repr__(self) -> str:
-        levels = "".join(f", {counted(len(level) - 1, 'sequence')}" for level in self.lod[:1])
+        levels = "".join(f", {count_text(len(level) - 1, 'sequence')}" for level in self.lod[:1])
         deeper = f" in {len(self.lod)} levels" if len(self.lod) > 1 else ""
         return f"<LoDTensor {self.data.dtype} {tuple(self.data.shape)}{levels}{deeper}>"
 
@@ -135,7 +135,7 @@ def check_lod(lod: Sequence[Sequence[int] | Level], rows: int) -> Lod:
             )
     if levels and levels[-1][-1] != rows:
         raise OptionError(
-            f"the lowest level of a LoD ends with {levels[-1][-1]}, but the data has {counted(rows, 'row')}"
+            f"the lowest level of a LoD ends with {levels[-1][-1]}, but the data has {count_text(rows, 'row')}"
         )
     return levels
 

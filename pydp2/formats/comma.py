@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from pydp2.errors import FormatError, OptionError, counted
+from pydp2.errors import FormatError, OptionError, count_text
+from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.lines import BLOCK, NUMBER, blocks, each, open_text, shown, wrong
 from pydp2.formats.serving import flag, label_slot, labels, text, whole
-from pydp2.formats.source import PathOrFile, Source, create
-from pydp2.inputs.rows import Rows, rows
-from pydp2.inputs.spec import dense_vector
-from pydp2.parts import WHOLE, Part, split_entry
+from pydp2.formats.source import ByteSource, PathOrFile, create_file
+from pydp2.packers.many_samples import ManySamples, rows
 from pydp2.providers import provider
+from pydp2.schema.input_types import dense_vector
 
 Array = NDArray[Any]
 
@@ -32,7 +32,7 @@ _INT = re.compile(rb"[+-]?\d{1,19}")
 def read(
     path: PathOrFile,
     *,
-    part: Part = WHOLE,
+    part: FilePart = WHOLE_FILE,
     dtype: DTypeLike = np.float32,
     columns: int | None = None,
     header: bool = False,
@@ -66,7 +66,7 @@ def read(
 
 def count_columns(path: PathOrFile, *, separator: str = ",", header: bool = False) -> int:
     """How many columns the first row of a file has; 0 for one without rows."""
-    with open_text(path, WHOLE) as source:
+    with open_text(path, WHOLE_FILE) as source:
         for begin, block in blocks(source):
             for _, line in each(begin, block):
                 if not header:
@@ -83,7 +83,7 @@ def write(path: PathOrFile, rows: ArrayLike | Iterator[ArrayLike], *, separator:
         OptionError: an array of another shape, or of other things than numbers. The arrays before it are in the file.
         OSError: the file cannot be written.
     """
-    file, ours = create(path, gzipped=True)
+    file, ours = create_file(path, gzipped=True)
     try:
         for each in rows if isinstance(rows, Iterator) else (rows,):
             array = np.asarray(each)
@@ -110,7 +110,7 @@ def _checked(dtype: np.dtype[Any], separator: str) -> np.dtype[Any]:
 
 
 def _parsed(
-    source: Source, rows: list[tuple[int, bytes]], kind: np.dtype[Any], separator: str, columns: int | None
+    source: ByteSource, rows: list[tuple[int, bytes]], kind: np.dtype[Any], separator: str, columns: int | None
 ) -> Array:
     """``rows``, pairs of offset and line, as an array."""
     try:
@@ -134,7 +134,7 @@ def _parsed(
     return array
 
 
-def _first_line(source: Source) -> int | None:
+def _first_line(source: ByteSource) -> int | None:
     """Where the first line of the whole file is, whichever part it belongs to."""
     found = next((offset for begin, block in blocks(source) for offset, _ in each(begin, block)), None)
     source.seek(0)
@@ -162,7 +162,7 @@ def _pieces(line: str, separator: str) -> Iterator[str]:
 
 
 def _found(
-    source: Source, rows: list[tuple[int, bytes]], kind: np.dtype[Any], separator: str, columns: int | None
+    source: ByteSource, rows: list[tuple[int, bytes]], kind: np.dtype[Any], separator: str, columns: int | None
 ) -> FormatError | None:
     """What is wrong with the first of ``rows`` in which something is."""
     for offset, line in rows:
@@ -176,7 +176,7 @@ def _found(
             at, count = end + 1, count + 1
         columns = columns or count
         if count != columns:
-            return wrong(source, offset, f"expected {counted(columns, 'column')}, got {count}")
+            return wrong(source, offset, f"expected {count_text(columns, 'column')}, got {count}")
     return None
 
 
@@ -191,7 +191,7 @@ def _is_number(field: bytes, kind: np.dtype[Any]) -> bool:
 
 
 # -- the provider ------------------------------------------------------------------------------------------------------
-def _hook(
+def _hook(  # noqa: PLR0913 - the arguments of the provider
     settings: Any,
     *,
     file_list: Any,
@@ -208,7 +208,7 @@ def _hook(
     place = 0 if label is None else whole("label", label)
     columns = _columns(file_list, separator, header) or max(1, place + 1, -place)  # without rows any label will do
     if not -columns <= place < columns:
-        raise OptionError(f"label must be one of {counted(columns, 'column')}, from 0, got {label}")
+        raise OptionError(f"label must be one of {count_text(columns, 'column')}, from 0, got {label}")
     settings.options = {"header": header, "separator": separator, "dtype": dtype, "columns": columns}
     settings.label = None if label is None else label % columns
     settings.classes = classes
@@ -239,7 +239,7 @@ def _columns(file_list: Any, separator: str, header: bool) -> int:
 
 
 @provider(init_hook=_hook)
-def process(settings: Any, filename: str) -> Iterator[Rows]:
+def process(settings: Any, filename: str) -> Iterator[ManySamples]:
     """Serves the rows of CSV files.
 
     Slots: ``data``, all columns of a row but the label's; with ``label`` also ``label``.

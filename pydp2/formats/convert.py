@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from pydp2.errors import OptionError, counted
+from pydp2.errors import OptionError, count_text
 from pydp2.formats import comma, dmlc_recordio, idx, libsvm, lst, paddle_recordio, record_index
 from pydp2.formats.irheader import IRHeader, pack
 from pydp2.formats.serving import BLOCK
@@ -210,7 +210,7 @@ def _labelled(file: BinaryIO, given: Options) -> Iterator[libsvm.Row]:
     count = 0
     for block in comma.read(file, dtype=np.float64, header=given.header, separator=given.separator):
         if not -block.shape[1] <= given.label < block.shape[1]:
-            raise OptionError(f"label must be one of {counted(block.shape[1], 'column')}, from 0, got {given.label}")
+            raise OptionError(f"label must be one of {count_text(block.shape[1], 'column')}, from 0, got {given.label}")
         values = np.delete(block, given.label, axis=1)
         for label, row in zip(block[:, given.label].tolist(), values, strict=True):
             numbers = libsvm.as_float32(row, count)
@@ -258,7 +258,8 @@ def _to_idx(path: Path, blocks: Iterator[Any], given: Options) -> int:
         for block in blocks:
             if block[0].size != math.prod(sides):
                 raise OptionError(
-                    f"rows of {counted(block[0].size, 'value')} cannot become samples of the shape {sides}, which have "
+                    f"rows of {count_text(block[0].size, 'value')} cannot become samples of the shape {sides}, which "
+                    "have "
                     f"{math.prod(sides)}"
                 )
             writer.write(block.reshape(len(block), *sides))

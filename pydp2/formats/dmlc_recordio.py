@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from pydp2.errors import FormatError, OptionError
+from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.irheader import unpack
 from pydp2.formats.serving import BYTES, IDS, as_steps, flag, label, label_slot
-from pydp2.formats.source import Closing, PathOrFile, Source, as_bytes, create, open_source
-from pydp2.inputs.spec import integer_value
-from pydp2.parts import WHOLE, Part, split_entry
+from pydp2.formats.source import ByteSource, Closable, PathOrFile, as_bytes, create_file, open_source
 from pydp2.providers import provider
+from pydp2.schema.input_types import integer_value
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 MOST = 1 << 29
@@ -34,7 +34,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _BLOCK = 1 << 16  # looked through for the magic at a time
 
 
-class Reader(Closing):
+class Reader(Closable):
     """A RecordIO file that is open; a context manager. Iterating gives the records of ``part``, as ``bytes``.
 
     A record belongs to the part in which it begins: parts are ranges of bytes, alike in size, whose ends move forward
@@ -46,7 +46,7 @@ class Reader(Closing):
         OSError: the file cannot be read.
     """
 
-    def __init__(self, path: PathOrFile, *, part: Part = WHOLE) -> None:
+    def __init__(self, path: PathOrFile, *, part: FilePart = WHOLE_FILE) -> None:
         self._source = open_source(path)
         self._part = part
 
@@ -62,7 +62,7 @@ class Reader(Closing):
             begin = at
             source.seek(begin)
             if small:
-                for start, end, record in _whole_ones(source.some(min(_BLOCK, last - begin))):
+                for start, end, record in _whole_ones(source.read_some(min(_BLOCK, last - begin))):
                     yield begin + start, record
                     at = begin + end
             if at == begin:  # a long one, one in pieces, or one that is wrong
@@ -110,14 +110,14 @@ class Reader(Closing):
         return bytes(joined)
 
     @staticmethod
-    def _piece(source: Source) -> tuple[int, bytes]:
+    def _piece(source: ByteSource) -> tuple[int, bytes]:
         begin = source.offset
         magic, word = _HEAD.unpack(source.read(8, "the header of a record"))
         if magic != MAGIC:
             raise source.error(f"expected the magic {MAGIC.hex()} (0xced7230a) of a record, got {magic.hex()}", begin)
         length = word & _LENGTH
         padding = -length % 4
-        source.room(length + padding, "a record")
+        source.check_available(length + padding, "a record")
         payload = source.read(length, "a record")
         if padding and source.read(padding, "the padding of a record") != bytes(padding):
             raise source.error("expected zeros behind a record", source.offset - padding)
@@ -132,7 +132,7 @@ class Reader(Closing):
             return 0  # whatever is there: if it is no record, reading it tells
         while at < source.size:
             source.seek(at)
-            block = source.some(_BLOCK + 4)  # a header at the end of a block is found whole
+            block = source.read_some(_BLOCK + 4)  # a header at the end of a block is found whole
             for found in re.finditer(re.escape(MAGIC), block):
                 here = found.start()
                 if (
@@ -165,13 +165,13 @@ def _whole_ones(block: bytes) -> Iterator[tuple[int, int, bytes]]:
         at = behind
 
 
-def read(path: PathOrFile, *, part: Part = WHOLE) -> Iterator[bytes]:
+def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE) -> Iterator[bytes]:
     """The records of a file, one after the other. Raises as :class:`Reader` does."""
     with Reader(path, part=part) as reader:
         yield from reader
 
 
-class Writer(Closing):
+class Writer(Closable):
     """Writes records; a context manager. Records that were written stay in the file whatever is raised then.
 
     Raises:
@@ -180,7 +180,7 @@ class Writer(Closing):
     """
 
     def __init__(self, path: PathOrFile, *, append: bool = False) -> None:
-        self._file, self._ours = create(path, append=append)
+        self._file, self._ours = create_file(path, append=append)
 
     def write(self, record: bytes | bytearray | memoryview) -> int:
         """Append ``record``; the offset of its header.

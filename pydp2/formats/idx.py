@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pydp2.errors import FormatError, OptionError, OptionTypeError
+from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.serving import BLOCK
-from pydp2.formats.source import LIMIT, Closing, PathOrFile, create, open_source
-from pydp2.inputs.rows import Rows, rows
-from pydp2.inputs.spec import dense_vector, integer_value
-from pydp2.parts import WHOLE, Part, split_entry
+from pydp2.formats.source import LIMIT, Closable, PathOrFile, create_file, open_source
+from pydp2.packers.many_samples import ManySamples, rows
 from pydp2.providers import provider
+from pydp2.schema.input_types import dense_vector, integer_value
 
 Array = NDArray[Any]
 
@@ -35,7 +35,7 @@ _MOST_SIDES = 32
 _PIECE = 1 << 20
 
 
-class Reader(Closing):
+class Reader(Closable):
     """An idx file that is open; a context manager.
 
     Args:
@@ -98,7 +98,7 @@ class Reader(Closing):
             source.seek(at)
         values = self._unpacked(first, last) if source.compressed else self._placed(first, last)
         if source.compressed and last == len(self):
-            source.end()  # also where gzip compares its checksum
+            source.check_at_end()  # also where gzip compares its checksum
         return values if self._disk.isnative or values.itemsize == 1 else values.byteswap(inplace=True).view(self.dtype)
 
     def _placed(self, first: int, last: int) -> Array:
@@ -122,7 +122,7 @@ class Reader(Closing):
         self._source.close()
 
 
-def read(path: PathOrFile, *, part: Part = WHOLE, limit: int = LIMIT) -> Array:
+def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, limit: int = LIMIT) -> Array:
     """The array of an idx file, in the machine's byte order; with ``part`` a share of its samples.
 
     Raises as :class:`Reader` does.
@@ -131,7 +131,7 @@ def read(path: PathOrFile, *, part: Part = WHOLE, limit: int = LIMIT) -> Array:
         return reader.rows(*part.range(len(reader)))
 
 
-class Writer(Closing):
+class Writer(Closable):
     """Writes an idx file sample by sample or many at a time; a context manager. The number of samples is written when
     it is closed, so the file must be one that can be sought; :func:`write` also writes gzip. Where an exception leaves
     the ``with``, it is not written: what is there then is no idx file.
@@ -156,7 +156,7 @@ class Writer(Closing):
                 "an idx file that is written piece by piece cannot be gzip: take a name that does not end in .gz, or "
                 "use idx.write for the whole array"
             )
-        self._file, self._ours = create(path)
+        self._file, self._ours = create_file(path)
         if not self._file.seekable():
             self._close_file()
             raise OptionError("an idx file that is written piece by piece must be sought: write it to a file on a disk")
@@ -202,7 +202,7 @@ def write(path: PathOrFile, array: ArrayLike) -> None:
     values = np.asarray(array)
     disk = _disk_dtype(values.dtype)
     header = _header(disk, values.shape)
-    file, ours = create(path, gzipped=True)
+    file, ours = create_file(path, gzipped=True)
     try:
         file.write(header)
         flat = values.reshape(-1)
@@ -268,7 +268,7 @@ def _hook(
 
 
 @provider(init_hook=_hook)
-def process(settings: Any, filename: str) -> Iterator[Rows]:
+def process(settings: Any, filename: str) -> Iterator[ManySamples]:
     """Serves the samples of idx files.
 
     Slots: ``data``, in dtype and shape of a sample of the first file of the list; with ``labels`` also ``label``.

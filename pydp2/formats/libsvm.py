@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pydp2.columns.batch import Csr
 from pydp2.errors import FormatError, OptionError
+from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.lines import NUMBER, lines, shown, too_large, wrong
 from pydp2.formats.serving import flag, label_slot, labels
-from pydp2.formats.source import PathOrFile, Source, create
-from pydp2.inputs.batch import Csr
-from pydp2.inputs.rows import Rows, rows
-from pydp2.inputs.spec import sparse_binary_vector, sparse_float_vector
-from pydp2.parts import WHOLE, Part, split_entry
+from pydp2.formats.source import ByteSource, PathOrFile, create_file
+from pydp2.packers.many_samples import ManySamples, rows
 from pydp2.providers import provider
+from pydp2.schema.input_types import sparse_binary_vector, sparse_float_vector
 
 _LABEL = re.compile(rb"[ \t]*(" + NUMBER.pattern + rb")(?=[ \t]|$)", re.IGNORECASE)
 _ENTRY = re.compile(rb"[ \t]+(\d{1,18}):(" + NUMBER.pattern + rb")(?=[ \t]|$)", re.IGNORECASE)
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     values: NDArray[np.float32]
 
 
-def read(path: PathOrFile, *, part: Part = WHOLE, base: int = 0) -> Iterator[Row]:
+def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, base: int = 0) -> Iterator[Row]:
     """The rows of a file, plain or gzip; ``base`` is the index of its first column, 0 or 1.
 
     Raises:
@@ -66,7 +66,7 @@ def write(path: PathOrFile, rows: Iterable[Row], *, base: int = 0) -> None:
         OptionError: a row whose indices and values are not alike in number, an index below 0 or twice in a row, a
             value beyond float32; names the row, from 0. The rows before it are in the file.
     """
-    file, ours = create(path, gzipped=True)
+    file, ours = create_file(path, gzipped=True)
     try:
         for number, (label, given, numbers) in enumerate(rows):
             indices, values = np.asarray(given), as_float32(numbers, number)
@@ -105,7 +105,7 @@ def _twice(indices: NDArray[np.int64]) -> int | None:
     return int(ordered[same.argmax()]) if same.any() else None
 
 
-def _row(source: Source, offset: int, text: bytes, base: int) -> Row:
+def _row(source: ByteSource, offset: int, text: bytes, base: int) -> Row:
     found = _LABEL.match(text)
     if found is None:
         raise wrong(source, offset, f"expected a label, got {shown(text)}")
@@ -166,7 +166,7 @@ def _hook(
 
 
 @provider(init_hook=_hook)
-def process(settings: Any, filename: str) -> Iterator[Rows]:
+def process(settings: Any, filename: str) -> Iterator[ManySamples]:
     """Serves the rows of libsvm files.
 
     Slots: ``data``, a sparse row, and ``label``.

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 
 from pydp2.errors import FormatError, OptionError
-from pydp2.formats.source import PathOrFile, Source, open_source
-from pydp2.parts import WHOLE, Part
+from pydp2.file_parts import WHOLE_FILE, FilePart
+from pydp2.formats.source import ByteSource, PathOrFile, open_source
 
 MOST = 16 << 20
 """Most bytes of a line: one without an end would be read into memory whole."""
@@ -26,7 +26,7 @@ _BOM = b"\xef\xbb\xbf"
 _ENDS = (b"\n", b"\r")
 
 
-def open_text(path: PathOrFile, part: Part) -> Source:
+def open_text(path: PathOrFile, part: FilePart) -> ByteSource:
     """Open a text file, plain or gzip.
 
     Raises:
@@ -40,7 +40,7 @@ def open_text(path: PathOrFile, part: Part) -> Source:
     return source
 
 
-def blocks(source: Source, part: Part = WHOLE) -> Iterator[tuple[int, bytes]]:
+def blocks(source: ByteSource, part: FilePart = WHOLE_FILE) -> Iterator[tuple[int, bytes]]:
     """(offset, whole lines) until the part ends: about :data:`BLOCK` bytes of lines at a time, at least one line.
 
     Raises:
@@ -51,7 +51,7 @@ def blocks(source: Source, part: Part = WHOLE) -> Iterator[tuple[int, bytes]]:
         begin, last = (_line_from(source, at) for at in part.range(source.size))
         source.seek(begin)
     held = bytearray()
-    while data := source.some(BLOCK if last is None else min(BLOCK, last - source.offset)):
+    while data := source.read_some(BLOCK if last is None else min(BLOCK, last - source.offset)):
         if begin == 0 and not held and data.startswith(_BOM):
             begin, data = len(_BOM), data[len(_BOM) :]
         cut = max(data.rfind(end) for end in _ENDS) + 1
@@ -66,7 +66,7 @@ def blocks(source: Source, part: Part = WHOLE) -> Iterator[tuple[int, bytes]]:
         yield begin, bytes(held)
 
 
-def lines(path: PathOrFile, part: Part = WHOLE) -> Iterator[tuple[Source, int, bytes]]:
+def lines(path: PathOrFile, part: FilePart = WHOLE_FILE) -> Iterator[tuple[ByteSource, int, bytes]]:
     """(source, offset, line) of each line that holds more than blanks, without its end."""
     with open_text(path, part) as source:
         for begin, block in blocks(source, part):
@@ -82,12 +82,12 @@ def each(begin: int, block: bytes) -> Iterator[tuple[int, bytes]]:
         begin += len(line)
 
 
-def wrong(source: Source, offset: int, what: str) -> FormatError:
+def wrong(source: ByteSource, offset: int, what: str) -> FormatError:
     """A FormatError about the line at ``offset`` that also tells its number, from 1, by reading what is before."""
     number, left = 1, offset
     source.seek(0)
     before = b""
-    while left and (data := source.some(min(left, 1 << 16))):
+    while left and (data := source.read_some(min(left, 1 << 16))):
         number += data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n") - (before == b"\r" and data[:1] == b"\n")
         before = data[-1:]
         left -= len(data)
@@ -99,13 +99,13 @@ def too_large(text: bytes, value: float) -> bool:
     return math.isinf(value) and b"i" not in text.lower()
 
 
-def _line_from(source: Source, at: int) -> int:
+def _line_from(source: ByteSource, at: int) -> int:
     """The first place from ``at`` on where a line begins; the end of the file if there is none."""
     assert source.size is not None
     if at == 0:
         return 0
     source.seek(at - 1)
-    while data := source.some(BLOCK):
+    while data := source.read_some(BLOCK):
         ends = [found for end in _ENDS if (found := data.find(end)) >= 0]
         if ends:
             return source.offset - len(data) + min(ends) + 1

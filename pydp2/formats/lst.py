@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pydp2.errors import OptionError, counted
+from pydp2.errors import OptionError, count_text
+from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.lines import NUMBER, lines, shown, too_large, wrong
 from pydp2.formats.serving import BYTES, IDS, as_steps, label, label_slot, text
-from pydp2.formats.source import PathOrFile, create
-from pydp2.inputs.spec import integer_value
-from pydp2.parts import WHOLE, Part, split_entry
+from pydp2.formats.source import PathOrFile, create_file
 from pydp2.providers import provider
+from pydp2.schema.input_types import integer_value
 
 _ID = re.compile(rb"\d{1,18}")
 
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     path: str
 
 
-def read(path: PathOrFile, *, part: Part = WHOLE) -> Iterator[Entry]:
+def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE) -> Iterator[Entry]:
     """The entries of a list.
 
     Raises:
@@ -40,7 +40,7 @@ def read(path: PathOrFile, *, part: Part = WHOLE) -> Iterator[Entry]:
         fields = line.split(b"\t")
         if len(fields) < 3 or not fields[-1]:
             raise wrong(
-                source, offset, f"expected id, label and path between tabs, got {counted(len(fields), 'field')}"
+                source, offset, f"expected id, label and path between tabs, got {count_text(len(fields), 'field')}"
             )
         if not _ID.fullmatch(fields[0]):
             raise wrong(source, offset, f"expected an id, a whole number from 0, got {shown(fields[0])}")
@@ -58,7 +58,7 @@ def read(path: PathOrFile, *, part: Part = WHOLE) -> Iterator[Entry]:
 
 def write(path: PathOrFile, entries: Iterable[Entry]) -> None:
     """Write a list; as gzip where the name ends in ``.gz``."""
-    file, ours = create(path, gzipped=True)
+    file, ours = create_file(path, gzipped=True)
     try:
         for number, labels, name in entries:
             if not labels or not name or any(sign in name for sign in "\t\r\n"):

@@ -19,12 +19,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pydp2.columns.checksum import crc32
 from pydp2.errors import OptionError
+from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats import snappy_frames
 from pydp2.formats.serving import BYTES, as_steps
-from pydp2.formats.source import LIMIT, Closing, PathOrFile, as_bytes, create, open_source
-from pydp2.inputs.checksum import crc32
-from pydp2.parts import WHOLE, Part, split_entry
+from pydp2.formats.source import LIMIT, Closable, PathOrFile, as_bytes, create_file, open_source
 from pydp2.providers import provider
 
 Layout = Literal["go", "fluid"]
@@ -55,7 +55,7 @@ class Chunk(NamedTuple):
         return self.offset + _HEAD.size + self.size
 
 
-class Reader(Closing):
+class Reader(Closable):
     """A RecordIO file that is open; a context manager. Iterating gives the records of ``part``, as ``bytes``.
 
     A chunk belongs to the part in which its header begins, parts being ranges of bytes alike in size.
@@ -74,7 +74,7 @@ class Reader(Closing):
         OSError: the file cannot be read.
     """
 
-    def __init__(self, path: PathOrFile, *, part: Part = WHOLE, limit: int = LIMIT) -> None:
+    def __init__(self, path: PathOrFile, *, part: FilePart = WHOLE_FILE, limit: int = LIMIT) -> None:
         self._source = open_source(path)
         self._part, self._limit = part, limit
         self._kept: tuple[int, bytes] | None = None  # the payload by which the layout was found: it is read next
@@ -150,7 +150,7 @@ class Reader(Closing):
         chunk = _as_chunk(at, self._words(at), self.layout)
         if chunk.packing >= len(PACKINGS):
             raise source.error(f"expected the packing 0, 1 or 2, got {chunk.packing}", at)
-        source.room(chunk.size, "a chunk")
+        source.check_available(chunk.size, "a chunk")
         return chunk
 
     def _words(self, at: int) -> tuple[int, ...]:
@@ -188,7 +188,7 @@ class Reader(Closing):
         self._source.close()
 
 
-def read(path: PathOrFile, *, part: Part = WHOLE, limit: int = LIMIT) -> Iterator[bytes]:
+def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, limit: int = LIMIT) -> Iterator[bytes]:
     """The records of a file, one after the other. Raises as :class:`Reader` does."""
     with Reader(path, part=part, limit=limit) as reader:
         yield from reader
@@ -217,7 +217,7 @@ def _gunzip(data: bytes, limit: int) -> bytes:
     return content
 
 
-class Writer(Closing):
+class Writer(Closable):
     """Writes records; a context manager. What is in a chunk is written when the chunk is full, or at the end, also
     where that is an exception: records that were written stay in the file.
 
@@ -255,7 +255,7 @@ class Writer(Closing):
         self._max_records = max_records or (CHUNK_RECORDS if layout == "fluid" else _MOST - 1)
         self._pieces: list[bytes] = []
         self._records = self._bytes = 0
-        self._file, self._ours = create(path)
+        self._file, self._ours = create_file(path)
 
     def write(self, record: bytes | bytearray | memoryview) -> None:
         """Append ``record``.

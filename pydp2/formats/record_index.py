@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydp2.errors import OptionError
 from pydp2.formats import dmlc_recordio
 from pydp2.formats.lines import lines, shown, wrong
-from pydp2.formats.source import Closing, PathOrFile, create
+from pydp2.formats.source import Closable, PathOrFile, create_file
 
 _MOST = 10**18
 """Keys lie between this and its negative: they have 18 digits at most."""
@@ -44,7 +44,7 @@ class Index:
             return int(self.offsets[self._order[at]])
         raise KeyError(key)
 
-    def twice(self) -> int | None:
+    def duplicate_key(self) -> int | None:
         """A key that is there twice."""
         ordered = self.keys[self._order]
         same = np.flatnonzero(ordered[1:] == ordered[:-1])
@@ -67,7 +67,7 @@ def read(path: PathOrFile) -> Index:
         keys.append(int(found[1]))
         offsets.append(int(found[2]))
     index = Index(np.array(keys, np.int64), np.array(offsets, np.int64))
-    if (twice := index.twice()) is not None:
+    if (twice := index.duplicate_key()) is not None:
         assert source is not None
         raise source.error(f"the key {twice} is there twice", 0)
     return index
@@ -79,7 +79,7 @@ def write(path: PathOrFile, entries: Iterable[tuple[int, int]]) -> None:
     Raises:
         OptionError: a key that is there twice, or has more than 18 digits. The pairs before it are in the file.
     """
-    file, ours = create(path, gzipped=True)
+    file, ours = create_file(path, gzipped=True)
     keys: set[int] = set()
     try:
         for key, offset in entries:
@@ -107,7 +107,7 @@ def _another(key: int, keys: set[int]) -> int:
     return number
 
 
-class IndexedReader(Closing):
+class IndexedReader(Closable):
     """A RecordIO file whose records are read by their keys; a context manager.
 
     Attributes:
@@ -135,7 +135,7 @@ class IndexedReader(Closing):
         self._reader.close()
 
 
-class IndexedWriter(Closing):
+class IndexedWriter(Closable):
     """Writes records and their index; a context manager. Both hold what was written, whatever is raised then.
 
     Raises:
@@ -150,7 +150,7 @@ class IndexedWriter(Closing):
         self._keys: set[int] = set()
         self._writer = dmlc_recordio.Writer(path)
         try:
-            self._index, self._ours = create(index, gzipped=True)
+            self._index, self._ours = create_file(index, gzipped=True)
         except BaseException:
             self._writer.close()
             raise

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.errors import OptionTypeError
-from pydp2.inputs.spec import InputType, dense_vector, dense_vector_sequence, integer_value
+from pydp2.schema.input_types import InputType, dense_vector, dense_vector_sequence, integer_value
 
 BYTES = dense_vector_sequence(1, dtype=np.uint8)
 """The slot of a record: a sequence of bytes."""

@@ -27,7 +27,7 @@ _PIECE = 1 << 16
 _BUFFER = 1 << 17  # of a plain file; what is longer goes past it
 
 
-class Closing(ABC):
+class Closable(ABC):
     """What is closed at the end of a ``with``."""
 
     @abstractmethod
@@ -41,7 +41,7 @@ class Closing(ABC):
         self.close()
 
 
-class Source(Closing):
+class ByteSource(Closable):
     """A file being read; a context manager. Made by :func:`open_source`.
 
     Attributes:
@@ -65,19 +65,19 @@ class Source(Closing):
             FormatError: the file ends before, or is damaged gzip; ``what`` was being read.
         """
         begin = self.offset
-        self.room(count, what)
-        data = self.some(count) if self.size is not None or count <= _PIECE else self._pieces(count)
+        self.check_available(count, what)
+        data = self.read_some(count) if self.size is not None or count <= _PIECE else self._pieces(count)
         if len(data) < count:
             raise self.error(f"{what} needs {count} bytes, the file ends after {len(data)} of them", begin)
         return data
 
-    def some(self, count: int) -> bytes:
+    def read_some(self, count: int) -> bytes:
         """Up to ``count`` bytes: fewer only at the end of the file."""
         data = self._fill(count)
         self.offset += len(data)
         return data
 
-    def room(self, count: int, what: str) -> None:
+    def check_available(self, count: int, what: str) -> None:
         """Raise FormatError unless ``count`` bytes are left, as far as that is known."""
         if self.size is not None and count > self.size - self.offset:
             left = max(0, self.size - self.offset)
@@ -91,9 +91,9 @@ class Source(Closing):
             raise self._damaged(error) from error
         self.offset = offset
 
-    def end(self) -> None:
+    def check_at_end(self) -> None:
         """Raise FormatError unless this is the end of the file."""
-        if self.some(1):
+        if self.read_some(1):
             raise self.error("expected the end of the file, got more bytes", self.offset - 1)
 
     def error(self, what: str, offset: int | None = None) -> FormatError:
@@ -117,7 +117,7 @@ class Source(Closing):
 
     def _pieces(self, count: int) -> bytes:
         data = bytearray()
-        while len(data) < count and (piece := self.some(min(_PIECE, count - len(data)))):
+        while len(data) < count and (piece := self.read_some(min(_PIECE, count - len(data)))):
             data += piece
         return bytes(data)
 
@@ -125,7 +125,7 @@ class Source(Closing):
         return self.error(f"damaged gzip: {error}")
 
 
-def open_source(path: PathOrFile, *, gzipped: bool = False) -> Source:
+def open_source(path: PathOrFile, *, gzipped: bool = False) -> ByteSource:
     """Open ``path`` for reading. With ``gzipped`` a file that begins like gzip is decompressed, whatever its name.
 
     Raises:
@@ -144,17 +144,17 @@ def open_source(path: PathOrFile, *, gzipped: bool = False) -> Source:
         if packed:
             plain.seek(0)
             unpacked = gzip.GzipFile(fileobj=plain, mode="rb")
-            return Source(name, unpacked, None, [unpacked, *owned])  # type: ignore[arg-type, list-item]  # it can what we need
+            return ByteSource(name, unpacked, None, [unpacked, *owned])  # type: ignore[arg-type, list-item]  # it can what we need
         size = plain.seek(0, os.SEEK_END)
         plain.seek(0)
     except BaseException:
         for file in owned:
             file.close()
         raise
-    return Source(name, plain, size, owned)
+    return ByteSource(name, plain, size, owned)
 
 
-def create(path: PathOrFile, *, gzipped: bool = False, append: bool = False) -> tuple[BinaryIO, bool]:
+def create_file(path: PathOrFile, *, gzipped: bool = False, append: bool = False) -> tuple[BinaryIO, bool]:
     """(file to write to, whether it is ours to close).
 
     With ``gzipped``, for formats that are also read so, a path that ends in ``.gz`` is written as gzip, without a name

@@ -1,7 +1,7 @@
 """What is counted while a service runs, and what the counts say."""
 
-from pydp2.metrics.memory import resident, without_shared_memory
-from pydp2.metrics.rates import Rates
-from pydp2.metrics.verdict import bottleneck
+from pydp2.metrics.bottleneck import bottleneck_of
+from pydp2.metrics.process_memory import private_bytes, resident_bytes
+from pydp2.metrics.rates import RateCounter
 
-__all__ = ["Rates", "bottleneck", "resident", "without_shared_memory"]
+__all__ = ["RateCounter", "bottleneck_of", "private_bytes", "resident_bytes"]

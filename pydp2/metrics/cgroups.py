@@ -18,7 +18,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")  # how mountinfo writes a blank
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryLimit:
     """The memory of the control group at ``path``: ``limit`` and ``used`` bytes, page cache that is not in use left
     out."""
 
@@ -32,20 +32,20 @@ class Memory:
         return max(0, self.limit - self.used)
 
 
-def memory(root: Path = ROOT) -> Memory | None:
+def tightest_memory_limit(root: Path = ROOT) -> MemoryLimit | None:
     """Return the control group of this process that leaves it the least memory, None where none has a limit.
 
     A limit that only slows down (``memory.high``) counts as one. ``root``: below it lie ``proc`` and what is mounted.
     """
     found = [
-        Memory(f"/{group.path.relative_to(root)}", limit, group.used)
+        MemoryLimit(f"/{group.path.relative_to(root)}", limit, group.used)
         for group in _groups("memory", root)
         if (limit := group.memory_limit) is not None
     ]
     return min(found, key=lambda each: each.free, default=None)
 
 
-def cpus(root: Path = ROOT) -> int | None:
+def cpu_quota(root: Path = ROOT) -> int | None:
     """Return how many processors the quotas of the control groups of this process come to, rounded up, None where
     there is no quota."""
     return min((-(-quota // period) for quota, period in _quotas(root)), default=None)
@@ -54,15 +54,15 @@ def cpus(root: Path = ROOT) -> int | None:
 def _quotas(root: Path) -> Iterator[tuple[int, int]]:
     for group in _groups("cpu", root):
         if group.version == 2:
-            quota, _, period = _text(group.path / "cpu.max").partition(" ")
+            quota, _, period = _read_text(group.path / "cpu.max").partition(" ")
         else:
-            quota, period = _text(group.path / "cpu.cfs_quota_us"), _text(group.path / "cpu.cfs_period_us")
+            quota, period = _read_text(group.path / "cpu.cfs_quota_us"), _read_text(group.path / "cpu.cfs_period_us")
         if quota.isdigit() and period.isdigit() and int(quota) and int(period):
             yield int(quota), int(period)
 
 
 @dataclass(frozen=True)
-class _Group:
+class _CgroupDirectory:
     path: Path
     version: int
 
@@ -70,9 +70,9 @@ class _Group:
     def memory_limit(self) -> int | None:
         """The least of its limits in bytes, None where it has none."""
         if self.version == 2:
-            told = [_text(self.path / name) for name in ("memory.max", "memory.high")]
+            told = [_read_text(self.path / name) for name in ("memory.max", "memory.high")]
         else:
-            told = [_text(self.path / "memory.limit_in_bytes"), self._stat("hierarchical_memory_limit")]
+            told = [_read_text(self.path / "memory.limit_in_bytes"), self._memory_stat("hierarchical_memory_limit")]
         # version 1 writes a number of pages that no machine has where there is no limit
         return min((int(text) for text in told if text.isdigit() and int(text) < 1 << 60), default=None)
 
@@ -82,34 +82,34 @@ class _Group:
         used, idle = ("memory.current", "inactive_file") if self.version == 2 else (
             "memory.usage_in_bytes", "total_inactive_file"
         )  # fmt: skip
-        text, cached = _text(self.path / used), self._stat(idle)
+        text, cached = _read_text(self.path / used), self._memory_stat(idle)
         return max(0, (int(text) if text.isdigit() else 0) - (int(cached) if cached.isdigit() else 0))
 
-    def _stat(self, name: str) -> str:
-        lines = _text(self.path / "memory.stat").splitlines()
+    def _memory_stat(self, name: str) -> str:
+        lines = _read_text(self.path / "memory.stat").splitlines()
         return next((value for key, _, value in (line.partition(" ") for line in lines) if key == name), "")
 
 
 @dataclass(frozen=True)
-class _Mount:
-    """Where groups of ``version`` are mounted: ``top``, a path of the hierarchy, is seen at ``path``."""
+class _CgroupMount:
+    """Where groups of ``version`` are mounted: ``shown_root``, a path of the hierarchy, is seen at ``path``."""
 
     path: Path
-    top: PurePosixPath
+    shown_root: PurePosixPath
     version: int
     controllers: frozenset[str]
 
 
-def _groups(controller: str, root: Path) -> Iterator[_Group]:
+def _groups(controller: str, root: Path) -> Iterator[_CgroupDirectory]:
     """The groups of this process that may limit ``controller``, each with all around it that can be seen."""
     paths = _memberships(root)
     for mount in _mounts(root):
         member = paths.get(controller if mount.version == 1 else "")
         if member is None or (mount.version == 1 and controller not in mount.controllers):
             continue
-        group = _seen(mount, member)
+        group = _visible_directory(mount, member)
         while True:
-            yield _Group(group, mount.version)
+            yield _CgroupDirectory(group, mount.version)
             if group == mount.path:
                 break
             group = group.parent
@@ -118,7 +118,7 @@ def _groups(controller: str, root: Path) -> Iterator[_Group]:
 def _memberships(root: Path) -> dict[str, PurePosixPath]:
     """By controller, for version 2 "", the path of the process's group."""
     found = {}
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in _read_text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if path.startswith("/"):
@@ -127,8 +127,8 @@ def _memberships(root: Path) -> dict[str, PurePosixPath]:
     return found
 
 
-def _mounts(root: Path) -> Iterator[_Mount]:
-    for line in _text(root / "proc/self/mountinfo").splitlines():
+def _mounts(root: Path) -> Iterator[_CgroupMount]:
+    for line in _read_text(root / "proc/self/mountinfo").splitlines():
         before, dash, after = line.partition(" - ")
         fields, kind = before.split(" "), after.split(" ")
         if not dash or len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
@@ -136,22 +136,24 @@ def _mounts(root: Path) -> Iterator[_Mount]:
         top, point = (_ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), field) for field in fields[3:5])
         version = 2 if kind[0] == "cgroup2" else 1
         path = root / point.lstrip("/")
-        yield _Mount(path, PurePosixPath(top), version, frozenset(kind[2].split(",")))
+        yield _CgroupMount(path, PurePosixPath(top), version, frozenset(kind[2].split(",")))
 
 
-def _seen(mount: _Mount, member: PurePosixPath) -> Path:
+def _visible_directory(mount: _CgroupMount, member: PurePosixPath) -> Path:
     """The directory of the group ``member``, or of the nearest around it that ``mount`` shows: in a container the path
     may be that of the host, and the mount what the container has of it."""
     if ".." in member.parts:  # of a namespace that the process was put outside of
         return mount.path
-    within = member.relative_to(mount.top) if member.is_relative_to(mount.top) else member.relative_to("/")
+    within = (
+        member.relative_to(mount.shown_root) if member.is_relative_to(mount.shown_root) else member.relative_to("/")
+    )
     path = mount.path / within
     while path != mount.path and not path.is_dir():
         path = path.parent
     return path
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

@@ -8,7 +8,7 @@ _WINDOW = 5.0
 _BUCKET = 0.25
 
 
-class Rates:
+class RateCounter:
     """Counts things in small buckets of time."""
 
     def __init__(self) -> None:

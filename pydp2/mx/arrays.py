@@ -15,8 +15,8 @@ from pydp2.errors import OptionError, OptionTypeError
 from pydp2.mx.epochs import EpochProvider
 from pydp2.mx.interface import Array, DataBatch, Description
 from pydp2.mx.options import flag, number
-from pydp2.order.words import permutation
-from pydp2.values import Choice, whole
+from pydp2.options.values import Choice, integer_from
+from pydp2.order.random_bits import permutation
 
 Named = tuple[str, ArrayLike]
 Source = ArrayLike | Named | Sequence[Named] | Mapping[str, ArrayLike]
@@ -48,7 +48,7 @@ class _Arrays(EpochProvider):
         if len(set(known)) < len(known):
             raise OptionError(f"arrays need different names, got {known}")
         self._shuffle = flag("shuffle", shuffle)
-        self._seed = whole(0)("seed", seed)
+        self._seed = integer_from(0)("seed", seed)
         self._epoch = 0
         self._size = 0
 
@@ -112,7 +112,7 @@ class ArrayDataProvider(_Arrays):
         seed: int = 0,
     ) -> None:
         super().__init__(data, label, (_DATA_NAME, _LABEL_NAME), shuffle, seed)
-        size = whole(0)("batch_size", batch_size) or self.count
+        size = integer_from(0)("batch_size", batch_size) or self.count
         if not 0 < size <= self.count:
             raise OptionError(f"batch_size must be from 1 to {self.count} (all samples), or 0 for that, got {size}")
         self._size = size
@@ -155,7 +155,7 @@ class NDArrayIter(_Arrays):
         seed: int = 0,
     ) -> None:
         super().__init__(data, label, (data_name, label_name), shuffle, seed)
-        self._size = whole(1)("batch_size", batch_size)
+        self._size = integer_from(1)("batch_size", batch_size)
         self._last = Choice(("pad", "discard", "roll_over"))("last_batch_handle", last_batch_handle)
         if self.count < (self._size if self._last != "pad" else 1):
             raise OptionError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 from pydp2.errors import OptionError
 from pydp2.mx import colour, pillow
-from pydp2.mx.chance import Chance, Choice
+from pydp2.mx.chance import Chance, ChanceKind
 from pydp2.mx.options import typed
 from pydp2.mx.pillow import Method, Picture
 
@@ -52,8 +52,11 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         typed(self, fields(self))
-        channels = self.data_shape[0]
-        if channels not in (1, 3, 4):
+        self._check_ranges()
+        self._check_combinations()
+
+    def _check_ranges(self) -> None:
+        if self.data_shape[0] not in (1, 3, 4):
             raise OptionError(f"data_shape must begin with 1, 3 or 4 channels, got {self.data_shape}")
         for name in ("rotate", "crop_y_start", "crop_x_start"):
             if getattr(self, name) < -1:
@@ -71,6 +74,9 @@ class Augmentation:
         for name, most in (("random_h", 180), ("random_s", 255), ("random_l", 255), ("fill_value", 255)):
             if not 0 <= getattr(self, name) <= most:
                 raise OptionError(f"{name} must be from 0 to {most}, got {getattr(self, name)}")
+
+    def _check_combinations(self) -> None:
+        channels = self.data_shape[0]
         if self._colours and channels != 3:
             raise OptionError(f"random_h, random_s and random_l need 3 channels, data_shape has {channels}")
         if self._resizes and not 0 < self.min_crop_size <= self.max_crop_size:
@@ -116,11 +122,11 @@ class Augmentation:
         picture = self._cropped(picture, chance)
         if self._colours:
             h, s, ell = (
-                int(chance.between(choice, -most, most))
+                int(chance.uniform(choice, -most, most))
                 for choice, most in (
-                    (Choice.HUE, self.random_h),
-                    (Choice.SATURATION, self.random_s),
-                    (Choice.LIGHTNESS, self.random_l),
+                    (ChanceKind.HUE, self.random_h),
+                    (ChanceKind.SATURATION, self.random_s),
+                    (ChanceKind.LIGHTNESS, self.random_l),
                 )
             )
             picture = colour.shifted(picture, hue=h, lightness=ell, saturation=s)
@@ -129,13 +135,13 @@ class Augmentation:
     def _warped(self, picture: Picture, chance: Chance) -> Picture:
         """Sheared, turned, scaled and stretched around its centre, on a sheet of a new size."""
         rows, columns = picture.shape[:2]
-        shear = chance.between(Choice.SHEAR, -self.max_shear_ratio, self.max_shear_ratio)
+        shear = chance.uniform(ChanceKind.SHEAR, -self.max_shear_ratio, self.max_shear_ratio)
         if self.rotate > 0:
             angle = self.rotate
         else:
-            angle = chance.whole(Choice.ANGLE, -self.max_rotate_angle, self.max_rotate_angle)
-        scale = chance.between(Choice.SCALE, self.min_random_scale, self.max_random_scale)
-        ratio = 1 + chance.between(Choice.RATIO, -self.max_aspect_ratio, self.max_aspect_ratio)
+            angle = chance.integer(ChanceKind.ANGLE, -self.max_rotate_angle, self.max_rotate_angle)
+        scale = chance.uniform(ChanceKind.SCALE, self.min_random_scale, self.max_random_scale)
+        ratio = 1 + chance.uniform(ChanceKind.RATIO, -self.max_aspect_ratio, self.max_aspect_ratio)
         height, width = (int(max(self.min_img_size, min(self.max_img_size, scale * side))) for side in (rows, columns))
         if not (0 < height <= _MOST_SIDE and 0 < width <= _MOST_SIDE):
             raise PictureError(f"a picture of {rows} x {columns} would become {height} x {width}")
@@ -151,7 +157,7 @@ class Augmentation:
             p, q, columns / 2 - p * width / 2 - q * height / 2,
             r, t, rows / 2 - r * width / 2 - t * height / 2,
         )  # fmt: skip
-        method = self._method(chance, Choice.WARP_METHOD, (rows, columns), (height, width))
+        method = self._method(chance, ChanceKind.WARP_METHOD, (rows, columns), (height, width))
         return pillow.warp(picture, (height, width), inverse, method, self.fill_value)
 
     def _cropped(self, picture: Picture, chance: Chance) -> Picture:
@@ -163,9 +169,9 @@ class Augmentation:
                 f"max_crop_size={self.max_crop_size} needs a picture as large, it has "
                 f"{picture.shape[0]} x {picture.shape[1]} pixels"
             )
-        side = chance.whole(Choice.CROP_SIZE, self.min_crop_size, self.max_crop_size)
+        side = chance.integer(ChanceKind.CROP_SIZE, self.min_crop_size, self.max_crop_size)
         crop = self._cut(picture, side, side, chance)
-        method = self._method(chance, Choice.CROP_METHOD, (side, side), (height, width))
+        method = self._method(chance, ChanceKind.CROP_METHOD, (side, side), (height, width))
         return pillow.resize(crop, (height, width), method)
 
     def _cut(self, picture: Picture, height: int, width: int, chance: Chance) -> Picture:
@@ -179,8 +185,8 @@ class Augmentation:
         y, x = (
             self._start(given, room, chance, choice)
             for given, room, choice in (
-                (self.crop_y_start, rows - height, Choice.CROP_Y),
-                (self.crop_x_start, columns - width, Choice.CROP_X),
+                (self.crop_y_start, rows - height, ChanceKind.CROP_Y),
+                (self.crop_x_start, columns - width, ChanceKind.CROP_X),
             )
         )
         if y + height > rows or x + width > columns:
@@ -190,14 +196,14 @@ class Augmentation:
             )
         return picture[y : y + height, x : x + width]
 
-    def _start(self, given: int, room: int, chance: Chance, choice: Choice) -> int:
+    def _start(self, given: int, room: int, chance: Chance, choice: ChanceKind) -> int:
         if self.rand_crop:
-            return chance.whole(choice, 0, room)
+            return chance.integer(choice, 0, room)
         return given if given >= 0 else room // 2
 
-    def _method(self, chance: Chance, choice: Choice, old: tuple[int, int], new: tuple[int, int]) -> Method:
+    def _method(self, chance: Chance, choice: ChanceKind, old: tuple[int, int], new: tuple[int, int]) -> Method:
         if self.inter_method == _RANDOM:
-            return Method(chance.whole(choice, 0, max(Method)))
+            return Method(chance.integer(choice, 0, max(Method)))
         if self.inter_method != _AUTO:
             return Method(self.inter_method)
         if new[0] > old[0] and new[1] > old[1]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from enum import IntEnum, auto
 
-from pydp2.order.words import Words
+from pydp2.order.random_bits import RandomBits
 
 
-class Choice(IntEnum):
+class ChanceKind(IntEnum):
     """What there is to decide. The order is that of the words: new ones go to the end."""
 
     SHEAR = 0
@@ -35,21 +35,21 @@ class Choice(IntEnum):
 class Chance:
     """The words of one picture: of the record at ``offset`` of file number ``file``, in reading ``reading``."""
 
-    __slots__ = ("_key", "_words")
+    __slots__ = ("_bits", "_key")
 
     def __init__(self, seed: int, reading: int, file: int, offset: int) -> None:
         self._key = (seed, reading, f"mx picture {file}", offset)
-        self._words: list[int] | None = None  # most pictures of a test set need none
+        self._bits: list[int] | None = None  # most pictures of a test set need none
 
-    def _word(self, choice: Choice) -> int:
-        if self._words is None:
-            self._words = Words(*self._key).take(len(Choice)).tolist()
-        return self._words[choice]
+    def _bits_for(self, kind: ChanceKind) -> int:
+        if self._bits is None:
+            self._bits = RandomBits(*self._key).draw(len(ChanceKind)).tolist()
+        return self._bits[kind]
 
-    def between(self, choice: Choice, low: float, high: float) -> float:
+    def uniform(self, kind: ChanceKind, low: float, high: float) -> float:
         """A number from ``low`` up to ``high``, all alike."""
-        return low if low == high else low + (high - low) * (self._word(choice) >> 11) * 2.0**-53
+        return low if low == high else low + (high - low) * (self._bits_for(kind) >> 11) * 2.0**-53
 
-    def whole(self, choice: Choice, low: int, high: int) -> int:
+    def integer(self, kind: ChanceKind, low: int, high: int) -> int:
         """A whole number from ``low`` to ``high``, both of them included, all alike."""
-        return low + (self._word(choice) * (high - low + 1) >> 64)
+        return low + (self._bits_for(kind) * (high - low + 1) >> 64)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from pydp2.client.stream import Client
+from pydp2.client.client import Client
+from pydp2.columns.batch import Batch
 from pydp2.errors import OptionError, OptionTypeError
-from pydp2.inputs.batch import Batch
-from pydp2.inputs.spec import DataType, InputType, SequenceType
 from pydp2.mx.arrays import filled
 from pydp2.mx.epochs import EpochProvider
 from pydp2.mx.interface import Array, DataBatch, Description
+from pydp2.schema.input_types import DataType, InputType, SequenceType
 
 Key = str | int
 """A slot: its name, or its position."""

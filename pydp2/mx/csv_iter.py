@@ -17,8 +17,8 @@ from pydp2.formats import comma
 from pydp2.mx.interface import Array, DataBatch
 from pydp2.mx.loading import FileProvider, Shape
 from pydp2.mx.options import flag
-from pydp2.mx.rounds import Place, batches
-from pydp2.values import file_path
+from pydp2.mx.rounds import EpochStart, batches
+from pydp2.options.values import file_path
 
 NULL = "NULL"
 """In place of the path of the labels: there are none, all are 0."""
@@ -46,7 +46,7 @@ class CSVIter(FileProvider):
         OSError: a file cannot be read.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the arguments are MXNet's
         self,
         *,
         data_csv: str | os.PathLike[str],
@@ -92,7 +92,7 @@ class CSVIter(FileProvider):
             for some in comma.read(file, dtype=self._dtype, columns=math.prod(shape)):
                 yield from some
 
-    def _prepared(self, place: Place) -> Generator[tuple[DataBatch, int], None, None]:
+    def _prepared(self, place: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
         for samples, missing in batches(self._read, place, self._size, self._round):
             data = np.zeros((self._size, math.prod(self._data_shape)), self._dtype)
             label = np.zeros((self._size, math.prod(self._label_shape)), self._dtype)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.errors import OptionError
-from pydp2.mx.chance import Chance, Choice
+from pydp2.mx.chance import Chance, ChanceKind
 from pydp2.mx.options import typed
 from pydp2.mx.pillow import Picture
 
@@ -48,7 +48,7 @@ class Finish:
 
         ``mean``: of the shape of ``out``, subtracted instead of the numbers for the channels; None: those.
         """
-        flip = self.mirror or (self.rand_mirror and chance.whole(Choice.MIRROR, 0, 1) == 1)
+        flip = self.mirror or (self.rand_mirror and chance.integer(ChanceKind.MIRROR, 0, 1) == 1)
         target = out[:, :, ::-1] if flip else out  # the mean belongs to the picture before it is mirrored
         target[...] = picture.transpose(2, 0, 1)
         if mean is not None:
@@ -57,10 +57,10 @@ class Finish:
             target -= np.array(self.means[: len(out)], np.float32)[:, None, None]
         if self.max_random_contrast:
             target *= np.float32(
-                chance.between(Choice.CONTRAST, 1 - self.max_random_contrast, 1 + self.max_random_contrast)
+                chance.uniform(ChanceKind.CONTRAST, 1 - self.max_random_contrast, 1 + self.max_random_contrast)
             )
         if self.max_random_illumination:
             most = self.max_random_illumination
-            target += np.float32(chance.between(Choice.ILLUMINATION, -most, most))
+            target += np.float32(chance.uniform(ChanceKind.ILLUMINATION, -most, most))
         if self.scale != 1:
             target *= np.float32(self.scale)

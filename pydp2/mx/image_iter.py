@@ -18,12 +18,12 @@ from pydp2.mx.finish import Finish
 from pydp2.mx.interface import DataBatch
 from pydp2.mx.loading import FileProvider, Shape, shape, share
 from pydp2.mx.mean import mean_picture
-from pydp2.mx.memory import Memory
 from pydp2.mx.options import flag
 from pydp2.mx.pictures import Decode, Pictures, in_threads, pieces, threads
 from pydp2.mx.records import Record, Records
-from pydp2.mx.rounds import Place, batches
-from pydp2.values import file_path, whole
+from pydp2.mx.reused_arrays import ReusedArrays
+from pydp2.mx.rounds import EpochStart, batches
+from pydp2.options.values import file_path, integer_from
 
 _log = logging.getLogger("pydp2.mx")
 MORE = 6
@@ -49,7 +49,7 @@ class ImageRecordIter(FileProvider):
         OSError: a file cannot be read.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the arguments are MXNet's
         self,
         *,
         data_shape: Shape,
@@ -100,14 +100,14 @@ class ImageRecordIter(FileProvider):
         told = flag("verbose", verbose)
         given = dict(locals())
         given["data_shape"] = _three(data_shape)
-        width = whole(1)("label_width", label_width)
+        width = integer_from(1)("label_width", label_width)
         super().__init__((data_name, label_name), batch_size, data_shape, (width,), prefetch_buffer)
         self._round = flag("round_batch", round_batch)
         paths = _paths(path_imgrec)
         part = share(num_parts, part_index)
-        shuffled, number = flag("shuffle", shuffle), whole(0)("seed", seed)
+        shuffled, number = flag("shuffle", shuffle), integer_from(0)("seed", seed)
         listed = file_path("path_imglist", path_imglist) if path_imglist != "" else ""
-        self._threads = threads(whole(1)("preprocess_threads", preprocess_threads))
+        self._threads = threads(integer_from(1)("preprocess_threads", preprocess_threads))
         augmentation = Augmentation(**{field.name: given[field.name] for field in fields(Augmentation)})
         finish = Finish(**{field.name: given[field.name] for field in fields(Finish)})
         if mean_img != "" and any(finish.means):
@@ -123,8 +123,8 @@ class ImageRecordIter(FileProvider):
                 ", ".join(paths), part.index, part.count, self.provide_data[0][1], self._threads,
             )  # fmt: skip
 
-    def _prepared(self, place: Place) -> Generator[tuple[DataBatch, int], None, None]:
-        memory = Memory((self._size, *self._data_shape), self._prefetch + MORE)
+    def _prepared(self, place: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
+        memory = ReusedArrays((self._size, *self._data_shape), self._prefetch + MORE)
         made = map(partial(self._begin, memory), batches(self._records.read, place, self._size, self._round))
         for (records, missing, data), _ in in_threads(made, self._parts, self._threads):
             labels = np.zeros((self._size, *self._label_shape), np.float32)
@@ -133,9 +133,9 @@ class ImageRecordIter(FileProvider):
             yield self._batch(data, labels, missing, len(records)), missing
 
     @staticmethod
-    def _begin(memory: Memory, batch: tuple[list[Record], int]) -> tuple[list[Record], int, NDArray[np.float32]]:
+    def _begin(memory: ReusedArrays, batch: tuple[list[Record], int]) -> tuple[list[Record], int, NDArray[np.float32]]:
         records, missing = batch
-        data = memory.take()
+        data = memory.unused_array()
         data[len(records) :] = 0
         return records, missing, data
 
@@ -147,7 +147,7 @@ class ImageRecordIter(FileProvider):
         """How many pictures, and their sum, for some of them after the other, in the order of the first reading."""
         add = self._pictures.add
         with_sums = in_threads(
-            (records for records, _ in batches(self._records.read, Place(), self._size, False)),
+            (records for records, _ in batches(self._records.read, EpochStart(), self._size, False)),
             lambda records: [partial(add, records[some]) for some in pieces(len(records))],
             self._threads,
         )

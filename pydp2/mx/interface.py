@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.errors import OptionError, OptionTypeError, counted
-from pydp2.values import shown
+from pydp2.errors import OptionError, OptionTypeError, count_text
+from pydp2.options.values import value_text
 
 Array = NDArray[Any]
 Description = list[tuple[str, tuple[int, ...]]]
@@ -46,7 +46,7 @@ class DataBatch:
         size = rows.pop()
         if not 0 < self.count <= size:
             raise OptionError(
-                f"the count of a batch of {counted(size, 'row')} must be from 1 to {size}, got {self.count}"
+                f"the count of a batch of {count_text(size, 'row')} must be from 1 to {size}, got {self.count}"
             )
 
     @property
@@ -152,7 +152,7 @@ def _load(described: Description, arrays: Sequence[Array], targets: Targets) -> 
         raise OptionTypeError(f"targets must be a list with one entry for each array, got {type(targets).__name__}")
     if len(targets) != len(arrays):
         names, need = [name for name, _ in described], "needs" if len(arrays) == 1 else "need"
-        many = counted(len(arrays), "array")
+        many = count_text(len(arrays), "array")
         raise OptionError(f"{many} {names} {need} as many targets, got {len(targets)}")
     copies: list[tuple[Array, Array]] = []  # nothing is copied before all of them fit
     for (name, _), array, target in zip(described, arrays, targets, strict=True):
@@ -162,7 +162,7 @@ def _load(described: Description, arrays: Sequence[Array], targets: Targets) -> 
         for part in parts:
             if not isinstance(part, tuple) or len(part) != 2 or not isinstance(part[0], slice):
                 raise OptionTypeError(
-                    f"a target of {name!r} must be an array or a list of (slice, array), got {shown(part)}"
+                    f"a target of {name!r} must be an array or a list of (slice, array), got {value_text(part)}"
                 )
             copies.append(_copy(name, array, *part))
     for destination, piece in copies:
@@ -181,7 +181,7 @@ def _copy(name: str, array: Array, rows: slice, destination: Any) -> tuple[Array
     if piece.shape != destination.shape:
         raise OptionError(
             f"{where} has the shape {piece.shape}, its destination {destination.shape}; "
-            f"give a destination of the same shape (the batch has {counted(len(array), 'row')})"
+            f"give a destination of the same shape (the batch has {count_text(len(array), 'row')})"
         )
     if not destination.flags.writeable:
         raise OptionError(f"the destination of {where} cannot be written; give one that owns its memory, as a copy()")

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from pydp2.errors import OptionError, OptionTypeError
+from pydp2.file_parts import FilePart
 from pydp2.mx.epochs import EpochProvider, ahead
 from pydp2.mx.interface import Array, DataBatch, Description
-from pydp2.mx.rounds import Place, following
-from pydp2.parts import Part
-from pydp2.values import whole
+from pydp2.mx.rounds import EpochStart, next_epoch_start
+from pydp2.options.values import integer_from
 
 Shape = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -52,12 +52,12 @@ class FileProvider(EpochProvider):
         if names[0] == names[1]:
             raise OptionError(f"data_name and label_name must be different names, got {names[0]!r} twice")
         self._names = names
-        self._size: int = whole(1)("batch_size", batch_size)
-        self._prefetch: int = whole(1)("prefetch_buffer", prefetch_buffer)
+        self._size: int = integer_from(1)("batch_size", batch_size)
+        self._prefetch: int = integer_from(1)("prefetch_buffer", prefetch_buffer)
         self._data_shape = shape("data_shape", data_shape)
         self._label_shape = shape("label_shape", label_shape)
         self._dtype = np.dtype(dtype)
-        self._place = Place()
+        self._place = EpochStart()
 
     @property
     def batch_size(self) -> int:
@@ -84,7 +84,7 @@ class FileProvider(EpochProvider):
         return (self._size,) if self._label_shape == (1,) else (self._size, *self._label_shape)
 
     @abstractmethod
-    def _prepared(self, place: Place) -> Generator[tuple[DataBatch, int], None, None]:
+    def _prepared(self, place: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
         """The batches of the epoch that begins at ``place``, each with the number of samples in it that are from the
         beginning of the next reading. Runs in a thread of the epoch."""
 
@@ -94,7 +94,7 @@ class FileProvider(EpochProvider):
         Raises:
             OptionError: there is not a single batch.
         """
-        with closing(self._prepared(Place())) as batches:
+        with closing(self._prepared(EpochStart())) as batches:
             if next(batches, None) is None:
                 raise OptionError(
                     f"{type(self).__name__} needs samples for at least one batch of {self._size}, but got none; are "
@@ -103,12 +103,12 @@ class FileProvider(EpochProvider):
 
     def _batches(self) -> Generator[DataBatch, None, None]:
         place = self._place
-        self._place = following(place, 0)  # where the next epoch begins if this one is left
+        self._place = next_epoch_start(place, 0)  # where the next epoch begins if this one is left
         missing = 0
         for prepared in ahead(lambda: self._prepared(place), self._prefetch):
             batch, missing = prepared
             yield batch
-        self._place = following(place, missing)
+        self._place = next_epoch_start(place, missing)
 
     def _batch(self, data: Array, labels: Array, missing: int, count: int) -> DataBatch:
         """A batch of arrays of full size, of which ``count`` rows were read and ``missing`` of them fill up."""
@@ -122,13 +122,13 @@ def shape(name: str, value: Any) -> tuple[int, ...]:
         value = value.tolist()
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise OptionTypeError(f"{name} must be a tuple of whole numbers, got {value!r}")
-    sides = tuple(whole(1)(name, side) for side in value)
+    sides = tuple(integer_from(1)(name, side) for side in value)
     if not sides or math.prod(sides) >= 1 << 40:
         raise OptionError(f"{name} must have at least one side, and a size that memory can hold, got {sides}")
     return sides
 
 
-def share(num_parts: Any, part_index: Any) -> Part:
+def share(num_parts: Any, part_index: Any) -> FilePart:
     """Part ``part_index`` of ``num_parts``, from 0. Raises OptionTypeError, OptionError where there is none."""
-    count = whole(1)("num_parts", num_parts)
-    return Part(whole(0, count)("part_index", part_index), count)
+    count = integer_from(1)("num_parts", num_parts)
+    return FilePart(integer_from(0, count)("part_index", part_index), count)

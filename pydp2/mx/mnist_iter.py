@@ -13,9 +13,9 @@ from pydp2.formats import idx
 from pydp2.mx.interface import Array, DataBatch
 from pydp2.mx.loading import FileProvider, share
 from pydp2.mx.options import flag
-from pydp2.mx.rounds import Place
-from pydp2.order.words import permutation
-from pydp2.values import file_path, whole
+from pydp2.mx.rounds import EpochStart
+from pydp2.options.values import file_path, integer_from
+from pydp2.order.random_bits import permutation
 
 _log = logging.getLogger("pydp2.mx")
 _LEVELS = np.float32(1 / 256)  # not 255: a power of two, so nothing is rounded
@@ -41,7 +41,7 @@ class MNISTIter(FileProvider):
         OSError: a file cannot be read.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the arguments are MXNet's
         self,
         *,
         image: str | os.PathLike[str] = "./train-images-idx3-ubyte",
@@ -58,7 +58,7 @@ class MNISTIter(FileProvider):
         label_name: str | None = "softmax_label",
     ) -> None:
         quiet, mixed, level = flag("silent", silent), flag("shuffle", shuffle), flag("flat", flat)
-        known, chosen = whole(0)("seed", seed), share(num_parts, part_index)
+        known, chosen = integer_from(0)("seed", seed), share(num_parts, part_index)
         with idx.Reader(file_path("image", image)) as images:
             _expect(image, images, 3, "bytes", "u")
             total = len(images)
@@ -82,7 +82,7 @@ class MNISTIter(FileProvider):
         if not quiet:
             _log.info("MNISTIter: %d pictures of %d x %d, batches of %s", count, rows, columns, self.provide_data[0][1])
 
-    def _prepared(self, place: Place) -> Generator[tuple[DataBatch, int], None, None]:
+    def _prepared(self, place: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
         for start in range(0, len(self._order) - self._size + 1, self._size):
             rows = self._order[start : start + self._size]
             data: Array = self._images[rows].reshape(self._size, *self._data_shape) * _LEVELS

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.errors import BadSample, FormatError, counted
+from pydp2.errors import BadSample, FormatError, count_text
+from pydp2.file_parts import FilePart
 from pydp2.formats import dmlc_recordio, irheader, lst
 from pydp2.mx.chance import Chance
-from pydp2.order.words import permutation
-from pydp2.parts import Part
+from pydp2.order.random_bits import permutation
 
 CHUNK_BYTES = 64 << 20
 """Records are shuffled among those that lie side by side in so many bytes."""
@@ -51,7 +51,7 @@ class Records:
     """
 
     def __init__(
-        self, paths: Sequence[str], part: Part, shuffle: bool, seed: int, listed: str, label_width: int
+        self, paths: Sequence[str], part: FilePart, shuffle: bool, seed: int, listed: str, label_width: int
     ) -> None:
         self._paths = paths
         self._part = part
@@ -120,7 +120,7 @@ class Records:
                 )
             label = found
         if len(label) != self._width:
-            expected = counted(self._width, "label")
+            expected = count_text(self._width, "label")
             raise BadSample(
                 f"{path}, record at byte {offset}: expected {expected}, {source} has {len(label)}; "
                 "label_width=... says how many there are",

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from pydp2.errors import OptionError, counted
+from pydp2.errors import OptionError, count_text
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Place:
+class EpochStart:
     """Where an epoch begins: in reading ``reading`` of the data, behind its first ``skip`` samples."""
 
     reading: int = 0
@@ -24,9 +24,9 @@ class Place:
 
 
 def batches(
-    read: Callable[[int], Iterator[T]], place: Place, size: int, round_batch: bool
+    read: Callable[[int], Iterator[T]], start: EpochStart, size: int, round_batch: bool
 ) -> Iterator[tuple[list[T], int]]:
-    """The batches of the epoch that begins at ``place``, each with the number of samples in it that only fill it up.
+    """The batches of the epoch that begins at ``start``, each with the number of samples in it that only fill it up.
 
     Args:
         read: ``read(n)`` is an iterator over all samples, read for the n-th time from 0 on.
@@ -37,19 +37,19 @@ def batches(
     Raises:
         OptionError: fewer samples than a batch has, which cannot be filled up in this way (a ValueError).
     """
-    samples = read(place.reading)
-    seen = sum(1 for _ in islice(samples, place.skip))
+    samples = read(start.reading)
+    seen = sum(1 for _ in islice(samples, start.skip))
     while batch := list(islice(samples, size)):
         seen += len(batch)
         missing = size - len(batch) if round_batch else 0
         if missing and seen < size:
             raise OptionError(
-                f"round_batch needs at least a batch of {counted(size, 'sample')}, but the data has {seen}; use a "
+                f"round_batch needs at least a batch of {count_text(size, 'sample')}, but the data has {seen}; use a "
                 "smaller batch_size, or round_batch=False"
             )
-        yield batch + list(islice(read(place.reading + 1), missing)), missing
+        yield batch + list(islice(read(start.reading + 1), missing)), missing
 
 
-def following(place: Place, missing: int) -> Place:
+def next_epoch_start(start: EpochStart, missing: int) -> EpochStart:
     """Where the next epoch begins, when ``missing`` samples of it have filled up the last batch of this one."""
-    return Place(place.reading + 1, missing)
+    return EpochStart(start.reading + 1, missing)

@@ -1,4 +1,4 @@
-"""The merge: lanes bound to files take turns (docs/order.md, "Merge").
+"""The merge: files of the cycle bound to files take turns (docs/order.md, "Merge").
 
 Pure bookkeeping of where the merge stands. It never looks further than the one file whose turn it is: what that file
 gives next decides everything, so neither timing nor the way samples were chunked can show in the order.
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.order.files import turn_length
-from pydp2.order.plan import Plan
-from pydp2.order.saved import Recall, Saved, SavedLane
-from pydp2.order.source import END, WAIT, Failure, Gap, Run, Source
+from pydp2.order.file_order import block_length
+from pydp2.order.plan import PassPlan
+from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SampleSource, SourceState
+from pydp2.order.snapshot import FilePosition, Reread, SnapshotPoint
 
 
 @dataclass(slots=True)
-class Lane:
+class CycleFile:
     """One of the files that take turns, and how many samples a turn of it takes."""
 
     file: int
-    turn: int
+    block_length: int
 
 
 class Merge:
@@ -31,91 +31,96 @@ class Merge:
 
     def __init__(
         self,
-        plan: Plan,
-        source: Source,
-        order: npt.NDArray[np.int64],
-        saved: Saved | None = None,
-        recalls: Mapping[int, Recall] | None = None,
+        plan: PassPlan,
+        source: SampleSource,
+        file_order: npt.NDArray[np.int64],
+        snapshot: SnapshotPoint | None = None,
+        rereads: Mapping[int, Reread] | None = None,
     ) -> None:
         self._plan = plan
         self._source = source
-        self.order = order
+        self.file_order = file_order
         self.next_file = 0
-        self.lanes: list[Lane] = []
-        self.current = 0
-        if saved is not None:
-            self._restore(saved, recalls or {})
+        self.cycle: list[CycleFile] = []
+        self.cycle_index = 0
+        if snapshot is not None:
+            self._restore(snapshot, rereads or {})
             return
-        while len(self.lanes) < plan.lanes and self.next_file < len(self.order):
-            self.lanes.append(self._bind())
-        self.left = self.lanes[0].turn if self.lanes else 0
+        while len(self.cycle) < plan.cycle_length and self.next_file < len(self.file_order):
+            self.cycle.append(self._open_next())
+        self.block_left = self.cycle[0].block_length if self.cycle else 0
 
-    def _restore(self, saved: Saved, recalls: Mapping[int, Recall]) -> None:
-        self.next_file, self.current, self.left = saved.next_file, saved.current, saved.left
-        for lane in saved.lanes:
-            self._source.bind(lane.file, recalls[lane.file])
-            self.lanes.append(Lane(lane.file, turn_length(self._plan, lane.file)))
+    def _restore(self, snapshot: SnapshotPoint, rereads: Mapping[int, Reread]) -> None:
+        self.next_file, self.cycle_index, self.block_left = (
+            snapshot.next_file,
+            snapshot.cycle_index,
+            snapshot.block_left,
+        )
+        for cycle_file in snapshot.cycle:
+            self._source.open_file(cycle_file.file, rereads[cycle_file.file])
+            self.cycle.append(CycleFile(cycle_file.file, block_length(self._plan, cycle_file.file)))
 
-    def positions(self) -> list[SavedLane]:
-        """Where it stands in the file of each lane."""
-        return [self._source.position(lane.file) for lane in self.lanes]
+    def positions(self) -> list[FilePosition]:
+        """Where it stands in the file of each file of the cycle."""
+        return [self._source.position(cycle_file.file) for cycle_file in self.cycle]
 
-    def _bind(self) -> Lane:
-        file = int(self.order[self.next_file])
+    def _open_next(self) -> CycleFile:
+        file = int(self.file_order[self.next_file])
         self.next_file += 1
-        self._source.bind(file)
-        return Lane(file, turn_length(self._plan, file))
+        self._source.open_file(file)
+        return CycleFile(file, block_length(self._plan, file))
 
     @property
-    def file(self) -> int:
-        """The file whose turn it is. Only while there are lanes."""
-        return self.lanes[self.current].file
+    def current_file(self) -> int:
+        """The file whose turn it is. Only while there are files of the cycle."""
+        return self.cycle[self.cycle_index].file
 
     @property
-    def label(self) -> str:
+    def current_label(self) -> str:
         """How an error message names that file."""
-        return self._source.label(self.file)
+        return self._source.label(self.current_file)
 
-    def front(self) -> Run | Failure | Gap:
+    def next_run(self) -> SampleRun | FileFailure | SourceState:
         """The next samples, at most to the end of the turn; a failure; WAIT; or END when every file has ended."""
-        while self.lanes:
-            if self.left == 0:
-                self._step()
-            lane = self.lanes[self.current]
-            front = self._source.front(lane.file)
+        while self.cycle:
+            if self.block_left == 0:
+                self._advance_cycle()
+            cycle_file = self.cycle[self.cycle_index]
+            front = self._source.next_run(cycle_file.file)
             if front is not END:
-                if isinstance(front, Run) and front.hi - front.lo > self.left:
-                    front.hi = front.lo + self.left
+                if isinstance(front, SampleRun) and front.hi - front.lo > self.block_left:
+                    front.hi = front.lo + self.block_left
                 return front
-            self._source.finish(lane.file)
-            if self.next_file < len(self.order):
-                self.lanes[self.current] = self._bind()  # and the same turn goes on
+            self._source.close_file(cycle_file.file)
+            if self.next_file < len(self.file_order):
+                self.cycle[self.cycle_index] = self._open_next()  # and the same turn goes on
                 continue
-            del self.lanes[self.current]
-            if self.lanes:
-                self.current %= len(self.lanes)
-                self.left = self.lanes[self.current].turn
+            del self.cycle[self.cycle_index]
+            if self.cycle:
+                self.cycle_index %= len(self.cycle)
+                self.block_left = self.cycle[self.cycle_index].block_length
         return END
 
-    def take(self, count: int) -> None:
-        """The first ``count`` samples of the run that :meth:`front` gave are merged."""
-        self._source.take(self.lanes[self.current].file, count)
-        self.left -= count
+    def consume(self, count: int) -> None:
+        """The first ``count`` samples of the run that :meth:`next_run` gave are merged."""
+        self._source.consume(self.cycle[self.cycle_index].file, count)
+        self.block_left -= count
 
-    def _step(self) -> None:
-        self.current = (self.current + 1) % len(self.lanes)
-        self.left = self.lanes[self.current].turn
+    def _advance_cycle(self) -> None:
+        self.cycle_index = (self.cycle_index + 1) % len(self.cycle)
+        self.block_left = self.cycle[self.cycle_index].block_length
 
 
-class Relaxed(Merge):
-    """``order="relaxed"``: whichever lane has something goes next, with all of it. Only the multiset is promised."""
+class RelaxedMerge(Merge):
+    """``order="relaxed"``: whichever file of the cycle has something goes next, with all of it. Only the multiset is
+    promised."""
 
-    def front(self) -> Run | Failure | Gap:
-        """Samples of any lane; a failure; WAIT when no lane has anything; or END."""
-        for _ in range(len(self.lanes)):
-            self.left = 1 << 62
-            front = super().front()
+    def next_run(self) -> SampleRun | FileFailure | SourceState:
+        """Samples of any file of the cycle; a failure; WAIT when no file of the cycle has anything; or END."""
+        for _ in range(len(self.cycle)):
+            self.block_left = 1 << 62
+            front = super().next_run()
             if front is not WAIT:
                 return front
-            self.current = (self.current + 1) % len(self.lanes)
-        return WAIT if self.lanes else END
+            self.cycle_index = (self.cycle_index + 1) % len(self.cycle)
+        return WAIT if self.cycle else END

@@ -8,37 +8,37 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.inputs.drawing import compiled
-from pydp2.order.words import below
+from pydp2.native import is_active
+from pydp2.order.random_bits import indices_below
 
-Rows = npt.NDArray[np.int64]
+RowIds = npt.NDArray[np.int64]
 
 
-def pick_in_python(rows: array[int], words: npt.NDArray[np.uint64]) -> Rows:
-    """One of ``rows`` for each of ``words``, int64 (n,), as docs/order.md, "Pick", says; they leave ``rows``.
+def pick_in_python(row_ids: array[int], bits: npt.NDArray[np.uint64]) -> RowIds:
+    """One of ``row_ids`` for each of ``bits``, int64 (n,), as docs/order.md, "Pick", says; they leave ``row_ids``.
 
-    What is picked goes behind what stays, whose last takes its place. ``rows`` holds at least as many.
+    What is picked goes behind what stays, whose last takes its place. ``row_ids`` holds at least as many.
     """
-    size, count = len(rows), len(words)
+    size, count = len(row_ids), len(bits)
     bounds = np.arange(size, size - count, -1).astype(np.uint64)
     last = size - 1
-    for j in below(words, bounds).tolist():
-        rows[last], rows[j] = rows[j], rows[last]
+    for j in indices_below(bits, bounds).tolist():
+        row_ids[last], row_ids[j] = row_ids[j], row_ids[last]
         last -= 1
-    picked = np.array(rows[size - count :], np.int64)[::-1].copy()
-    del rows[size - count :]
+    picked = np.array(row_ids[size - count :], np.int64)[::-1].copy()
+    del row_ids[size - count :]
     return picked
 
 
-pick: Callable[[array[int], npt.NDArray[np.uint64]], Rows] = pick_in_python
+pick: Callable[[array[int], npt.NDArray[np.uint64]], RowIds] = pick_in_python
 
-if compiled():
-    from pydp2.order import _words
+if is_active():
+    from pydp2.native import _random_bits
 
-    def _pick(rows: array[int], words: npt.NDArray[np.uint64]) -> Rows:
+    def _pick_native(rows: array[int], words: npt.NDArray[np.uint64]) -> RowIds:
         picked = np.empty(len(words), np.int64)
-        _words.pick(rows, words, picked)
+        _random_bits.pick(rows, words, picked)
         del rows[len(rows) - len(words) :]
         return picked
 
-    pick = _pick
+    pick = _pick_native

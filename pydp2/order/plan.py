@@ -9,27 +9,27 @@ UNBOUNDED = 1 << 62
 
 
 @dataclass(frozen=True)
-class Buckets:
+class BucketPlan:
     """How samples are kept apart by the length of their sequence in a slot (docs/order.md, "Buckets").
 
     ``bounds``: per bucket the greatest length in it, rising; one bucket more takes what is longer. None: drawn from the
-    first fill, for at most ``count`` buckets. ``automatic``: they are or were drawn so. ``group``: so many batches come
-    from the same bucket, the ones that the ranks of a job get in the same step.
+    first fill, for at most ``max_buckets`` buckets. ``automatic``: they are or were drawn so. ``group_size``: so many
+    batches come from the same bucket, the ones that the ranks of a job get in the same step.
     """
 
     slot: int
     bounds: tuple[int, ...] | None
     automatic: bool
-    count: int
-    group: int = 1
+    max_buckets: int
+    group_size: int = 1
 
 
 @dataclass(frozen=True)
-class Plan:
+class PassPlan:
     """The options of one pass (docs/order.md). Sizes and levels count weight, not samples.
 
-    ``pool_size`` and ``min_pool_size`` are as the provider gave them (-1: no bound); ``everything`` makes the pass wait
-    for all samples whatever they say, as passes after the first do under CACHE_PASS_IN_MEM.
+    ``pool_size`` and ``min_pool_size`` are as the provider gave them (-1: no bound); ``wait_for_all`` makes the pass
+    wait for all samples whatever they say, as passes after the first do under CACHE_PASS_IN_MEM.
     """
 
     seed: int
@@ -42,39 +42,39 @@ class Plan:
     min_pool_size: int = -1
     can_over_batch_size: bool = True
     pool_bytes: int = 1 << 30
-    everything: bool = False
+    wait_for_all: bool = False
     last_batch: str = "keep"
     relaxed: bool = False
-    buckets: Buckets | None = None
+    buckets: BucketPlan | None = None
 
     @property
-    def lanes(self) -> int:
+    def cycle_length(self) -> int:
         """How many files the merge takes turns with."""
         return self.interleave if self.shuffle or self.relaxed else 1
 
     @property
-    def upper(self) -> int:
+    def pool_limit(self) -> int:
         """P': the weight above which nothing is added to the pool."""
-        if self.everything or self.pool_size == -1:
+        if self.wait_for_all or self.pool_size == -1:
             return UNBOUNDED
         return max(self.pool_size, self.batch_size)
 
     @property
-    def lower(self) -> int:
+    def pool_minimum(self) -> int:
         """M': the weight that must wait before the first batch is cut."""
-        if self.everything or self.min_pool_size == -1:
-            return self.upper
-        return min(self.min_pool_size, self.upper)
+        if self.wait_for_all or self.min_pool_size == -1:
+            return self.pool_limit
+        return min(self.min_pool_size, self.pool_limit)
 
-    def level(self, n: int) -> int:
+    def fill_level(self, n: int) -> int:
         """T(n): the weight up to which the pool is filled before batch ``n`` is cut."""
         if not self.shuffle and self.pool_size == self.min_pool_size == -1:
             level = self.batch_size  # first in, first out: waiting for more would only delay
-        elif self.lower >= UNBOUNDED:
+        elif self.pool_minimum >= UNBOUNDED:
             return UNBOUNDED
         else:
-            level = min(self.upper, max(self.lower, self.batch_size) + n * self.batch_size)
+            level = min(self.pool_limit, max(self.pool_minimum, self.batch_size) + n * self.batch_size)
         if n == 0 and self.buckets is not None and self.buckets.automatic:
             # What bounds are drawn from is no less than what the buckets may come to hold.
-            return max(level, self.buckets.count * self.buckets.group * self.batch_size)
+            return max(level, self.buckets.max_buckets * self.buckets.group_size * self.batch_size)
         return level

@@ -11,90 +11,90 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.inputs.names import encode
+from pydp2.columns.sample_set import encode_set
 from pydp2.order.picking import pick
-from pydp2.order.plan import Plan
-from pydp2.order.source import Block, Run
-from pydp2.order.words import Words, below, permutation
+from pydp2.order.plan import PassPlan
+from pydp2.order.random_bits import RandomBits, indices_below, permutation
+from pydp2.order.sample_source import ChunkSpan, SampleRun
 
-Rows = npt.NDArray[np.int64]
+RowIds = npt.NDArray[np.int64]
 SNAPSHOT_MIN = 1024
 
 
-class Store(Protocol):
+class RowStore(Protocol):
     """Where the values of pooled samples lie."""
 
-    def append(self, columns: Any) -> Rows:
+    def append(self, columns: Any) -> RowIds:
         """Keep all rows of ``columns``; the ids under which they are found. Freed ids are used again."""
         ...
 
 
-_ROW_TABLES = ("_file", "_ordinal", "_weight", "_size")
+_ROW_ARRAYS = ("_file", "_sample_index", "_weight", "_size")
 
 
 class Pool:
-    """Samples by row id, with the picking rules. ``rows`` is in pool order, which is part of the order of a pass.
+    """Samples by row id, with the picking rules. ``row_ids`` is in pool order, which is part of the order of a pass.
 
     With the first of some samples that lie together all of them go into the store; they are in the pool one by one.
     """
 
-    _tables: tuple[str, ...] = _ROW_TABLES
+    _row_arrays: tuple[str, ...] = _ROW_ARRAYS
     bounds: tuple[int, ...] | None = None
     """Of buckets; None where there are none, or as long as they are not known."""
-    turn = 0
+    bucket_number = 0
     """The bucket that the last batch came from, its number and 1; 0: there is none."""
-    longest = 0
+    bucket_bound = 0
     """The bound of that bucket; 0: it has none."""
 
-    def __init__(self, plan: Plan, store: Store) -> None:
+    def __init__(self, plan: PassPlan, store: RowStore) -> None:
         self._plan = plan
         self._store = store
-        self.rows = array("q")
+        self.row_ids = array("q")
         self.weight = 0
         self.bytes = 0
         self._uniform = True  # every sample so far weighs 1
         self._file = np.empty(1024, np.int64)
-        self._ordinal = np.empty(1024, np.int64)
+        self._sample_index = np.empty(1024, np.int64)
         self._weight = np.empty(1024, np.int64)
         self._size = np.empty(1024, np.int64)
-        self._picked = 0
-        self._tail: Rows | None = None
-        self._offset = 0  # in _tail
-        self._gone = 0  # of the tail, before _tail begins
+        self._drawn_since_snapshot = 0
+        self._tail: RowIds | None = None
+        self._tail_position = 0  # in _tail
+        self._tail_start = 0  # of the tail, before _tail begins
 
     def __len__(self) -> int:
         if self._tail is not None:
-            return len(self._tail) - self._offset
-        return len(self.rows)
+            return len(self._tail) - self._tail_position
+        return len(self.row_ids)
 
     @property
     def exhausted(self) -> bool:
         """The last batch ended because there was nothing left to take."""
         return not len(self)
 
-    def add(self, file: int, run: Run) -> None:
+    def add(self, file: int, run: SampleRun) -> None:
         """Put the samples of ``run`` at the end of the pool."""
-        self.rows.frombytes(self._enter(file, run).tobytes())
+        self.row_ids.frombytes(self._store_run(file, run).tobytes())
 
-    def _enter(self, file: int, run: Run) -> Rows:
+    def _store_run(self, file: int, run: SampleRun) -> RowIds:
         """The rows of the samples of ``run``, which the pool has from now on."""
-        block = run.together()
-        if block.rows is None:
-            block.rows = self._keep(file, run, block)
-        rows = block.rows[run.lo - block.first : run.hi - block.first]
+        block = run.chunk_span()
+        if block.row_ids is None:
+            block.row_ids = self._store_span(file, run, block)
+        rows = block.row_ids[run.lo - block.first : run.hi - block.first]
         self.bytes += block.nbytes(run.lo, run.hi)
         self.weight += run.hi - run.lo if run.weights is None else int(run.weights[run.lo : run.hi].sum())
         return rows
 
-    def _keep(self, file: int, run: Run, block: Block) -> Rows:
+    def _store_span(self, file: int, run: SampleRun, block: ChunkSpan) -> RowIds:
         """Store the samples of ``run`` and all that lie together with them, and note what is to be known of each."""
-        lo, hi = block.first, block.until
+        lo, hi = block.first, block.end
         rows = self._store.append(run.columns.slice(lo, hi))
         top = int(rows.max()) + 1
         if top > len(self._file):
             self._grow(top)
         self._file[rows] = file
-        self._ordinal[rows] = run.ordinals[lo:hi]
+        self._sample_index[rows] = run.sample_indices[lo:hi]
         self._size[rows] = run.sizes[lo:hi]
         if run.weights is None:
             self._weight[rows] = 1
@@ -104,50 +104,50 @@ class Pool:
             self._uniform = self._uniform and bool((weights == 1).all())
         return rows
 
-    def weights(self, rows: Rows) -> Rows:
+    def weights(self, rows: RowIds) -> RowIds:
         """The weights of samples that are, or just were, in the pool."""
         return self._weight[rows]
 
     def _grow(self, top: int) -> None:
         size = max(top, 2 * len(self._file))
-        for name in self._tables:
+        for name in self._row_arrays:
             old = getattr(self, name)
             new = np.empty(size, np.int64)
             new[: len(old)] = old
             setattr(self, name, new)
 
     # -- drawing ---------------------------------------------------------------------------------------------------
-    def draw(self, n: int) -> tuple[Rows, int]:
+    def draw(self, n: int) -> tuple[RowIds, int]:
         """The rows of batch ``n`` and their weight; they leave the pool (but not the store)."""
         plan = self._plan
         if self._tail is not None:
-            rows = self._from_tail()
+            rows = self._draw_from_tail()
         elif not plan.shuffle:
-            rows = self._from_front()
+            rows = self._draw_in_order()
         elif self._uniform:
             rows = self._pick_uniform(n)
         else:
-            rows = self._pick(n)
+            rows = self._pick_weighted(n)
         weight = len(rows) if self._uniform else int(self._weight[rows].sum())
         self.weight -= weight
         self.bytes -= int(self._size[rows].sum())
-        self._picked += len(rows)
+        self._drawn_since_snapshot += len(rows)
         return rows, weight
 
-    def _pick_uniform(self, n: int) -> Rows:
+    def _pick_uniform(self, n: int) -> RowIds:
         plan = self._plan
-        count = min(plan.batch_size, len(self.rows))
-        return pick(self.rows, Words(plan.seed, plan.pass_id, "pick", n).take(count))
+        count = min(plan.batch_size, len(self.row_ids))
+        return pick(self.row_ids, RandomBits(plan.seed, plan.pass_id, "pick", n).draw(count))
 
-    def _pick(self, n: int) -> Rows:
-        plan, pool, weights = self._plan, self.rows, self._weight
-        words = Words(plan.seed, plan.pass_id, "pick", n)
+    def _pick_weighted(self, n: int) -> RowIds:
+        plan, pool, weights = self._plan, self.row_ids, self._weight
+        words = RandomBits(plan.seed, plan.pass_id, "pick", n)
         picked = array("q")
         weight = 0
         while pool and weight < plan.batch_size:
             count = min(len(pool), 256)
             size = len(pool)
-            for j in below(words.take(count), np.arange(size, size - count, -1).astype(np.uint64)).tolist():
+            for j in indices_below(words.draw(count), np.arange(size, size - count, -1).astype(np.uint64)).tolist():
                 row = pool[j]
                 more = int(weights[row])
                 if weight + more > plan.batch_size and not plan.can_over_batch_size:
@@ -161,21 +161,21 @@ class Pool:
                     break
         return np.array(picked, np.int64)
 
-    def _from_front(self) -> Rows:
-        rows = np.frombuffer(self.rows, np.int64)
-        taken = rows[: self._cut(rows)].copy()
+    def _draw_in_order(self) -> RowIds:
+        rows = np.frombuffer(self.row_ids, np.int64)
+        taken = rows[: self._batch_length(rows)].copy()
         del rows  # an array with a live view of it cannot shrink
-        del self.rows[: len(taken)]
+        del self.row_ids[: len(taken)]
         return taken
 
-    def _from_tail(self) -> Rows:
+    def _draw_from_tail(self) -> RowIds:
         assert self._tail is not None
-        window = self._tail[self._offset :]
-        rows = window[: self._cut(window)]
-        self._offset += len(rows)
+        window = self._tail[self._tail_position :]
+        rows = window[: self._batch_length(window)]
+        self._tail_position += len(rows)
         return rows
 
-    def _cut(self, rows: Rows) -> int:
+    def _batch_length(self, rows: RowIds) -> int:
         """How many of ``rows``, taken in turn, make one batch."""
         target = self._plan.batch_size
         if self._uniform:
@@ -193,60 +193,61 @@ class Pool:
         return full if over and not self._plan.can_over_batch_size else full + 1
 
     # -- between batches -------------------------------------------------------------------------------------------
-    def snapshot_point(self) -> bool:
+    def reach_snapshot_point(self) -> bool:
         """At a batch edge: sort the pool by name once enough was picked, so that a saved pool is a plain set."""
         if self._plan.relaxed or self._tail is not None:
             return False
-        if self._picked < max(SNAPSHOT_MIN, len(self) // 4):
+        if self._drawn_since_snapshot < max(SNAPSHOT_MIN, len(self) // 4):
             return False
-        self._picked = 0
+        self._drawn_since_snapshot = 0
         if self._plan.shuffle:  # else what goes in and out in the order of names is sorted
             self._sort()
         return True
 
     def _sort(self) -> None:
-        self.rows = self._sorted(self.rows)
+        self.row_ids = self._sorted(self.row_ids)
 
     def _sorted(self, rows: array[int]) -> array[int]:
         ordered = array("q")
-        ordered.frombytes(self._by_name(np.array(rows, np.int64)).tobytes())
+        ordered.frombytes(self._in_sample_order(np.array(rows, np.int64)).tobytes())
         return ordered
 
-    def names(self) -> bytes:
+    def encode_samples(self) -> bytes:
         """The samples of the pool, which must be in the order of names, as a set."""
-        rows = np.array(self.rows, np.int64)
-        return encode(self._file[rows], self._ordinal[rows])
+        rows = np.array(self.row_ids, np.int64)
+        return encode_set(self._file[rows], self._sample_index[rows])
 
     @property
-    def gone(self) -> int:
+    def tail_consumed(self) -> int:
         """How many samples of the tail were delivered; 0 before it begins."""
-        return self._gone + self._offset
+        return self._tail_start + self._tail_position
 
     def start_tail(self) -> bytes:
         """No sample will be added any more: what is left gets one permutation (shuffle on), or keeps its order. The
         samples, as a set."""
-        rows = np.array(self.rows, np.int64)
+        rows = np.array(self.row_ids, np.int64)
         if self._plan.shuffle:  # else it is in the order of names already
-            rows = self._by_name(rows)
+            rows = self._in_sample_order(rows)
         self._tail = rows[tail_order(self._plan, len(rows))]
-        self.rows = array("q")
-        return encode(self._file[rows], self._ordinal[rows])
+        self.row_ids = array("q")
+        return encode_set(self._file[rows], self._sample_index[rows])
 
-    def resume_tail(self, gone: int, total: int) -> None:
-        """The tail had ``total`` samples and goes on after the first ``gone``; the pool holds the others, by name."""
-        rest = tail_order(self._plan, total)[gone:]
-        self._tail = np.array(self.rows, np.int64)[np.searchsorted(np.sort(rest), rest)]
-        self._gone = gone
-        self.rows = array("q")
+    def resume_tail(self, tail_consumed: int, total: int) -> None:
+        """The tail had ``total`` samples and goes on after the first ``tail_consumed``; the pool holds the others, by
+        name."""
+        rest = tail_order(self._plan, total)[tail_consumed:]
+        self._tail = np.array(self.row_ids, np.int64)[np.searchsorted(np.sort(rest), rest)]
+        self._tail_start = tail_consumed
+        self.row_ids = array("q")
 
-    def _by_name(self, rows: Rows) -> Rows:
-        files, ordinals = self._file[rows], self._ordinal[rows]
-        if int(files.max(initial=0)) < 1 << 23 and int(ordinals.max(initial=0)) < 1 << 40:
-            return rows[np.argsort((files << 40) | ordinals)]  # several times as fast as the two keys
-        return rows[np.lexsort((ordinals, files))]
+    def _in_sample_order(self, rows: RowIds) -> RowIds:
+        files, sample_indices = self._file[rows], self._sample_index[rows]
+        if int(files.max(initial=0)) < 1 << 23 and int(sample_indices.max(initial=0)) < 1 << 40:
+            return rows[np.argsort((files << 40) | sample_indices)]  # several times as fast as the two keys
+        return rows[np.lexsort((sample_indices, files))]
 
 
-def tail_order(plan: Plan, count: int) -> Rows:
+def tail_order(plan: PassPlan, count: int) -> RowIds:
     """In which order the ``count`` samples of the tail, taken by name, are delivered."""
     if not plan.shuffle:
         return np.arange(count, dtype=np.int64)

@@ -20,8 +20,8 @@ WIRE_VERSION = 1
 HEADER_LIMIT = 64 * 1024
 INT_LIMIT = 1 << 62
 """Numbers on the wire are below it, so that sums and shared memory of 64 bits hold them."""
-_ITEMS_LIMIT = 4096  # in one list; msgpack makes room for as many as a list says it has, before it has seen one
-_DEPTH_LIMIT = 12  # of lists and dicts; a deeper one would break whoever shows or compares it by recursion
+_MAX_ITEMS = 4096  # in one list; msgpack makes room for as many as a list says it has, before it has seen one
+_MAX_DEPTH = 12  # of lists and dicts; a deeper one would break whoever shows or compares it by recursion
 
 Buffer: TypeAlias = Any  # bytes, memoryview, zmq frame buffer or ndarray: whatever offers its bytes
 Plain: TypeAlias = dict[str, Any]
@@ -49,12 +49,12 @@ class Hello(Message):
 class Declared(Message):
     """Worker: provider imported, hook run; this is what it declares.
 
-    ``source``: a fingerprint of the module that it is in; ``notes``: warnings on the way, as texts.
+    ``source_fingerprint``: a fingerprint of the module that it is in; ``warnings``: warnings on the way, as texts.
     """
 
-    declaration: Plain
-    source: str
-    notes: list[Any]
+    schema: Plain
+    source_fingerprint: str
+    warnings: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ class BeginReading(Message):
 
 @dataclass(frozen=True, slots=True)
 class Assign(Message):
-    """Server: run these files for ``reading``. Items are :class:`Assignment` as lists; frames are ordinals, int64."""
+    """Server: run these files for ``reading``. Items are :class:`FileAssignment` as lists; frames are sample indices,
+    int64."""
 
     has_body: ClassVar[bool] = True
     reading: int
@@ -95,11 +96,11 @@ class Grant(Message):
 @dataclass(frozen=True, slots=True)
 class Want(Message):
     """Server: a merge waits for the file of ``attempt``: send what you have of it, and if that is what runs, as soon as
-    it has come to ordinal ``until``; of a file that is run by turns, as soon as you have as many samples of all files
-    as it lacks to ``until``."""
+    it has come to sample index ``until_index``; of a file that is run by turns, as soon as you have as many samples of
+    all files as it lacks to ``until_index``."""
 
     attempt: int
-    until: int
+    until_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +125,10 @@ class Quit(Message):
 @dataclass(frozen=True, slots=True)
 class Chunk(Message):
     """Worker: ranges of files. ``parts`` are :class:`Part` as lists; their rows lie in the frames, one after another.
-    ``placed``: in place of their columns, one frame with the number of the place that each was put in, int64.
+    ``in_cells``: in place of their columns, one frame with the number of the place that each was put in, int64.
 
     ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample in hand that costs ``need`` (0:
-    it reached its pause). ``busy``: time spent on samples so far, ``idle``: time without anything to do, in us.
+    it reached its pause). ``busy_us``: time spent on samples so far, ``idle_us``: time without anything to do, in us.
     Parts may belong to several readings: their attempts tell to which.
     """
 
@@ -135,9 +136,9 @@ class Chunk(Message):
     rows: int
     parts: list[Any]
     blocked: list[Any]
-    busy: int
-    idle: int
-    placed: bool = False
+    busy_us: int
+    idle_us: int
+    in_cells: bool = False
 
 
 # -- client and server -------------------------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ class Attach(Message):
 class Welcome(Message):
     """Server: what the batches hold. ``service`` says what the stream depends on, and where this rank stands."""
 
-    declaration: Plain
+    schema: Plain
     service: Plain
 
 
@@ -174,88 +175,89 @@ class Refused(Message):
 
 @dataclass(frozen=True, slots=True)
 class BeginPass(Message):
-    """Client: give me pass ``pass_id`` from batch ``batch`` on, leaving any other; ``credit`` batches may come.
+    """Client: give me pass ``pass_id`` from batch ``first_batch`` on, leaving any other; ``credit`` batches may come.
 
-    ``run`` numbers what a client asked for: everything about it carries this number. ``saved`` is the point from which
-    the pass is taken up ({}: its start), its pool the raw frames, each of at most 64 KiB; ``facts`` more, behind them,
-    hold facts (:mod:`.facts`). ``beyond``: later batches that are not wanted either. ``loaded`` names the state that
-    this is (empty: none, the rank goes on in its job); ``again``: it was named before, without an answer. ``buckets``:
-    what the last batch said of them, "bounds" and, in its pass, "group".
+    ``request_id`` numbers what a client asked for: everything about it carries this number. ``snapshot`` is the point
+    from which the pass is taken up ({}: its start), its pool the raw frames, each of at most 64 KiB;
+    ``early_end_frames`` more, behind them, hold early-end records (:mod:`.early_ends`). ``acknowledged_ahead``: later
+    batches that are not wanted either. ``state_name`` names the state that this is (empty: none, the rank goes on in
+    its job); ``is_repeat``: it was named before, without an answer. ``buckets``: what the last batch said of them,
+    "bounds" and, in its pass, "group".
     """
 
     has_body: ClassVar[bool] = True
-    run: int
+    request_id: int
     pass_id: int
-    batch: int
+    first_batch: int
     credit: int
-    saved: Plain
-    facts: int
-    beyond: list[Any]
-    loaded: str
+    snapshot: Plain
+    early_end_frames: int
+    acknowledged_ahead: list[Any]
+    state_name: str
     buckets: Plain = field(default_factory=dict)
-    again: bool = False
+    is_repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LeavePass(Message):
-    """Client: the rest of run ``run`` is not wanted; its first ``done`` batches are used."""
+    """Client: the rest of run ``request_id`` is not wanted; its first ``used_batches`` batches are used."""
 
-    run: int
-    done: int
+    request_id: int
+    used_batches: int
 
 
 @dataclass(frozen=True, slots=True)
 class Need(Message):
-    """Client: ``count`` more batches of run ``run`` may come, its first ``done`` are used.
+    """Client: ``count`` more batches of run ``request_id`` may come, its first ``used_batches`` are used.
 
-    With no more, the trainer has read all that came, and waits. ``waited`` and ``worked``: how it spent its time, in
-    us.
+    With no more, the trainer has read all that came, and waits. ``waited_us`` and ``worked_us``: how it spent its time,
+    in us.
     """
 
-    run: int
+    request_id: int
     count: int
-    done: int
-    waited: int
-    worked: int
+    used_batches: int
+    waited_us: int
+    worked_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class BatchHead(Message):
-    """Server: batch ``index``; its columns are the frames.
+    """Server: batch ``batch_index``; its columns are the frames.
 
-    ``after``: the position of the trainer once it has this batch, before that batch of the pass; ``beyond``: batches
-    after it that are used already. ``saved`` is a new point from which the pass can be taken up ({}: none), its pool
-    then the last frame. ``gone``: how many samples of the tail are gone at ``after``. ``facts``: so many
-    frames of new facts stand behind all others.
+    ``position_after``: the position of the trainer once it has this batch, before that batch of the pass;
+    ``acknowledged_ahead``: batches after it that are used already. ``snapshot`` is a new point from which the pass can
+    be taken up ({}: none), its pool then the last frame. ``tail_consumed``: how many samples of the tail are gone at
+    ``position_after``. ``early_end_frames``: so many frames of new early-end records stand behind all others.
     ``bucket``: "longest", the bound of its bucket (0: none), the "bounds" of all, and the "group" of batches that come
-    from one; {} without buckets. ``more``: batches that come with it, their rows behind its own in the columns; see
-    :mod:`.packs`. ``kept``: the columns are not here, but the numbers of their rows, int64, in one frame; the service
-    has so many rows in the memory that it shows, its cache or places, where this client gathers them (0: the columns
-    are here).
+    from one; {} without buckets. ``following``: batches that come with it, their rows behind its own in the columns;
+    see :mod:`.packs`. ``shared_rows``: the columns are not here, but the numbers of their rows, int64, in one frame;
+    the service has so many rows in the memory that it shows, its cache or places, where this client gathers them (0:
+    the columns are here).
     """
 
     has_body: ClassVar[bool] = True
-    run: int
-    index: int
+    request_id: int
+    batch_index: int
     rows: int
     size: int
     pool_weight: int
     padding: int
-    gone: int
-    after: int
-    beyond: list[Any]
-    saved: Plain
-    facts: int
+    tail_consumed: int
+    position_after: int
+    acknowledged_ahead: list[Any]
+    snapshot: Plain
+    early_end_frames: int
     bucket: Plain = field(default_factory=dict)
-    more: list[Any] = field(default_factory=list)
-    kept: int = 0
+    following: list[Any] = field(default_factory=list)
+    shared_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PassEnd(Message):
     """Server: the pass is over; what it had."""
 
-    run: int
+    request_id: int
     batches: int
     samples: int
     dropped: int
@@ -266,16 +268,16 @@ class PassEnd(Message):
 class Failed(Message):
     """Server: the pass cannot go on."""
 
-    run: int
+    request_id: int
     error: Plain
 
 
 @dataclass(frozen=True, slots=True)
 class Detach(Message):
-    """Client: I leave; of run ``run`` the first ``done`` batches are used."""
+    """Client: I leave; of run ``request_id`` the first ``used_batches`` batches are used."""
 
-    run: int
-    done: int
+    request_id: int
+    used_batches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,12 +299,13 @@ class Probe(Message):
 
 @dataclass(frozen=True, slots=True)
 class Closing(Message):
-    """Server: the service ends, and why. ``error``: the one that it could not survive ({}: none). ``back``: it goes on
+    """Server: the service ends, and why. ``error``: the one that it could not survive ({}: none). ``will_restart``: it
+    goes on
     where it was when it is started again."""
 
     reason: str
     error: Plain
-    back: bool = False
+    will_restart: bool = False
 
 
 MESSAGES: dict[str, type[Message]] = {
@@ -343,12 +346,12 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
     try:
         values = msgpack.unpackb(
             frames[0],
-            max_array_len=_ITEMS_LIMIT,
-            max_map_len=_ITEMS_LIMIT,
+            max_array_len=_MAX_ITEMS,
+            max_map_len=_MAX_ITEMS,
             max_str_len=HEADER_LIMIT,
             max_bin_len=HEADER_LIMIT,
             max_ext_len=0,
-            ext_hook=_no_extension,
+            ext_hook=_refuse_extension,
         )
     except Exception as exc:  # msgpack raises many kinds; all mean the same here
         raise RemoteProtocolError(f"a header that is not msgpack: {type(exc).__name__}: {exc}") from None
@@ -373,14 +376,14 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
     return kind(*values[1:]), body
 
 
-def _no_extension(code: int, data: bytes) -> Any:
+def _refuse_extension(code: int, data: bytes) -> Any:
     raise ValueError(f"extension {code}, none is allowed")
 
 
 def _check_plain(what: str, value: Any) -> None:
     """Refuse nesting beyond the limit, and keys that are no texts."""
     level: list[Any] = [value]
-    for _ in range(_DEPTH_LIMIT):
+    for _ in range(_MAX_DEPTH):
         inner: list[Any] = []
         for each in level:
             items = each
@@ -392,4 +395,4 @@ def _check_plain(what: str, value: Any) -> None:
         if not inner:
             return
         level = inner
-    raise RemoteProtocolError(f"{what}: nested more than {_DEPTH_LIMIT} deep")
+    raise RemoteProtocolError(f"{what}: nested more than {_MAX_DEPTH} deep")

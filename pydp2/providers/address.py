@@ -21,12 +21,12 @@ from typing import Any
 
 from pydp2.errors import AddressError, OptionTypeError, from_user
 from pydp2.providers.decorator import Provider
-from pydp2.providers.where import own_frames, remedy
+from pydp2.providers.error_location import count_own_frames, remedy
 
 _FORMS = "write module.process, module:process or file.py:process"
-_USUAL = "process"  # the provider of a module whose address names none
+_DEFAULT_FUNCTION = "process"  # the provider of a module whose address names none
 _MAINS = ("__main__", "__mp_main__")
-_MOVE = "put the decorated function at the top level of a file and give that, as in my_provider.py:process"
+_REMEDY = "put the decorated function at the top level of a file and give that, as in my_provider.py:process"
 
 
 def resolve(address: str) -> Provider:
@@ -40,7 +40,7 @@ def resolve(address: str) -> Provider:
         AddressError: malformed; no such module, file or attribute; or what is there was not decorated.
         ProviderError: the user's module raised while it was imported (also the builtin of the same name).
     """
-    place, attribute = _parse(address)
+    place, attribute = _parse_address(address)
     if place.endswith(".py"):
         module, where = _import_file(Path(place), address), f"the file {place}"
     else:
@@ -53,12 +53,12 @@ def resolve(address: str) -> Provider:
             if isinstance(found, ModuleType) and (inner := _inner_module(found, part, address)) is not None:
                 found = inner
                 continue
-            hint = _did_you_mean(part, vars(found)) or _its_providers(found)
+            hint = _did_you_mean(part, vars(found)) or _known_providers(found)
             raise AddressError(f"{address}: {where} has no attribute {part!r}{hint}") from None
     if isinstance(found, ModuleType):
-        found, where = vars(found).get(_USUAL), f"the module {found.__name__}"
+        found, where = vars(found).get(_DEFAULT_FUNCTION), f"the module {found.__name__}"
         if found is None:
-            raise AddressError(f"{address}: {where} has no function called {_USUAL}; {_FORMS}")
+            raise AddressError(f"{address}: {where} has no function called {_DEFAULT_FUNCTION}; {_FORMS}")
     if isinstance(found, Provider):
         return found
     if callable(found):
@@ -77,7 +77,7 @@ def address_of(provider: Provider | str) -> str:
         OptionTypeError: neither a provider nor a text.
     """
     if isinstance(provider, str):
-        _parse(provider)
+        _parse_address(provider)
         return provider
     if not isinstance(provider, Provider):
         if callable(provider):
@@ -87,24 +87,24 @@ def address_of(provider: Provider | str) -> str:
     name, module_name = function.__qualname__, function.__module__
     if "<lambda>" in name or "<locals>" in name:
         kind = "a lambda" if "<lambda>" in name else "a function inside a function"
-        raise AddressError(f"{name} is {kind}, which no other process can find; {_MOVE}")
+        raise AddressError(f"{name} is {kind}, which no other process can find; {_REMEDY}")
     module = sys.modules.get(module_name)
     if module is None:
-        raise AddressError(f"{name} belongs to the module {module_name}, which is not imported; {_MOVE}")
+        raise AddressError(f"{name} belongs to the module {module_name}, which is not imported; {_REMEDY}")
     name = _name_in(module, provider, name)
     file = getattr(module, "__file__", None)
     spec = getattr(module, "__spec__", None)  # of a script run by -m it has the name that can be imported
     importable = spec.name if spec is not None else module_name
-    if importable not in _MAINS and _finds(importable, file):
+    if importable not in _MAINS and _imports_as(importable, file):
         return f"{importable}:{name}"
     if file is None or not Path(file).is_file():
-        raise AddressError(f"{name} was defined at a prompt or in a notebook, where workers cannot find it; {_MOVE}")
+        raise AddressError(f"{name} was defined at a prompt or in a notebook, where workers cannot find it; {_REMEDY}")
     if not file.endswith(".py"):
         raise AddressError(f"{name} was defined in {file}, whose name must end in .py for workers to import it")
     return f"{Path(file).resolve()}:{name}"
 
 
-def _parse(address: object) -> tuple[str, str]:
+def _parse_address(address: object) -> tuple[str, str]:
     """(module or file, attribute) of an address."""
     if not isinstance(address, str):
         raise OptionTypeError(f"a provider's address must be a text, got {address!r:.80} ({type(address).__name__})")
@@ -135,7 +135,7 @@ def _import_module(name: str, address: str) -> ModuleType:
                 raise AddressError(f"{address}: {parent.__name__} is a module, not a package: it has no {part}")
             if importlib.util.find_spec(level) is None:
                 raise AddressError(_no_module(level, part, path, address))
-            with _telling(f"the module {level}"):
+            with _import_errors(f"the module {level}"):
                 module = importlib.import_module(level)
         parent = module
     assert parent is not None
@@ -183,7 +183,7 @@ def _import_file(path: Path, address: str) -> ModuleType:
         assert spec is not None
         assert spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        with _telling(f"the file {path}"):
+        with _import_errors(f"the file {path}"):
             try:
                 spec.loader.exec_module(module)
             except BaseException:
@@ -198,17 +198,19 @@ def _import_file(path: Path, address: str) -> ModuleType:
 
 
 @contextlib.contextmanager
-def _telling(what: str) -> Iterator[None]:
+def _import_errors(what: str) -> Iterator[None]:
     """What the user's code raises while it is imported, with its own traceback and nothing of the import system's."""
     try:
         yield
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        if isinstance(error, SyntaxError) and own_frames(error) == len(list(traceback.walk_tb(error.__traceback__))):
+        if isinstance(error, SyntaxError) and count_own_frames(error) == len(
+            list(traceback.walk_tb(error.__traceback__))
+        ):
             error = error.with_traceback(None)  # the place stands in its text; no frame is the user's
         text = f"{what} raised {type(error).__name__} while it was imported{remedy(error)}"
-        raise from_user(text, error, own_frames(error)) from None
+        raise from_user(text, error, count_own_frames(error)) from None
 
 
 def _name_in(module: ModuleType, provider: Provider, name: str) -> str:
@@ -226,7 +228,7 @@ def _name_in(module: ModuleType, provider: Provider, name: str) -> str:
     )
 
 
-def _finds(name: str, file: str | None) -> bool:
+def _imports_as(name: str, file: str | None) -> bool:
     """Whether importing ``name`` afresh leads to ``file``. (Under some tools a module was loaded by other means.)"""
     path: list[str] | None = None
     spec = None
@@ -238,14 +240,14 @@ def _finds(name: str, file: str | None) -> bool:
         if spec is None:
             return False
         path = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
-    return spec is not None and file is not None and spec.origin is not None and _same(spec.origin, file)
+    return spec is not None and file is not None and spec.origin is not None and _is_same_file(spec.origin, file)
 
 
-def _same(one: str, other: str) -> bool:
+def _is_same_file(one: str, other: str) -> bool:
     return Path(one).resolve() == Path(other).resolve()
 
 
-def _its_providers(found: object) -> str:
+def _known_providers(found: object) -> str:
     names = [name for name, value in vars(found).items() if isinstance(value, Provider)]
     return f"; its providers are: {', '.join(names)}" if names else ""
 

@@ -15,23 +15,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 from pydp2.errors import BadSample, OptionTypeError, ProviderError
-from pydp2.inputs.packer import Packer
+from pydp2.packers.packer import Packer
+from pydp2.providers.error_location import user_error, with_location
 from pydp2.providers.options import (
     CacheType,
-    Declared,
-    OldKeywords,
+    InputTypes,
+    LegacyKeywords,
     ProviderOptions,
     check_cache,
-    check_level,
+    check_calc_batch_size,
     check_names,
-    check_weigher,
+    check_pool_weight,
     normalise_shuffle,
 )
-from pydp2.providers.running import Running, start
-from pydp2.providers.where import place, raised
+from pydp2.providers.started_provider import StartedProvider, start_provider
 
 _PACKED_LIMIT = 1 << 20  # samples() packs only to check: what is packed is thrown away at about this many bytes
-_SHOWN_DROPS = 10
+_MAX_LOGGED_DROPS = 10
 
 
 class Provider:
@@ -64,7 +64,7 @@ class Provider:
         input_order: Sequence[str] | None = None,
         file_list: Sequence[str] = (),
         logger_name: str = "pydp2.provider",
-    ) -> Running:
+    ) -> StartedProvider:
         """Run the init_hook and declare the slots. Once per process: the hook belongs to the process, not to a pass.
 
         The hook is called as ``init_hook(settings, file_list=…, is_train=…, input_order=…, **args)``. Afterwards the
@@ -78,7 +78,7 @@ class Provider:
                 slot (KeyError).
             OptionTypeError: ``args`` are no dict with names as keys.
         """
-        return start(
+        return start_provider(
             self.function,
             self.options,
             args=args,
@@ -110,7 +110,7 @@ class Provider:
         """
         name = os.fspath(filename)
         running = self.start(args=args, is_train=is_train, input_order=input_order, file_list=[name])
-        return _samples(running, name, seed, pass_id)
+        return _checked_samples(running, name, seed, pass_id)
 
     def reader(
         self,
@@ -133,26 +133,28 @@ class Provider:
             raise OptionTypeError(f"files must be the files themselves, as a list; got {files!r:.80}")
         names = [os.fspath(name) for name in files]
         passes = itertools.count()
-        started: list[Running] = []
+        started: list[StartedProvider] = []
 
         def read() -> Iterator[tuple[Any, ...]]:
             if not started:
                 started.append(self.start(args=args, is_train=is_train, input_order=input_order, file_list=names))
             pass_id = next(passes)
             for index, name in enumerate(names):
-                for sample in _samples(started[0], name, seed, pass_id, index):
+                for sample in _checked_samples(started[0], name, seed, pass_id, index):
                     yield tuple(sample)
 
         return read
 
 
-def _samples(running: Running, filename: str, seed: int, pass_id: int, file_index: int = 0) -> Iterator[list[Any]]:
-    declaration = running.declaration
-    packer = Packer(declaration.slots, declaration.check)
-    opened = running.open(filename, file_index=file_index, seed=seed, pass_id=pass_id)
+def _checked_samples(
+    started: StartedProvider, filename: str, seed: int, pass_id: int, file_index: int = 0
+) -> Iterator[list[Any]]:
+    schema = started.schema
+    packer = Packer(schema.slots, schema.check)
+    opened = started.open_file(filename, file_index=file_index, seed=seed, pass_id=pass_id)
     y = dropped = 0
-    logger = running.settings.logger
-    running.wrapper.on_unknown = lambda text: logger.warning("file %s, sample %d: %s", filename, y, text)
+    logger = started.settings.logger
+    started.slot_order.on_unknown = lambda text: logger.warning("file %s, sample %d: %s", filename, y, text)
     try:
         while True:
             try:
@@ -162,40 +164,40 @@ def _samples(running: Running, filename: str, seed: int, pass_id: int, file_inde
             except (KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:
-                raise raised(error, filename, y, running.settings.file_list) from None
+                raise user_error(error, filename, y, started.settings.file_list) from None
             try:
-                values = running.wrap(sample)
-                _check(packer, values)
-                running.weight(values)
+                values = started.arrange(sample)
+                _check_sample(packer, values)
+                started.weight_of(values)
             except BadSample as error:
-                if not declaration.check_fail_continue:
-                    raise place(error, filename, y) from None
+                if not schema.check_fail_continue:
+                    raise with_location(error, filename, y) from None
                 dropped += 1
-                if dropped <= _SHOWN_DROPS:
-                    running.settings.logger.warning("dropped: %s", place(error, filename, y))
+                if dropped <= _MAX_LOGGED_DROPS:
+                    started.settings.logger.warning("dropped: %s", with_location(error, filename, y))
             except ProviderError as error:
-                raise place(error, filename, y) from None
+                raise with_location(error, filename, y) from None
             else:
                 yield values
             y += 1
     finally:
         opened.close()
-        if dropped > _SHOWN_DROPS:
-            running.settings.logger.warning("dropped %d of %d samples of file %s", dropped, y, filename)
+        if dropped > _MAX_LOGGED_DROPS:
+            started.settings.logger.warning("dropped %d of %d samples of file %s", dropped, y, filename)
 
 
-def _check(packer: Packer, values: list[Any]) -> None:
+def _check_sample(packer: Packer, values: list[Any]) -> None:
     """Pack one sample and look at it at once, so that a bad one is found before the next is drawn."""
     packer.add(values)
     bad = packer.verify()
     if bad or packer.nbytes > _PACKED_LIMIT:
-        packer.cut()
+        packer.finish()
     if bad:
         raise bad[0][1]
 
 
-def provider(
-    input_types: Declared | None = None,
+def provider(  # noqa: PLR0913 - the arguments are PyDataProvider2's
+    input_types: InputTypes | None = None,
     should_shuffle: bool | float | str | None = None,
     pool_size: int = -1,
     min_pool_size: int = -1,
@@ -205,7 +207,7 @@ def provider(
     check: bool = False,
     check_fail_continue: bool = False,
     init_hook: Callable[..., object] | None = None,
-    **legacy: Unpack[OldKeywords],
+    **legacy: Unpack[LegacyKeywords],
 ) -> Callable[[Callable[..., Iterable[Any]]], Provider]:
     """Decorate ``process(settings, filename)``, a generator function that reads the samples of one file.
 
@@ -241,10 +243,10 @@ def provider(
         input_types=input_types,
         slots=slots,
         should_shuffle=normalise_shuffle(should_shuffle),
-        pool_size=check_level("pool_size", pool_size),
-        min_pool_size=check_level("min_pool_size", min_pool_size),
+        pool_size=check_pool_weight("pool_size", pool_size),
+        min_pool_size=check_pool_weight("min_pool_size", min_pool_size),
         can_over_batch_size=can_over_batch_size,
-        calc_batch_size=check_weigher(calc_batch_size),
+        calc_batch_size=check_calc_batch_size(calc_batch_size),
         cache=check_cache(cache),
         check=check,
         check_fail_continue=check_fail_continue,

@@ -16,12 +16,12 @@ from typing import Any, TypedDict
 import numpy as np
 
 from pydp2.errors import OptionError, OptionTypeError
-from pydp2.inputs.spec import InputType
+from pydp2.schema.input_types import InputType
 
-Declared = Sequence[InputType] | Mapping[str, InputType]
+InputTypes = Sequence[InputType] | Mapping[str, InputType]
 """What ``input_types`` may be: slots by position, or by name."""
 
-_ON, _OFF = ("t", "true", "on"), ("f", "false", "off")
+_TRUE_WORDS, _FALSE_WORDS = ("t", "true", "on"), ("f", "false", "off")
 
 
 class CacheType(IntEnum):
@@ -34,16 +34,16 @@ class CacheType(IntEnum):
     CACHE_PASS_IN_MEM_THEN_DISK = 3
 
 
-class OldKeywords(TypedDict, total=False):
+class LegacyKeywords(TypedDict, total=False):
     """Old names of arguments of ``@provider``, for type checkers."""
 
-    slots: Declared
+    slots: InputTypes
 
 
-class ProviderKeywords(OldKeywords, total=False):
+class ProviderKeywords(LegacyKeywords, total=False):
     """The arguments of ``@provider`` as keywords, for type checkers; a test holds them equal to its signature."""
 
-    input_types: Declared | None
+    input_types: InputTypes | None
     should_shuffle: bool | float | str | None
     pool_size: int
     min_pool_size: int
@@ -64,8 +64,8 @@ class ProviderOptions:
         OptionError: an argument has a value that it cannot have.
     """
 
-    input_types: Declared | None = None
-    slots: Declared | None = None
+    input_types: InputTypes | None = None
+    slots: InputTypes | None = None
     should_shuffle: bool | None = None
     pool_size: int = -1
     min_pool_size: int = -1
@@ -80,8 +80,8 @@ class ProviderOptions:
         for name in ("input_types", "slots"):
             if getattr(self, name) is not None:
                 check_types(name, getattr(self, name))
-        check_level("pool_size", self.pool_size)
-        check_level("min_pool_size", self.min_pool_size)
+        check_pool_weight("pool_size", self.pool_size)
+        check_pool_weight("min_pool_size", self.min_pool_size)
         check_cache(self.cache)
         for name in ("can_over_batch_size", "check", "check_fail_continue"):
             check_flag(name, getattr(self, name))
@@ -96,7 +96,7 @@ ARGUMENTS = tuple(f.name for f in fields(ProviderOptions) if f.name != "slots")
 """The names that ``@provider`` takes, without the legacy one."""
 
 
-def check_types(name: str, value: Any) -> Declared:
+def check_types(name: str, value: Any) -> InputTypes:
     """``value`` as a declaration of slots: a list, tuple or dict of at least one InputType."""
     if isinstance(value, InputType):
         raise OptionTypeError(
@@ -120,7 +120,7 @@ def check_types(name: str, value: Any) -> Declared:
     return value  # type: ignore[no-any-return]  # checked above
 
 
-def check_level(name: str, value: Any) -> int:
+def check_pool_weight(name: str, value: Any) -> int:
     """``value`` as pool_size or min_pool_size: a weight, or -1 for no bound. A pool of 0 could never hold a sample."""
     low = 1 if name == "pool_size" else 0
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
@@ -146,7 +146,7 @@ def check_cache(value: Any) -> CacheType:
         raise OptionError(f"cache must be one of {known}, got {_shown(value)}") from None
 
 
-def check_weigher(value: Any) -> Callable[[list[Any]], int] | None:
+def check_calc_batch_size(value: Any) -> Callable[[list[Any]], int] | None:
     """``value`` as calc_batch_size: a function or None. Anything else is ignored with a warning, as it always was."""
     if value is None or callable(value):
         return value  # type: ignore[no-any-return]  # what it returns is checked at every call
@@ -163,15 +163,16 @@ def normalise_shuffle(value: Any) -> bool | None:
     if value is None:
         return None
     if isinstance(value, str):
-        if value.lower() in _ON:
+        if value.lower() in _TRUE_WORDS:
             return True
-        if value.lower() in _OFF:
+        if value.lower() in _FALSE_WORDS:
             return False
     elif isinstance(value, Number | np.bool_) and value in (0, 1):
         return bool(value)
     warnings.warn(
         f"should_shuffle={value!r:.80} is none of None, True, False, 1, 0 and the words "
-        f"{', '.join(_ON + _OFF)} (in any letter case): taken as None, that is, shuffled in training only",
+        f"{', '.join(_TRUE_WORDS + _FALSE_WORDS)} (in any letter case): taken as None, that is, shuffled in training "
+        "only",
         UserWarning,
         stacklevel=3,
     )

@@ -2,7 +2,7 @@
 
 It answers for the attributes that are there from the start, and for ``filename``, ``pass_id`` and ``rng``, which belong
 to whichever generator is running: a worker holds several open generators over one settings object and switches between
-them. Nothing is read back here: :mod:`pydp2.providers.running` does that after the hook.
+them. Nothing is read back here: :mod:`pydp2.providers.started_provider` does that after the hook.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.providers.options import CacheType, Declared, ProviderOptions
+from pydp2.providers.options import CacheType, InputTypes, ProviderOptions
 
 
-class Context:
+class GeneratorContext:
     """Which generator runs: the file it reads, the pass, and its own source of random numbers.
 
     Attributes:
@@ -32,15 +32,15 @@ class Context:
     def __init__(self, filename: str, *, file_index: int, seed: int, pass_id: int) -> None:
         self.filename = filename
         self.pass_id = pass_id
-        self._words = (seed, pass_id, file_index)
+        self._seed_parts = (seed, pass_id, file_index)
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        digest = hashlib.blake2b(struct.pack("<3Q", *self._words), digest_size=16, person=b"pydp2 rng")
+        digest = hashlib.blake2b(struct.pack("<3Q", *self._seed_parts), digest_size=16, person=b"pydp2 rng")
         return np.random.Generator(np.random.Philox(key=int.from_bytes(digest.digest(), "little")))
 
 
-class _Current:
+class _FromContext:
     """An attribute that reads from the running context.
 
     It has no setter, so that an attribute of the same name which a hook puts on its settings simply wins.
@@ -68,12 +68,12 @@ class Settings:
         generator: the ``process`` function.
         file_list: the entries of the file list.
         input_order: names of the slots in their order; empty where none was given.
-        filename, pass_id, rng: see :class:`Context`; only while ``process`` runs.
+        filename, pass_id, rng: see :class:`GeneratorContext`; only while ``process`` runs.
     """
 
-    filename = _Current()
-    pass_id = _Current()
-    rng = _Current()
+    filename = _FromContext()
+    pass_id = _FromContext()
+    rng = _FromContext()
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Settings:
         input_order: Sequence[str],
         logger_name: str,
     ) -> None:
-        self._context: Context | None = None
+        self._context: GeneratorContext | None = None
         self.logger = logging.getLogger(logger_name)
-        self.input_types: Declared | None = None
+        self.input_types: InputTypes | None = None
         self.should_shuffle: bool | None = options.should_shuffle
         self.pool_size: int = options.pool_size
         self.min_pool_size: int = options.min_pool_size
@@ -100,6 +100,6 @@ class Settings:
         self.input_order = list(input_order)
 
     def __getattr__(self, name: str) -> Any:
-        if isinstance(getattr(type(self), name, None), _Current):
+        if isinstance(getattr(type(self), name, None), _FromContext):
             raise AttributeError(f"settings.{name} exists while process runs: the init_hook has no pass and no file")
         raise AttributeError(f"settings has no attribute {name!r}; did the init_hook set it?")

@@ -20,11 +20,11 @@ from pydp2.reader.contract import Reader, iterating
 _PATIENCE = 1.0  # seconds that the end of a pass waits for its threads; one in the user's code for longer is a daemon
 
 ITEM, END, RAISED = "item", "end", "raised"
-Message = tuple[str, Any]
+ReaderMessage = tuple[str, Any]
 """What travels between those who read and those who consume: an item, the end, or the exception that was raised."""
 
 
-class Closed(Exception):
+class ChannelClosed(Exception):
     """The channel is closed: whoever was on the other side has gone."""
 
 
@@ -42,7 +42,7 @@ class Channel:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not self._size or len(self._items) < self._size)
             if self._closed:
-                raise Closed
+                raise ChannelClosed
             self._items.append(item)
             self._changed.notify_all()
 
@@ -52,7 +52,7 @@ class Channel:
             if wait:
                 self._changed.wait_for(lambda: self._closed or self._items)
             if self._closed:
-                raise Closed
+                raise ChannelClosed
             item = self._items.popleft()
             self._changed.notify_all()
             return item
@@ -65,28 +65,28 @@ class Channel:
             self._changed.notify_all()
 
 
-class Member(Protocol):
+class PassHelper(Protocol):
     """What works for a pass beside threads: a process, say."""
 
-    def hang_up(self) -> None:
+    def stop(self) -> None:
         """Nothing is wanted any more: wake whoever waits for it."""
 
     def close(self) -> None:
         """End it; no thread uses it any more."""
 
 
-class Crew:
+class PassThreads:
     """Threads and other members that work for one pass. They end by :meth:`close`, with this object, or the program:
     first ``channels`` are closed and members told, so that threads end; then members are closed."""
 
     def __init__(self, *channels: Channel) -> None:
         self._threads: list[threading.Thread] = []
-        self._members: list[Member] = []
-        self._end = weakref.finalize(self, _end, channels, self._members, self._threads, os.getpid())
+        self._helpers: list[PassHelper] = []
+        self._end = weakref.finalize(self, _end, channels, self._helpers, self._threads, os.getpid())
 
-    def add(self, member: Member) -> None:
-        """Take ``member`` in."""
-        self._members.append(member)
+    def add_helper(self, helper: PassHelper) -> None:
+        """Take ``helper`` in."""
+        self._helpers.append(helper)
 
     def start(self, name: str, target: Callable[..., None], *args: Any) -> None:
         """Run ``target(*args)`` in a thread. That a channel is closed ends it, and is no error."""
@@ -100,17 +100,17 @@ class Crew:
 
 
 def _quietly(target: Callable[..., None], *args: Any) -> None:
-    with contextlib.suppress(Closed):
+    with contextlib.suppress(ChannelClosed):
         target(*args)
 
 
-def _end(channels: Sequence[Channel], members: list[Member], threads: list[threading.Thread], owner: int) -> None:
+def _end(channels: Sequence[Channel], members: list[PassHelper], threads: list[threading.Thread], owner: int) -> None:
     if os.getpid() != owner:
         return  # a fork: the threads are not here, and one of them may have held a lock
     for channel in channels:
         channel.close()
     for member in members:
-        member.hang_up()
+        member.stop()
     deadline = time.monotonic() + _PATIENCE
     for thread in threads:
         if thread is not threading.current_thread():  # a collection of garbage may run in any thread, in one of these
@@ -119,13 +119,13 @@ def _end(channels: Sequence[Channel], members: list[Member], threads: list[threa
         member.close()
 
 
-def read_into(reader: Reader, put: Callable[[Message], None]) -> None:
+def read_into(reader: Reader, put: Callable[[ReaderMessage], None]) -> None:
     """Put the entries of a pass as messages, then its end or what it raised. Raises Closed."""
     try:
         with iterating(reader) as (entries,):
             for entry in entries:
                 put((ITEM, entry))
-    except Closed:
+    except ChannelClosed:
         raise
     except BaseException as error:  # a KeyboardInterrupt or SystemExit of the reader is the consumer's affair, too
         put((RAISED, error))

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from pydp2.errors import ReaderError, from_user, from_wire, to_wire
-from pydp2.reader.channel import ITEM, RAISED, Channel, Closed, Message
+from pydp2.reader.channel import ITEM, RAISED, Channel, ChannelClosed, ReaderMessage
 
 _GRACE = 0.5  # seconds that a child has to end by itself once nobody wants its samples: its reader may clean up
 _GENTLE = 0.1  # those of them before it is interrupted: who gives its next entry meanwhile ends by that
@@ -42,7 +42,7 @@ _parents_ends: weakref.WeakSet[Connection[Any, Any]] = (
     weakref.WeakSet()
 )  # of all children: none may keep another's open
 
-Work = Callable[[Channel, Callable[[Message], None]], None]
+Work = Callable[[Channel, Callable[[ReaderMessage], None]], None]
 """``work(inbox, send)``: what a child does. It raises Closed when the parent is gone. The inbox holds messages: items,
 and for each that cannot be built again in the child what that raised."""
 
@@ -92,7 +92,7 @@ def forked_or_warned(what: str, told: list[str]) -> bool:
     return False
 
 
-class Child:
+class ForkedChild:
     """A forked process that does ``work``; ``name`` is what errors call it. A crew has to end it."""
 
     def __init__(self, name: str, work: Work) -> None:
@@ -116,7 +116,7 @@ class Child:
         except OSError:
             raise self._killed() from None
 
-    def receive(self) -> Message:
+    def receive(self) -> ReaderMessage:
         """Its next message. Raises ReaderError where it ended without one, or its message cannot be built again."""
         try:
             data = self._connection.recv_bytes()
@@ -131,7 +131,7 @@ class Child:
 
     def _killed(self) -> BaseException:
         if self._left:
-            return Closed()
+            return ChannelClosed()
         self._process.join(_END)
         code = self._process.exitcode
         how = "does not answer" if code is None else f"ended with exit code {code}"
@@ -142,7 +142,7 @@ class Child:
                 how += " (often the kernel, for memory)"
         return ReaderError(f"{self._name}, process {self.pid}, {how}: its samples are lost, and the pass with them")
 
-    def hang_up(self) -> None:
+    def stop(self) -> None:
         """Let it know that nothing is wanted any more. Whoever waits for it is woken and gets Closed."""
         self._left = True
         with contextlib.suppress(OSError):  # it is closed
@@ -150,7 +150,7 @@ class Child:
 
     def close(self) -> None:
         """End it: ask, wait, kill, with all that it has started."""
-        self.hang_up()
+        self.stop()
         self._connection.close()
         self._process.join(_END)
         if self._process.exitcode is None:
@@ -227,16 +227,16 @@ def _main(work: Work, connection: Connection[Any, Any], not_ours: list[Connectio
     listening = connection, inbox, threading.get_ident()
     threading.Thread(target=_listen, args=listening, name="pydp2 listen", daemon=True).start()
 
-    def send(message: Message) -> None:
+    def send(message: ReaderMessage) -> None:
         nonlocal ending
         data = ForkingPickler.dumps((RAISED, travelling(message[1])) if message[0] == RAISED else message)
         try:
             connection.send_bytes(data)
         except (BrokenPipeError, ConnectionResetError):
             ending = True
-            raise Closed from None
+            raise ChannelClosed from None
 
-    with contextlib.suppress(Closed):
+    with contextlib.suppress(ChannelClosed):
         work(inbox, send)
     ending = True
     if interrupted:

@@ -17,16 +17,16 @@ from typing import Any, SupportsIndex, Unpack
 
 import numpy as np
 
-from pydp2.addresses import public
 from pydp2.client import Client
-from pydp2.config import JobChoices, job_options
+from pydp2.columns.unbatch import unbatch
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats import paddle_recordio
-from pydp2.inputs import dense_vector_sequence
-from pydp2.inputs.entries import entries
+from pydp2.options.tables import JobChoices, job_options
 from pydp2.providers import provider
 from pydp2.reader.contract import check_size
 from pydp2.reader.unpickled import plain
+from pydp2.schema.input_types import dense_vector_sequence
+from pydp2.service_address import without_token
 
 
 @provider(input_types={"record": dense_vector_sequence(1, dtype=np.uint8)})
@@ -48,11 +48,11 @@ class CloudReader:
         one: Any = iter(self._connected())
         try:
             for task in one:
-                for number, (record,) in enumerate(entries(task)):
+                for number, (record,) in enumerate(unbatch(task)):
                     try:
                         value = self._decode(record.tobytes())
                     except Exception as error:
-                        of = f"of the master {public(self._master)}"
+                        of = f"of the master {without_token(self._master)}"
                         place = f"record {number} of task {task.index}, pass {task.pass_id}, {of}"
                         if isinstance(error, FormatError):
                             raise FormatError(f"{place}: {error}", offset=error.offset) from None

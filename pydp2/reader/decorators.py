@@ -12,7 +12,7 @@ from itertools import chain as chained
 from itertools import count, islice, repeat
 from typing import Any, SupportsIndex
 
-from pydp2.errors import ComposeNotAligned, OptionError, OptionTypeError, counted
+from pydp2.errors import ComposeNotAligned, OptionError, OptionTypeError, count_text
 from pydp2.reader.contract import BatchReader, Reader, check_reader, check_size, check_whole, iterating
 
 _END = object()  # not None: that is an item like any other
@@ -96,7 +96,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
                     raise ComposeNotAligned(
                         f"the readers must be of one length, but of {len(entries)} readers number "
                         f"{', '.join(map(str, ended))} (from 0) ended after "
-                        f"{counted(number, 'entry', 'entries')} and the others did not; "
+                        f"{count_text(number, 'entry', 'entries')} and the others did not; "
                         "check_alignment=False stops at the shortest"
                     )
                 if ended:

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from pydp2.errors import BadSample, OptionError, OptionTypeError, counted
-from pydp2.inputs import Batch, Columns, DataType, InputType, Packer, SequenceType, Slots
+from pydp2.columns.batch import Batch
+from pydp2.columns.columns import Columns
+from pydp2.errors import BadSample, OptionError, OptionTypeError, count_text
+from pydp2.packers.packer import Packer
+from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots
 
 Types = Mapping[str, InputType] | Sequence[InputType] | Sequence[tuple[str, InputType]]
 FeedMapping = Mapping[str, int] | Sequence[str] | None
@@ -69,7 +72,7 @@ class DataFeeder:
                 packer.add(values)
             except BadSample as error:
                 raise _place(error, number) from None
-        columns, _, bad = packer.cut()
+        columns, _, bad = packer.finish()
         if bad:
             raise _place(bad[0][1], bad[0][0])
         frames = {self._key(slot): (shape[-2], shape[-1]) for slot, shape in shapes.items() if len(shape) > 1}
@@ -92,7 +95,9 @@ class DataFeeder:
         for slot, (declared, column) in enumerate(zip(self.slots.types, self._columns, strict=True)):
             if column >= len(columns):
                 label = self.slots.label(slot)
-                raise _bad(label, f"column {column} of the entry", f"an entry with {counted(len(columns), 'column')}")
+                raise _bad(
+                    label, f"column {column} of the entry", f"an entry with {count_text(len(columns), 'column')}"
+                )
             value = columns[column]
             if declared.type == DataType.Dense and declared.seq_type == SequenceType.NO_SEQUENCE:
                 value = _flat(self.slots.label(slot), declared, value, slot, shapes)
@@ -113,7 +118,7 @@ def _flat(label: str, declared: InputType, value: Any, slot: int, shapes: dict[i
     if array.ndim > _MOST_DIMENSIONS:
         raise _bad(label, f"at most {_MOST_DIMENSIONS} dimensions", f"{array.ndim}, of shape {array.shape}")
     if array.ndim == 1 and len(array) != declared.dim:
-        raise _bad(label, counted(declared.dim, "number"), f"{len(array)}")
+        raise _bad(label, count_text(declared.dim, "number"), f"{len(array)}")
     if not array.size:
         raise _bad(label, "a frame with numbers in it", f"an empty one, of shape {array.shape}")
     shape = shapes.setdefault(slot, array.shape)

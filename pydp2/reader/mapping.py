@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, SupportsIndex
 
 from pydp2.errors import OptionTypeError, ReaderError
-from pydp2.reader.channel import END, ITEM, RAISED, Channel, Closed, Crew, Message, read_into
-from pydp2.reader.children import Child, forked_or_warned
+from pydp2.reader.channel import END, ITEM, RAISED, Channel, ChannelClosed, PassThreads, ReaderMessage, read_into
+from pydp2.reader.children import ForkedChild, forked_or_warned
 from pydp2.reader.contract import Reader, check_reader, check_size
 
 _AHEAD = 2  # entries that a process has: the one that it maps, and the next, so that it need not wait for it
 
 Mapper = Callable[[Any], Any]
-Results = Iterator[tuple[int, Message]]
+Results = Iterator[tuple[int, ReaderMessage]]
 
 
 def xmap_readers(
@@ -51,18 +51,18 @@ def xmap_readers(
     told: list[str] = []
 
     def mapped() -> Iterator[Any]:
-        desks: list[_Desk] = []
+        desks: list[_Mapping] = []
         value = None
         tokens, todo, done = Channel(room + number if room else 0), Channel(), Channel()
-        crew = Crew(tokens, todo, done)
+        crew = PassThreads(tokens, todo, done)
         try:
             forked = processes and forked_or_warned("xmap_readers()", told)
             for i in range(number):  # before the first thread is there
                 if forked:
-                    desks.append(child := _Apart(i, mapper))
-                    crew.add(child)
+                    desks.append(child := _MapperInProcess(i, mapper))
+                    crew.add_helper(child)
                 else:
-                    desks.append(_Here(mapper))
+                    desks.append(_MapperInThread(mapper))
             crew.start("xmap read", _feed, reader, number, tokens, todo, done)
             for desk in desks:
                 crew.start("xmap map", _map, desk, todo, done)
@@ -80,28 +80,28 @@ def xmap_readers(
 
 
 # -- the desk of one mapper --------------------------------------------------------------------------------------------
-class _Desk(Protocol):
+class _Mapping(Protocol):
     """Where one mapper works: entries go in, and come out in the same order."""
 
-    ahead: int
+    max_pending: int
 
-    def give(self, entry: object) -> None: ...
-    def take(self) -> Message: ...
+    def submit(self, entry: object) -> None: ...
+    def result(self) -> ReaderMessage: ...
 
 
-class _Here:
+class _MapperInThread:
     """In the thread that asks."""
 
-    ahead = 1
+    max_pending = 1
 
     def __init__(self, mapper: Mapper) -> None:
         self._mapper = mapper
         self._entry: Any = None
 
-    def give(self, entry: object) -> None:
+    def submit(self, entry: object) -> None:
         self._entry = entry
 
-    def take(self) -> Message:
+    def result(self) -> ReaderMessage:
         try:
             return ITEM, self._mapper(self._entry)
         except BaseException as error:
@@ -110,32 +110,32 @@ class _Here:
             self._entry = None
 
 
-class _Apart(Child):
+class _MapperInProcess(ForkedChild):
     """In a process of its own."""
 
-    ahead = _AHEAD
+    max_pending = _AHEAD
 
     def __init__(self, number: int, mapper: Mapper) -> None:
-        def work(inbox: Channel, send: Callable[[Message], None]) -> None:
-            here = _Here(mapper)
+        def work(inbox: Channel, send: Callable[[ReaderMessage], None]) -> None:
+            here = _MapperInThread(mapper)
             while True:
                 message = inbox.get()
                 if message[0] == ITEM:
-                    here.give(message[1])
-                    message = here.take()
+                    here.submit(message[1])
+                    message = here.result()
                 try:
                     send(message)
-                except Closed:
+                except ChannelClosed:
                     raise
                 except Exception as error:  # the result cannot be pickled
                     send((RAISED, error))
 
         super().__init__(f"mapper {number} of xmap_readers", work)
 
-    def give(self, entry: object) -> None:
+    def submit(self, entry: object) -> None:
         self.send(entry)
 
-    def take(self) -> Message:
+    def result(self) -> ReaderMessage:
         return self.receive()
 
 
@@ -144,7 +144,7 @@ def _feed(reader: Reader, mappers: int, tokens: Channel, todo: Channel, done: Ch
     """Number the entries of ``reader`` and hand them out; then an end for each mapper."""
     count = 0
 
-    def put(message: Message) -> None:
+    def put(message: ReaderMessage) -> None:
         nonlocal count
         if message[0] == ITEM:
             tokens.put(None)
@@ -162,13 +162,13 @@ def _feed(reader: Reader, mappers: int, tokens: Channel, todo: Channel, done: Ch
 _SOURCE = "raised by the source"
 
 
-def _map(desk: _Desk, todo: Channel, done: Channel) -> None:
-    """Have what is to be done mapped at ``desk``, and end with an END."""
+def _map(mapping: _Mapping, todo: Channel, done: Channel) -> None:
+    """Have what is to be done mapped at ``mapping``, and end with an END."""
     under_way: deque[int] = deque()
     more = True
     try:
         while more or under_way:
-            while more and len(under_way) < desk.ahead:
+            while more and len(under_way) < mapping.max_pending:
                 try:
                     task = todo.get(wait=not under_way)
                 except IndexError:
@@ -177,8 +177,8 @@ def _map(desk: _Desk, todo: Channel, done: Channel) -> None:
                     more = False
                     break
                 try:
-                    desk.give(task[1])
-                except (Closed, ReaderError):
+                    mapping.submit(task[1])
+                except (ChannelClosed, ReaderError):
                     under_way.append(task[0])
                     raise
                 except Exception as error:  # the entry cannot be pickled: that concerns no other
@@ -186,10 +186,10 @@ def _map(desk: _Desk, todo: Channel, done: Channel) -> None:
                 else:
                     under_way.append(task[0])
             if under_way:
-                message = desk.take()
+                message = mapping.result()
                 done.put((under_way.popleft(), message))
         done.put((-1, (END, None)))
-    except Closed:
+    except ChannelClosed:
         raise
     except BaseException as error:  # its process was killed
         done.put((under_way[0], (RAISED, error)))
@@ -211,13 +211,13 @@ def _results(done: Channel, mappers: int) -> Results:
         yield last
 
 
-def _as_they_come(results: Results) -> Iterator[Message]:
+def _as_they_come(results: Results) -> Iterator[ReaderMessage]:
     for _, message in results:
         yield message
 
 
-def _in_order(results: Results) -> Iterator[Message]:
-    waiting: dict[int, Message] = {}
+def _in_order(results: Results) -> Iterator[ReaderMessage]:
+    waiting: dict[int, ReaderMessage] = {}
     expected = 0
     for number, message in results:
         waiting[number] = message

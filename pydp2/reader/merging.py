@@ -7,8 +7,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, SupportsIndex
 
 from pydp2.errors import OptionError, OptionTypeError, ReaderError
-from pydp2.reader.channel import END, ITEM, RAISED, Channel, Closed, Crew, Member, Message, read_into
-from pydp2.reader.children import Child, forked_or_warned
+from pydp2.reader.channel import (
+    END,
+    ITEM,
+    RAISED,
+    Channel,
+    ChannelClosed,
+    PassHelper,
+    PassThreads,
+    ReaderMessage,
+    read_into,
+)
+from pydp2.reader.children import ForkedChild, forked_or_warned
 from pydp2.reader.contract import Reader, check_reader, check_size
 
 
@@ -35,19 +45,19 @@ def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size
     told: list[str] = []
 
     def merged() -> Iterator[Any]:
-        lanes: list[_Lane] = []
+        lanes: list[_MergedReader] = []
         queue = Channel(room)
-        crew = Crew(queue)
+        crew = PassThreads(queue)
         try:
             forked = forked_or_warned("multiprocess_reader()", told)
             for i, reader in enumerate(checked):
-                lane: _Lane = _Apart(i, reader) if forked else _Here(i)
+                lane: _MergedReader = _ReaderInProcess(i, reader) if forked else _ReaderInThread(i)
                 lanes.append(lane)
-                crew.add(lane)
-                if isinstance(lane, _Here):
+                crew.add_helper(lane)
+                if isinstance(lane, _ReaderInThread):
                     crew.start("multiprocess read", _read, reader, lane.put)
             if use_pipe:
-                yield from _in_turns(lanes)
+                yield from _round_robin(lanes)
             else:
                 for lane in lanes:
                     crew.start("multiprocess merge", _forward, lane, queue)
@@ -58,27 +68,27 @@ def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size
     return merged
 
 
-class _Lane(Member, Protocol):
+class _MergedReader(PassHelper, Protocol):
     """Where the entries of one reader come from."""
 
-    def receive(self) -> Message: ...
+    def receive(self) -> ReaderMessage: ...
 
 
-class _Apart(Child):
+class _ReaderInProcess(ForkedChild):
     """A reader in a process of its own."""
 
     def __init__(self, number: int, reader: Reader) -> None:
         super().__init__(f"reader {number} of multiprocess_reader", lambda inbox, send: _read(reader, send))
         self._number = number
 
-    def receive(self) -> Message:
+    def receive(self) -> ReaderMessage:
         try:
-            return _judged(self._number, super().receive())
+            return _named_reader_error(self._number, super().receive())
         except ReaderError as error:
             return RAISED, error
 
 
-class _Here:
+class _ReaderInThread:
     """A reader in a thread of this process. It is read one entry ahead."""
 
     def __init__(self, number: int) -> None:
@@ -86,18 +96,18 @@ class _Here:
         self._channel = Channel(1)
         self.put = self._channel.put
 
-    def receive(self) -> Message:
-        return _judged(self._number, self._channel.get())
+    def receive(self) -> ReaderMessage:
+        return _named_reader_error(self._number, self._channel.get())
 
-    def hang_up(self) -> None:
+    def stop(self) -> None:
         self._channel.close()
 
     def close(self) -> None:
         self._channel.close()
 
 
-def _read(reader: Reader, put: Callable[[Message], None]) -> None:
-    def put_checked(message: Message) -> None:
+def _read(reader: Reader, put: Callable[[ReaderMessage], None]) -> None:
+    def put_checked(message: ReaderMessage) -> None:
         if message[0] == ITEM and message[1] is None:
             raise ValueError("an entry is None, which is no sample: leave it out, or yield (None,)")
         put(message)
@@ -105,7 +115,7 @@ def _read(reader: Reader, put: Callable[[Message], None]) -> None:
     read_into(reader, put_checked)
 
 
-def _judged(number: int, message: Message) -> Message:
+def _named_reader_error(number: int, message: ReaderMessage) -> ReaderMessage:
     """``message``; what a reader raised as the cause of a ReaderError."""
     kind, error = message
     if kind != RAISED:
@@ -117,8 +127,8 @@ def _judged(number: int, message: Message) -> Message:
     return RAISED, wrapped
 
 
-def _in_turns(lanes: list[_Lane]) -> Iterator[Any]:
-    waiting = deque(lanes)
+def _round_robin(readers: list[_MergedReader]) -> Iterator[Any]:
+    waiting = deque(readers)
     while waiting:
         lane = waiting.popleft()
         kind, value = lane.receive()
@@ -129,12 +139,12 @@ def _in_turns(lanes: list[_Lane]) -> Iterator[Any]:
             waiting.append(lane)
 
 
-def _forward(lane: _Lane, queue: Channel) -> None:
+def _forward(reader: _MergedReader, queue: Channel) -> None:
     kind = ITEM
     while kind == ITEM:
         try:
-            message = lane.receive()
-        except Closed:
+            message = reader.receive()
+        except ChannelClosed:
             raise
         except BaseException as error:  # whatever it is: who waits for the queue must hear of it
             message = RAISED, error
@@ -142,12 +152,12 @@ def _forward(lane: _Lane, queue: Channel) -> None:
         queue.put(message)
 
 
-def _as_they_come(queue: Channel, lanes: int) -> Iterator[Any]:
-    while lanes:
+def _as_they_come(queue: Channel, reader_count: int) -> Iterator[Any]:
+    while reader_count:
         kind, value = queue.get()
         if kind == RAISED:
             raise value
         if kind == END:
-            lanes -= 1
+            reader_count -= 1
         else:
             yield value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, SupportsIndex
 
-from pydp2.reader.channel import END, RAISED, Channel, Crew, read_into
+from pydp2.reader.channel import END, RAISED, Channel, PassThreads, read_into
 from pydp2.reader.contract import Reader, check_reader, check_size
 
 
@@ -23,7 +23,7 @@ def buffered(reader: Reader, size: SupportsIndex) -> Reader:
 
     def ahead() -> Iterator[Any]:
         channel = Channel(room)
-        crew = Crew(channel)
+        crew = PassThreads(channel)
         value = None
         try:
             crew.start("buffered", read_into, reader, channel.put)

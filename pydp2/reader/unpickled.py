@@ -162,6 +162,12 @@ class _Machine:
                 count = int(name[-1])
                 values = [self._value() for _ in range(count)]
                 stack.append(tuple(reversed(values)))
+            case _:
+                self._keyed_collection(name)
+
+    def _keyed_collection(self, name: str) -> None:
+        stack = self._stack
+        match name:
             case "DICT":
                 stack.append(_pairs(self._marked()))
             case "SETITEM":

@@ -25,10 +25,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start worker number ``worker`` on ``seat``."""
+    """Start worker number ``worker`` on ``status_row``."""
 
     worker: int
-    seat: int
+    status_row: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class WorkerReady:
     """A worker declared what its provider yields."""
 
     worker: int
-    declaration: dict[str, Any]
+    schema: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +91,17 @@ class WorkerBroken:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """A worker's process ended, ``how`` in words, while asking for ``running``: (file, attempt, ordinal).
+    """A worker's process ended, ``how`` in words, while asking for ``running_sample``: (file, attempt, sample index).
 
-    ``of_itself``: not by SIGKILL, which comes from outside. ``hungry``: it had more memory than it may.
+    ``voluntary``: not by SIGKILL, which comes from outside. ``over_memory``: it had more memory than it may.
     ``sample_timeout``: seconds that its sample exceeded; None: it did not.
     """
 
     worker: int
-    running: tuple[int, int, int] | None
+    running_sample: tuple[int, int, int] | None
     how: str
-    of_itself: bool = True
-    hungry: bool = False
+    voluntary: bool = True
+    over_memory: bool = False
     sample_timeout: float | None = None
 
 

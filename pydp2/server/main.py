@@ -1,7 +1,8 @@
-"""The server process: from the first import to the fork of the nursery. Started as ``python -m pydp2.server.main FD``.
+"""The server process: from the first import to the fork of the supervisor. Started as ``python -m pydp2.server.main
+FD``.
 
-Order matters here. The nursery is forked while this process is single-threaded, and has imported what workers need but
-nothing else; only then is the rest imported, and ZeroMQ and the output thread come to life (:mod:`.serving`).
+Order matters here. The supervisor is forked while this process is single-threaded, and has imported what workers need
+but nothing else; only then is the rest imported, and ZeroMQ and the output thread come to life (:mod:`.serving`).
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from functools import partial
 from pathlib import Path
 
 from pydp2.engine.local import DUMP_SIGNAL, LocalEngine
-from pydp2.engine.names import set_name
 from pydp2.engine.output import OutputPump
+from pydp2.engine.process_control import set_name
 from pydp2.errors import GuardError, to_wire
-from pydp2.files import FileList
-from pydp2.logwriter import say
-from pydp2.protocol import plain
-from pydp2.protocol.seat import Seat
-from pydp2.server.shown import Shown
-from pydp2.server.spec import ServiceSpec, receive_spec, seats, send_plain
+from pydp2.file_list import FileList
+from pydp2.log_writer import write_stderr
+from pydp2.protocol import plain_data
+from pydp2.protocol.worker_status import WorkerStatus
+from pydp2.server.spec import ServiceSpec, receive_spec, send_plain, status_rows
+from pydp2.server.workers.output_labels import OutputLabels
 from pydp2.worker.gil import require_gil
+from pydp2.worker.loop import LoopOptions
 from pydp2.worker.main import WorkerSpec, prepare
 
 
@@ -40,9 +42,11 @@ def _worker_spec(spec: ServiceSpec, files: FileList, args: object) -> WorkerSpec
         files=files,
         root=spec.root,
         path=spec.path,
-        ahead=max(1, few // spec.workers),
-        timed=spec.sample_timeout is not None,
-        lenient=spec.warn_changed,
+        loop=LoopOptions(
+            max_unbound=max(1, few // spec.workers),
+            times_samples=spec.sample_timeout is not None,
+            allows_changed_samples=spec.warn_changed,
+        ),
         dump_signal=DUMP_SIGNAL,
     )
 
@@ -61,19 +65,21 @@ def main(descriptor: int) -> int:
     except GuardError as error:
         send_plain(channel, {"error": to_wire(error)})
         return 1
-    args = plain.decode(spec.args)
+    args = plain_data.decode_plain(spec.args)
 
-    def on_output(worker: int, seat: int | None, output: int) -> None:
-        pump.add(output, Shown(worker, None if seat is None else Seat(engine.row(seat)), files))
+    def on_output(worker: int, status_row: int | None, output: int) -> None:
+        pump.add(
+            output, OutputLabels(worker, None if status_row is None else WorkerStatus(engine.row(status_row)), files)
+        )
 
     ready = partial(prepare, _worker_spec(spec, files, args))
-    engine = LocalEngine(ready, seats(spec.workers), on_output, once=spec.start == "auto")
-    pump = OutputPump(partial(say, end=""))
+    engine = LocalEngine(ready, status_rows(spec.workers), on_output, once=spec.start == "auto")
+    pump = OutputPump(partial(write_stderr, end=""))
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.set_wakeup_fd(wakeup_write)
     signal.signal(signal.SIGTERM, lambda *_: None)
-    from pydp2.server.serving import serve  # while the template prepares the user's code, which takes a core of its own
+    from pydp2.server.serving import serve  # while the zygote prepares the user's code, which takes a core of its own
 
     return serve(spec, files, engine, pump, channel, wakeup_read)
 

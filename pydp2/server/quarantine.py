@@ -80,7 +80,7 @@ class Quarantine:
         os.write(self._file, b"\n")  # a full disk tells only now
         os.ftruncate(self._file, size)
 
-    def add(self, loss: Loss) -> None:
+    def write(self, loss: Loss) -> None:
         """Write ``loss`` down, if that has not been done."""
         if self._file < 0:
             return

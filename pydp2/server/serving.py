@@ -1,6 +1,6 @@
-"""The server process from the fork of the nursery on: sockets, the loop, the end in order.
+"""The server process from the fork of the supervisor on: sockets, the loop, the end in order.
 
-It is imported while the nursery prepares the user's code: what it needs, workers do not.
+It is imported while the supervisor prepares the user's code: what it needs, workers do not.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydp2.addresses import ipc_path
 from pydp2.engine.local import LocalEngine
 from pydp2.engine.output import OutputPump
 from pydp2.errors import Error, sendable, shorten, to_wire
-from pydp2.files import FileList
-from pydp2.logwriter import say, unfailing_stderr
+from pydp2.file_list import FileList
+from pydp2.log_writer import unfailing_stderr, write_stderr
 from pydp2.protocol.messages import HEADER_LIMIT
-from pydp2.server.available import exhausted
-from pydp2.server.loop import Server, Stop
+from pydp2.server.available_memory import describe_exhaustion
+from pydp2.server.loop import Server, ServiceStop
 from pydp2.server.spec import ServiceSpec, send_plain
+from pydp2.service_address import ipc_path
 from pydp2.transport import Hub
-from pydp2.transport.descriptors import raise_limit
-from pydp2.transport.sockets import context, start_sending
+from pydp2.transport.descriptors import raise_descriptor_limit
+from pydp2.transport.sockets import new_context, prepare_zero_copy
 
 _FAREWELL_MS = 300
 _COLLECT = 10_000  # lists and the like that are made and kept before one looks for rings of them; we make none
 _KEPT = 3  # descriptors that workers leave to others: theirs come out of what trainers leave
-_WAITING = 64  # messages of one client: more than one that waits for batches ever has under way
+_BACKLOG = 64  # messages of one client: more than one that waits for batches ever has under way
 
 
 def serve(
@@ -39,7 +39,7 @@ def serve(
 ) -> int:
     """Serve until told to stop; the exit status. ``channel`` leads to the program that started this process, ``wakeup``
     is readable when a signal has come."""
-    zmq = context()
+    zmq = new_context()
     hubs: list[Hub] = []
     server: Server | None = None
     serving = False  # before that, the program hears of errors and tells of them
@@ -49,13 +49,13 @@ def serve(
     asked = False
     log = contextlib.ExitStack()
     try:
-        log.enter_context(unfailing_stderr())  # only now: the nursery has no such thread
+        log.enter_context(unfailing_stderr())  # only now: the supervisor has no such thread
         with _short_of_memory():
-            raise_limit()  # what workers were forked from has the limits that the user gave
-            start_sending()
+            raise_descriptor_limit()  # what workers were forked from has the limits that the user gave
+            prepare_zero_copy()
             workers = Hub(zmq, spec.worker_address, -1, reserve=_KEPT)
             hubs.append(workers)
-            clients = Hub(zmq, spec.client_address, HEADER_LIMIT, max_waiting=_WAITING)
+            clients = Hub(zmq, spec.client_address, HEADER_LIMIT, max_waiting=_BACKLOG)
             hubs.append(clients)
             server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup)
             server.started()
@@ -64,15 +64,15 @@ def serve(
             send_plain(channel, {"address": clients.address, "pid": os.getpid()})
             serving = True
             server.run()
-    except Stop as stop:
-        reason, asked = str(stop), stop.asked
+    except ServiceStop as stop:
+        reason, asked = str(stop), stop.requested
         if not asked:
-            _tell(reason)
+            _report(reason)
     except Error as error:
         reason = sendable(shorten(str(error), 2000))
         status = 1
         if serving:
-            _tell(reason)
+            _report(reason)
         failed = error
         with contextlib.suppress(OSError):
             send_plain(channel, {"error": to_wire(error)})
@@ -102,13 +102,13 @@ def _short_of_memory() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (lack := exhausted(error)) is None:
+        if (lack := describe_exhaustion(error)) is None:
             raise
         raise lack from error
 
 
-def _tell(reason: str) -> None:
-    say(f"pydp2: the service ends: {reason.splitlines()[0]}")
+def _report(reason: str) -> None:
+    write_stderr(f"pydp2: the service ends: {reason.splitlines()[0]}")
 
 
 def _clean_up(spec: ServiceSpec) -> None:

@@ -10,8 +10,8 @@ from typing import Any, cast
 import msgpack
 
 from pydp2.errors import RemoteProtocolError
-from pydp2.files import FileList
-from pydp2.server.timing import USUAL, Timing
+from pydp2.file_list import FileList
+from pydp2.server.timing import DEFAULT_TIMING, Timing
 
 _LENGTH = struct.Struct("<Q")
 _LIMIT = 1 << 32
@@ -42,11 +42,12 @@ class ServiceSpec:
     state_dir: str | None = None
     cache_dir: str = ""
     cache_size: int | None = None
-    timing: Timing = USUAL
+    timing: Timing = DEFAULT_TIMING
 
 
-def seats(workers: int) -> int:
-    """Return the seats for ``workers`` workers and the one in reserve: twice as many, so that the row of one that is
+def status_rows(workers: int) -> int:
+    """Return the status rows for ``workers`` workers and the one in reserve: twice as many, so that the row of one that
+    is
     gone can still be read while what it printed is shown."""
     return 2 * (workers + 1)
 
@@ -79,7 +80,7 @@ def _exactly(channel: socket.socket, size: int) -> bytes:
 
 def send_spec(channel: socket.socket, spec: ServiceSpec, files: FileList) -> None:
     """Program to server: what to serve."""
-    blob, offsets = files.to_parts()
+    blob, offsets = files.to_buffers()
     send_blocks(channel, cast(bytes, msgpack.packb(asdict(spec) | {"source": files.source})), blob, offsets)
 
 
@@ -91,7 +92,7 @@ def receive_spec(channel: socket.socket) -> tuple[ServiceSpec, FileList]:
     plain["input_order"] = tuple(plain["input_order"])
     plain["path"] = tuple(plain["path"])
     plain["timing"] = Timing(**plain["timing"])
-    return ServiceSpec(**plain), FileList.from_parts(blob, offsets, source)
+    return ServiceSpec(**plain), FileList.from_buffers(blob, offsets, source)
 
 
 def send_plain(channel: socket.socket, value: dict[str, Any]) -> None:

@@ -9,21 +9,21 @@ from dataclasses import dataclass
 class Timing:
     """Of the server process. What the user may choose (``lease``, ``sample_timeout``) is an option instead."""
 
-    stopped: float = 10.0
+    stopped_worker: float = 10.0
     """A worker may be stopped by a signal for so long, where ``sample_timeout`` does not say."""
-    stack: float = 0.3
+    stack_dump: float = 0.3
     """A worker has so long to write its stack before it is killed."""
-    missed: float = 5.0
+    missing_rank: float = 5.0
     """Trainers wait for a rank before it is said which one is missing."""
-    probe: float = 2.0
+    trainer_probe: float = 2.0
     """Between looks whether trainers still live."""
     last_words: float = 0.2
     """What a vanished trainer said last arrives within it."""
-    patience: float = 1.0
+    taken_rank_notice: float = 1.0
     """Somebody waits for a place that is taken before that is said."""
-    snapshots: float = 2.0
+    snapshot_interval: float = 2.0
     """Between snapshots, where nothing happens that has to be written at once."""
 
 
-USUAL = Timing()
+DEFAULT_TIMING = Timing()
 """What a service has that is started from here on."""

@@ -1,8 +1,19 @@
 """Frames from one process to another, without a meaning. The only part that knows ZeroMQ."""
 
-from pydp2.transport.admission import NotNow, TurnedAway
-from pydp2.transport.lasting import Lasting
-from pydp2.transport.slabs import Late
-from pydp2.transport.sockets import Gone, Hub, Line, Poll, buffers, views
+from pydp2.transport.admission import AdmissionRefused, HubUnavailable
+from pydp2.transport.shared_region import SharedRegion
+from pydp2.transport.slabs import DeferredFrames
+from pydp2.transport.sockets import Hub, Line, PeerGone, Poller, array_views, owned_arrays
 
-__all__ = ["Gone", "Hub", "Lasting", "Late", "Line", "NotNow", "Poll", "TurnedAway", "buffers", "views"]
+__all__ = [
+    "AdmissionRefused",
+    "DeferredFrames",
+    "Hub",
+    "HubUnavailable",
+    "Line",
+    "PeerGone",
+    "Poller",
+    "SharedRegion",
+    "array_views",
+    "owned_arrays",
+]

@@ -15,76 +15,76 @@ import socket
 import struct
 import time
 
-from pydp2.transport.descriptors import limit, opened
+from pydp2.transport.descriptors import descriptor_limit, open_descriptors
 
 _RESERVE = 16  # descriptors that are kept for the server's own needs; it opens again with twice as many
-_FEW = 512  # with fewer left, nobody comes in by TCP in the moment in which a worker does
+_FEW_LEFT = 512  # with fewer left, nobody comes in by TCP in the moment in which a worker does
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27  # SO_ATTACH_FILTER, SO_DETACH_FILTER of Linux
 _DROP_ALL = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0), 8)  # one instruction: return 0 bytes
 _PROGRAM = struct.pack("@HP", 1, ctypes.addressof(_DROP_ALL))
 
 
 class AcceptFilter:
-    """For the listening socket ``descriptor``, which stays its owner's. ``refused``: why it was shut, since that was
+    """For the listening socket ``descriptor``, which stays its owner's. ``refusal``: why it was shut, since that was
     last cleared."""
 
     def __init__(self, descriptor: int) -> None:
-        self.refused = ""
+        self.refusal = ""
         self._listener = socket.socket(fileno=os.dup(descriptor))
         self._listener.setblocking(False)
-        self._spare = os.dup(descriptor)
-        self._shut = self._low = False
-        self._held = 0.0  # until when it stays shut at least
+        self._spare_descriptor = os.dup(descriptor)
+        self._is_closed = self._is_low = False
+        self._closed_until = 0.0  # until when it stays shut at least
 
-    def look(self) -> None:
+    def adjust(self) -> None:
         """Shut it or open it, by how many descriptors are left."""
-        most, used = limit(), opened()
-        low = used + (2 * _RESERVE if self._low else _RESERVE) >= most
-        if low and not self._low:
-            self.refused = (
+        most, used = descriptor_limit(), open_descriptors()
+        low = used + (2 * _RESERVE if self._is_low else _RESERVE) >= most
+        if low and not self._is_low:
+            self.refusal = (
                 f"new connections over TCP have to wait: the service needs {_RESERVE} descriptors for itself, it has "
                 f"{most} (RLIMIT_NOFILE) and {used} of them are open; raise the limit with `ulimit -n` before it is "
                 "started, or end others that are connected"
             )
-        self._low = low
-        if low or time.monotonic() < self._held:
-            self._close()
-        elif self._shut:
-            self._open()
+        self._is_low = low
+        if low or time.monotonic() < self._closed_until:
+            self._attach_filter()
+        elif self._is_closed:
+            self._detach_filter()
 
-    def hold(self, seconds: float) -> None:
+    def close_for(self, seconds: float) -> None:
         """Somebody else is let in who must find a descriptor: if few are left, stay shut for so long."""
-        if opened() + _FEW < limit():
+        if open_descriptors() + _FEW_LEFT < descriptor_limit():
             return
-        self._held = time.monotonic() + seconds
-        self._close()
+        self._closed_until = time.monotonic() + seconds
+        self._attach_filter()
 
-    def _close(self) -> None:
-        if not self._shut:
+    def _attach_filter(self) -> None:
+        if not self._is_closed:
             with contextlib.suppress(OSError):  # a system without filters: there libzmq takes what there is
                 self._listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, _PROGRAM)
-                self._shut = True
-        self._drain()
+                self._is_closed = True
+        self._hang_up_waiting()
 
-    def _open(self) -> None:
+    def _detach_filter(self) -> None:
         with contextlib.suppress(OSError):
             self._listener.setsockopt(socket.SOL_SOCKET, _DETACH_FILTER, 0)
-        self._shut = False
+        self._is_closed = False
 
-    def _drain(self) -> None:
+    def _hang_up_waiting(self) -> None:
         """Turn away whom libzmq has not accepted yet: it would go on trying."""
-        if self._spare >= 0:
-            os.close(self._spare)
+        if self._spare_descriptor >= 0:
+            os.close(self._spare_descriptor)
         with contextlib.suppress(OSError):
             while True:
                 self._listener.accept()[0].close()
-        self._spare = -1
+        self._spare_descriptor = -1
         with contextlib.suppress(OSError):
-            self._spare = os.dup(self._listener.fileno())
+            self._spare_descriptor = os.dup(self._listener.fileno())
 
     def close(self) -> None:
         """Let go of the listening socket."""
         self._listener.close()
-        if self._spare >= 0:
-            os.close(self._spare)
-            self._spare = -1
+        if self._spare_descriptor >= 0:
+            os.close(self._spare_descriptor)
+            self._spare_descriptor = -1

@@ -13,17 +13,17 @@ import resource
 import weakref
 from pathlib import Path
 
-SHARE = 8
-_mapped = 0  # bytes that were mapped here and are still there
+LIMIT_DIVISOR = 8
+_mapped_bytes = 0  # bytes that were mapped here and are still there
 
 
-def limit() -> int | None:
+def address_limit() -> int | None:
     """Return how many bytes of addresses this process may have, None where there is no limit."""
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def used() -> int:
+def used_addresses() -> int:
     """Return how many bytes of addresses this process has, 0 where the kernel does not say."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
@@ -31,27 +31,27 @@ def used() -> int:
         return 0
 
 
-def within(size: int, parts: int = 1) -> int:
+def capped_size(size: int, parts: int = 1) -> int:
     """Return ``size``, or where there is a limit what one of ``parts`` may have of the share at most."""
-    most = limit()
-    return size if most is None else min(size, most // SHARE // parts)
+    most = address_limit()
+    return size if most is None else min(size, most // LIMIT_DIVISOR // parts)
 
 
-def mapped(descriptor: int, size: int, **how: int) -> mmap.mmap:
+def map_memory(descriptor: int, size: int, **how: int) -> mmap.mmap:
     """Return ``size`` bytes of ``descriptor`` (-1: of nothing) as ``mmap.mmap(descriptor, size, **how)``.
 
     Raises:
         OSError: the addresses are not to be had, or the share is used.
     """
-    global _mapped
-    if size > within(size) - (0 if limit() is None else _mapped):
-        raise OSError(errno.ENOMEM, f"{size} bytes of addresses are not to be had (RLIMIT_AS is {limit()})")
+    global _mapped_bytes
+    if size > capped_size(size) - (0 if address_limit() is None else _mapped_bytes):
+        raise OSError(errno.ENOMEM, f"{size} bytes of addresses are not to be had (RLIMIT_AS is {address_limit()})")
     made = mmap.mmap(descriptor, size, **how)
-    _mapped += size
-    weakref.finalize(made, _gone, size).atexit = False
+    _mapped_bytes += size
+    weakref.finalize(made, _on_unmapped, size).atexit = False
     return made
 
 
-def _gone(size: int) -> None:
-    global _mapped
-    _mapped -= size
+def _on_unmapped(size: int) -> None:
+    global _mapped_bytes
+    _mapped_bytes -= size

@@ -12,114 +12,116 @@ import os
 import socket
 import time
 
-from pydp2.addresses import BESIDE
-from pydp2.transport.descriptors import is_ours, limit, listener_at, opened
+from pydp2.service_address import INNER_SUFFIX
+from pydp2.transport.descriptors import descriptor_limit, is_same_user, open_descriptors, unix_listener
 
 _ADMIT, _LATER, _REFUSE = "pydp2 connect", "pydp2 later", "pydp2 refused"
 """An answer begins with one of these, then comes a blank and what is to be said."""
-_LONGEST = 4096  # bytes of an answer
-_AT_ONCE = 64  # answers in one turn of the hub's loop
-_ON_THE_WAY = 1.0  # seconds after which who was let in is connected, and is one of the descriptors that are open
-_AGAIN = 0.05  # seconds until somebody who was told to wait asks again
+_MAX_ANSWER_BYTES = 4096  # bytes of an answer
+_MAX_ANSWERS = 64  # answers in one turn of the hub's loop
+_CONNECTING_SECONDS = (
+    1.0  # seconds after which who was let in is connected, and is one of the descriptors that are open
+)
+_RETRY_SECONDS = 0.05  # seconds until somebody who was told to wait asks again
 
 
-class TurnedAway(Exception):
+class AdmissionRefused(Exception):
     """The hub does not want this peer; the text says why. To ask again would not help."""
 
 
-class NotNow(Exception):
+class HubUnavailable(Exception):
     """Nobody is there to connect to, or (with a text) the hub has no room now."""
 
 
 class Admission:
     """The hub's end, for a hub at ``path``. ``reserve``: descriptors that are kept for other things. Raises OSError.
 
-    ``refused``: why peers were told to come later, since that was last cleared; ``foreign``: how many came from other
-    users.
+    ``refusal``: why peers were told to come later, since that was last cleared; ``foreign_count``: how many came from
+    other users.
     """
 
     def __init__(self, path: str, reserve: int) -> None:
-        self.inner = f"{path}{BESIDE}"
-        self.refused = ""
-        self.foreign = 0
+        self.inner_path = f"{path}{INNER_SUFFIX}"
+        self.refusal = ""
+        self.foreign_count = 0
         self._reserve = reserve
-        self._let_in: list[float] = []  # when, of those who are on their way
-        self._bound: list[str] = []
+        self._admitted_at: list[float] = []  # when, of those who are on their way
+        self._bound_paths: list[str] = []
         self._listener = self._listen(path)
-        self._spare = os.dup(self._listener.fileno())
+        self._spare_descriptor = os.dup(self._listener.fileno())
 
     def _listen(self, path: str) -> socket.socket:
-        listener = listener_at(path, socket.SOCK_STREAM)
-        self._bound.append(path)
+        listener = unix_listener(path, socket.SOCK_STREAM)
+        self._bound_paths.append(path)
         return listener
 
-    def listen_inside(self) -> int:
+    def listen_inner(self) -> int:
         """A descriptor, the caller's, of the socket that those connect to who are let in. Raises OSError."""
-        return self._listen(self.inner).detach()
+        return self._listen(self.inner_path).detach()
 
     def fileno(self) -> int:
         """What is readable when somebody asks."""
         return self._listener.fileno()
 
-    def answer(self) -> None:
+    def answer_requests(self) -> None:
         """Answer those who ask, some at a time; never blocks."""
-        for _ in range(_AT_ONCE):
+        for _ in range(_MAX_ANSWERS):
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError:  # no descriptor: one was kept for this
-                self._turn_away()
+                self._answer_with_spare()
                 return
             with connection:
                 self._reply(connection)
 
-    def _turn_away(self) -> None:
-        self._give_up_spare()
+    def _answer_with_spare(self) -> None:
+        self._close_spare()
         with contextlib.suppress(OSError):  # somebody else in this process was quicker
             connection, _ = self._listener.accept()
             with connection:
                 self._reply(connection)
         with contextlib.suppress(OSError):
-            self._spare = os.dup(self._listener.fileno())
+            self._spare_descriptor = os.dup(self._listener.fileno())
 
-    def _give_up_spare(self) -> None:
-        if self._spare >= 0:
-            os.close(self._spare)
-            self._spare = -1
+    def _close_spare(self) -> None:
+        if self._spare_descriptor >= 0:
+            os.close(self._spare_descriptor)
+            self._spare_descriptor = -1
 
     def _reply(self, connection: socket.socket) -> None:
-        if not is_ours(connection):
-            self.foreign += 1
+        if not is_same_user(connection):
+            self.foreign_count += 1
             text = f"{_REFUSE} this service belongs to user {os.geteuid()}, and nobody else may connect to it"
-        elif why := self._full():
-            self.refused = why
+        elif why := self._why_full():
+            self.refusal = why
             text = f"{_LATER} {why}"
         else:
-            text = f"{_ADMIT} {os.path.basename(self.inner)}"  # noqa: PTH119
+            text = f"{_ADMIT} {os.path.basename(self.inner_path)}"  # noqa: PTH119
         connection.setblocking(False)
         with contextlib.suppress(OSError):  # it did not wait
             connection.send(text.encode())
 
-    def _full(self) -> str:
+    def _why_full(self) -> str:
         """Why nobody can be let in now, or ''. Who can be is counted as let in."""
         now = time.monotonic()
-        self._let_in = [when for when in self._let_in if now - when < _ON_THE_WAY]
-        most, used = limit(), opened()
-        if used + len(self._let_in) + self._reserve >= most:
+        self._admitted_at = [when for when in self._admitted_at if now - when < _CONNECTING_SECONDS]
+        most, used = descriptor_limit(), open_descriptors()
+        if used + len(self._admitted_at) + self._reserve >= most:
             return (
                 f"the service has no descriptors left for another peer: it needs one more and keeps {self._reserve} "
                 f"for itself, it has {most} (RLIMIT_NOFILE) and {used} of them are open; raise the limit with "
                 "`ulimit -n` before it is started, or end others that are connected"
             )
-        self._let_in.append(now)
+        self._admitted_at.append(now)
         return ""
 
     def close(self) -> None:
         """Close, and remove both sockets."""
         self._listener.close()
-        self._give_up_spare()
-        for path in self._bound:
+        self._close_spare()
+        for path in self._bound_paths:
             with contextlib.suppress(OSError):
                 os.unlink(path)  # noqa: PTH108
 
@@ -132,12 +134,14 @@ def request_admission(path: str, deadline: float | None) -> str:
         if answer.startswith(f"{_ADMIT} "):
             return os.path.join(os.path.dirname(path), answer.removeprefix(f"{_ADMIT} "))  # noqa: PTH118, PTH120
         if answer.startswith(f"{_REFUSE} "):
-            raise TurnedAway(answer.removeprefix(f"{_REFUSE} "))
+            raise AdmissionRefused(answer.removeprefix(f"{_REFUSE} "))
         if answer and not answer.startswith(f"{_LATER} "):
-            raise TurnedAway("who listens there speaks another language, that of another release of pydp2 perhaps")
-        if deadline is not None and time.monotonic() + _AGAIN > deadline:
-            raise NotNow(answer.removeprefix(f"{_LATER} "))
-        time.sleep(_AGAIN)
+            raise AdmissionRefused(
+                "who listens there speaks another language, that of another release of pydp2 perhaps"
+            )
+        if deadline is not None and time.monotonic() + _RETRY_SECONDS > deadline:
+            raise HubUnavailable(answer.removeprefix(f"{_LATER} "))
+        time.sleep(_RETRY_SECONDS)
 
 
 def _ask(path: str, deadline: float | None) -> str:
@@ -147,12 +151,12 @@ def _ask(path: str, deadline: float | None) -> str:
         try:
             connection.connect(path)
             data = b""
-            while len(data) < _LONGEST and (more := connection.recv(_LONGEST)):
+            while len(data) < _MAX_ANSWER_BYTES and (more := connection.recv(_MAX_ANSWER_BYTES)):
                 data += more
         except (FileNotFoundError, ConnectionRefusedError):
-            raise NotNow from None
+            raise HubUnavailable from None
         except PermissionError:
-            raise TurnedAway("it belongs to another user") from None
+            raise AdmissionRefused("it belongs to another user") from None
         except (BlockingIOError, ConnectionResetError, TimeoutError):  # many ask at the same time
             return ""
     return data.decode(errors="replace")

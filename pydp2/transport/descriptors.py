@@ -15,38 +15,38 @@ import stat
 import struct
 from pathlib import Path
 
-MOST = 4096
+MAX_DESCRIPTORS = 4096
 """Descriptors that a server makes use of, however many it may have: each stranger's connection takes memory, too."""
 _BACKLOG = 128
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
-def limit() -> int:
+def descriptor_limit() -> int:
     """Return how many descriptors this process uses at most."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return MOST if soft == resource.RLIM_INFINITY else min(soft, MOST)
+    return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MAX_DESCRIPTORS)
 
 
-def raise_limit() -> None:
+def raise_descriptor_limit() -> None:
     """Let this process open as many descriptors as it may, up to what is made use of."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= MOST:
+    if soft == resource.RLIM_INFINITY or soft >= MAX_DESCRIPTORS:
         return
-    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def opened() -> int:
+def open_descriptors() -> int:
     """Return how many descriptors this process has open: all that it may have where not one more can be opened, and 0
     where the system does not tell."""
     try:
         return len(os.listdir("/dev/fd")) - 1  # noqa: PTH208  # numbers, no paths; and one of them lists them
     except OSError as error:
-        return limit() if error.errno in (errno.EMFILE, errno.ENFILE) else 0
+        return descriptor_limit() if error.errno in (errno.EMFILE, errno.ENFILE) else 0
 
 
-def listener_at(path: str, kind: int) -> socket.socket:
+def unix_listener(path: str, kind: int) -> socket.socket:
     """Return a Unix socket that listens at ``path``, which nobody but this user can connect to, at any time. A socket
     that is there is replaced. Raises OSError, for anything else that is there too."""
     with contextlib.suppress(FileNotFoundError):
@@ -69,7 +69,7 @@ def listener_at(path: str, kind: int) -> socket.socket:
     return listener
 
 
-def is_ours(connection: socket.socket) -> bool:
+def is_same_user(connection: socket.socket) -> bool:
     """Return whether the other end of a Unix socket was opened by this user, or by root."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True  # there the mode of the socket must do

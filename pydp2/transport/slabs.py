@@ -2,7 +2,8 @@
 
 A slab is an unnamed file (``memfd``): it is gone with the last process that has it, however that one ended. The peer of
 a hub makes it, whichever way the bytes go, and hands its descriptor over on a Unix socket beside the hub's own
-(:mod:`.handover`). Who sends fills it (:class:`Filler`), the other side looks at it (:class:`Viewer`), read-only.
+(:mod:`.handover`). Who sends fills it (:class:`SlabWriter`), the other side looks at it (:class:`SlabReader`),
+read-only.
 
 A slab begins with one byte for each stretch that can be lent: the filler sets it before it says where the stretch is,
 the viewer clears it when nothing refers to the stretch any more. So nothing has to be sent to give memory back, and
@@ -26,26 +27,26 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.errors import RemoteProtocolError
-from pydp2.transport.address_space import mapped
+from pydp2.transport.address_space import map_memory
 
 Bytes = npt.NDArray[np.uint8]
-SMALL = 128 * 1024
+MIN_SLAB_BYTES = 128 * 1024
 """Frames of fewer bytes in all travel in the message: finding a place for them, and copying them out at a trainer,
 costs more than the socket does."""
-TOKEN = 16
+TOKEN_BYTES = 16
 """Bytes of the name of a slab."""
-_STRETCHES = 1024  # lent at a time, at most
-_SEEN = _STRETCHES  # behind the bytes of these, the one that says that the viewer has the slab
-_START = mmap.ALLOCATIONGRANULARITY  # of what can be lent; before it stand the bytes that say what is
+_MAX_LENT = 1024  # lent at a time, at most
+_MAPPED_FLAG = _MAX_LENT  # behind the bytes of these, the one that says that the viewer has the slab
+_DATA_OFFSET = mmap.ALLOCATIONGRANULARITY  # of what can be lent; before it stand the bytes that say what is
 _ALIGN = 64
-_LARGEST = 1 << 32
-_HEAD = struct.Struct("<IQ")  # which stretch, where it begins; then the length of each frame
+_MAX_SLAB_BYTES = 1 << 32
+_REFERENCE_HEAD = struct.Struct("<IQ")  # which stretch, where it begins; then the length of each frame
 _SEALS = 0
 with contextlib.suppress(AttributeError):  # not every kernel has them, and where they are not there are no slabs
     _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
-class Late(Protocol):
+class DeferredFrames(Protocol):
     """Frames that are not there yet: made where they shall lie."""
 
     def sizes(self) -> list[int]:
@@ -61,7 +62,7 @@ class Late(Protocol):
         ...
 
 
-def create(size: int) -> int | None:
+def create_slab(size: int) -> int | None:
     """A descriptor of a new slab with room for ``size`` bytes; None where there is no such thing. Memory is used when
     it is first written to."""
     try:
@@ -69,7 +70,7 @@ def create(size: int) -> int | None:
     except (AttributeError, OSError):
         return None
     try:
-        os.ftruncate(descriptor, _START + size)
+        os.ftruncate(descriptor, _DATA_OFFSET + size)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     except (AttributeError, OSError):
         os.close(descriptor)
@@ -77,92 +78,92 @@ def create(size: int) -> int | None:
     return descriptor
 
 
-def _room(descriptor: int) -> int:
+def _slab_capacity(descriptor: int) -> int:
     """How many bytes can be lent of the slab ``descriptor``. Raises RemoteProtocolError for what is not one: whoever
     reads a file that is cut short meanwhile is ended by a signal."""
     try:
         seals, size = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS), os.fstat(descriptor).st_size
     except (AttributeError, OSError):
         raise RemoteProtocolError("a descriptor that is no slab") from None
-    if seals & _SEALS != _SEALS or not _START < size <= _START + _LARGEST:
+    if seals & _SEALS != _SEALS or not _DATA_OFFSET < size <= _DATA_OFFSET + _MAX_SLAB_BYTES:
         raise RemoteProtocolError("a slab that is not sealed, or of a size that cannot be")
-    return size - _START
+    return size - _DATA_OFFSET
 
 
-def _rounded(size: int) -> int:
+def _aligned(size: int) -> int:
     return -(-size // _ALIGN) * _ALIGN
 
 
-class Filler:
+class SlabWriter:
     """The side that lends. Closes ``descriptor``; raises RemoteProtocolError, OSError when it cannot be used."""
 
     def __init__(self, descriptor: int) -> None:
         try:
-            size = _room(descriptor)
-            memory = mapped(descriptor, _START + size)
+            size = _slab_capacity(descriptor)
+            memory = map_memory(descriptor, _DATA_OFFSET + size)
         finally:
             os.close(descriptor)
-        self._lent = memoryview(memory)[: _SEEN + 1]
-        self._memory = np.frombuffer(memory, np.uint8, size, _START)
+        self._lent_flags = memoryview(memory)[: _MAPPED_FLAG + 1]
+        self._memory = np.frombuffer(memory, np.uint8, size, _DATA_OFFSET)
         self._pid = os.getpid()
-        self._out: dict[int, tuple[int, int]] = {}  # stretches that are lent: where they begin and end
-        self._names = list(range(_STRETCHES))
-        self._free: list[tuple[int, int]] = [(0, size)]  # in rising order, none touching the next
+        self._lent_ranges: dict[int, tuple[int, int]] = {}  # stretches that are lent: where they begin and end
+        self._free_numbers = list(range(_MAX_LENT))
+        self._free_ranges: list[tuple[int, int]] = [(0, size)]  # in rising order, none touching the next
 
     def reserve(self, sizes: Sequence[int]) -> tuple[bytes, list[Bytes]] | None:
         """Memory for frames of ``sizes``, and how the other side finds it, once filled. None: there is no room now, or
         the other side does not have the slab."""
-        need = sum(map(_rounded, sizes))
-        if os.getpid() != self._pid or not self._lent[_SEEN]:  # in a fork the slab is the parent's
+        need = sum(map(_aligned, sizes))
+        if os.getpid() != self._pid or not self._lent_flags[_MAPPED_FLAG]:  # in a fork the slab is the parent's
             return None
-        self._collect()
-        at = next((i for i, (begin, end) in enumerate(self._free) if end - begin >= need), None)
-        if at is None or not need or not self._names:
+        self._reclaim()
+        at = next((i for i, (begin, end) in enumerate(self._free_ranges) if end - begin >= need), None)
+        if at is None or not need or not self._free_numbers:
             return None
-        begin, end = self._free[at]
-        self._free[at : at + 1] = [(begin + need, end)] if begin + need < end else []
-        name = self._names.pop()
-        self._out[name] = (begin, begin + need)
-        self._lent[name] = 1
+        begin, end = self._free_ranges[at]
+        self._free_ranges[at : at + 1] = [(begin + need, end)] if begin + need < end else []
+        name = self._free_numbers.pop()
+        self._lent_ranges[name] = (begin, begin + need)
+        self._lent_flags[name] = 1
         into = []
         offset = begin
         for size in sizes:
             into.append(self._memory[offset : offset + size])
-            offset += _rounded(size)
-        return _HEAD.pack(name, begin) + np.array(sizes, "<u8").tobytes(), into
+            offset += _aligned(size)
+        return _REFERENCE_HEAD.pack(name, begin) + np.array(sizes, "<u8").tobytes(), into
 
     @property
-    def lent(self) -> int:
+    def lent_count(self) -> int:
         """How many stretches are lent."""
-        self._collect()
-        return len(self._out)
+        self._reclaim()
+        return len(self._lent_ranges)
 
-    def _collect(self) -> None:
+    def _reclaim(self) -> None:
         """Take back what was given back."""
-        back = [name for name in self._out if not self._lent[name]]
+        back = [name for name in self._lent_ranges if not self._lent_flags[name]]
         if not back:
             return
-        self._names += back
-        free = sorted([*self._free, *(self._out.pop(name) for name in back)])
-        self._free = [free[0]]
+        self._free_numbers += back
+        free = sorted([*self._free_ranges, *(self._lent_ranges.pop(name) for name in back)])
+        self._free_ranges = [free[0]]
         for begin, end in free[1:]:
-            if begin == self._free[-1][1]:
-                self._free[-1] = (self._free[-1][0], end)
+            if begin == self._free_ranges[-1][1]:
+                self._free_ranges[-1] = (self._free_ranges[-1][0], end)
             else:
-                self._free.append((begin, end))
+                self._free_ranges.append((begin, end))
 
 
-class Viewer:
+class SlabReader:
     """The side that borrows. Closes ``descriptor``; raises RemoteProtocolError, OSError when it cannot be used."""
 
     def __init__(self, descriptor: int) -> None:
         try:
-            size = _room(descriptor)
-            self._lent = memoryview(mapped(descriptor, _START))
-            self._memory = memoryview(mapped(descriptor, size, prot=mmap.PROT_READ, offset=_START))
+            size = _slab_capacity(descriptor)
+            self._lent_flags = memoryview(map_memory(descriptor, _DATA_OFFSET))
+            self._memory = memoryview(map_memory(descriptor, size, prot=mmap.PROT_READ, offset=_DATA_OFFSET))
         finally:
             os.close(descriptor)
-        self._lent[_SEEN] = 1
+        self._lent_flags[_MAPPED_FLAG] = 1
         self._pid = os.getpid()
         self._views: dict[int, weakref.ref[Bytes]] = {}
 
@@ -171,55 +172,55 @@ class Viewer:
 
         Raises RemoteProtocolError when they do not lie in the slab, or were told of before and are still in use.
         """
-        counted = len(reference) - _HEAD.size
+        counted = len(reference) - _REFERENCE_HEAD.size
         if counted <= 0 or counted % 8:
             raise RemoteProtocolError(f"a reference into a slab of {len(reference)} bytes")
-        name, begin = _HEAD.unpack_from(reference)
-        sizes = [int(size) for size in np.frombuffer(reference, "<u8", offset=_HEAD.size)]
-        need = sum(map(_rounded, sizes))
+        name, begin = _REFERENCE_HEAD.unpack_from(reference)
+        sizes = [int(size) for size in np.frombuffer(reference, "<u8", offset=_REFERENCE_HEAD.size)]
+        need = sum(map(_aligned, sizes))
         if begin % _ALIGN or not 0 < need <= len(self._memory) - begin:
             raise RemoteProtocolError(f"a reference to {need} bytes at {begin}, a slab has {len(self._memory)}")
         known = self._views.get(name)
-        if not 0 <= name < _STRETCHES or (known is not None and known() is not None):
+        if not 0 <= name < _MAX_LENT or (known is not None and known() is not None):
             raise RemoteProtocolError(f"stretch {name} of a slab is lent a second time, or cannot be lent")
         # all views of it refer to this array, so it lives as long as they do
         stretch = np.frombuffer(self._memory[begin : begin + need], np.uint8)
-        self._views[name] = weakref.ref(stretch, _giving_back(self._lent, name, self._pid))
+        self._views[name] = weakref.ref(stretch, _releaser(self._lent_flags, name, self._pid))
         frames = []
         offset = 0
         for size in sizes:
             frames.append(stretch[offset : offset + size].data)
-            offset += _rounded(size)
+            offset += _aligned(size)
         return frames
 
 
-def _giving_back(lent: memoryview, name: int, owner: int) -> Any:
+def _releaser(lent: memoryview, number: int, owner: int) -> Any:
     """What is to be done when nothing refers to a stretch any more."""
 
     def give_back(_: object) -> None:
         if os.getpid() == owner:  # else a fork has dropped what it inherited, and the parent may still use it
-            lent[name] = 0
+            lent[number] = 0
 
     return give_back
 
 
-def lies_in_slab(frame: memoryview) -> bool:
+def is_in_slab(frame: memoryview) -> bool:
     """Whether ``frame`` is one of :meth:`Viewer.frames`."""
     return isinstance(frame.obj, np.ndarray)
 
 
-def stow(filler: Filler | None, body: Sequence[Any]) -> tuple[bytes | None, list[Any]]:
+def put_in_slab(writer: SlabWriter | None, body: Sequence[Any]) -> tuple[bytes | None, list[Any]]:
     """Put the frames ``body`` into a slab, if it is there and there is room: how they are found there. Else (None) the
     frames themselves, late ones made."""
-    sizes = [each.sizes() if _is_late(each) else [memoryview(each).nbytes] for each in body]
+    sizes = [each.sizes() if _is_deferred(each) else [memoryview(each).nbytes] for each in body]
     flat = [size for several in sizes for size in several]
-    place = filler.reserve(flat) if filler is not None and sum(flat) >= SMALL else None
+    place = writer.reserve(flat) if writer is not None and sum(flat) >= MIN_SLAB_BYTES else None
     if place is None:
-        return None, [frame for each in body for frame in (each.frames() if _is_late(each) else [each])]
+        return None, [frame for each in body for frame in (each.frames() if _is_deferred(each) else [each])]
     reference, into = place
     at = 0
     for each, several in zip(body, sizes, strict=True):
-        if _is_late(each):
+        if _is_deferred(each):
             each.write(into[at : at + len(several)])
         elif several[0]:
             into[at][:] = _as_bytes(each)
@@ -229,15 +230,15 @@ def stow(filler: Filler | None, body: Sequence[Any]) -> tuple[bytes | None, list
 
 def are_large(frames: Sequence[Any]) -> bool:
     """Whether frames that are made hold so much that a slab is worth it."""
-    return sum(memoryview(frame).nbytes for frame in frames) >= SMALL
+    return sum(memoryview(frame).nbytes for frame in frames) >= MIN_SLAB_BYTES
 
 
-def expanded(body: Sequence[Any]) -> list[Any]:
+def plain_frames(body: Sequence[Any]) -> list[Any]:
     """The frames ``body``, late ones made."""
-    return stow(None, body)[1]
+    return put_in_slab(None, body)[1]
 
 
-def _is_late(frame: Any) -> bool:
+def _is_deferred(frame: Any) -> bool:
     return hasattr(frame, "sizes")
 
 

@@ -20,6 +20,7 @@ bytes go through the socket.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import struct
@@ -31,51 +32,57 @@ import numpy as np
 import numpy.typing as npt
 import zmq
 
-from pydp2.addresses import ipc_path, joined, new_token, public, split
 from pydp2.errors import OptionError, RemoteProtocolError, ServiceUnreachable
+from pydp2.service_address import ipc_path, new_token, split_token, with_token, without_token
 from pydp2.transport.accept_filter import AcceptFilter
-from pydp2.transport.address_space import within
+from pydp2.transport.address_space import capped_size
 from pydp2.transport.admission import Admission, request_admission
-from pydp2.transport.gifts import Gifts, Wish
-from pydp2.transport.handover import Handed, Handover, offer
-from pydp2.transport.slabs import TOKEN, Filler, Viewer, are_large, lies_in_slab, stow
-from pydp2.transport.zap import ZapHandler, show_token
+from pydp2.transport.fd_broadcast import FdOffer, FdRequest
+from pydp2.transport.fd_passing import FdReceiver, SentFd, send_new_slab
+from pydp2.transport.slabs import TOKEN_BYTES, SlabReader, SlabWriter, are_large, is_in_slab, put_in_slab
+from pydp2.transport.zap import ZapHandler, present_token
 
 Frame = zmq.Frame
 """One as :meth:`Line.take` gives it."""
 Frames = Sequence[Any]
-"""Whatever offers its bytes, and behind the first one frames that are made late (:class:`.slabs.Late`)."""
+"""Whatever offers its bytes, and behind the first one frames that are made late (:class:`.slabs.DeferredFrames`)."""
 _EVENT = struct.Struct("=Hi")  # the first frame that a monitor gives; the second is the endpoint
-_SMALL = 1 << 16  # libzmq lays smaller frames side by side in a shared buffer: unaligned, and each pins all of it
-_ENDINGS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+_MIN_OWN_FRAME = (
+    1 << 16
+)  # libzmq lays smaller frames side by side in a shared buffer: unaligned, and each pins all of it
+_DISCONNECT_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _HANDSHAKE_MS = 5_000
-_CHUNKS = 256 << 20  # bytes of a slab for what a worker sends: of it, as much is ever used as is under way at a time
-_BATCHES = 256 << 20  # for what a trainer is sent: the same
-_PARTS = 8  # of a share of few addresses: each of so many slabs has one
-_PEERS = 1024  # that have offered a slab, for either direction
-_FILLED = b"+"  # behind the token of a slab: the peer fills it
-_REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-RESERVE = 12
+_SEND_SLAB_BYTES = (
+    256 << 20
+)  # bytes of a slab for what a worker sends: of it, as much is ever used as is under way at a time
+_RECEIVE_SLAB_BYTES = 256 << 20  # for what a trainer is sent: the same
+_SLABS_PER_SHARE = 8  # of a share of few addresses: each of so many slabs has one
+_MAX_SLAB_PEERS = 1024  # that have offered a slab, for either direction
+_PEER_FILLS = b"+"  # behind the token of a slab: the peer fills it
+_REFUSAL_EVENTS = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+RESERVED_DESCRIPTORS = 12
 """Descriptors that strangers to a hub leave to others."""
-_LOOK = 0.25  # seconds between looks how many descriptors are left
-LACKING = "descriptors"
+_ADJUST_SECONDS = 0.25  # seconds between looks how many descriptors are left
+LACKS_DESCRIPTORS = "descriptors"
 """The kind of what is told each time that somebody has to wait for one."""
-VOID = b"pydp2: cut off.."
+VOID_FRAME = b"pydp2: cut off.."
 """The last frame of a message that means nothing: its sender was cut off in the middle of it."""
-_NEVER_MS = 3_600_000  # not -1: with that, libzmq drops what had arrived and was not read yet when the other side goes
+_RECONNECT_NEVER_MS = (
+    3_600_000  # not -1: with that, libzmq drops what had arrived and was not read yet when the other side goes
+)
 
 
-class Gone(Exception):
+class PeerGone(Exception):
     """The peer that a message was meant for is no longer connected."""
 
 
-def _event(monitor: zmq.Socket[bytes]) -> tuple[int, int]:
+def _read_event(monitor: zmq.Socket[bytes]) -> tuple[int, int]:
     """Read what a monitor tells next, an event and its value. (zmq.utils.monitor would do, and imports asyncio.)"""
     event, value = _EVENT.unpack(monitor.recv_multipart()[0])
     return event, value
 
 
-def _prepare(socket: zmq.Socket[bytes], address: str, max_frame: int) -> None:
+def _set_options(socket: zmq.Socket[bytes], address: str, max_frame: int) -> None:
     socket.setsockopt(zmq.IPV6, address.startswith("tcp://["))  # without it libzmq takes [::1] for no address
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, 0)
@@ -98,17 +105,17 @@ class Hub:
         address: str,
         max_frame: int,
         max_waiting: int = 0,
-        reserve: int = RESERVE,
+        reserve: int = RESERVED_DESCRIPTORS,
     ) -> None:
-        self.tell: Callable[[str, str], None] = lambda text, kind: None
+        self.on_refusal: Callable[[str, str], None] = lambda text, kind: None
         """Where it is said, text and kind, that somebody was not let in."""
-        self._looked = 0.0
+        self._filter_adjusted_at = 0.0
         self._admission: Admission | None = None
         self._zap: ZapHandler | None = None
         self._accept_filter: AcceptFilter | None = None
         self._socket = context.socket(zmq.ROUTER)
         try:
-            _prepare(self._socket, address, max_frame)
+            _set_options(self._socket, address, max_frame)
             self._socket.setsockopt(zmq.RCVHWM, max_waiting)
             self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
             self.address = self._bind(context, address, reserve)
@@ -116,39 +123,40 @@ class Hub:
             self._socket.close()
             self._close_listeners()
             raise ServiceUnreachable(
-                f"cannot bind {public(address)}: {_reason(exc)}; choose an address that is free, or leave bind out for "
+                f"cannot bind {without_token(address)}: {_error_text(exc)}; choose an address that is free, or leave "
+                "bind out for "
                 "a fresh one"
             ) from None
         self._max_frame = max_frame
-        self._handover = Handover(self.address)
-        self._fillers: dict[bytes, Filler] = {}
-        self._viewers: dict[bytes, Viewer] = {}
-        self.gifts = Gifts()
+        self._fd_receiver = FdReceiver(self.address)
+        self._slab_writers: dict[bytes, SlabWriter] = {}
+        self._slab_readers: dict[bytes, SlabReader] = {}
+        self.fd_offer = FdOffer()
         """What peers may see, where they can be given a descriptor."""
 
     def _bind(self, context: zmq.Context[zmq.Socket[bytes]], address: str, reserve: int) -> str:
         """The address that was really bound."""
         if (path := ipc_path(address)) is not None:
             self._admission = Admission(path, reserve)
-            self._socket.setsockopt(zmq.USE_FD, self._admission.listen_inside())
-            self._socket.bind(f"ipc://{self._admission.inner}")
+            self._socket.setsockopt(zmq.USE_FD, self._admission.listen_inner())
+            self._socket.bind(f"ipc://{self._admission.inner_path}")
             return address
-        endpoint, token = split(address)
+        endpoint, token = split_token(address)
         token = token or new_token()
         self._zap = ZapHandler(context)
         self._zap.require_token(self._socket, token)
         monitor = self._socket.get_monitor_socket(zmq.EVENT_LISTENING)
         try:
             self._socket.bind(endpoint)
-            self._accept_filter = AcceptFilter(_event(monitor)[1])
+            self._accept_filter = AcceptFilter(_read_event(monitor)[1])
         finally:
             self._socket.disable_monitor()
             monitor.close(linger=0)
-        return joined(self._socket.getsockopt_string(zmq.LAST_ENDPOINT), token)
+        return with_token(self._socket.getsockopt_string(zmq.LAST_ENDPOINT), token)
 
     @property
     def listeners(self) -> list[Any]:
-        """What :class:`Poll` registers of those who are not connected yet: where one is readable, :meth:`accept`."""
+        """What :class:`Poller` registers of those who are not connected yet: where one is readable, :meth:`accept`."""
         return [
             *([] if self._admission is None else [self._admission.fileno()]),
             *([] if self._zap is None else [self._zap.handle]),
@@ -158,60 +166,64 @@ class Hub:
         """Let in who may come in, and see that descriptors are left; never blocks. To be called several times a second,
         and when one of :attr:`listeners` is readable."""
         if self._admission is not None:
-            self._admission.answer()
-            if self._admission.foreign:
-                self._admission.foreign = 0
-                self.tell(f"somebody of another user wanted to connect to {self.address}", "refused")
-            if self._admission.refused:
-                self.tell(self._admission.refused, LACKING)
-                self._admission.refused = ""
+            self._admission.answer_requests()
+            if self._admission.foreign_count:
+                self._admission.foreign_count = 0
+                self.on_refusal(f"somebody of another user wanted to connect to {self.address}", "refused")
+            if self._admission.refusal:
+                self.on_refusal(self._admission.refusal, LACKS_DESCRIPTORS)
+                self._admission.refusal = ""
         if self._zap is not None:
-            self._zap.answer()
-            if self._zap.refused:
-                self._zap.refused = 0
-                self.tell(f"somebody without the token wanted to connect to {public(self.address)}", "refused")
-        if self._accept_filter is not None and now - self._looked > _LOOK:
-            self._looked = now
-            self._accept_filter.look()
-            if self._accept_filter.refused:
-                self.tell(self._accept_filter.refused, LACKING)
-                self._accept_filter.refused = ""
+            self._zap.answer_requests()
+            if self._zap.refused_count:
+                self._zap.refused_count = 0
+                self.on_refusal(
+                    f"somebody without the token wanted to connect to {without_token(self.address)}", "refused"
+                )
+        if self._accept_filter is not None and now - self._filter_adjusted_at > _ADJUST_SECONDS:
+            self._filter_adjusted_at = now
+            self._accept_filter.adjust()
+            if self._accept_filter.refusal:
+                self.on_refusal(self._accept_filter.refusal, LACKS_DESCRIPTORS)
+                self._accept_filter.refusal = ""
 
-    def hold(self, seconds: float) -> None:
+    def pause_accepting(self, seconds: float) -> None:
         """Where descriptors are few, let nobody in by TCP for so long: somebody else needs one."""
         if self._accept_filter is not None:
-            self._accept_filter.hold(seconds)
+            self._accept_filter.close_for(seconds)
 
     @property
     def handle(self) -> zmq.Socket[bytes]:
-        """What :class:`Poll` registers."""
+        """What :class:`Poller` registers."""
         return self._socket
 
     def send(self, peer: bytes, frames: Frames) -> None:
         """Queue a message; never blocks. Raises Gone when ``peer`` is not connected any more."""
         try:
-            self._socket.send_multipart([peer, *_wrapped(self._fillers.get(peer), frames)], zmq.NOBLOCK, copy=False)
+            self._socket.send_multipart(
+                [peer, *_message_frames(self._slab_writers.get(peer), frames)], zmq.NOBLOCK, copy=False
+            )
         except zmq.ZMQError as exc:
             if exc.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                self.drop(peer)
-                raise Gone from None
+                self.forget_peer(peer)
+                raise PeerGone from None
             raise
 
     def receive(self) -> tuple[bytes, list[memoryview]] | None:
-        """The next message, for :meth:`open`, and who sent it, or None."""
+        """The next message, for :meth:`open_message`, and who sent it, or None."""
         while True:
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return None
             peer, message = frames[0].bytes, [f.buffer for f in frames[1:]]
-            if message and message[-1] == VOID:
+            if message and message[-1] == VOID_FRAME:
                 continue
             if len(message) != 2 or len(message[0]):
                 return peer, message
-            self._offered(peer, bytes(message[1]))
+            self._receive_offer(peer, bytes(message[1]))
 
-    def open(self, peer: bytes, frames: list[memoryview]) -> list[memoryview]:
+    def open_message(self, peer: bytes, frames: list[memoryview]) -> list[memoryview]:
         """The header and the frames of a message that ``peer`` sent, wherever they lie.
 
         Raises RemoteProtocolError when they are not where it says.
@@ -220,48 +232,50 @@ class Hub:
             return frames
         if len(frames) != 3:
             raise RemoteProtocolError(f"a message of {len(frames)} frames, the first one empty")
-        if peer not in self._viewers:
+        if peer not in self._slab_readers:
             raise RemoteProtocolError("a reference into a slab that was never taken")
-        body = self._viewers[peer].frames(frames[1])
+        body = self._slab_readers[peer].frames(frames[1])
         if self._max_frame >= 0 and any(len(frame) > self._max_frame for frame in body):
             raise RemoteProtocolError(f"a frame above {self._max_frame} bytes")
         return [frames[2], *body]
 
-    def _offered(self, peer: bytes, offered: bytes) -> None:
+    def _receive_offer(self, peer: bytes, token: bytes) -> None:
         """``peer`` offers a slab for what it is sent or sends, or a way to give it something. If that cannot be used,
         for lack of addresses say, things go on without it."""
-        descriptor = self._handover.take(offered[:TOKEN])
+        descriptor = self._fd_receiver.claim(token[:TOKEN_BYTES])
         if descriptor is None:
             return
         if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            self.gifts.asked(peer, descriptor)
+            self.fd_offer.answer(peer, descriptor)
             return
-        filled = offered[TOKEN:] == _FILLED
-        if len(self._viewers if filled else self._fillers) >= _PEERS or (filled and peer in self._viewers):
+        filled = token[TOKEN_BYTES:] == _PEER_FILLS
+        if len(self._slab_readers if filled else self._slab_writers) >= _MAX_SLAB_PEERS or (
+            filled and peer in self._slab_readers
+        ):
             os.close(descriptor)
             return
         with contextlib.suppress(OSError, RemoteProtocolError):
             if filled:
-                self._viewers[peer] = Viewer(descriptor)
+                self._slab_readers[peer] = SlabReader(descriptor)
             else:
-                self._fillers[peer] = Filler(descriptor)
+                self._slab_writers[peer] = SlabWriter(descriptor)
 
-    def drop(self, peer: bytes) -> None:
+    def forget_peer(self, peer: bytes) -> None:
         """Let go of the memory that is shared with ``peer``, who is gone. What came from there stays as long as it is
         used."""
-        self._fillers.pop(peer, None)
-        self._viewers.pop(peer, None)
-        self._handover.forget()
-        self.gifts.drop(peer)
+        self._slab_writers.pop(peer, None)
+        self._slab_readers.pop(peer, None)
+        self._fd_receiver.close_abandoned()
+        self.fd_offer.forget_peer(peer)
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; what is queued has ``linger_ms`` to leave."""
         self._socket.close(linger=linger_ms)
         self._close_listeners()
-        self._handover.close()
-        self.gifts.close()
-        self._fillers.clear()
-        self._viewers.clear()
+        self._fd_receiver.close()
+        self.fd_offer.close()
+        self._slab_writers.clear()
+        self._slab_readers.clear()
 
     def _close_listeners(self) -> None:
         for each in (self._admission, self._zap, self._accept_filter):
@@ -271,7 +285,7 @@ class Hub:
 
 
 class Line:
-    """A peer's end of a connection to a hub. ``lends``: what it sends may go through shared memory.
+    """A peer's end of a connection to a hub. ``share_send_slab``: what it sends may go through shared memory.
 
     A hub at an ipc address is asked whether one may come, until ``deadline`` (``time.monotonic``; None: as long as it
     is there).
@@ -279,10 +293,11 @@ class Line:
     Raises:
         NotNow: nobody is there, or there is no room. (Over TCP nobody tells.)
         ServiceUnreachable: it is no address, or not the whole of one.
-        TurnedAway: the hub does not want this peer. Over TCP ``refused`` tells.
+        TurnedAway: the hub does not want this peer. Over TCP ``was_refused`` tells.
 
     An exception of a signal handler may come out of pyzmq behind a frame that was sent or received. So the next call of
-    :meth:`send` makes void what was cut off before it, and ``cut`` tells that :meth:`take` may have lost something.
+    :meth:`send` makes void what was cut off before it, and ``is_interrupted`` tells that :meth:`receive_frames` may
+    have lost something.
     """
 
     def __init__(
@@ -291,33 +306,33 @@ class Line:
         address: str,
         max_frame: int = -1,
         watch: bool = False,
-        lends: bool = False,
+        share_send_slab: bool = False,
         deadline: float | None = None,
     ) -> None:
         self._address = address
-        self._lends = self._copies = lends
-        self._filler: Filler | None = None
-        self._handed: list[Handed] = []
-        self._viewer: Viewer | None = None
-        self.wish: Wish | None = None
+        self._may_share_slab = self._copy_frames = share_send_slab
+        self._slab_writer: SlabWriter | None = None
+        self._sent_slabs: list[SentFd] = []
+        self._slab_reader: SlabReader | None = None
+        self.fd_request: FdRequest | None = None
         """For what the hub has for all, once it was asked."""
         self._monitor: zmq.Socket[bytes] | None = None
-        self._lost = False
-        self._halved = False  # a message is being sent, and maybe only half of it was
-        self.cut = False
-        """A call of :meth:`take` was cut off: :meth:`recover` comes before the next one."""
+        self._is_lost = False
+        self._send_interrupted = False  # a message is being sent, and maybe only half of it was
+        self.is_interrupted = False
+        """A call of :meth:`receive_frames` was cut off: :meth:`drop_partial_message` comes before the next one."""
         self._socket = context.socket(zmq.DEALER)
         try:
-            _prepare(self._socket, address, max_frame)
-            self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
+            _set_options(self._socket, address, max_frame)
+            self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_NEVER_MS)
             if watch:
-                self._monitor = self._socket.get_monitor_socket(_ENDINGS | _REFUSALS)
+                self._monitor = self._socket.get_monitor_socket(_DISCONNECT_EVENTS | _REFUSAL_EVENTS)
             self._connect(address, deadline)
         except BaseException as exc:
             self.close()
             if isinstance(exc, zmq.ZMQError | OSError | OptionError) and not isinstance(exc, ServiceUnreachable):
                 raise ServiceUnreachable(
-                    f"{public(address)} is not an address that can be connected to: {_reason(exc)}"
+                    f"{without_token(address)} is not an address that can be connected to: {_error_text(exc)}"
                 ) from None
             raise
 
@@ -325,9 +340,9 @@ class Line:
         if (path := ipc_path(address)) is not None:
             self._socket.connect(f"ipc://{request_admission(path, deadline) if path else path}")
             return
-        endpoint, token = split(address)
+        endpoint, token = split_token(address)
         if token:
-            show_token(self._socket, token)
+            present_token(self._socket, token)
         self._socket.connect(endpoint)
         if not token:
             raise ServiceUnreachable(
@@ -336,47 +351,52 @@ class Line:
             )
 
     def send(self, frames: Frames) -> None:
-        """Queue a message; never blocks. Where nobody is connected any more it goes nowhere: ``lost`` tells."""
-        message = _wrapped(self._filler, frames)
-        if self._lends and are_large(message):
-            self._lends = False
+        """Queue a message; never blocks. Where nobody is connected any more it goes nowhere: ``is_lost`` tells."""
+        message = _message_frames(self._slab_writer, frames)
+        if self._may_share_slab and are_large(message):
+            self._may_share_slab = False
             with contextlib.suppress(OSError, RuntimeError, zmq.ZMQError):  # without it frames are copied
-                start_sending()
-                self._copies = False
-            self._lend()
+                prepare_zero_copy()
+                self._copy_frames = False
+            self._share_send_slab()
         self._send(message)
 
     def _send(self, frames: Sequence[Any]) -> None:
-        with contextlib.suppress(zmq.Again):  # nobody is connected
-            if self._halved:
-                self._socket.send(VOID, zmq.NOBLOCK)
-            self._halved = len(frames) > 1
-            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=self._copies)
-        self._halved = False
+        try:
+            with contextlib.suppress(zmq.Again):  # nobody is connected
+                if self._send_interrupted:
+                    self._socket.send(VOID_FRAME, zmq.NOBLOCK)
+                self._send_interrupted = len(frames) > 1
+                self._socket.send_multipart(frames, zmq.NOBLOCK, copy=self._copy_frames)
+        except zmq.ZMQError as error:
+            if error.errno == errno.ENOMEM:  # as of anything else that takes memory
+                raise MemoryError("none for a message") from None
+            raise
+        self._send_interrupted = False
 
-    def _lend(self) -> None:
+    def _share_send_slab(self) -> None:
         """Offer a slab for what is sent from now on, if that can be."""
-        if (offered := offer(self._address, within(_CHUNKS, _PARTS))) is not None:
+        if (offered := send_new_slab(self._address, capped_size(_SEND_SLAB_BYTES, _SLABS_PER_SHARE))) is not None:
             descriptor, handed = offered
-            self._handed.append(handed)
+            self._sent_slabs.append(handed)
             with contextlib.suppress(OSError, zmq.Again):
-                self._filler = Filler(descriptor)
-                self._socket.send_multipart([b"", handed.token + _FILLED], zmq.NOBLOCK)
+                self._slab_writer = SlabWriter(descriptor)
+                self._socket.send_multipart([b"", handed.token + _PEER_FILLS], zmq.NOBLOCK)
 
-    def borrow(self) -> None:
+    def share_receive_slab(self) -> None:
         """Offer a slab for what is received, if that can be. To be called once the hub has answered."""
-        if (offered := offer(self._address, within(_BATCHES, _PARTS))) is not None:
+        if (offered := send_new_slab(self._address, capped_size(_RECEIVE_SLAB_BYTES, _SLABS_PER_SHARE))) is not None:
             descriptor, handed = offered
-            self._handed.append(handed)
+            self._sent_slabs.append(handed)
             with contextlib.suppress(OSError, zmq.Again):
-                self._viewer = Viewer(descriptor)
+                self._slab_reader = SlabReader(descriptor)
                 self._send([b"", handed.token])
 
-    def ask(self) -> None:
+    def request_fd(self) -> None:
         """Ask for what the hub has for all, if that can be. To be called once the hub has answered."""
-        self.wish = Wish(self._address)
-        if self.wish.token is not None:
-            self._send([b"", self.wish.token])
+        self.fd_request = FdRequest(self._address)
+        if self.fd_request.token is not None:
+            self._send([b"", self.fd_request.token])
 
     def receive(self, timeout_ms: int = 0) -> list[memoryview] | None:
         """The next message within ``timeout_ms`` (-1: forever), or None. Raises RemoteProtocolError when its frames are
@@ -384,75 +404,80 @@ class Line:
         if timeout_ms and not self._socket.poll(timeout_ms):
             return None
         try:
-            return self.open(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
+            return self.open_message(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
         except zmq.Again:
             return None
 
-    def take(self, into: list[Any]) -> None:
-        """Append to ``into`` the frames of all messages that are there, for :meth:`whole` and :meth:`open`."""
-        self.cut = True
+    def receive_frames(self, into: list[Any]) -> None:
+        """Append to ``into`` the frames of all messages that are there, for :meth:`message_length` and
+        :meth:`open_message`."""
+        self.is_interrupted = True
         with contextlib.suppress(zmq.Again):  # no step of Python between two frames: none of them is lost there
             into.extend(iter(partial(self._socket.recv, zmq.NOBLOCK, False), None))
-        self.cut = False
+        self.is_interrupted = False
 
-    def recover(self, into: list[Any]) -> None:
-        """After :meth:`take` was cut off: take away from the end of ``into`` what is no whole message, and its rest."""
+    def drop_partial_message(self, into: list[Any]) -> None:
+        """After :meth:`receive_frames` was cut off: take away from the end of ``into`` what is no whole message, and
+        its rest."""
         while self._socket.getsockopt(zmq.RCVMORE):  # of the last frame that came, also where that was lost
             self._socket.recv(zmq.NOBLOCK)
         while into and isinstance(into[-1], Frame) and into[-1].more:
             del into[-1]
-        self.cut = False
+        self.is_interrupted = False
 
     @staticmethod
-    def whole(frames: Sequence[Any], at: int) -> int:
+    def message_length(frames: Sequence[Any], at: int) -> int:
         """How many of ``frames`` make the message that begins at ``at``; 0: not all of it is there."""
         return next((end + 1 - at for end in range(at, len(frames)) if not frames[end].more), 0)
 
     @staticmethod
-    def in_slab(frames: Sequence[Any]) -> bool:
-        """Whether a message of ``frames`` has its body in shared memory: :meth:`open` can be called once then."""
+    def is_in_slab(frames: Sequence[Any]) -> bool:
+        """Whether a message of ``frames`` has its body in shared memory: :meth:`open_message` can be called once
+        then."""
         return len(frames) > 1 and not len(frames[0].buffer)
 
-    def open(self, frames: Sequence[Any]) -> list[memoryview]:
+    def open_message(self, frames: Sequence[Any]) -> list[memoryview]:
         """What the ``frames`` of a message hold, wherever that lies. Raises RemoteProtocolError when it is not where
         it says."""
         message = [frame.buffer for frame in frames]
-        if not self.in_slab(frames):
+        if not self.is_in_slab(frames):
             return message
-        if len(message) != 3 or self._viewer is None:
+        if len(message) != 3 or self._slab_reader is None:
             raise RemoteProtocolError(f"a message of {len(message)} frames, the first one empty")
-        return [message[2], *self._viewer.frames(message[1])]
+        return [message[2], *self._slab_reader.frames(message[1])]
 
     @property
     def handle(self) -> zmq.Socket[bytes]:
-        """What :class:`Poll` registers."""
+        """What :class:`Poller` registers."""
         return self._socket
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """There is no connection any more, or there was nobody to connect to. Only of a watched line."""
         # What the monitor tells, endings or why they came, need not be read here, which would take two steps.
-        if self._monitor is not None and not self._lost and self._monitor.poll(0):
-            self._lost = True
-        return self._lost
+        if self._monitor is not None and not self._is_lost and self._monitor.poll(0):
+            self._is_lost = True
+        return self._is_lost
 
     @property
-    def refused(self) -> bool:
-        """The hub let in nobody with the token of this address. Of a watched line that is ``lost``; reads why, once."""
+    def read_refusal(self) -> bool:
+        """The hub let in nobody with the token of this address. Of a watched line that is ``is_lost``; reads why,
+        once."""
         found = False
         while self._monitor is not None and self._monitor.poll(0):
-            event, _ = _event(self._monitor)  # each is read, also behind the one that tells
-            found = found or bool(event & _REFUSALS)
+            event, _ = _read_event(self._monitor)  # each is read, also behind the one that tells
+            found = found or bool(event & _REFUSAL_EVENTS)
         return found
 
-    def wait(self, timeout_ms: int, wakes: int | None = None) -> bool:
-        """Wait until there is a message, the connection is lost, or the descriptor ``wakes`` is readable; False when
+    def wait(self, timeout_ms: int, wake_descriptor: int | None = None) -> bool:
+        """Wait until there is a message, the connection is lost, or the descriptor ``wake_descriptor`` is readable;
+        False when
         none of it came in time."""
         poller = zmq.Poller()
-        if wakes is not None:
-            poller.register(wakes, zmq.POLLIN)
+        if wake_descriptor is not None:
+            poller.register(wake_descriptor, zmq.POLLIN)
         poller.register(self._socket, zmq.POLLIN)
-        if self._monitor is not None and not self._lost:
+        if self._monitor is not None and not self._is_lost:
             poller.register(self._monitor, zmq.POLLIN)
         return bool(poller.poll(timeout_ms))
 
@@ -463,15 +488,15 @@ class Line:
             self._monitor.close(linger=0)
             self._monitor = None
         self._socket.close(linger=linger_ms)
-        self._filler = self._viewer = None
-        for handed in self._handed:
+        self._slab_writer = self._slab_reader = None
+        for handed in self._sent_slabs:
             handed.connection.close()
-        self._handed.clear()
-        if self.wish is not None:
-            self.wish.close()
+        self._sent_slabs.clear()
+        if self.fd_request is not None:
+            self.fd_request.close()
 
 
-class Poll:
+class Poller:
     """Waits for sockets and file descriptors together."""
 
     def __init__(self) -> None:
@@ -490,39 +515,39 @@ class Poll:
         return {handle for handle, _ in self._poller.poll(timeout_ms)}
 
 
-def _reason(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-def context(io_threads: int = 1) -> zmq.Context[zmq.Socket[bytes]]:
+def new_context(io_threads: int = 1) -> zmq.Context[zmq.Socket[bytes]]:
     """A ZeroMQ context of one's own, never shared and never inherited by a fork."""
     return zmq.Context(io_threads)
 
 
-def start_sending() -> None:
+def prepare_zero_copy() -> None:
     """Have pyzmq open what it needs to send without a copy, which it would open when it does so for the first time:
     then there may be no descriptor for it."""
     zmq.Frame(b"", copy=False, copy_threshold=0)
 
 
-def _wrapped(filler: Filler | None, frames: Frames) -> list[Any]:
+def _message_frames(filler: SlabWriter | None, frames: Frames) -> list[Any]:
     """The message ``frames`` as it is sent: its body in shared memory, if that can be."""
     head, *body = frames
-    reference, body = stow(filler, body)
+    reference, body = put_in_slab(filler, body)
     return [head, *body] if reference is None else [b"", reference, head]
 
 
-def buffers(frames: Sequence[memoryview]) -> list[npt.NDArray[np.uint8]]:
+def owned_arrays(frames: Sequence[memoryview]) -> list[npt.NDArray[np.uint8]]:
     """Received raw frames as byte arrays that are aligned, writable and pin no memory but their own."""
     out = []
     for frame in frames:
         array = np.frombuffer(frame, np.uint8)
-        if array.nbytes < _SMALL or array.ctypes.data % 8 or not array.flags.writeable:
+        if array.nbytes < _MIN_OWN_FRAME or array.ctypes.data % 8 or not array.flags.writeable:
             array = array.copy()
         out.append(array)
     return out
 
 
-def views(frames: Sequence[memoryview]) -> list[npt.NDArray[np.uint8]]:
+def array_views(frames: Sequence[memoryview]) -> list[npt.NDArray[np.uint8]]:
     """The same for who only reads them, and soon is done with it: what lies in shared memory stays there."""
-    return [np.frombuffer(frame, np.uint8) if lies_in_slab(frame) else buffers([frame])[0] for frame in frames]
+    return [np.frombuffer(frame, np.uint8) if is_in_slab(frame) else owned_arrays([frame])[0] for frame in frames]

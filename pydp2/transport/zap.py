@@ -11,20 +11,21 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-_AT_ONCE = 256  # answers in one turn of the hub's loop
+_MAX_ANSWERS = 256  # answers in one turn of the hub's loop
 _VERSION = b"1.0"
 _USER = b"pydp2"
-Rule = Callable[[Sequence[bytes]], bytes | None]
+AccessRule = Callable[[Sequence[bytes]], bytes | None]
 """Credentials of a peer -> the name of its role, None: it may not come in."""
 
 
 class ZapHandler:
-    """Answers for the sockets of ``context``. ``refused``: how many peers were not let in. Raises zmq.ZMQError where
+    """Answers for the sockets of ``context``. ``refused_count``: how many peers were not let in. Raises zmq.ZMQError
+    where
     the context has a handler already."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.refused = 0
-        self._rules: dict[tuple[bytes, bytes], Rule] = {}
+        self.refused_count = 0
+        self._rules: dict[tuple[bytes, bytes], AccessRule] = {}
         self._socket = context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
         try:
@@ -50,9 +51,9 @@ class ZapHandler:
 
         self._rules[domain, b"PLAIN"] = rule
 
-    def answer(self) -> None:
+    def answer_requests(self) -> None:
         """Answer what was asked, some at a time; never blocks."""
-        for _ in range(_AT_ONCE):
+        for _ in range(_MAX_ANSWERS):
             try:
                 asker, empty, version, request, domain, _, _, mechanism, *credentials = self._socket.recv_multipart(
                     zmq.NOBLOCK
@@ -61,7 +62,7 @@ class ZapHandler:
                 return
             rule = self._rules.get((domain, mechanism)) if version == _VERSION else None
             role = None if rule is None else rule(credentials)
-            self.refused += role is None
+            self.refused_count += role is None
             said = [b"400", b"not known here", b""] if role is None else [b"200", b"", role]
             self._socket.send_multipart([asker, empty, _VERSION, request, *said, b""], zmq.NOBLOCK)
 
@@ -70,7 +71,7 @@ class ZapHandler:
         self._socket.close()
 
 
-def show_token(socket: zmq.Socket[bytes], token: str) -> None:
+def present_token(socket: zmq.Socket[bytes], token: str) -> None:
     """Have ``socket`` show ``token`` where it connects to."""
     socket.setsockopt(zmq.PLAIN_USERNAME, _USER)
     socket.setsockopt(zmq.PLAIN_PASSWORD, token.encode())

@@ -9,45 +9,47 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.errors import Error
+from pydp2.protocol.file_ranges import FILE_OPEN, dropped_bytes
 from pydp2.protocol.messages import HEADER_LIMIT
-from pydp2.protocol.ranges import OPEN, hole_bytes
-from pydp2.worker.task import Task
+from pydp2.worker.task import FileTask
 
 MAX_BLOCKED = 256
 """Files that wait, told of in one chunk."""
-ROOM = HEADER_LIMIT - 48 * MAX_BLOCKED
+MAX_RANGES_BYTES = HEADER_LIMIT - 48 * MAX_BLOCKED
 """What is left of a header for parts. Bad values are found when a chunk is cut, by thousands at worst: then it takes
 several chunks. An error is half of it at most."""
-_HOLES = ROOM // 3
+_MAX_DROPPED_BYTES = MAX_RANGES_BYTES // 3
 
 
 @dataclass(slots=True)
-class Segment:
-    """Ordinals ``first`` to ``first + count`` of one task, ``rows`` of them packed."""
+class TaskSegment:
+    """Sample indices ``first_index`` to ``first + count`` of one task, ``rows`` of them packed."""
 
-    task: Task
-    first: int
+    task: FileTask
+    first_index: int
     count: int = 0
     rows: int = 0
-    holes: list[tuple[int, str, str]] = field(default_factory=list)
-    state: int = OPEN
+    dropped: list[tuple[int, str, str]] = field(default_factory=list)
+    state: int = FILE_OPEN
     error: Error | None = None
 
-    def ordinals(self) -> npt.NDArray[np.int64]:
-        """The ordinals of its packed rows."""
-        y = np.arange(self.first, self.first + self.count, dtype=np.int64)
-        if self.holes:
-            y = np.delete(y, [hole - self.first for hole, _, _ in self.holes])
+    def sample_indices(self) -> npt.NDArray[np.int64]:
+        """The sample indices of its packed rows."""
+        y = np.arange(self.first_index, self.first_index + self.count, dtype=np.int64)
+        if self.dropped:
+            y = np.delete(y, [dropped_sample - self.first_index for dropped_sample, _, _ in self.dropped])
         return y
 
-    def pieces(self) -> Iterator[Segment]:
-        """The same ordinals in segments that each fit into a header."""
-        first, holes, size = self.first, list[tuple[int, str, str]](), 0
-        for y, slot, reason in self.holes:
-            size += hole_bytes(slot, reason)
-            if size > _HOLES:
-                yield Segment(self.task, first, y - first, y - first - len(holes), holes)
-                first, holes, size = y, [], hole_bytes(slot, reason)
-            holes.append((y, slot, reason))
-        count = self.first + self.count - first
-        yield Segment(self.task, first, count, count - len(holes), holes, self.state, self.error)
+    def split_to_fit(self) -> Iterator[TaskSegment]:
+        """The same sample indices in segments that each fit into a header."""
+        first, dropped_samples, size = self.first_index, list[tuple[int, str, str]](), 0
+        for y, slot, reason in self.dropped:
+            size += dropped_bytes(slot, reason)
+            if size > _MAX_DROPPED_BYTES:
+                yield TaskSegment(self.task, first, y - first, y - first - len(dropped_samples), dropped_samples)
+                first, dropped_samples, size = y, [], dropped_bytes(slot, reason)
+            dropped_samples.append((y, slot, reason))
+        count = self.first_index + self.count - first
+        yield TaskSegment(
+            self.task, first, count, count - len(dropped_samples), dropped_samples, self.state, self.error
+        )

@@ -9,27 +9,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.inputs import Columns
-from pydp2.protocol.ranges import Assignment
-from pydp2.worker.block import Block
+from pydp2.columns.columns import Columns
+from pydp2.protocol.file_ranges import FileAssignment
+from pydp2.worker.yielded_samples import YieldedSamples
 
-NEVER = 1 << 62
-"""An ordinal that no file reaches."""
+NO_SAMPLE = 1 << 62
+"""A sample index that no file reaches."""
 
 
 @dataclass(slots=True)
-class Hand:
-    """A sample that may not be sent yet: one row, its ordinal, weight and cost."""
+class UnsentSample:
+    """A sample that may not be sent yet: one row, its sample index, weight and cost."""
 
     columns: Columns
-    ordinal: int
+    sample_index: int
     weight: int
     cost: int
 
 
 @dataclass(slots=True)
-class Task:
-    """A file that was assigned. ``y`` is the ordinal of the sample that the generator yields next.
+class FileTask:
+    """A file that was assigned. ``next_index`` is the sample index of the sample that the generator yields next.
 
     Samples below ``start`` were committed by an earlier attempt: they are run again, compared and not sent.
     """
@@ -41,130 +41,134 @@ class Task:
     limit: int
     pause: int
     bound: bool
-    expected: list[int]  # the checksums at ``start``
-    spent: int  # cost of all samples from ``start`` on, sent or about to be
-    sent: int
+    expected_crcs: list[int]  # the checksums at ``start``
+    spent_bytes: int  # cost of all samples from ``start`` on, sent or about to be
+    sent_bytes: int
     send_from: int = 0
-    turn: int = 1
-    ramp: int = 0
-    until: int = NEVER
-    check: int = 0
-    crc: int = 0
-    recalled: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    y: int = 0
+    block_length: int = 1
+    ramp_until: int = 0
+    until: int = NO_SAMPLE
+    check_at: int = 0
+    check_crc: int = 0
+    reread_indices: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    next_index: int = 0
     crcs: list[int] = field(default_factory=list)
-    hand: Hand | None = None
+    unsent: UnsentSample | None = None
     iterator: Iterator[Any] | None = None
-    block: Block | None = None  # what is left of many samples that came in one yield
+    yielded: YieldedSamples | None = None  # what is left of many samples that came in one yield
     context: Any = None
     close: Any = None
-    done: bool = False
-    changed: bool = False  # it did not repeat itself, which the next part tells
-    reported: bool = False  # the server knows that it waits
-    wanted: bool = False  # a merge waits for it,
-    due: int = 0  # and goes on with the samples below this ordinal
+    is_over: bool = False
+    did_not_repeat: bool = False  # it did not repeat itself, which the next part tells
+    wait_reported: bool = False  # the server knows that it waits
+    merge_waits: bool = False  # a merge waits for it,
+    merge_waits_until: int = 0  # and goes on with the samples below this sample index
     reading: int = 0  # for which it runs
     pass_id: int = 0
     seed: int = 0
 
     @classmethod
-    def of(cls, a: Assignment, checksums: int, recalled: npt.NDArray[np.int64] | None = None) -> Task:
-        """The task that ``a`` describes; ``checksums``: how many running checksums a file has."""
+    def from_assignment(
+        cls, assignment: FileAssignment, checksum_count: int, reread_indices: npt.NDArray[np.int64] | None = None
+    ) -> FileTask:
+        """The task that ``assignment`` describes; ``checksum_count``: how many running checksums a file has."""
         return cls(
-            a.file,
-            a.attempt,
-            a.position,
-            a.start,
-            a.limit,
-            a.pause,
-            a.bound,
-            a.crcs,
-            a.spent,
-            a.spent,
-            a.send_from,
-            a.turn,
-            a.ramp,
-            a.until,
-            a.check,
-            a.crc,
-            np.empty(0, np.int64) if recalled is None else recalled,
-            crcs=[0] * checksums,
+            assignment.file,
+            assignment.attempt,
+            assignment.position,
+            assignment.start,
+            assignment.limit,
+            assignment.pause,
+            assignment.bound,
+            assignment.crcs,
+            assignment.spent_bytes,
+            assignment.spent_bytes,
+            assignment.send_from,
+            assignment.block_length,
+            assignment.ramp_until,
+            assignment.until,
+            assignment.check_at,
+            assignment.check_crc,
+            np.empty(0, np.int64) if reread_indices is None else reread_indices,
+            crcs=[0] * checksum_count,
         )
 
     @property
-    def started(self) -> bool:
+    def is_open(self) -> bool:
         """Its generator is open."""
         return self.iterator is not None
 
     @property
-    def is_due(self) -> bool:
+    def has_enough_for_merge(self) -> bool:
         """A merge waits for it, and can go on with what there is."""
-        return self.wanted and self.y >= self.due
+        return self.merge_waits and self.next_index >= self.merge_waits_until
 
     @property
-    def edge(self) -> int:
-        """The next ordinal before which all must have been sent: what comes after it is treated otherwise."""
-        y = self.y
+    def next_stop(self) -> int:
+        """The next sample index before which all must have been sent: what comes after it is treated otherwise."""
+        y = self.next_index
         return min(
-            (e for e in (self.start, self.send_from, self.check, self.until, self.pause) if e > y), default=NEVER
+            (e for e in (self.start, self.send_from, self.check_at, self.until, self.pause) if e > y), default=NO_SAMPLE
         )
 
     @property
-    def ramping(self) -> bool:
+    def is_ramping(self) -> bool:
         """It is run turn by turn."""
-        return self.y < self.ramp
+        return self.next_index < self.ramp_until
 
     @property
-    def rank(self) -> tuple[bool, int, int]:
+    def priority(self) -> tuple[bool, int, int]:
         """Of the tasks of a reading, the one with the lowest comes next."""
-        if self.ramping:  # what the merge takes first: that it waits for this one changes nothing
-            return True, self.y // self.turn, self.position
-        return not self.wanted, NEVER, self.position
+        if self.is_ramping:  # what the merge takes first: that it waits for this one changes nothing
+            return True, self.next_index // self.block_length, self.position
+        return not self.merge_waits, NO_SAMPLE, self.position
 
     @property
-    def turn_end(self) -> int:
-        """The ordinal at which others have their turns."""
-        return self.y - self.y % self.turn + self.turn if self.ramping else NEVER
+    def block_end(self) -> int:
+        """The sample index at which others have their turns."""
+        return (
+            self.next_index - self.next_index % self.block_length + self.block_length if self.is_ramping else NO_SAMPLE
+        )
 
-    def asked(self, y: int) -> bool:
-        """Whether sample ``y`` is to be sent."""
-        if y < self.start:
+    def is_requested(self, sample_index: int) -> bool:
+        """Whether sample ``sample_index`` is to be sent."""
+        if sample_index < self.start:
             return False
-        if y >= self.send_from:
+        if sample_index >= self.send_from:
             return True
-        at = int(np.searchsorted(self.recalled, y))
-        return at < len(self.recalled) and int(self.recalled[at]) == y
+        at = int(np.searchsorted(self.reread_indices, sample_index))
+        return at < len(self.reread_indices) and int(self.reread_indices[at]) == sample_index
 
-    def count_asked(self, lo: int, hi: int) -> int:
+    def count_reread(self, lo: int, hi: int) -> int:
         """How many samples from ``lo`` to below ``hi`` a saved pool names."""
-        if not len(self.recalled):
+        if not len(self.reread_indices):
             return 0
-        first, end = np.searchsorted(self.recalled, [lo, hi])
+        first, end = np.searchsorted(self.reread_indices, [lo, hi])
         return int(end - first)
 
     @property
-    def required(self) -> int:
+    def required_samples(self) -> int:
         """The file must have samples up to here: it had them before."""
-        last = int(self.recalled[-1]) + 1 if len(self.recalled) else 0
-        return max(self.start, self.check, last)
+        last = int(self.reread_indices[-1]) + 1 if len(self.reread_indices) else 0
+        return max(self.start, self.check_at, last)
 
     @property
-    def replaying(self) -> bool:
+    def is_replaying(self) -> bool:
         """What the generator yields now was committed before."""
-        return self.y < self.start
+        return self.next_index < self.start
 
     @property
-    def waits(self) -> int | None:
+    def missing_credit(self) -> int | None:
         """What it waits for: the cost of the sample in hand, 0 for its pause, None when it can go on.
 
         Dropped samples are not held in hand: the one that exceeds the limit is sent, and any credit ends the wait.
         """
-        if self.done:  # a value that is found to be bad when it is sent may end a file that was waiting
+        if self.is_over:  # a value that is found to be bad when it is sent may end a file that was waiting
             return None
-        if self.hand is not None and self.spent + self.hand.cost > self.limit:
-            return self.hand.cost
-        if self.hand is None and self.spent > self.limit:
+        if self.unsent is not None and self.spent_bytes + self.unsent.cost > self.limit:
+            return self.unsent.cost
+        if self.unsent is None and self.spent_bytes > self.limit:
             return 1
-        if self.y >= self.pause and self.y >= self.start and self.hand is None:
+        if self.next_index >= self.pause and self.next_index >= self.start and self.unsent is None:
             return 0
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import pydp2
-from pydp2.api.distributed import launched
+from pydp2.api.distributed import distributed_environment
 from pydp2.errors import JobTaken, OptionError
 
 FILES = [f"{n}" for n in range(4)]
@@ -88,7 +88,7 @@ def test_what_is_not_certain_is_no_error(
     values: dict[str, object], environment: Env, provider_file: Callable[[str], str]
 ) -> None:
     environment(**values)
-    assert launched() is None
+    assert distributed_environment() is None
     with pydp2.load(FILES, provider_file(CODE), batch_size=4, workers=1) as data:
         assert sum(map(len, data)) == 40
 

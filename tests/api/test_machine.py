@@ -13,7 +13,7 @@ import pydp2
 from pydp2.api import machine
 from pydp2.errors import OptionError
 from pydp2.metrics import cgroups
-from pydp2.server.available import SERVER_ADDRESSES, Available
+from pydp2.server.available_memory import SERVER_ADDRESS_BYTES, AvailableMemory
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
@@ -27,19 +27,19 @@ def test_cores_are_those_that_the_process_may_run_on() -> None:
 def test_a_quota_of_the_control_groups_counts_where_it_is_less(
     monkeypatch: pytest.MonkeyPatch, quota: int | None, cores: int
 ) -> None:
-    monkeypatch.setattr(machine.cgroups, "cpus", lambda: quota)
+    monkeypatch.setattr(machine.cgroups, "cpu_quota", lambda: quota)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     assert machine.cores() == cores
 
 
 def test_memory_is_the_machine_s_or_what_is_left_of_a_control_group(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    monkeypatch.setattr(cgroups, "memory", lambda: None)
-    assert machine.memory() == Available(whole, "of this machine")
-    monkeypatch.setattr(cgroups, "memory", lambda: cgroups.Memory("/x", 1 << 62, 5))
+    monkeypatch.setattr(cgroups, "tightest_memory_limit", lambda: None)
+    assert machine.memory() == AvailableMemory(whole, "of this machine")
+    monkeypatch.setattr(cgroups, "tightest_memory_limit", lambda: cgroups.MemoryLimit("/x", 1 << 62, 5))
     assert machine.memory().bytes == whole
-    monkeypatch.setattr(cgroups, "memory", lambda: cgroups.Memory("/x", 1 << 30, 1 << 29))
-    assert machine.memory().told() == (
+    monkeypatch.setattr(cgroups, "tightest_memory_limit", lambda: cgroups.MemoryLimit("/x", 1 << 30, 1 << 29))
+    assert machine.memory().describe() == (
         "536870912 bytes left in control group /x (its limit is 1073741824, 536870912 are in use)"
     )
 
@@ -47,18 +47,18 @@ def test_memory_is_the_machine_s_or_what_is_left_of_a_control_group(monkeypatch:
 def test_memory_is_what_a_server_would_have_of_its_address_space() -> None:
     code = (
         "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 30, 1 << 30));"
-        "from pydp2.api import machine; print(machine.memory().told())"
+        "from pydp2.api import machine; print(machine.memory().describe())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    left = (1 << 30) - (1 << 27) - SERVER_ADDRESSES
+    left = (1 << 30) - (1 << 27) - SERVER_ADDRESS_BYTES
     assert done.stdout == (
         f"{left} bytes of address space that are left (RLIMIT_AS is {1 << 30}, a server itself takes "
-        f"{SERVER_ADDRESSES})\n"
+        f"{SERVER_ADDRESS_BYTES})\n"
     )
 
 
 def test_a_service_that_has_too_little_memory_is_refused_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "memory", lambda: cgroups.Memory("/x", 100 << 20, 20 << 20))
+    monkeypatch.setattr(cgroups, "tightest_memory_limit", lambda: cgroups.MemoryLimit("/x", 100 << 20, 20 << 20))
     with pytest.raises(OptionError) as caught:
         pydp2.launch(["a"], "nowhere.process", workers=3)
     need = (20 << 20) + (56 << 20) + 3 * (8 << 20)

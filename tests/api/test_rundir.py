@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from pydp2.api import rundir
-from pydp2.api.rundir import RunDir, above_standard, base, is_open, sweep, take_path
+from pydp2.api.rundir import RunDir, is_open, move_above_standard_streams, remove_stale, run_directories, take_path
 from pydp2.errors import ServiceUnreachable
 
 
@@ -71,7 +71,7 @@ def test_paths_stay_short_where_the_temporary_folder_has_a_long_one(
 
 
 def test_a_directory_that_others_can_enter_is_refused(temporary: Path) -> None:
-    base().chmod(0o755)
+    run_directories().chmod(0o755)
     with pytest.raises(ServiceUnreachable, match=r"must be a directory of this user alone \(mode 0700\); remove it"):
         RunDir()
 
@@ -80,12 +80,12 @@ def test_a_file_or_a_link_in_its_place_is_refused(temporary: Path) -> None:
     place = temporary / f"pydp2-{os.getuid()}"
     place.write_text("")
     with pytest.raises(ServiceUnreachable, match="must be a directory"):
-        base()
+        run_directories()
     place.unlink()
     (temporary / "elsewhere").mkdir(mode=0o700)
     place.symlink_to(temporary / "elsewhere")
     with pytest.raises(ServiceUnreachable, match="must be a directory"):
-        base()
+        run_directories()
 
 
 def test_the_next_start_removes_what_is_left_and_nothing_that_lives(temporary: Path) -> None:
@@ -99,7 +99,7 @@ def test_the_next_start_removes_what_is_left_and_nothing_that_lives(temporary: P
     for one in (lives, other):
         one.release()
         one.remove()
-    assert list(base().iterdir()) == []
+    assert list(run_directories().iterdir()) == []
 
 
 CHILD = """
@@ -116,12 +116,12 @@ def test_a_lock_is_free_when_its_process_is_killed(temporary: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(temporary)], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     path = Path(child.stdout.readline().strip())
-    sweep()
+    remove_stale()
     assert locked(path)
     child.send_signal(signal.SIGKILL)
     child.wait(10)
     child.stdout.close()
-    sweep()
+    remove_stale()
     assert not path.exists()
 
 
@@ -150,13 +150,13 @@ def test_a_directory_is_seen_only_once_it_is_locked(temporary: Path) -> None:
 
 
 def test_a_start_that_was_broken_off_is_removed_when_it_is_old(temporary: Path) -> None:
-    young, old, empty = base() / ".young", base() / ".old", base() / "empty"
+    young, old, empty = run_directories() / ".young", run_directories() / ".old", run_directories() / "empty"
     for path in (young, old, empty):
         path.mkdir()
     os.utime(old, (time.time() - 3600,) * 2)
-    (base() / "a-file").write_text("of somebody else")
-    sweep()
-    assert sorted(path.name for path in base().iterdir()) == [".young", "a-file"]
+    (run_directories() / "a-file").write_text("of somebody else")
+    remove_stale()
+    assert sorted(path.name for path in run_directories().iterdir()) == [".young", "a-file"]
 
 
 # -- paths of the user's choice ----------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_a_path_in_a_folder_that_is_none_is_refused_with_the_way_out(tmp_path: P
 def test_no_lock_takes_the_place_of_a_standard_stream(tmp_path: Path) -> None:
     code = """
 import os, sys
-from pydp2.api.rundir import above_standard, is_open, take_path
+from pydp2.api.rundir import is_open, take_path
 kept = os.dup(2)
 for number in (0, 1, 2):
     os.close(number)
@@ -225,5 +225,5 @@ os.write(kept, b"fine")
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"fine")
     assert is_open(2)
-    assert above_standard(7) == 7
+    assert move_above_standard_streams(7) == 7
     assert rundir.is_open(-1) is False

@@ -13,9 +13,9 @@ from click.testing import Result
 from pydp2_cli import main
 
 import pydp2
-from pydp2.config import JOB_OPTIONS, SERVICE_OPTIONS
-from pydp2.inputs import drawing
-from pydp2.inputs.checksum import checksums
+from pydp2 import native
+from pydp2.columns.checksum import checksums
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = ["", *sorted(main.commands), *(f"cache {name}" for name in ("ls", "verify", "clear"))]
@@ -41,12 +41,12 @@ def test_golden_files_are_of_commands_that_exist() -> None:
 def test_the_version_is_that_of_the_package_and_says_which_form_of_packing_runs(
     cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(drawing.PURE, raising=False)
-    form = "compiled" if drawing.compiled() else "in Python, because "
+    monkeypatch.delenv(native.PURE_PYTHON_VARIABLE, raising=False)
+    form = "compiled" if native.is_active() else "in Python, because "
     shown = cli("--version").stdout
     assert shown.startswith(f"pydp2 {pydp2.__version__} (packing: {form}")
     assert shown.endswith(f"; checksums: {checksums()})\n")
-    monkeypatch.setenv(drawing.PURE, "1")
+    monkeypatch.setenv(native.PURE_PYTHON_VARIABLE, "1")
     assert cli("--version").stdout.startswith(f"pydp2 {pydp2.__version__} (packing: in Python, because ")
 
 

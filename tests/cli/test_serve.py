@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import pydp2
-from pydp2.addresses import public
+from pydp2.service_address import without_token
 
-from .test_liveline import resize
+from .test_live_line import resize
 
 SERVE = ("serve", "train.list", "--provider", "numbers_provider.process", "--workers", "1")
 Start = Callable[..., Any]
@@ -117,7 +117,7 @@ def test_a_server_that_dies_by_itself_is_told(folder: Path, running: Start) -> N
 
 
 def test_a_service_that_fails_later_says_why(folder: Path, running: Start) -> None:
-    """Here its nursery is killed: no worker can be replaced."""
+    """Here its supervisor is killed: no worker can be replaced."""
     service = running(*SERVE, "--json")
     server = json.loads(service.address())["pid"]
     children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
@@ -134,7 +134,7 @@ def test_an_address_that_is_taken_cannot_be_bound(bind: str, folder: Path, runni
     second = running(*SERVE, "--bind", address)
     status, out, err = second.ended()
     assert (status, out) == (3, "")
-    assert public(address) in err
+    assert without_token(address) in err
     assert "token" not in err
     assert err.startswith("Error: ")
     with pydp2.connect(address, batch_size=6) as data:  # the first one is as it was

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.client import connection, stream
+from pydp2.client import client, connection
 from pydp2.transport import sockets
 from tests.runs import alarm
 
@@ -127,8 +127,8 @@ def undisturbed(service: pydp2.Service, kind: str, passes: int) -> Undisturbed:
 
 
 # -- at each instruction -----------------------------------------------------------------------------------------------
-FOLDERS = (str(Path(stream.__file__).parent), sockets.__file__)
-ENTRIES = (stream.Client._deliver.__code__, stream.Client.__iter__.__code__)
+FOLDERS = (str(Path(client.__file__).parent), sockets.__file__)
+ENTRIES = (client.Client._deliver.__code__, client.Client.__iter__.__code__)
 
 
 def within(frame: FrameType | None, code: CodeType) -> bool:
@@ -142,7 +142,7 @@ def within(frame: FrameType | None, code: CodeType) -> bool:
 
 # What is raised in a destructor goes nowhere, which is Python's affair. What is raised where a descriptor has just come
 # loses no more than that, once in a connection: it stays open until the process ends.
-SPARED = (stream.Pass.__del__.__code__, connection.Connection._look.__code__)
+SPARED = (client.Pass.__del__.__code__, connection.Connection._receive_shared_rows.__code__)
 
 
 class Injector:
@@ -178,7 +178,7 @@ class Injector:
         and going back in a loop. What stores the batch that is delivered, and what leaves the session, does none of
         that before it ends."""
         now = self._data._session.progress
-        delivered = now is not self._progress and now.state is not stream.PassState.ENTERED
+        delivered = now is not self._progress and now.state is not client.LoopState.ENTERED
         if frame.f_code in ENTRIES and delivered:
             return True
         return frame.f_lineno is None or linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() in LEAVING
@@ -248,7 +248,13 @@ def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
         assert found == seen
         assert data.samples == samples
     names = {code.co_qualname for code, _ in injector.points}
-    assert {"Client._deliver", "Client._next", "Client._take_in", "Connection._decode_one", "Line.take"} <= names
+    assert {
+        "Client._deliver",
+        "Client._next",
+        "Client._handle_message",
+        "Connection._decode_one",
+        "Line.receive_frames",
+    } <= names
     assert len(injector.points) > 1000
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import pydp2
+from pydp2.columns.columns import Columns
 from pydp2.errors import (
     BadSample,
     Error,
@@ -26,16 +27,17 @@ from pydp2.errors import (
     ServiceUnreachable,
     to_wire,
 )
-from pydp2.inputs import Columns, Packer, Slots, dense_vector, integer_value
-from pydp2.inputs.declaration import Declaration
+from pydp2.packers.packer import Packer
 from pydp2.protocol import messages as m
-from pydp2.transport import Gone, Hub, Poll
-from pydp2.transport.sockets import context
+from pydp2.schema.input_types import Slots, dense_vector, integer_value
+from pydp2.schema.provider_schema import Schema
+from pydp2.transport import Hub, PeerGone, Poller
+from pydp2.transport.sockets import new_context
 from tests.protocol.test_broken_frames import mutated_frames
 from tests.transport.conftest import start_zeromq_thread
 
 SLOTS = Slots((dense_vector(2), integer_value(10)), ("x", "y"))
-DECLARED = Declaration(
+DECLARED = Schema(
     slots=SLOTS, shuffle=True, pool_size=-1, min_pool_size=-1, can_over_batch_size=True, weighted=False, cache=0,
     check=False, check_fail_continue=False,
 )  # fmt: skip
@@ -47,7 +49,7 @@ def columns(rows: int) -> Columns:
     packer = Packer(SLOTS, strict=False)
     for i in range(rows):
         packer.add([[float(i), 0.5], i % 10])
-    return packer.cut().columns
+    return packer.finish().columns
 
 
 def said(message: m.Message, frames: Frames = ()) -> Frames:
@@ -74,7 +76,7 @@ class Scripted:
     """Answers each message of a client with frames; ``close()`` goes away without a word."""
 
     def __init__(self, folder: Path, answer: Answer) -> None:
-        self._zmq = context()
+        self._zmq = new_context()
         self.hub = Hub(self._zmq, f"ipc://{folder}/s", -1)
         self.heard: list[m.Message] = []
         self._answer = answer
@@ -83,7 +85,7 @@ class Scripted:
         self._thread.start()
 
     def _run(self) -> None:
-        poll = Poll()
+        poll = Poller()
         for handle in (self.hub.handle, *self.hub.listeners):
             poll.add(handle)
         try:
@@ -98,7 +100,7 @@ class Scripted:
     def _hear(self, peer: bytes, frames: Frames) -> None:
         message, _ = m.decode(frames)
         self.heard.append(message)
-        with contextlib.suppress(Gone):  # it did not like what it was told before
+        with contextlib.suppress(PeerGone):  # it did not like what it was told before
             for answer in self._answer(message):
                 self.hub.send(peer, answer)
 
@@ -158,7 +160,7 @@ def test_a_pass_as_it_should_be(served: Callable[[Answer], Scripted]) -> None:
     others = [message for message in server.heard if not isinstance(message, m.Need)]
     assert [type(message) for message in others] == [m.Attach, m.BeginPass, m.Detach]
     assert needs[0] == m.Need(1, 1, 0, 0, 0)
-    assert needs[1].done == 1
+    assert needs[1].used_batches == 1
     assert others[-1] == m.Detach(1, 2)
 
 
@@ -180,7 +182,7 @@ BAD_BATCHES: dict[str, Frames] = {
     "batches beyond it that are no numbers": said(
         m.BatchHead(1, 0, 3, 3, 3, 0, 0, 0, [[]], {}, 0), columns(3).frames()
     ),
-    "rows of a cache that it did not show": said(replace(head(), kept=9), [bytes(24)]),
+    "rows of a cache that it did not show": said(replace(head(), shared_rows=9), [bytes(24)]),
     "a saved point without its pool": said(head(saved={"index": 0})),
     "frames where none belong": [m.encode(m.PassEnd(1, 1, 1, 0, True)), b"x"],
 }
@@ -244,7 +246,7 @@ def test_a_server_that_goes_away_in_the_middle_is_noticed(served: Callable[[Answ
         server.close()
         with pytest.raises(ServiceLost, match="went away without a word"):
             next(passing)
-        server._zmq = context()  # for the fixture
+        server._zmq = new_context()  # for the fixture
 
 
 def test_what_belongs_to_a_pass_that_was_left_is_passed_over(served: Callable[[Answer], Scripted]) -> None:
@@ -252,9 +254,9 @@ def test_what_belongs_to_a_pass_that_was_left_is_passed_over(served: Callable[[A
         match message:
             case m.Attach():
                 return [welcome()]
-            case m.BeginPass(run=1):
+            case m.BeginPass(request_id=1):
                 return [batch(0), batch(1)]
-            case m.BeginPass(run=2):  # the end of the first pass crossed the beginning of the second
+            case m.BeginPass(request_id=2):  # the end of the first pass crossed the beginning of the second
                 return [batch(2), end(3), batch(0, 2, 2), batch(1, 1, 2), end(2, 2)]
         return []
 

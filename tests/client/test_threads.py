@@ -78,7 +78,7 @@ def waiting(data: pydp2.Client) -> Any:
     for _ in range(20):
         next(one)
     caller = Caller(lambda: next(one))
-    assert eventually(lambda: bool(data._session.inside))
+    assert eventually(lambda: bool(data._session.current_call))
     time.sleep(0.05)
     return caller
 

@@ -129,7 +129,7 @@ def test_a_changed_file_is_read_again_and_no_other(place: Place) -> None:
 
 def test_parts_of_a_changed_file_are_read_again(place: Place) -> None:
     code = """
-from pydp2.parts import split_entry
+from pydp2.file_parts import split_entry
 
 @provider(input_types=[integer_value(40_000)], cache=CacheType.CACHE_PASS_ON_DISK)
 def process(settings, filename):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import pydp2
+from pydp2.columns.batch import Ragged
 from pydp2.errors import BadSample, ProviderError
-from pydp2.inputs import Ragged
 
 # -- what a yielded value is taken as ---------------------------------------------------------------------------------
 

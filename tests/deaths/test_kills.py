@@ -127,7 +127,7 @@ def test_workers_that_are_stopped_between_two_samples_are_replaced(
     timeout: float | None, waited: float,
 ) -> None:  # fmt: skip
     """No sample of theirs takes too long then, so it is the process that is looked at."""
-    timing(stopped=1.0)
+    timing(stopped_worker=1.0)
     with pydp2.load(
         FILES, provider_file(CODE.format(arguments="")), workers=2, batch_size=64, shuffle=False, memory_limit="1MiB",
         sample_timeout=timeout,

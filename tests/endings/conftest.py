@@ -66,7 +66,7 @@ def _slow_provider(tmp_path: Path) -> None:
 @pytest.fixture
 def run_directories() -> Callable[[], list[str]]:
     """Names of the run directories that there are when it is asked (``run_directories()``)."""
-    return lambda: sorted(entry.name for entry in rundir.base().iterdir())
+    return lambda: sorted(entry.name for entry in rundir.run_directories().iterdir())
 
 
 @pytest.fixture(autouse=True)

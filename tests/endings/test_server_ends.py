@@ -1,4 +1,4 @@
-"""The server, its nursery, a worker or everybody ends: the others say what happened, and nothing is left."""
+"""The server, its supervisor, a worker or everybody ends: the others say what happened, and nothing is left."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_server_that_is_killed_is_missed_by_its_trainer(
 def test_a_nursery_that_is_killed_ends_the_service_with_a_word(code: str, program: Start) -> None:
     trainer = program(code)
     trainer.said("ready")
-    os.kill(processes("pydp2-nursery")[0], signal.SIGKILL)
+    os.kill(processes("pydp2-supervise")[0], signal.SIGKILL)
     assert trainer.ended() == 1
     text = "the process that forks workers is gone; no worker can be replaced any more"
     assert trainer.screen.splitlines()[0] == f"pydp2: the service ends: {text}"
@@ -146,7 +146,7 @@ def test_a_program_that_is_killed_while_it_starts_leaves_nothing(program: Start,
         "def process(settings, filename):\n    yield 0\n"
     )
     trainer = program("import pydp2\npydp2.launch(['a'], 'slow.process', workers=2)\n")
-    assert eventually(lambda: len(processes("pydp2-template")) == 1, 20)
+    assert eventually(lambda: len(processes("pydp2-zygote")) == 1, 20)
     trainer.signal(signal.SIGKILL)
     trainer.ended()
     assert eventually(gone)

@@ -15,21 +15,21 @@ import faulthandler, os, signal, subprocess, sys, time
 from pathlib import Path
 signal.alarm(40)  # a hang ends here
 from pydp2.engine import EngineLost, Exited, Started
-from pydp2.engine import Note
+from pydp2.engine import EngineNote
 from pydp2.engine.local import LocalEngine
 
 ONCE = MODE
 outputs = {}
 
 class Ready:
-    def __init__(self, main, usable=True):
-        self.main, self.usable = main, usable
+    def __init__(self, main, is_usable=True):
+        self.main, self.is_usable = main, is_usable
 
 def engine_of(main, seats=2, prepare=None, once=ONCE):
     """Workers run ``main(worker, row)``, in processes in which ``prepare(worker or None)`` ran."""
     def ready(worker):
-        usable = prepare is None or prepare(worker) is not False
-        return Ready(lambda worker, row, output: main(worker, row), usable)
+        is_usable = prepare is None or prepare(worker) is not False
+        return Ready(lambda worker, row, output: main(worker, row), is_usable)
     def on_output(worker, seat, descriptor):
         outputs["template" if seat is None else worker] = descriptor
     return LocalEngine(ready, seats, on_output, once=once)
@@ -39,7 +39,7 @@ def wait(engine, kind, worker, seconds=10.0):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for event in engine.events():
-            (notes if isinstance(event, Note) else seen).append(event)
+            (notes if isinstance(event, EngineNote) else seen).append(event)
         for event in seen:
             if isinstance(event, kind) and event.worker == worker:
                 seen.remove(event)
@@ -51,7 +51,7 @@ seen, notes = [], []
 
 def noted(engine):
     """The next note."""
-    until(lambda: notes.extend(e for e in engine.events() if isinstance(e, Note)) or notes)
+    until(lambda: notes.extend(e for e in engine.events() if isinstance(e, EngineNote)) or notes)
     return notes.pop(0).text
 
 def until(what, seconds=10.0):

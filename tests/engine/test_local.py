@@ -167,7 +167,7 @@ def test_when_the_nursery_is_killed_workers_and_what_they_started_end_and_the_en
             wait(engine, Started, worker)
             until(lambda: engine.row(worker)[1])
         pids = [engine.row(worker)[i] for worker in (0, 1) for i in (0, 1)]
-        os.kill(engine._nursery, signal.SIGKILL)
+        os.kill(engine._supervisor, signal.SIGKILL)
         def lost():
             try:
                 engine.events()
@@ -202,7 +202,7 @@ def test_when_the_engine_s_process_ends_nothing_is_left(
         for worker in (0, 1):
             wait(engine, Started, worker)
             until(lambda: engine.row(worker)[1])
-        pids = [engine.row(worker)[i] for worker in (0, 1) for i in (0, 1)] + [engine._nursery]
+        pids = [engine.row(worker)[i] for worker in (0, 1) for i in (0, 1)] + [engine._supervisor]
         Path({str(pids)!r}).write_text(" ".join(map(str, pids)))
         {how}
         """,
@@ -221,7 +221,7 @@ def test_without_a_parent_death_signal_workers_see_by_a_pipe_that_the_nursery_is
         engine = engine_of(forever)
         engine.start(0, 0)
         until(lambda: engine.row(0)[0])
-        os.kill(engine._nursery, signal.SIGKILL)
+        os.kill(engine._supervisor, signal.SIGKILL)
         until(lambda: not alive(engine.row(0)[0]))
         engine.close()
     """)
@@ -243,7 +243,7 @@ def test_closing_ends_every_worker_and_waits_for_it(run: Run) -> None:
         engine.close()
         assert time.monotonic() - began < 5
         until(lambda: not any(map(alive, pids)))
-        assert not alive(engine._nursery)
+        assert not alive(engine._supervisor)
         assert children(os.getpid()) == []
         engine.close()
         assert engine.events() == []
@@ -275,13 +275,13 @@ def test_two_hundred_workers_one_after_the_other_leave_nothing(run: Run) -> None
             text_of(worker)
         for worker in range(10):
             one(worker)
-        before = descriptors("self"), descriptors(engine._nursery)
+        before = descriptors("self"), descriptors(engine._supervisor)
         for worker in range(10, 210):
             one(worker)
-        assert (descriptors("self"), descriptors(engine._nursery)) == before
+        assert (descriptors("self"), descriptors(engine._supervisor)) == before
         assert len(notes) == (not ONCE), notes  # the template lived on
-        assert len(children(engine._nursery)) == ONCE, children(engine._nursery)  # the template
-        assert engine._seat_of == engine._pids == {}
+        assert len(children(engine._supervisor)) == ONCE, children(engine._supervisor)  # the template
+        assert engine._status_row_of == engine._pids == {}
         engine.close()
     """)
 
@@ -338,7 +338,7 @@ def test_a_program_without_stdin_stdout_or_stderr_has_workers_too(run: Run, clos
                 data += os.read(outputs[worker], 1000)
             assert sorted(data.split()) == [b"err", b"out", b"shell"], data
         sleepers = [engine.row(0)[1], engine.row(1)[1]]
-        os.kill(engine._nursery, signal.SIGKILL)
+        os.kill(engine._supervisor, signal.SIGKILL)
         try:
             until(lambda: engine.events() is None)
         except EngineLost:
@@ -374,7 +374,7 @@ def test_processes_are_recognised_by_name(run: Run) -> None:
         until(lambda: engine.row(0)[0])
         def name(pid):
             return Path(f"/proc/{pid}/comm").read_text().strip()
-        assert name(engine._nursery) == "pydp2-nursery"
+        assert name(engine._supervisor) == "pydp2-supervise"
         assert name(engine.row(0)[0]) == "pydp2-worker-3"
         engine.close()
     """)
@@ -398,18 +398,18 @@ def test_a_seat_that_is_none_is_refused(run: Run) -> None:
 def test_a_worker_that_a_signal_has_stopped_is_told_from_one_that_runs(run: Run) -> None:
     run("""
         engine = engine_of(forever)
-        assert not engine.stopped(3)
+        assert not engine.is_stopped(3)
         engine.start(3, 0)
         pid = wait(engine, Started, 3).pid
-        assert not engine.stopped(3)
+        assert not engine.is_stopped(3)
         os.kill(pid, signal.SIGSTOP)
-        until(lambda: engine.stopped(3))
+        until(lambda: engine.is_stopped(3))
         os.kill(pid, signal.SIGCONT)
-        until(lambda: not engine.stopped(3))
+        until(lambda: not engine.is_stopped(3))
         os.kill(pid, signal.SIGSTOP)
         engine.kill(3)
         assert wait(engine, Exited, 3).status == signal.SIGKILL
-        assert not engine.stopped(3)
+        assert not engine.is_stopped(3)
         engine.close()
     """)
 
@@ -431,16 +431,16 @@ def test_without_a_descriptor_for_what_a_worker_writes_nothing_is_lost(run: Run)
             pass
         for worker in range(4):
             engine.start(worker, worker % 2)
-        until(lambda: engine.events() == [] and engine.starved)
+        until(lambda: engine.events() == [] and engine.out_of_descriptors)
         for _ in range(100):
-            assert not any(isinstance(e, (Started, Exited)) for e in engine.events()) and engine.starved
+            assert not any(isinstance(e, (Started, Exited)) for e in engine.events()) and engine.out_of_descriptors
         for descriptor in taken:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit + 20, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         for worker in range(4):
             wait(engine, Exited, worker)
             assert text_of(worker) == f"said {worker}\\n"
-        assert not engine.starved
+        assert not engine.out_of_descriptors
         engine.close()
     """)
 
@@ -468,7 +468,7 @@ def test_one_that_ends_while_it_prepares_before_a_worker_was_asked_for_is_that_w
     run("""
         engine = engine_of(forever, prepare=lambda worker: os._exit(3))
         time.sleep(0.3)
-        assert all(isinstance(event, Note) for event in engine.events())
+        assert all(isinstance(event, EngineNote) for event in engine.events())
         for worker in (0, 1, 2):
             engine.start(worker, worker % 2)
             started, exited = wait(engine, Started, worker), wait(engine, Exited, worker)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from pydp2.engine.output import RATE, Line, OutputPump
+from pydp2.engine.output import MAX_BYTES_PER_SECOND, OutputLine, OutputPump
 
 
 class Marked:
@@ -21,14 +21,14 @@ class Marked:
     def __init__(self, mark: str = "w") -> None:
         self.mark = mark
 
-    def here(self) -> int:
+    def current_file(self) -> int:
         return 0
 
-    def first(self, lines: Sequence[bytes], here: int) -> int:
+    def first_lines(self, lines: Sequence[bytes], here: int) -> int:
         return 0
 
-    def lines(self, lines: Sequence[bytes], here: int) -> tuple[list[Line], int]:
-        return [Line(self.mark, line, b"o" if line.startswith(b"once") else b"") for line in lines], 0
+    def lines(self, lines: Sequence[bytes], here: int) -> tuple[list[OutputLine], int]:
+        return [OutputLine(self.mark, line, b"o" if line.startswith(b"once") else b"") for line in lines], 0
 
 
 class Shown:
@@ -168,7 +168,7 @@ def test_of_a_flood_a_second_s_worth_is_shown_and_the_rest_counted(shown: Shown)
     counted = dropped + sum(len(line) + 1 for line in lines)
     slack = 100 + 50 * shown.text.count("left out")  # lines that a flood broke in two
     assert abs(total - counted) < slack
-    assert sum(map(len, lines)) <= RATE * (took + 3)
+    assert sum(map(len, lines)) <= MAX_BYTES_PER_SECOND * (took + 3)
     assert all(line in "0123456789" for line in lines)
 
 

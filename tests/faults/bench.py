@@ -133,7 +133,7 @@ def caught(act: Callable[[], object]) -> Error | None:
 
 def run_directories() -> list[str]:
     """The run directories that there are."""
-    return sorted(entry.name for entry in rundir.base().iterdir())
+    return sorted(entry.name for entry in rundir.run_directories().iterdir())
 
 
 def sockets() -> set[str]:

@@ -23,12 +23,12 @@ WAIT = 40.0
 
 @dataclass(frozen=True)
 class Given:
-    """A batch that a trainer was given, and the facts that it knew then."""
+    """A batch that a trainer was given, and the early-end records that it knew then."""
 
     pass_id: int
     index: int
     line: str
-    facts: tuple[tuple[int, int], ...]
+    early_ends: tuple[tuple[int, int], ...]
 
 
 @dataclass
@@ -105,10 +105,10 @@ class Crew:
                 now = time.monotonic()
                 state = client.state_dict()
                 text = f"{batch.pass_id} {batch.index} {sign_batch(batch)} {batch.pool_weight}"
-                facts = tuple((file, y) for file, y, _ in state["facts"])
+                early_ends = tuple((file, y) for file, y, _ in state["facts"])
                 steps += 1
                 with self._change:
-                    me.given.append(Given(batch.pass_id, batch.index, text, facts))
+                    me.given.append(Given(batch.pass_id, batch.index, text, early_ends))
                     if steps % self._every == 0 and me.generation == self._generation:
                         me.saved[state["pass"], state["batch"]] = state
                     self.taken += 1
@@ -208,12 +208,16 @@ class Crew:
         for pass_id in range(self._passes):
             mine = [[one for one in trainer.given if one.pass_id == pass_id] for trainer in self._trainers]
             every = sorted((one for some in mine for one in some), key=lambda one: one.index)
-            facts = every[-1].facts if every else ()
-            assert all(one.facts == facts[: len(one.facts)] for one in every), f"pass {pass_id}: facts were changed"
-            assert set(facts) <= {(file, y) for file, y, _ in setup["raising"]}, f"pass {pass_id}: facts {facts}"
+            early_ends = every[-1].early_ends if every else ()
+            assert all(one.early_ends == early_ends[: len(one.early_ends)] for one in every), (
+                f"pass {pass_id}: facts were changed"
+            )
+            assert set(early_ends) <= {(file, y) for file, y, _ in setup["raising"]}, (
+                f"pass {pass_id}: facts {early_ends}"
+            )
             wanted = expected(
                 data.counts, data.pool_size, self.job["batch_size"], seed, pass_id, setup["shuffle"],
-                tuple(sorted({*facts} | always)), setup["last_batch"], setup["cached"], setup["buckets"], bounds,
+                tuple(sorted({*early_ends} | always)), setup["last_batch"], setup["cached"], setup["buckets"], bounds,
                 len(mine) if self.share == "ranks" else 1,
             )  # fmt: skip
             bounds = wanted.bounds

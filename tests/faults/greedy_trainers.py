@@ -7,10 +7,10 @@ from random import Random
 from typing import Any
 
 import pydp2
-from pydp2.config import WORLD_LIMIT
-from pydp2.metrics import resident
+from pydp2.metrics import resident_bytes
+from pydp2.options.tables import WORLD_LIMIT
 from pydp2.protocol import messages as m
-from pydp2.protocol.packs import BATCH_COST
+from pydp2.protocol.batch_packing import BATCH_COST
 
 from ..raw_trainer import RawTrainer, raw_trainers
 from .bench import Bench
@@ -51,7 +51,7 @@ def play(bench: Bench, schedule: Schedule) -> Report:
         service.connect(batch_size=BATCH, seed=schedule.seed, job="honest") as client,
         raw_trainers(service.address) as raw,
     ):
-        before = resident(service.pid)
+        before = resident_bytes(service.pid)
         for pass_id in range(PASSES):
             judge = Judge(expected(data.counts, data.pool_size, BATCH, schedule.seed, pass_id))
             for batch in client:
@@ -61,7 +61,7 @@ def play(bench: Bench, schedule: Schedule) -> Report:
                     event = events.pop(0)
                     refused += not _greedy(raw(), event, len(events))
             judge.end()
-        grown = resident(service.pid) - before
+        grown = resident_bytes(service.pid) - before
         jobs = service.stats()["jobs"]
     cut = {name: job["batches_in_pass"] for name, job in jobs.items() if name != "honest"}
     assert all(count <= KEPT // BATCH_COST + 2 for count in cut.values()), f"batches for who reads none: {cut}"

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from pydp2.addresses import joined, split
+from pydp2.service_address import split_token, with_token
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a close is a reset, and what was not delivered is lost
 
@@ -53,10 +53,10 @@ class Relay(threading.Thread):
 
     def __init__(self, where: str) -> None:
         super().__init__(name="relay", daemon=True)
-        endpoint, token = split(where)
+        endpoint, token = split_token(where)
         self._port = int(endpoint.rpartition(":")[2])
         self._listens_at = free_port()
-        self.address = joined(f"tcp://127.0.0.1:{self._listens_at}", token)
+        self.address = with_token(f"tcp://127.0.0.1:{self._listens_at}", token)
         self.delay = 0.0
         self.held = False
         self.connections = 0

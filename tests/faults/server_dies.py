@@ -12,7 +12,7 @@ from typing import Any
 
 import pydp2
 from pydp2.errors import Error
-from pydp2.server.statedir import BEFORE, LAST, NEW
+from pydp2.server.snapshots.state_dir import BEFORE, LAST, NEW
 
 from ..runs import processes
 from .bench import Bench

@@ -179,7 +179,7 @@ def test_one_batch_that_is_lost_twice_or_another_is_noticed_whoever_had_it(
             "lost": [],
             "twice": [one, one],
             "exchanged": [replace(one, line=trainer.given[8].line)],
-            "another fact": [replace(one, facts=((0, 1),))],
+            "another fact": [replace(one, early_ends=((0, 1),))],
         }[how]
         return judge(self, *given)
 

@@ -65,7 +65,7 @@ def test_cf_24_beginning_anew_does_not_wait_for_a_slow_file() -> None:
     with fluid.double_buffer(fluid.open_files("x.slow", SHAPES)) as reader:
         assert flat([reader.read_next()]) == [7]
         below: Any = reader.underlying
-        waiting = below._crew._channel._some._waiters
+        waiting = below._crew._channel._not_empty._waiters
         assert wait_until(lambda: len(waiting) == 1)
         threading.Timer(0.2, go.set).start()  # it is the file's own thread that is waited for
         reader.reinit()

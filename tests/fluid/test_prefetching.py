@@ -12,7 +12,7 @@ import pytest
 
 from pydp2 import fluid
 from pydp2.errors import ClientUseError
-from pydp2.fluid.prefetching import Channel
+from pydp2.fluid.prefetching import InstanceChannel
 
 from ..conftest import wait_until
 
@@ -26,12 +26,12 @@ def started(work: Any) -> threading.Thread:
 
 
 def test_what_was_put_comes_out_in_order_then_the_error_then_the_end() -> None:
-    channel = Channel(3, producers=1)
+    channel = InstanceChannel(3, producers=1)
     instances = [(fluid.LoDTensor(np.full((1, 1), i)),) for i in range(3)]
     assert all(channel.put(instance) for instance in instances)
     error = KeyError("broken")
-    channel.fail(error)  # it needs no room
-    channel.leave()
+    channel.put_error(error)  # it needs no room
+    channel.producer_done()
     for expected in (*instances, error):
         assert channel.wait()
         assert channel.get() is expected
@@ -40,7 +40,7 @@ def test_what_was_put_comes_out_in_order_then_the_error_then_the_end() -> None:
 
 @pytest.mark.parametrize("wait", ["put", "wait_for_room", "wait"])
 def test_stopping_wakes_whoever_waits(wait: str) -> None:
-    channel, found = Channel(1, producers=1), list[object]()
+    channel, found = InstanceChannel(1, producers=1), list[object]()
     if wait != "wait":
         channel.put(ONE)
 
@@ -51,7 +51,7 @@ def test_stopping_wakes_whoever_waits(wait: str) -> None:
             found.append(str(error))
 
     thread = started(work)
-    waiting = (channel._some if wait == "wait" else channel._room)._waiters  # type: ignore[attr-defined]
+    waiting = (channel._not_empty if wait == "wait" else channel._not_full)._waiters  # type: ignore[attr-defined]
     assert wait_until(lambda: len(waiting) == 1)
     channel.stop()
     thread.join(10)
@@ -60,10 +60,10 @@ def test_stopping_wakes_whoever_waits(wait: str) -> None:
 
 
 def test_collecting_garbage_may_stop_a_channel_whose_lock_its_thread_holds() -> None:
-    channel, through = Channel(1, producers=1), threading.Event()
+    channel, through = InstanceChannel(1, producers=1), threading.Event()
 
     def work() -> None:
-        with channel._some:
+        with channel._not_empty:
             channel.stop()
         through.set()
 
@@ -72,16 +72,16 @@ def test_collecting_garbage_may_stop_a_channel_whose_lock_its_thread_holds() -> 
 
 
 def test_the_end_comes_when_the_last_producer_has_left() -> None:
-    channel = Channel(1, producers=2)
-    channel.leave()
+    channel = InstanceChannel(1, producers=2)
+    channel.producer_done()
     channel.put(ONE)
     assert channel.wait()
     channel.get()
     ended: list[bool] = []
     thread = started(lambda: ended.append(channel.wait()))
-    assert wait_until(lambda: len(channel._some._waiters) == 1)  # type: ignore[attr-defined]
+    assert wait_until(lambda: len(channel._not_empty._waiters) == 1)  # type: ignore[attr-defined]
     assert ended == []
-    channel.leave()
+    channel.producer_done()
     thread.join(10)
     assert ended == [False]
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from pydp2.errors import FormatError, OptionError
+from pydp2.file_parts import FilePart
 from pydp2.formats import comma
-from pydp2.parts import Part
 
 KINDS = [np.dtype(name) for name in ("float32", "float64", "int32", "int64")]
 ROWS = st.sampled_from(KINDS).flatmap(lambda kind: arrays.arrays(kind, st.tuples(st.integers(1, 9), st.integers(1, 5))))
@@ -45,7 +45,7 @@ def test_numbers_come_back_exactly(array: np.ndarray[Any, Any], separator: str) 
 @given(ROWS, st.integers(1, 12))
 def test_each_row_is_in_exactly_one_part_in_order(array: np.ndarray[Any, Any], count: int) -> None:
     data = written(array)
-    parts = [read(data, dtype=array.dtype, part=Part(i, count)) for i in range(count)]
+    parts = [read(data, dtype=array.dtype, part=FilePart(i, count)) for i in range(count)]
     np.testing.assert_array_equal(np.concatenate([part for part in parts if len(part)]), array)
 
 
@@ -72,7 +72,7 @@ def test_a_line_of_names_is_passed_over_where_that_is_said() -> None:
     np.testing.assert_array_equal(read(data, header=True), [[1, 2], [3, 4]])
     np.testing.assert_array_equal(read(gzip.compress(data), header=True), [[1, 2], [3, 4]])
     for count in (2, 3, 7, 100):  # also where part 0 has no line, or only an empty one
-        parts = [read(data, header=True, part=Part(i, count)) for i in range(count)]
+        parts = [read(data, header=True, part=FilePart(i, count)) for i in range(count)]
         np.testing.assert_array_equal(np.concatenate([p for p in parts if len(p)]), [[1, 2], [3, 4]])
     with pytest.raises(FormatError, match="line 2: column 0 must be a number of float32, got 'age'"):
         read(data)

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pydp2.errors import FormatError, OptionError, OptionTypeError
+from pydp2.file_parts import WHOLE_FILE, FilePart
 from pydp2.formats import dmlc_recordio as recordio
-from pydp2.parts import WHOLE, Part
 
 MAGIC = recordio.MAGIC
 PIECES = st.one_of(st.just(MAGIC), st.binary(max_size=9), st.sampled_from([MAGIC[:2], MAGIC[2:], MAGIC[1:] + MAGIC]))
@@ -24,7 +24,7 @@ def written(records: list[bytes]) -> bytes:
     return file.getvalue()
 
 
-def read(data: bytes, part: Part = WHOLE) -> list[bytes]:
+def read(data: bytes, part: FilePart = WHOLE_FILE) -> list[bytes]:
     return list(recordio.read(io.BytesIO(data), part=part))
 
 
@@ -90,7 +90,7 @@ def test_mx_35_what_is_no_record_is_told_with_its_place(data: bytes, words: str)
 @given(RECORDS, st.integers(1, 12))
 def test_mx_38_each_record_is_in_exactly_one_part_in_order(records: list[bytes], count: int) -> None:
     data = written(records)
-    assert [r for i in range(count) for r in read(data, Part(i, count))] == records
+    assert [r for i in range(count) for r in read(data, FilePart(i, count))] == records
 
 
 def test_a_part_begins_behind_what_is_read_at_a_time() -> None:
@@ -98,7 +98,7 @@ def test_a_part_begins_behind_what_is_read_at_a_time() -> None:
     records = [b"a", MAGIC * 20_000 + b"b" * 70_000, b"c", b"\0" * 65_529 + b"d", b"e"]
     data = written(records)
     for count in (2, 3, 7, 50):
-        assert [r for i in range(count) for r in read(data, Part(i, count))] == records
+        assert [r for i in range(count) for r in read(data, FilePart(i, count))] == records
 
 
 def test_a_record_that_reaches_into_the_next_part_is_an_error() -> None:
@@ -107,7 +107,7 @@ def test_a_record_that_reaches_into_the_next_part_is_an_error() -> None:
     damaged = MAGIC + (88).to_bytes(4, "little") + data[8:]
     assert len(read(damaged)) == 2, "read whole, nothing tells"
     with pytest.raises(FormatError, match="byte 0: the record reaches beyond byte 48, where another one begins"):
-        read(damaged, Part(0, 3))
+        read(damaged, FilePart(0, 3))
 
 
 @given(RECORDS.filter(bool), st.data())
@@ -162,5 +162,5 @@ def test_mx_34_and_mx_38_the_real_file_has_10_records_in_any_parts(shared_data: 
     assert [record[24:] for record in records] == [f"{i}\n".encode() * 10 for i in range(1, 11)]
     assert written(records) == path.read_bytes()
     for count in range(1, 13):
-        parts = [list(recordio.read(path, part=Part(i, count))) for i in range(count)]
+        parts = [list(recordio.read(path, part=FilePart(i, count))) for i in range(count)]
         assert [r for part in parts for r in part] == records

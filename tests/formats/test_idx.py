@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from pydp2.errors import FormatError, OptionError
+from pydp2.file_parts import FilePart
 from pydp2.formats import idx
-from pydp2.parts import Part
 
 KINDS = [np.dtype(text).newbyteorder("=") for text in idx.DTYPES.values()]
 ANY = st.sampled_from(KINDS).flatmap(
@@ -44,7 +44,7 @@ def test_what_was_written_is_read_again(array: np.ndarray[Any, Any]) -> None:
 
 @given(ANY, st.integers(1, 12))
 def test_parts_are_disjoint_complete_and_in_order(array: np.ndarray[Any, Any], count: int) -> None:
-    parts = [idx.read(io.BytesIO(written(array)), part=Part(i, count)) for i in range(count)]
+    parts = [idx.read(io.BytesIO(written(array)), part=FilePart(i, count)) for i in range(count)]
     np.testing.assert_array_equal(np.concatenate(parts), array)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.errors import FormatError, OptionError
+from pydp2.file_parts import FilePart
 from pydp2.formats import libsvm
-from pydp2.parts import Part
 
 FLOATS = st.floats(width=32, allow_nan=False)
 ROWS = st.lists(
@@ -32,7 +32,7 @@ def plain(rows: list[libsvm.Row]) -> list[tuple[float, list[int], list[float]]]:
     return [(row.label, row.indices.tolist(), row.values.tolist()) for row in rows]
 
 
-def read(data: bytes, part: Part = Part(0, 1), base: int = 0) -> list[libsvm.Row]:  # noqa: B008  # a Part never changes
+def read(data: bytes, part: FilePart = FilePart(0, 1), base: int = 0) -> list[libsvm.Row]:  # noqa: B008  # a Part never changes
     return list(libsvm.read(io.BytesIO(data), part=part, base=base))
 
 
@@ -47,7 +47,7 @@ def test_rows_come_back_exactly_whole_and_in_parts(rows: list[libsvm.Row], base:
     data = written(rows, base)
     assert plain(read(data, base=base)) == plain(rows)
     assert written(read(data, base=base), base) == data
-    assert plain([row for i in range(count) for row in read(data, Part(i, count), base)]) == plain(rows)
+    assert plain([row for i in range(count) for row in read(data, FilePart(i, count), base)]) == plain(rows)
 
 
 def test_the_largest_number_comes_back_although_its_text_is_above_it() -> None:

@@ -11,14 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pydp2.errors import FormatError, OptionError
+from pydp2.file_parts import WHOLE_FILE, FilePart
 from pydp2.formats import lines as text
-from pydp2.parts import WHOLE, Part
 
 BOM = b"\xef\xbb\xbf"
 TEXTS = st.lists(st.sampled_from([b"a", b"bc", b" ", b"\n", b"\r", b"\r\n", b"\t", b"\n\n"]), max_size=30).map(b"".join)
 
 
-def read(data: bytes, part: Part = WHOLE) -> list[tuple[int, bytes]]:
+def read(data: bytes, part: FilePart = WHOLE_FILE) -> list[tuple[int, bytes]]:
     return [(offset, line) for _, offset, line in text.lines(io.BytesIO(data), part)]
 
 
@@ -42,12 +42,12 @@ def test_lines_end_with_any_sign_and_blank_ones_do_not_count(data: bytes, marked
 @example(b"x" * 40_000 + b"\n" + b"y\n" * 20_000, 7, True)
 def test_each_line_is_in_exactly_one_part_in_order(data: bytes, count: int, marked: bool) -> None:
     data = BOM * marked + data
-    assert [found for i in range(count) for found in read(data, Part(i, count))] == read(data)
+    assert [found for i in range(count) for found in read(data, FilePart(i, count))] == read(data)
 
 
 @given(TEXTS.map(lambda data: data + b"bad"))
 def test_a_wrong_line_is_told_by_its_number(data: bytes) -> None:
-    source = text.open_text(io.BytesIO(data), WHOLE)
+    source = text.open_text(io.BytesIO(data), WHOLE_FILE)
     offset = read(data)[-1][0]
     number = len(re.split(rb"\r\n|\r|\n", data))
     assert str(text.wrong(source, offset, "it is bad")) == f"the file, byte {offset}: line {number}: it is bad"
@@ -62,4 +62,4 @@ def test_a_line_without_end_is_refused_before_it_is_in_memory(monkeypatch: pytes
 
 def test_compressed_text_has_no_parts() -> None:
     with pytest.raises(OptionError, match="is gzip, which cannot be read in parts: name it whole, or decompress it"):
-        read(gzip.compress(b"a\nb\n"), Part(0, 2))
+        read(gzip.compress(b"a\nb\n"), FilePart(0, 2))

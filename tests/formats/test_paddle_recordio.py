@@ -15,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pydp2.errors import FormatError, OptionError, OptionTypeError
+from pydp2.file_parts import FilePart
 from pydp2.formats import paddle_recordio as recordio
 from pydp2.formats import snappy_frames
-from pydp2.parts import Part
 
 FORMS = [
     (layout, packing)
@@ -199,7 +199,7 @@ def test_without_the_library_an_error_says_what_to_install(monkeypatch: pytest.M
 @given(st.lists(st.binary(max_size=12), max_size=30), st.integers(1, 12), st.integers(1, 4))
 def test_each_record_is_in_exactly_one_part_in_order(records: list[bytes], count: int, many: int) -> None:
     data = written(records, max_records=many)
-    assert [r for i in range(count) for r in read(data, part=Part(i, count))] == records
+    assert [r for i in range(count) for r in read(data, part=FilePart(i, count))] == records
 
 
 @pytest.mark.parametrize(

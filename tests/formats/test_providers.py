@@ -11,9 +11,9 @@ import pytest
 
 import pydp2
 from pydp2.errors import BadSample, FormatError, ProviderError
+from pydp2.file_parts import part_entries
 from pydp2.formats import comma, dmlc_recordio, idx, libsvm, lst, paddle_recordio
 from pydp2.formats.irheader import IRHeader, pack
-from pydp2.parts import entries
 from pydp2.providers import Provider, resolve
 
 N = 50
@@ -87,10 +87,10 @@ def plain(value: Any) -> Any:
 
 def samples_of(provider: Provider, case: Case, entry: str) -> list[dict[str, Any]]:
     running = provider.start(args=case.args, file_list=[str(case.path)])
-    names = running.declaration.slots.names
+    names = running.schema.slots.names
     assert names is not None
-    opened = running.open(entry, file_index=0, seed=0, pass_id=0)
-    return [dict(zip(names, map(plain, running.wrap(sample)), strict=True)) for sample in opened]
+    opened = running.open_file(entry, file_index=0, seed=0, pass_id=0)
+    return [dict(zip(names, map(plain, running.arrange(sample)), strict=True)) for sample in opened]
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -98,7 +98,7 @@ def samples_of(provider: Provider, case: Case, entry: str) -> list[dict[str, Any
 def test_a_file_is_served_in_parts_each_sample_once(make: Callable[[Path], Case], count: int, tmp_path: Path) -> None:
     case = make(tmp_path)
     provider = resolve(f"pydp2.formats.{case.format}")
-    parts = [samples_of(provider, case, entry) for entry in entries(str(case.path), count)]
+    parts = [samples_of(provider, case, entry) for entry in part_entries(str(case.path), count)]
     assert [sample for part in parts for sample in part] == case.samples
     if count == 2:
         assert all(parts), "each part has some"
@@ -119,7 +119,7 @@ def rows_of(value: Any, count: int) -> list[Any]:
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_service_serves_it_under_the_name_of_the_module(make: Callable[[Path], Case], tmp_path: Path) -> None:
     case = make(tmp_path)
-    files = list(entries(str(case.path), 5))
+    files = list(part_entries(str(case.path), 5))
     seen: list[dict[str, Any]] = []
     with pydp2.load(
         files, f"pydp2.formats.{case.format}", args=case.args, batch_size=16, shuffle=False, workers=2
@@ -139,12 +139,12 @@ def test_idx_keeps_its_dtype_unless_it_is_scaled(tmp_path: Path) -> None:
     idx.write(tmp_path / "a", values)
     provider = resolve("pydp2.formats.idx")
     kept = provider.start(file_list=[str(tmp_path / "a")])
-    assert [str(t.element_dtype) for t in kept.declaration.slots.types] == ["int16"]
+    assert [str(t.element_dtype) for t in kept.schema.slots.types] == ["int16"]
     scaled = provider.start(file_list=[str(tmp_path / "a")], args={"scale": 0.5})
-    assert [str(t.element_dtype) for t in scaled.declaration.slots.types] == ["float32"]
-    drawn = scaled.open(str(tmp_path / "a"), file_index=0, seed=0, pass_id=0)
+    assert [str(t.element_dtype) for t in scaled.schema.slots.types] == ["float32"]
+    drawn = scaled.open_file(str(tmp_path / "a"), file_index=0, seed=0, pass_id=0)
     assert [sample["data"].tolist() for sample in drawn] == [[v / 2] for v in range(6)]
-    assert len(provider.start().declaration.slots) == 1, "of an empty list nothing is known, and nothing is served"
+    assert len(provider.start().schema.slots) == 1, "of an empty list nothing is known, and nothing is served"
 
 
 def test_labels_that_do_not_belong_to_their_images_are_an_error(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_csv_serves_all_columns_or_all_but_the_label(tmp_path: Path) -> None:
     whole = resolve("pydp2.formats.comma").start(
         file_list=[str(tmp_path / "a.csv")], args={"header": True, "separator": ";"}
     )
-    drawn = whole.open(str(tmp_path / "a.csv"), file_index=0, seed=0, pass_id=0)
+    drawn = whole.open_file(str(tmp_path / "a.csv"), file_index=0, seed=0, pass_id=0)
     assert [s["data"].tolist() for s in drawn] == [[1, 2.5]]
     with pytest.raises(ProviderError, match="label must be one of 2 columns, from 0, got 2"):
         resolve("pydp2.formats.comma").start(
@@ -180,7 +180,7 @@ def test_the_first_csv_file_that_has_a_row_tells_the_columns(first: str, args: d
     (tmp_path / "1.csv").write_text(("a,b\n" if args else "") + "1,2\n3,4\n")
     files = [f"{tmp_path}/0.csv?part=0/2", f"{tmp_path}/0.csv?part=1/2", str(tmp_path / "1.csv")]
     running = resolve("pydp2.formats.comma").start(file_list=files, args=args | {"label": -1})
-    drawn = [s for i, f in enumerate(files) for s in running.open(f, file_index=i, seed=0, pass_id=0)]
+    drawn = [s for i, f in enumerate(files) for s in running.open_file(f, file_index=i, seed=0, pass_id=0)]
     assert [(s["data"].tolist(), s["label"].tolist()) for s in drawn] == [([1], [2]), ([3], [4])]
 
 
@@ -189,7 +189,7 @@ def test_without_any_row_csv_has_as_many_columns_as_names(tmp_path: Path) -> Non
     (tmp_path / "1.csv").write_text("a,b,c\n")
     files = [str(tmp_path / f"{i}.csv") for i in range(2)]
     running = resolve("pydp2.formats.comma").start(file_list=files, args={"header": True})
-    assert [t.dim for t in running.declaration.slots.types] == [3]
+    assert [t.dim for t in running.schema.slots.types] == [3]
     resolve("pydp2.formats.comma").start(file_list=files[:1], args={"label": 7})
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import pydp2
-from pydp2.client.arrived import Arrived
+from pydp2.client.received import ReceivedBatch
 from pydp2.errors import ServiceLost
 
 from ..runs import Program, processes
@@ -33,7 +33,7 @@ def process(settings, filename):
     for i in range(40 + number):
         yield {"x": np.full(6, number * 1000 + i, "f"), "y": [number, i] * (i % 5), "z": [(i % 99, i / 7)]}
 """
-ORDINARY = "import pydp2.server.job\npydp2.server.job.lying = lambda *_: None\n"
+ORDINARY = "import pydp2.server.sessions.pass_runner\npydp2.server.sessions.pass_runner.cached_rows = lambda *_: None\n"
 NO_MEMFD = "import os\ndel os.memfd_create\n"
 HOW: dict[str, Any] = {"batch_size": 9, "seed": 5}
 
@@ -193,14 +193,14 @@ def stream_of_one(provider: str) -> list[Any]:
 def carried(data: pydp2.Client, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of the batches of a pass, whether each came as numbers."""
     came: list[bool] = []
-    make = Arrived.batch
+    make = ReceivedBatch.to_batch
 
-    def batch(self: Arrived, pass_id: int) -> pydp2.Batch:
+    def batch(self: ReceivedBatch, pass_id: int) -> pydp2.Batch:
         came.append(isinstance(self.rows, tuple))
         return make(self, pass_id)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Arrived, "batch", batch)
+        patch.setattr(ReceivedBatch, "to_batch", batch)
         for _ in data:
             pass
     return came
@@ -234,9 +234,9 @@ def test_a_trainer_that_cannot_see_the_cache_is_sent_the_same_batches(
             expected = stream(data)
         with monkeypatch.context() as patch:
             if lacks == "room for it":
-                patch.setattr("pydp2.client.lots.look", cannot)
+                patch.setattr("pydp2.client.lazy_rows.map_region", cannot)
             else:
-                patch.setattr("pydp2.transport.gifts.hand_over", lambda *_: None)
+                patch.setattr("pydp2.transport.fd_broadcast.send_fd", lambda *_: None)
             with service.connect(job="other", **HOW) as data:
                 assert stream(data) == expected
                 assert not any(carried(data, monkeypatch))

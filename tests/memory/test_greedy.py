@@ -12,9 +12,9 @@ import pytest
 
 import pydp2
 from pydp2.errors import OptionError
-from pydp2.metrics import resident
+from pydp2.metrics import resident_bytes
 from pydp2.protocol import messages as m
-from pydp2.protocol.packs import BATCH_COST
+from pydp2.protocol.batch_packing import BATCH_COST
 from tests.conftest import wait_until
 from tests.raw_trainer import raw_trainers
 
@@ -51,7 +51,7 @@ def test_who_asks_for_everything_and_reads_nothing_is_sent_prefetch_bytes(
     service: pydp2.Service, grants: list[int]
 ) -> None:
     limit = 10 * MB
-    before = resident(service.pid)
+    before = resident_bytes(service.pid)
     with raw_trainers(service.address) as raw:
         greedy = raw()
         assert isinstance(greedy.attach(**JOB, prefetch_bytes=limit, prefetch=2**31), m.Welcome)
@@ -66,7 +66,7 @@ def test_who_asks_for_everything_and_reads_nothing_is_sent_prefetch_bytes(
         assert wait_until(lambda: cut() >= most, 30)
         assert a_pass(service) == BATCHES
         assert cut() <= most + 1, "the one that was too many waits to be sent"
-        assert resident(service.pid) - before < 2 * limit + 32 * MB
+        assert resident_bytes(service.pid) - before < 2 * limit + 32 * MB
         for _ in range(5):
             assert isinstance(greedy.hear(), m.BatchHead)
         greedy.say(m.Need(1, 0, 5, 0, 0))
@@ -78,7 +78,7 @@ def test_who_begins_again_and_again_and_reads_nothing_is_sent_prefetch_bytes_onc
     service: pydp2.Service, loads: bool
 ) -> None:
     limit = 4 * MB
-    before = resident(service.pid)
+    before = resident_bytes(service.pid)
     with raw_trainers(service.address) as raw:
         greedy = raw()
         assert isinstance(greedy.attach(**JOB, prefetch_bytes=limit), m.Welcome)
@@ -88,17 +88,17 @@ def test_who_begins_again_and_again_and_reads_nothing_is_sent_prefetch_bytes_onc
             if run == 1:
                 assert wait_until(lambda: service.stats()["batches_in_pass"] >= limit // BATCH)
         assert a_pass(service) == BATCHES
-        assert resident(service.pid) - before < 2 * limit + 32 * MB
+        assert resident_bytes(service.pid) - before < 2 * limit + 32 * MB
         for _ in range(limit // BATCH):
             message = greedy.hear()
             assert isinstance(message, m.BatchHead)
-            heard.append(message.run)
+            heard.append(message.request_id)
         assert set(heard) == {1}
         assert greedy.hear(0.0) is None
         greedy.say(m.Need(99, 0, 0, 0, 0))  # it has read all of it, and waits
         message = greedy.hear()
         assert isinstance(message, m.BatchHead)
-        assert (message.run, message.index) == (99, 0)
+        assert (message.request_id, message.batch_index) == (99, 0)
 
 
 def test_passes_that_are_begun_and_left_unread_cost_no_more_and_the_next_one_is_whole(service: pydp2.Service) -> None:
@@ -106,7 +106,7 @@ def test_passes_that_are_begun_and_left_unread_cost_no_more_and_the_next_one_is_
     with service.connect(**JOB, prefetch_bytes=limit) as data:
         for _ in range(50):
             iter(data).close()  # type: ignore[attr-defined]
-        assert resident(service.pid) < 130 * MB
+        assert resident_bytes(service.pid) < 130 * MB
         assert [batch.index for batch in data] == [*range(BATCHES)]
 
 
@@ -115,21 +115,21 @@ def test_passes_that_are_begun_and_left_unread_cost_no_more_and_the_next_one_is_
 def test_with_any_prefetch_and_any_bytes_the_stream_is_the_same(
     service: pydp2.Service, limit: int, prefetch: int
 ) -> None:
-    before = resident(service.pid)
+    before = resident_bytes(service.pid)
     with service.connect(**JOB, prefetch=prefetch, prefetch_bytes=limit) as data:
         rows = 0
         for index, batch in enumerate(data):
             assert batch.index == index
             rows += len(batch)
             if index == 50:
-                assert resident(service.pid) - before < 2 * max(limit, 2 * BATCH) + 40 * MB
+                assert resident_bytes(service.pid) - before < 2 * max(limit, 2 * BATCH) + 40 * MB
     assert rows == 16_000
 
 
 @pytest.mark.parametrize("share", ["ranks", "dynamic"])
 def test_ranks_and_shared_trainers_take_turns_whatever_they_ask_for(service: pydp2.Service, share: str) -> None:
     places = [{"share": share}] * 2 if share == "dynamic" else [{"rank": r, "world_size": 2} for r in (0, 1)]
-    before = resident(service.pid)
+    before = resident_bytes(service.pid)
     with ExitStack() as stack:
         clients = [
             stack.enter_context(service.connect(**JOB, **where, prefetch=1000, prefetch_bytes=2 * MB))
@@ -138,7 +138,7 @@ def test_ranks_and_shared_trainers_take_turns_whatever_they_ask_for(service: pyd
         pool = stack.enter_context(ThreadPoolExecutor(2))  # the last ones wait for what others have in their hands
         seen = [*pool.map(lambda client: [batch.index for batch in client], clients)]
     assert sorted(index for each in seen for index in each) == [*range(BATCHES)]
-    assert resident(service.pid) - before < 60 * MB
+    assert resident_bytes(service.pid) - before < 60 * MB
 
 
 def test_the_batches_of_a_rank_that_reads_nothing_have_prefetch_bytes(service: pydp2.Service) -> None:
@@ -161,7 +161,7 @@ def test_the_batches_of_a_rank_that_reads_nothing_have_prefetch_bytes(service: p
 # -- many ranks --------------------------------------------------------------------------------------------------------
 def test_jobs_of_many_ranks_cost_what_their_trainers_cost(service: pydp2.Service) -> None:
     """Fifteen jobs of 65,536 ranks with one trainer each: what is cut for the others has the bytes of a pool."""
-    before = resident(service.pid)
+    before = resident_bytes(service.pid)
     pool, limit = MB // 2, MB // 2
     with raw_trainers(service.address) as raw:
         for number in range(15):
@@ -172,7 +172,7 @@ def test_jobs_of_many_ranks_cost_what_their_trainers_cost(service: pydp2.Service
         assert a_pass(service) == BATCHES
         cut = [job["batches_in_pass"] for name, job in service.stats()["jobs"].items() if name != "other"]
         assert cut == [0] * 15, "no group of so many is whole"
-        assert resident(service.pid) - before < 15 * 3 * (pool + limit) + 32 * MB
+        assert resident_bytes(service.pid) - before < 15 * 3 * (pool + limit) + 32 * MB
 
 
 def test_a_job_of_more_ranks_than_there_can_be_is_refused_here_and_by_the_service(service: pydp2.Service) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import pydp2
 from pydp2.transport import sockets
-from pydp2.transport.slabs import SMALL
+from pydp2.transport.slabs import MIN_SLAB_BYTES
 
 from ..runs import Program, eventually, processes, service
 
@@ -215,4 +215,4 @@ def test_small_batches_need_no_slab(provider_file: Callable[[str], str]) -> None
 
 
 def test_the_limits_of_one_message_are_far_below_a_slab() -> None:
-    assert SMALL < sockets._CHUNKS <= sockets._BATCHES
+    assert MIN_SLAB_BYTES < sockets._SEND_SLAB_BYTES <= sockets._RECEIVE_SLAB_BYTES

@@ -9,8 +9,8 @@ import pytest
 
 import pydp2
 from pydp2.errors import OptionError
-from pydp2.inputs import Slots, dense_vector
-from pydp2.inputs.shelf import OVERHEAD, Layout
+from pydp2.rowstore.region_layout import ROW_OVERHEAD, RegionLayout
+from pydp2.schema.input_types import Slots, dense_vector
 
 WIDE = """
 import numpy as np
@@ -34,7 +34,7 @@ def rows(data: pydp2.Client) -> list[Any]:
 
 
 @pytest.mark.parametrize("cache", [1, 3], ids=["memory", "memory and disk"])
-@pytest.mark.parametrize("limit", [MB, 4 * MB, 2 * (ROW + OVERHEAD) - 2], ids=["1 MiB", "a row", "just below two"])
+@pytest.mark.parametrize("limit", [MB, 4 * MB, 2 * (ROW + ROW_OVERHEAD) - 2], ids=["1 MiB", "a row", "just below two"])
 def test_a_row_that_the_cache_has_no_room_for_is_served_without_it(
     cache: int, limit: int, provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,8 +49,8 @@ def test_a_row_that_the_cache_has_no_room_for_is_served_without_it(
     said = [line for line in capfd.readouterr().err.splitlines() if "the cache in memory" in line]
     assert said == [
         "pydp2: cache: the cache in memory cannot keep a single sample: one needs at least "
-        f"{ROW + OVERHEAD} bytes, and the cache may have {limit - limit // 2} of memory_limit={limit}; every "
-        f"pass reads its files again; raise memory_limit to {2 * (ROW + OVERHEAD)} or more"
+        f"{ROW + ROW_OVERHEAD} bytes, and the cache may have {limit - limit // 2} of memory_limit={limit}; every "
+        f"pass reads its files again; raise memory_limit to {2 * (ROW + ROW_OVERHEAD)} or more"
     ]
 
 
@@ -58,7 +58,7 @@ def test_with_the_limit_that_the_warning_names_a_sample_is_kept(
     provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     provider = provider_file(WIDE.format(floats=1 << 20, cache=1).replace("range(3)", "range(1)"))
-    with pydp2.load(["1"], provider, batch_size=2, workers=1, memory_limit=2 * (ROW + OVERHEAD)) as data:
+    with pydp2.load(["1"], provider, batch_size=2, workers=1, memory_limit=2 * (ROW + ROW_OVERHEAD)) as data:
         assert [rows(data) for _ in range(2)] == [[[10]], [[10]]]
         assert data.stats()["cache"]["files"] == 1
     assert "the cache in memory" not in capfd.readouterr().err
@@ -84,6 +84,6 @@ def test_a_limit_beyond_the_machine_is_refused_before_anything_starts(
 
 
 def test_where_a_single_row_is_larger_than_its_memory_the_layout_has_none() -> None:
-    layout = Layout(Slots((dense_vector(1 << 20),)), 4 * MB)
-    assert (layout.rows, layout.size) == (0, 0)
-    assert layout.row_bytes == 4 * MB + OVERHEAD
+    layout = RegionLayout(Slots((dense_vector(1 << 20),)), 4 * MB)
+    assert (layout.max_rows, layout.size) == (0, 0)
+    assert layout.min_row_bytes == 4 * MB + ROW_OVERHEAD

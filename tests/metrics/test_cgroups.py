@@ -45,11 +45,11 @@ def v1(name: str, top: str = "/") -> str:
 
 
 def test_without_control_groups_there_is_no_limit(tree: Tree, tmp_path: Path) -> None:
-    assert cgroups.memory(tmp_path) is None
-    assert cgroups.cpus(tmp_path) is None
+    assert cgroups.tightest_memory_limit(tmp_path) is None
+    assert cgroups.cpu_quota(tmp_path) is None
     root = tree("0::/user.slice", [v2()], {"sys/fs/cgroup/user.slice/memory.max": "max"})
-    assert cgroups.memory(root) is None
-    assert cgroups.cpus(root) is None
+    assert cgroups.tightest_memory_limit(root) is None
+    assert cgroups.cpu_quota(root) is None
 
 
 def test_the_group_of_the_process_is_looked_at_and_not_only_the_root_of_the_mount(tree: Tree) -> None:
@@ -64,10 +64,10 @@ def test_the_group_of_the_process_is_looked_at_and_not_only_the_root_of_the_moun
             "sys/fs/cgroup/other.service/memory.max": str(MB),
         },
     )
-    found = cgroups.memory(root)
-    assert found == cgroups.Memory("/sys/fs/cgroup/system.slice/train.service", 256 * MB, 70 * MB)
+    found = cgroups.tightest_memory_limit(root)
+    assert found == cgroups.MemoryLimit("/sys/fs/cgroup/system.slice/train.service", 256 * MB, 70 * MB)
     assert found.free == 186 * MB
-    assert cgroups.cpus(root) == 2
+    assert cgroups.cpu_quota(root) == 2
 
 
 def test_a_group_around_it_may_leave_less(tree: Tree) -> None:
@@ -77,20 +77,20 @@ def test_a_group_around_it_may_leave_less(tree: Tree) -> None:
         "a/b/cpu.max": "400000 100000", "a/cpu.max": "50000 100000", "cpu.max": "max 100000",
     }  # fmt: skip
     root = tree("0::/a/b", [v2()], {f"sys/fs/cgroup/{name}": text for name, text in files.items()})
-    assert cgroups.memory(root) == cgroups.Memory("/sys/fs/cgroup/a", 1000 * MB, 700 * MB)
-    assert cgroups.cpus(root) == 1
+    assert cgroups.tightest_memory_limit(root) == cgroups.MemoryLimit("/sys/fs/cgroup/a", 1000 * MB, 700 * MB)
+    assert cgroups.cpu_quota(root) == 1
 
 
 def test_a_limit_that_slows_down_counts_too(tree: Tree) -> None:
     files = {"sys/fs/cgroup/a/memory.max": "max", "sys/fs/cgroup/a/memory.high": str(300 * MB)}
-    found = cgroups.memory(tree("0::/a", [v2()], files))
+    found = cgroups.tightest_memory_limit(tree("0::/a", [v2()], files))
     assert found is not None
     assert (found.limit, found.free) == (300 * MB, 300 * MB)
 
 
 def test_nothing_is_free_in_a_group_that_has_more_than_it_may(tree: Tree) -> None:
     files = {"sys/fs/cgroup/memory.max": str(MB), "sys/fs/cgroup/memory.current": str(2 * MB)}
-    found = cgroups.memory(tree("0::/", [v2()], files))
+    found = cgroups.tightest_memory_limit(tree("0::/", [v2()], files))
     assert found is not None
     assert found.free == 0
 
@@ -111,14 +111,14 @@ def test_version_1_has_a_tree_for_each_controller(tree: Tree) -> None:
             f"{cpu}/../cpu.cfs_period_us": "100000",
         },
     )
-    assert cgroups.memory(root) == cgroups.Memory("/sys/fs/cgroup/memory/jobs/7", 512 * MB, 40 * MB)
-    assert cgroups.cpus(root) == 3
+    assert cgroups.tightest_memory_limit(root) == cgroups.MemoryLimit("/sys/fs/cgroup/memory/jobs/7", 512 * MB, 40 * MB)
+    assert cgroups.cpu_quota(root) == 3
 
 
 def test_version_1_tells_of_limits_that_lie_above_what_a_container_sees(tree: Tree) -> None:
     files = {"memory.limit_in_bytes": NONE_V1, "memory.stat": f"hierarchical_memory_limit {128 * MB}"}
     files = {f"sys/fs/cgroup/memory/{name}": text for name, text in files.items()}
-    found = cgroups.memory(tree("5:memory:/docker/abc", [v1("memory", "/docker/abc")], files))
+    found = cgroups.tightest_memory_limit(tree("5:memory:/docker/abc", [v1("memory", "/docker/abc")], files))
     assert found is not None
     assert found.limit == 128 * MB
 
@@ -132,10 +132,10 @@ def test_both_versions_may_be_mounted_side_by_side(tree: Tree) -> None:
             "sys/fs/cgroup/unified/two/cpu.max": "100000 100000",
         },
     )
-    found = cgroups.memory(root)
+    found = cgroups.tightest_memory_limit(root)
     assert found is not None
     assert found.limit == 200 * MB
-    assert cgroups.cpus(root) == 1
+    assert cgroups.cpu_quota(root) == 1
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_container_sees_its_group_whatever_path_it_is_told(
         [v1("memory", top) if version == 1 else v2(top)],
         {f"{mount}/{where}/{name}": str(64 * MB)},
     )
-    found = cgroups.memory(root)
+    found = cgroups.tightest_memory_limit(root)
     assert found is not None
     assert found.limit == 64 * MB
     assert Path(found.path) == Path("/", mount, where)
@@ -173,7 +173,7 @@ def test_blanks_in_the_path_of_a_mount_and_colons_in_that_of_a_group_are_underst
         [r"30 24 0:26 / /sys/fs/my\040groups rw - cgroup2 cgroup2 rw", "nonsense", "1 2 3 - cgroup2", ""],
         {"sys/fs/my groups/a:b/memory.max": str(MB)},
     )
-    found = cgroups.memory(root)
+    found = cgroups.tightest_memory_limit(root)
     assert found is not None
     assert found.path == "/sys/fs/my groups/a:b"
 
@@ -182,8 +182,8 @@ def test_blanks_in_the_path_of_a_mount_and_colons_in_that_of_a_group_are_underst
 def test_figures_that_are_none_are_no_limit(text: str, tree: Tree) -> None:
     files = {"sys/fs/cgroup/cpu.max": text, "sys/fs/cgroup/memory.max": text if " " in text else "x"}
     root = tree("0::/", [v2()], files)
-    assert cgroups.cpus(root) is None
-    assert cgroups.memory(root) is None
+    assert cgroups.cpu_quota(root) is None
+    assert cgroups.tightest_memory_limit(root) is None
 
 
 # -- the real ones -----------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_a_process_in_a_real_group_sees_its_limit_and_what_is_used(real: Path) -
     name = "memory.limit_in_bytes" if (real / "memory.limit_in_bytes").exists() else "memory.max"
     (real / name).write_text(str(256 * MB))
     code = (
-        "from pydp2.metrics import cgroups\nheld = bytearray(50 << 20)\nseen = cgroups.memory()\n"
+        "from pydp2.metrics import cgroups\nheld = bytearray(50 << 20)\nseen = cgroups.tightest_memory_limit()\n"
         "print(seen.path, seen.limit, seen.used)"
     )
     path, limit, used = in_group(real, code).split()

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.metrics import Rates, bottleneck, resident, without_shared_memory
+from pydp2.metrics import RateCounter, bottleneck_of, private_bytes, resident_bytes
 
 
 def test_a_steady_flow_has_its_rate_and_total() -> None:
-    rates = Rates()
+    rates = RateCounter()
     for i in range(1000):
         rates.add(100 + i * 0.01, 5)
     assert rates.total == 5000
@@ -22,14 +22,14 @@ def test_a_steady_flow_has_its_rate_and_total() -> None:
 
 
 def test_before_anything_was_counted_the_rate_is_nothing() -> None:
-    assert Rates().per_second(5) == 0
-    rates = Rates()
+    assert RateCounter().per_second(5) == 0
+    rates = RateCounter()
     rates.add(5, 0)
     assert rates.per_second(5) == 0
 
 
 def test_a_rate_follows_a_change_and_forgets_within_five_seconds() -> None:
-    rates = Rates()
+    rates = RateCounter()
     for i in range(100):
         rates.add(i * 0.1, 100)
     assert rates.per_second(10) == pytest.approx(1000, rel=0.1)
@@ -42,7 +42,7 @@ def test_a_rate_follows_a_change_and_forgets_within_five_seconds() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 1000)), max_size=200))
 def test_whatever_is_counted_a_rate_is_finite_and_memory_bounded(steps: list[tuple[float, int]]) -> None:
-    rates, now = Rates(), 0.0
+    rates, now = RateCounter(), 0.0
     for wait, count in steps:
         now += wait
         rates.add(now, count)
@@ -64,36 +64,36 @@ def test_whatever_is_counted_a_rate_is_finite_and_memory_bounded(steps: list[tup
     ],
 )
 def test_who_waits_for_whom_in_one_word(waited: float, worked: float, word: str) -> None:
-    assert bottleneck(waited, worked) == word
+    assert bottleneck_of(waited, worked) == word
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_memory_of_a_process_is_its_resident_part() -> None:
-    before = resident(os.getpid())
+    before = resident_bytes(os.getpid())
     assert before > 1 << 20
     block = bytearray(64 << 20)
     block[:: 1 << 12] = b"x" * len(block[:: 1 << 12])
-    assert resident(os.getpid()) - before > 50 << 20
+    assert resident_bytes(os.getpid()) - before > 50 << 20
 
 
 def test_of_a_process_that_is_gone_no_memory_is_known() -> None:
-    assert not resident(2**22 + 1)
+    assert not resident_bytes(2**22 + 1)
 
 
 def test_shared_memory_can_be_left_out() -> None:
     """In a process of its own, in which nothing else is freed meanwhile."""
     code = """
 import mmap, os
-from pydp2.metrics import resident, without_shared_memory
-before = without_shared_memory(os.getpid()), resident(os.getpid())
+from pydp2.metrics import private_bytes, resident_bytes
+before = private_bytes(os.getpid()), resident_bytes(os.getpid())
 common, own = mmap.mmap(-1, 80 << 20), bytearray(40 << 20)
 for block in (common, own):
     for at in range(0, len(block), mmap.PAGESIZE):
         block[at] = 1
-print(without_shared_memory(os.getpid()) - before[0], resident(os.getpid()) - before[1])
+print(private_bytes(os.getpid()) - before[0], resident_bytes(os.getpid()) - before[1])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     unshared, all_of_it = map(int, done.stdout.split())
     assert 30 << 20 < unshared < 60 << 20
     assert all_of_it > 110 << 20
-    assert not without_shared_memory(2**22 + 1)
+    assert not private_bytes(2**22 + 1)

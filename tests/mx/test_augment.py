@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pydp2.mx import colour
 from pydp2.mx.augment import Augmentation
-from pydp2.mx.chance import Chance, Choice
+from pydp2.mx.chance import Chance, ChanceKind
 
 from .conftest import drawing
 
@@ -55,7 +55,7 @@ def test_an_aspect_ratio_stretches_one_side_as_it_shrinks_the_other(offset: int,
     disk = np.repeat((np.hypot(y - 44.5, x - 44.5) < 20)[:, :, None] * np.uint8(255), 3, axis=2)
     found = augmented(90, 90, offset=offset, picture=disk, max_aspect_ratio=most, fill_value=0)[:, :, 0] > 127
     height, width = found.any(axis=1).sum(), found.any(axis=0).sum()
-    ratio = 1 + Chance(1, 0, 0, offset).between(Choice.RATIO, -most, most)
+    ratio = 1 + Chance(1, 0, 0, offset).uniform(ChanceKind.RATIO, -most, most)
     assert width == pytest.approx(40 * 2 / (1 + ratio), abs=2)
     assert height == pytest.approx(40 * 2 * ratio / (1 + ratio), abs=2)
 
@@ -64,7 +64,7 @@ def test_an_aspect_ratio_stretches_one_side_as_it_shrinks_the_other(offset: int,
 def test_a_random_crop_is_a_part_of_the_picture(offset: int, height: int, width: int) -> None:
     found = augmented(height, width, offset=offset, rand_crop=True)
     chance = Chance(1, 0, 0, offset)
-    y, x = chance.whole(Choice.CROP_Y, 0, 40 - height), chance.whole(Choice.CROP_X, 0, 56 - width)
+    y, x = chance.integer(ChanceKind.CROP_Y, 0, 40 - height), chance.integer(ChanceKind.CROP_X, 0, 56 - width)
     assert (found == DRAWING[y : y + height, x : x + width]).all()
 
 
@@ -121,7 +121,7 @@ def test_shifts_stop_at_the_ends_of_the_scales() -> None:
 @given(st.integers(0, 10_000), st.integers(1, 90))
 def test_a_random_hue_is_shifted_by_a_whole_number_within_its_bounds(offset: int, most: int) -> None:
     green = np.full((1, 1, 3), (60, 180, 60), np.uint8)
-    shift = int(Chance(1, 0, 0, offset).between(Choice.HUE, -most, most))
+    shift = int(Chance(1, 0, 0, offset).uniform(ChanceKind.HUE, -most, most))
     assert -most < shift < most
     found = augmented(1, 1, offset=offset, picture=green, random_h=most)
     assert (found == colour.shifted(green, shift, 0, 0)).all()
@@ -131,20 +131,20 @@ def test_a_random_hue_is_shifted_by_a_whole_number_within_its_bounds(offset: int
 @given(st.integers(0, 2**60), st.integers(-50, 50), st.integers(0, 100))
 def test_chance_keeps_within_its_bounds(offset: int, low: int, width: int) -> None:
     chance = Chance(0, 3, 1, offset)
-    for choice in Choice:
-        assert low <= chance.whole(choice, low, low + width) <= low + width
-        assert low <= chance.between(choice, low, low + width) <= low + width
-        assert chance.between(choice, 1.5, 1.5) == 1.5
+    for choice in ChanceKind:
+        assert low <= chance.integer(choice, low, low + width) <= low + width
+        assert low <= chance.uniform(choice, low, low + width) <= low + width
+        assert chance.uniform(choice, 1.5, 1.5) == 1.5
 
 
 def test_every_place_has_choices_of_its_own_and_every_value_comes() -> None:
     keys = [
         (seed, reading, file, offset) for seed in (0, 1) for reading in (0, 1) for file in (0, 1) for offset in (0, 8)
     ]
-    drawn = {tuple(Chance(*key).whole(choice, 0, 10**9) for choice in Choice) for key in keys}
+    drawn = {tuple(Chance(*key).integer(choice, 0, 10**9) for choice in ChanceKind) for key in keys}
     assert len(drawn) == len(keys)
-    assert all(len(set(words)) == len(Choice) for words in drawn)
-    assert {Chance(0, 0, 0, i).whole(Choice.MIRROR, 0, 1) for i in range(64)} == {0, 1}
-    spread = [Chance(0, 0, 0, i).between(Choice.SCALE, 0, 1) for i in range(1000)]
+    assert all(len(set(words)) == len(ChanceKind) for words in drawn)
+    assert {Chance(0, 0, 0, i).integer(ChanceKind.MIRROR, 0, 1) for i in range(64)} == {0, 1}
+    spread = [Chance(0, 0, 0, i).uniform(ChanceKind.SCALE, 0, 1) for i in range(1000)]
     assert abs(np.mean(spread) - 0.5) < 0.05
     assert min(spread) < 0.02 < 0.98 < max(spread)

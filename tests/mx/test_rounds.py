@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.mx.rounds import Place, batches, following
+from pydp2.mx.rounds import EpochStart, batches, next_epoch_start
 
 
 def epochs(count: int, size: int, number: int, *, round_batch: bool = True) -> list[list[tuple[list[int], int]]]:
     def read(reading: int) -> Iterator[int]:
         return iter(range(reading * count, (reading + 1) * count))  # so that it shows which reading a sample is of
 
-    place, found = Place(), []
+    place, found = EpochStart(), []
     for _ in range(number):
         epoch = list(batches(read, place, size, round_batch))
         found.append(epoch)
-        place = following(place, epoch[-1][1])
+        place = next_epoch_start(place, epoch[-1][1])
     return found
 
 
@@ -44,7 +44,9 @@ def test_over_all_epochs_every_reading_goes_on_where_the_one_before_ended(count:
 @given(st.integers(0, 30), st.integers(1, 30))
 def test_without_it_every_epoch_is_a_reading(count: int, size: int) -> None:
     (epoch,) = (
-        epochs(count, size, 1, round_batch=False) if count else [list(batches(lambda n: iter(()), Place(), 3, False))]
+        epochs(count, size, 1, round_batch=False)
+        if count
+        else [list(batches(lambda n: iter(()), EpochStart(), 3, False))]
     )
     assert [x for batch, _ in epoch for x in batch] == list(range(count))
     assert all(pad == 0 for _, pad in epoch)

@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 
 from pydp2.errors import ProviderError
-from pydp2.order import END, WAIT, Blocked, Cut, Done, Failed, Failure, Plan, Run, file_order, stream_of
-from pydp2.order.plan import Buckets
-from pydp2.order.saved import NEVER, Recall, SavedLane
+from pydp2.order.batcher import BatchCut, BlockedOnFile, PassDone, PassFailed
+from pydp2.order.bucketing import make_batcher
+from pydp2.order.file_order import files_in_order
+from pydp2.order.plan import BucketPlan, PassPlan
+from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun
+from pydp2.order.snapshot import UNREACHED, FilePosition, Reread
 
 from .oracle import Expected, File, Options, Row
 
@@ -72,13 +75,13 @@ class Arrivals:
 
     def __init__(self, files: Sequence[File], random: Random, skip: bool, chunk: int) -> None:
         self._files, self._random, self._skip, self._chunk = files, random, skip, chunk
-        self._runs: dict[int, list[Run]] = {}
+        self._runs: dict[int, list[SampleRun]] = {}
         self._next: dict[int, int] = {}
         self._closed: set[int] = set()
         self.bound: list[int] = []
         self.finished: list[int] = []
-        self.passed = (0, 0)
-        self._recalls: dict[int, Recall] = {}
+        self.merged_counts = (0, 0)
+        self._recalls: dict[int, Reread] = {}
         self._taken: dict[int, int] = {}
 
     def reveal(self, number: int) -> None:
@@ -91,11 +94,13 @@ class Arrivals:
             self._closed.add(number)
             return
         recall = self._recalls.get(number)
-        known = [(y, items[y]) for y in range(lo, hi) if recall is None or y >= recall.start or y in recall.ordinals]
+        known = [
+            (y, items[y]) for y in range(lo, hi) if recall is None or y >= recall.start or y in recall.sample_indices
+        ]
         rows: list[tuple[int, Row]] = [(y, item) for y, item in known if item is not None]
         if rows:
             weights = np.array([row.weight for _, row in rows], np.int64)
-            run = Run(
+            run = SampleRun(
                 Names([(number, y) for y, _ in rows], [row.length for _, row in rows]),
                 0,
                 len(rows),
@@ -105,23 +110,23 @@ class Arrivals:
             )
             self._runs.setdefault(number, []).append(run)
 
-    def front(self, file: int) -> Any:
+    def next_run(self, file: int) -> Any:
         assert file in self.bound
         assert file not in self.finished
         if self._random.random() < 0.3:
             self.reveal(file)
         if self._runs.get(file):
-            return self._runs[file][0].look()
+            return self._runs[file][0].view()
         if file not in self._closed:
             return WAIT
         if self._files[file].raises and not self._skip:
-            return Failure(ProviderError(f"raised {file} {len(self._files[file].items)}"))
+            return FileFailure(ProviderError(f"raised {file} {len(self._files[file].items)}"))
         return END
 
-    def take(self, file: int, count: int) -> None:
+    def consume(self, file: int, count: int) -> None:
         run = self._runs[file][0]
         run.lo += count
-        self._taken[file] = int(run.ordinals[run.lo - 1]) + 1
+        self._taken[file] = int(run.sample_indices[run.lo - 1]) + 1
         assert run.lo <= run.hi
         if run.lo == run.hi:
             self._runs[file].pop(0)
@@ -129,17 +134,17 @@ class Arrivals:
     def label(self, file: int) -> str:
         return str(file)
 
-    def bind(self, file: int, recall: Recall | None = None) -> None:
+    def open_file(self, file: int, reread: Reread | None = None) -> None:
         self.bound.append(file)
-        if recall is not None:
-            self._recalls[file] = recall
-            if recall.start != NEVER:
-                self._taken[file] = recall.start
+        if reread is not None:
+            self._recalls[file] = reread
+            if reread.start != UNREACHED:
+                self._taken[file] = reread.start
 
-    def position(self, file: int) -> SavedLane:
-        return SavedLane(file, self._taken.get(file, 0), 0, [])
+    def position(self, file: int) -> FilePosition:
+        return FilePosition(file, self._taken.get(file, 0), 0, [])
 
-    def finish(self, file: int) -> None:
+    def close_file(self, file: int) -> None:
         self.finished.append(file)
 
 
@@ -149,11 +154,11 @@ def plan_of(
     pass_id: int = 0,
     relaxed: bool = False,
     bounds: tuple[int, ...] | None = None,
-) -> Plan:
+) -> PassPlan:
     """The plan that a job makes of these options, and of automatic ``bounds`` where it knows them."""
     automatic = options.bounds is None
-    buckets = Buckets(SLOT, options.bounds or bounds, automatic, options.buckets, options.group)
-    return Plan(
+    buckets = BucketPlan(SLOT, options.bounds or bounds, automatic, options.buckets, options.group)
+    return PassPlan(
         seed=options.seed,
         pass_id=pass_id,
         files=len(files),
@@ -164,7 +169,7 @@ def plan_of(
         min_pool_size=options.min_pool_size,
         can_over_batch_size=options.can_over,
         pool_bytes=options.pool_bytes,
-        everything=options.cached and options.shuffle and pass_id > 0,
+        wait_for_all=options.cached and options.shuffle and pass_id > 0,
         last_batch=options.last_batch,
         relaxed=relaxed,
         buckets=buckets if options.buckets else None,
@@ -187,33 +192,33 @@ def stream(
     plan = plan_of(files, options, pass_id, relaxed, bounds)
     source = Arrivals(files, random, options.skip, chunk)
     store = NameStore(random)
-    order = file_order(plan)
-    made = stream_of(plan, source, store, order)
+    order = files_in_order(plan)
+    made = make_batcher(plan, source, store, order)
     found = Expected()
     while True:
         outcome = made.next()
         found.bounds = made.pool.bounds
         match outcome:
-            case Blocked(file):
+            case BlockedOnFile(file):
                 assert file in source.bound
                 for number in {file, *random.sample(range(len(files)), min(2, len(files)))}:
                     source.reveal(number)
-            case Cut(index, rows, size, pool_weight, padding):
+            case BatchCut(index, rows, size, pool_weight, padding):
                 assert index == len(found.batches)
                 found.batches.append(store.take(rows, padding))
                 found.pool_weights.append(pool_weight)
                 found.padding += padding
                 if sizes is not None:
                     sizes.append(size)
-            case Done(batches):
+            case PassDone(batches):
                 assert batches == len(found.batches)
                 assert source.bound == order.tolist()
                 assert sorted(source.finished) == list(range(len(files)))
                 assert len(store) == 0 or options.last_batch == "drop"
-                assert isinstance(made.next(), Done)  # and it stays so
+                assert isinstance(made.next(), PassDone)  # and it stays so
                 return found
-            case Failed(error):
-                assert made.next() == Failed(error)
+            case PassFailed(error):
+                assert made.next() == PassFailed(error)
                 found.error = _named(str(error))
                 return found
 

@@ -31,7 +31,8 @@ class Row:
 
 @dataclass(frozen=True)
 class File:
-    """What a file's generator does: ``None`` stands for a sample that was dropped, a hole in the ordinals."""
+    """What a file's generator does: ``None`` stands for a sample that was dropped, a dropped sample in the sample
+    indices."""
 
     items: Sequence[Row | None] = ()
     raises: bool = False
@@ -70,7 +71,7 @@ class Expected:
 
 
 class Refusal(Exception):
-    """The pass ends here with an error: what kind, in which file, at which ordinal."""
+    """The pass ends here with an error: what kind, in which file, at which sample index."""
 
 
 def words(seed: int, pass_id: int, purpose: str, n: int | None = None) -> Callable[[], int]:
@@ -89,7 +90,7 @@ Sample = tuple[int, int, Row]
 
 
 def merged(files: Sequence[File], options: Options, pass_id: int, losses: list[tuple[int, int]]) -> Iterator[Sample]:
-    """Samples in the order in which the lanes give them up; ``losses`` grows as they are met."""
+    """Samples in the order in which the files of the cycle give them up; ``losses`` grows as they are met."""
     good = 0
 
     def lose(number: int, y: int) -> None:
@@ -102,18 +103,18 @@ def merged(files: Sequence[File], options: Options, pass_id: int, losses: list[t
 
     order = permutation(options.seed, pass_id, "files", len(files)) if options.shuffle else list(range(len(files)))
     waiting = deque(order)
-    lanes: deque[list[int]] = deque()  # [file, ordinal], the lane whose turn it is first
+    cycle_files: deque[list[int]] = deque()  # [file, sample index], the file of the cycle whose turn it is first
     for _ in range(min(options.interleave if options.shuffle else 1, len(order))):
-        lanes.append([waiting.popleft(), 0])
-    while lanes:
-        lane = lanes[0]
-        turn = TURNS[words(options.seed, pass_id, "turn", lane[0])() * len(TURNS) >> 64]
+        cycle_files.append([waiting.popleft(), 0])
+    while cycle_files:
+        cycle_file = cycle_files[0]
+        turn = TURNS[words(options.seed, pass_id, "turn", cycle_file[0])() * len(TURNS) >> 64]
         taken = 0
         while not options.shuffle or taken < turn:
-            number, y = lane
+            number, y = cycle_file
             file = files[number]
             if y < len(file.items):
-                lane[1] += 1
+                cycle_file[1] += 1
                 row = file.items[y]
                 if row is not None:
                     taken += 1
@@ -127,11 +128,11 @@ def merged(files: Sequence[File], options: Options, pass_id: int, losses: list[t
             if file.raises:
                 lose(number, y)
             if not waiting:
-                lanes.popleft()
+                cycle_files.popleft()
                 break
-            lane[:] = [waiting.popleft(), 0]
+            cycle_file[:] = [waiting.popleft(), 0]
         else:
-            lanes.rotate(-1)
+            cycle_files.rotate(-1)
 
 
 def expect(

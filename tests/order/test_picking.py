@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.random import Philox
 
 from pydp2.order.picking import pick, pick_in_python
-from pydp2.order.words import ORDER_VERSION, Words, permutation
+from pydp2.order.random_bits import ORDER_VERSION, RandomBits, permutation
 
 quick = settings(max_examples=100, deadline=None)
 
@@ -23,8 +23,8 @@ quick = settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**63 - 1), pass_id=st.integers(0, 9), n=st.none() | st.integers(0, 2**40), data=st.data())
 def test_words_are_those_of_philox_however_they_are_drawn(seed: int, pass_id: int, n: int | None, data: Any) -> None:
     counts = data.draw(st.lists(st.integers(0, 40), max_size=6))
-    words = Words(seed, pass_id, "pick", n)
-    drawn = [word for count in counts for word in words.take(count).tolist()]
+    words = RandomBits(seed, pass_id, "pick", n)
+    drawn = [word for count in counts for word in words.draw(count).tolist()]
     name = f"{ORDER_VERSION}|{seed}|{pass_id}|pick" + ("" if n is None else f"|{n}")
     key = int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "little")
     assert drawn == Philox(key=key).random_raw(sum(counts)).tolist()
@@ -53,6 +53,6 @@ def test_a_pick_takes_the_place_that_its_word_says_and_the_last_one_moves_there(
 
 def test_a_permutation_is_the_stable_one_also_where_words_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     few = np.array([3, 1, 3, 2, 1, 3] * 50, np.uint64)
-    monkeypatch.setattr(Words, "take", lambda self, count: few[:count])
+    monkeypatch.setattr(RandomBits, "draw", lambda self, count: few[:count])
     for count in (0, 1, 2, 4, 300):
         assert permutation(1, 0, "tail", count).tolist() == np.argsort(few[:count], kind="stable").tolist()

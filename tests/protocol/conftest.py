@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pydp2.protocol import messages as m
-from pydp2.protocol.ranges import ENDED, OPEN, RAISED, Assignment, Part
+from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, FILE_RAISED, FileAssignment, FileRange
 
 text = st.text('aZ0 "\\\n\0é一😀', max_size=20)
 number = st.integers(0, m.INT_LIMIT - 1)
@@ -35,26 +35,28 @@ messages = st.sampled_from(sorted(m.MESSAGES.values(), key=lambda kind: kind.__n
 
 
 @st.composite
-def parts(draw: st.DrawFn) -> Part:
+def parts(draw: st.DrawFn) -> FileRange:
     """A range of a file as a worker may send it."""
     first = draw(st.integers(0, 1 << 40))
     count = draw(st.integers(0, 30))
-    holes = sorted(draw(st.sets(st.integers(first, first + count - 1), max_size=count))) if count else []
-    state = draw(st.sampled_from([OPEN, ENDED, RAISED]))
-    error = {"kind": "ProviderError", "message": draw(text)} if state == RAISED else {}
-    reasons: list[Any] = [[y, draw(text), draw(text)] for y in holes]
+    dropped_samples = sorted(draw(st.sets(st.integers(first, first + count - 1), max_size=count))) if count else []
+    state = draw(st.sampled_from([FILE_OPEN, FILE_ENDED, FILE_RAISED]))
+    error = {"kind": "ProviderError", "message": draw(text)} if state == FILE_RAISED else {}
+    reasons: list[Any] = [[y, draw(text), draw(text)] for y in dropped_samples]
     numbers = [draw(st.integers(0, 1 << 40)) for _ in range(2)]
     crcs = [draw(st.integers(0, 2**56))]
-    return Part(*numbers, first, count, count - len(holes), state, crcs, reasons, error, draw(st.booleans()))
+    return FileRange(
+        *numbers, first, count, count - len(dropped_samples), state, crcs, reasons, error, draw(st.booleans())
+    )
 
 
 assignments = st.builds(
-    Assignment,
-    **dict.fromkeys(("file", "attempt", "position", "start", "spent", "limit", "pause"), number),
+    FileAssignment,
+    **dict.fromkeys(("file", "attempt", "position", "start", "spent_bytes", "limit", "pause"), number),
     bound=st.booleans(),
     crcs=st.lists(number, max_size=3),
-    **dict.fromkeys(("send_from", "until", "check", "crc", "frame", "ramp"), number),
-    turn=st.integers(1, 1 << 40),
+    **dict.fromkeys(("send_from", "until", "check_at", "check_crc", "reread_frame", "ramp_until"), number),
+    block_length=st.integers(1, 1 << 40),
 )
 
 DECLARATION = {
@@ -68,7 +70,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Declared(DECLARATION, "0123456789abcdef", ["a warning"]),
     m.Broken(ERROR),
     m.BeginReading(5, 3, 2**64 - 1),
-    m.Assign(3, [Assignment(7, 1, 2, 100, 5000, 70000, 1 << 62, True, [123456789]).to_wire()]),
+    m.Assign(3, [FileAssignment(7, 1, 2, 100, 5000, 70000, 1 << 62, True, [123456789]).to_wire()]),
     m.Grant([[1, 90000, 1 << 62, 1]]),
     m.Want(1, 7),
     m.Places(),
@@ -77,8 +79,12 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Chunk(
         4,
         [
-            Part(7, 1, 100, 4, 3, OPEN, [1234567890123], [[101, "pixel", "expected 2 numbers, got 3"]], {}).to_wire(),
-            Part(8, 0, 0, 1, 1, RAISED, [42], [], {"kind": "ProviderError", "message": "é", "builtin": ""}).to_wire(),
+            FileRange(
+                7, 1, 100, 4, 3, FILE_OPEN, [1234567890123], [[101, "pixel", "expected 2 numbers, got 3"]], {}
+            ).to_wire(),
+            FileRange(
+                8, 0, 0, 1, 1, FILE_RAISED, [42], [], {"kind": "ProviderError", "message": "é", "builtin": ""}
+            ).to_wire(),
         ],
         [[7, 1, 104, 640]],
         1500,

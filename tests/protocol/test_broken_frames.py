@@ -16,11 +16,13 @@ import msgpack
 import numpy as np
 import pytest
 
-from pydp2.config import job_options
+from pydp2.columns.columns import Columns
 from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError, from_wire
-from pydp2.inputs import (
-    Columns,
-    Packer,
+from pydp2.options.tables import job_options
+from pydp2.packers.packer import Packer
+from pydp2.protocol import messages as m
+from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, FILE_RAISED, FileAssignment, FileRange
+from pydp2.schema.input_types import (
     Slots,
     dense_vector,
     dense_vector_sub_sequence,
@@ -29,10 +31,8 @@ from pydp2.inputs import (
     sparse_binary_vector,
     sparse_float_vector_sequence,
 )
-from pydp2.inputs.declaration import Declaration
-from pydp2.protocol import messages as m
-from pydp2.protocol.ranges import ENDED, OPEN, RAISED, Assignment, Part
-from pydp2.server.chunks import ranges
+from pydp2.schema.provider_schema import Schema
+from pydp2.server.workers.chunk_decoder import decode_chunk
 from tests.protocol.conftest import EXAMPLES
 
 TRIES = int(os.environ.get("PYDP2_FUZZ", "4000"))
@@ -48,14 +48,14 @@ SLOTS = Slots(
     ),
     tuple("abcdefg"),
 )
-DECLARED = Declaration(
+DECLARED = Schema(
     slots=SLOTS, shuffle=True, pool_size=-1, min_pool_size=-1, can_over_batch_size=True, weighted=True, cache=0,
     check=True, check_fail_continue=True,
 )  # fmt: skip
 
 
 def a_chunk(rows: int = 6) -> list[bytes]:
-    """A chunk as a worker sends it: two files, a hole, an end, an error."""
+    """A chunk as a worker sends it: two files, a dropped sample, an end, an error."""
     packer = Packer(SLOTS, strict=False)
     for i in range(rows):
         steps = i % 3
@@ -70,11 +70,13 @@ def a_chunk(rows: int = 6) -> list[bytes]:
                 [[[1.0, 2.0]] * k for k in range(steps)],
             ]
         )
-    columns = packer.cut().columns
+    columns = packer.finish().columns
     parts = [
-        Part(7, 1, 100, rows - 1, rows - 2, OPEN, [123], [[101, "a", "expected 3 numbers, got 2"]], {}),
-        Part(8, 0, 0, 2, 2, ENDED, [5], [], {}),
-        Part(9, 0, 4, 0, 0, RAISED, [5], [], {"kind": "ProviderError", "message": "no", "builtin": "KeyError"}),
+        FileRange(7, 1, 100, rows - 1, rows - 2, FILE_OPEN, [123], [[101, "a", "expected 3 numbers, got 2"]], {}),
+        FileRange(8, 0, 0, 2, 2, FILE_ENDED, [5], [], {}),
+        FileRange(
+            9, 0, 4, 0, 0, FILE_RAISED, [5], [], {"kind": "ProviderError", "message": "no", "builtin": "KeyError"}
+        ),
     ]
     chunk = m.Chunk(rows, [part.to_wire() for part in parts], [[7, 1, 105, 640]], 1, 2)
     weights = np.arange(rows, dtype=np.int64)
@@ -173,9 +175,9 @@ def test_broken_headers(seed: int) -> None:
         match message:
             case m.Assign(_, items):
                 for item in items:
-                    Assignment.from_wire(item)
-            case m.Declared(declaration, _, _) | m.Welcome(declaration, _):
-                deeply(Declaration.from_wire(declaration))
+                    FileAssignment.from_wire(item)
+            case m.Declared(schema, _, _) | m.Welcome(schema, _):
+                deeply(Schema.from_wire(schema))
             case m.Broken(error) | m.Failed(_, error) | m.Refused(error):
                 assert str(from_wire(error)) is not None
             case m.Attach(options=options):
@@ -195,7 +197,7 @@ def test_broken_chunks() -> None:
             broken[0] = frames[0]  # so that the columns are looked at
         message, body = m.decode(broken)
         if isinstance(message, m.Chunk):
-            for part, run in ranges(message, [memoryview(frame) for frame in body], DECLARED):
+            for part, run in decode_chunk(message, [memoryview(frame) for frame in body], DECLARED):
                 assert part.rows == (0 if run is None else run.hi - run.lo)
                 if run is not None:
                     taken = run.columns.slice(run.lo, run.hi)
@@ -226,8 +228,8 @@ def test_broken_declarations() -> None:
             value = msgpack.unpackb(mutate(choose, wire), strict_map_key=False)
         except Exception:
             raise RemoteProtocolError from None
-        declaration = Declaration.from_wire(value)
-        assert Declaration.from_wire(declaration.to_wire()) == declaration
+        schema = Schema.from_wire(value)
+        assert Schema.from_wire(schema.to_wire()) == schema
 
     assert survives(attempt, 3, allowed=(RemoteProtocolError,)) > 0
 
@@ -236,9 +238,9 @@ def test_the_unbroken_chunk_is_taken() -> None:
     header, *body = a_chunk()
     message, frames = m.decode([header, *body])
     assert isinstance(message, m.Chunk)
-    found = list(ranges(message, [memoryview(frame) for frame in frames], DECLARED))
+    found = list(decode_chunk(message, [memoryview(frame) for frame in frames], DECLARED))
     assert [(part.file, part.rows) for part, _ in found] == [(7, 4), (8, 2), (9, 0)]
     first = found[0][1]
     assert first is not None
-    assert first.ordinals[:4].tolist() == [100, 102, 103, 104]
+    assert first.sample_indices[:4].tolist() == [100, 102, 103, 104]
     assert first.columns.rows == 6

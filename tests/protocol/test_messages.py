@@ -141,7 +141,7 @@ def test_a_field_too_many_or_too_few_is_refused(message: m.Message) -> None:
         (packed("Stats", {"a": msgpack.Timestamp(1, 2)}), "not msgpack"),
         (packed("Stats", {"a": msgpack.ExtType(5, b"")}), "not msgpack: ValueError: extension 5"),
         (packed("Stats", {"a": msgpack.ExtType(5, b"body")}), "not msgpack: ValueError: "),
-        (packed("Need", 1 << 62, 1, 1, 1, 1), "Need.run: 4611686018427387904 is out of range"),
+        (packed("Need", 1 << 62, 1, 1, 1, 1), "Need.request_id: 4611686018427387904 is out of range"),
         (packed("EndReading", -1), "EndReading.reading: -1 is out of range"),
         (pickle.dumps(m.Quit(), 0), "not msgpack|must be a list"),
         (pickle.dumps(m.Quit(), 5), "not msgpack|must be a list"),

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from pydp2.errors import BadSample, OptionTypeError, ProviderError
-from pydp2.inputs.spec import dense_vector, integer_value, integer_value_sequence, sparse_binary_vector
 from pydp2.providers import Provider, provider
+from pydp2.schema.input_types import dense_vector, integer_value, integer_value_sequence, sparse_binary_vector
 
 AB = {"a": integer_value(10), "b": integer_value(100)}
 
@@ -96,7 +96,7 @@ def test_forgotten_parentheses_are_told() -> None:
 
 def test_pd_01_slots_are_declared_in_order() -> None:
     process = yielding((1, [0.5, 0.5]), input_types=[integer_value(3), dense_vector(2)])
-    assert process.start().declaration.slots.types == (integer_value(3), dense_vector(2))
+    assert process.start().schema.slots.types == (integer_value(3), dense_vector(2))
     assert list(process.samples("x")) == [[1, [0.5, 0.5]]]
 
 
@@ -168,15 +168,15 @@ def test_pd_37_the_weigher_gets_the_list_of_slots() -> None:
         [1, 2, 3], {"words": [4]}, input_types={"words": integer_value_sequence(9)}, calc_batch_size=weigh
     )
     running = process.start()
-    opened = running.open("x", file_index=0, seed=0, pass_id=0)
-    assert [running.weight(running.wrap(sample)) for sample in opened] == [3, 1]
+    opened = running.open_file("x", file_index=0, seed=0, pass_id=0)
+    assert [running.weight_of(running.arrange(sample)) for sample in opened] == [3, 1]
     assert seen == [[[1, 2, 3]], [[4]]]
 
 
 @pytest.mark.parametrize("check", [False, True])
 def test_pd_50_check_fail_continue_needs_check(check: bool, caplog: pytest.LogCaptureFixture) -> None:
     process = yielding(1, 99, 2, input_types=[integer_value(5)], check=check, check_fail_continue=True)
-    assert process.start().declaration.check_fail_continue is check
+    assert process.start().schema.check_fail_continue is check
     if check:
         assert list(process.samples("x")) == [[1], [2]]
         assert "dropped: file x, sample 1, slot 0: expected an int in [0, 5), got 99 (int)" in caplog.text

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pydp2.errors import OptionError, OptionTypeError
-from pydp2.inputs.spec import dense_vector, integer_value
 from pydp2.providers import CacheType, ProviderOptions, provider
 from pydp2.providers.options import normalise_shuffle
+from pydp2.schema.input_types import dense_vector, integer_value
 
 TYPES = [integer_value(10)]
 
@@ -147,4 +147,4 @@ def test_pd_27_legacy_slots_work_and_warn() -> None:
 
     assert got[0].filename == __file__
     assert list(process.samples("x")) == [[3]]
-    assert process.start().declaration.slots.types == tuple(TYPES)
+    assert process.start().schema.slots.types == tuple(TYPES)

@@ -249,7 +249,7 @@ with pydp2.connect(sys.argv[1], rank=0, world_size=2, batch_size=16, seed=5) as 
 def test_it_is_said_which_rank_the_others_wait_for(
     address: str, alone: list[Numbered], capfd: pytest.CaptureFixture[str], timing: Callable[..., None]
 ) -> None:
-    timing(missed=0.5)
+    timing(missing_rank=0.5)
     service = pydp2.launch(FILES, address, workers=2)
     child = subprocess.Popen([sys.executable, "-c", WAITS, service.address], stdout=subprocess.PIPE, text=True)
     try:

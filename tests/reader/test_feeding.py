@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pydp2.columns.batch import Batch, Csr, Ragged
+from pydp2.columns.unbatch import unbatch
 from pydp2.errors import BadSample, OptionError, OptionTypeError
-from pydp2.inputs import (
-    Batch,
-    Csr,
-    Packer,
-    Ragged,
+from pydp2.packers.packer import Packer
+from pydp2.reader import DataFeeder, FedBatch
+from pydp2.schema.input_types import (
     Slots,
     dense_vector,
     dense_vector_sequence,
@@ -29,8 +29,6 @@ from pydp2.inputs import (
     sparse_float_vector,
     sparse_float_vector_sequence,
 )
-from pydp2.inputs.entries import entries
-from pydp2.reader import DataFeeder, FedBatch
 
 NAMED = {"image": dense_vector(2), "label": integer_value(10)}
 MINI = [([1.0, 2.0], "unused", 3), ([4, 5], "unused", 6)]
@@ -187,10 +185,10 @@ def test_a_batch_that_is_taken_apart_packs_to_the_same_columns(samples: list[tup
     packer = Packer(Slots(tuple(types)), strict=False)
     for sample in samples:
         packer.add(list(sample))
-    columns, _, bad = packer.cut()
+    columns, _, bad = packer.finish()
     assert not bad
     batch = Batch(columns, pass_id=0, index=0, size=len(samples))
-    again = DataFeeder(types)(entries(batch))
+    again = DataFeeder(types)(unbatch(batch))
     for one, other in zip(batch, again, strict=True):
         same(one, other)
 

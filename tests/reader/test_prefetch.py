@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pydp2.reader import buffered
-from pydp2.reader.channel import Channel, Closed, Crew
+from pydp2.reader.channel import Channel, ChannelClosed, PassThreads
 
 from ..conftest import wait_until
 
@@ -170,14 +170,14 @@ def test_a_closed_channel_wakes_both_sides_and_drops_what_is_in_it() -> None:
     def put() -> None:
         try:
             channel.put(2)
-        except Closed:
+        except ChannelClosed:
             woken.append("put")
 
-    crew = Crew(channel)
+    crew = PassThreads(channel)
     crew.start("test", put)
     crew.close()
     assert woken == ["put"]
     for use in (channel.get, lambda: channel.put(3)):
-        with pytest.raises(Closed):
+        with pytest.raises(ChannelClosed):
             use()
     crew.close()

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from pydp2.errors import BadSample, OptionError, OptionTypeError
-from pydp2.inputs import integer_value
 from pydp2.reader import (
     BeginIteration,
     BeginPass,
@@ -21,6 +20,7 @@ from pydp2.reader import (
     buffered,
     train,
 )
+from pydp2.schema.input_types import integer_value
 
 TYPES = {"x": integer_value(100)}
 

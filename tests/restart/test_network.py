@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import pydp2
-from pydp2.addresses import public
 from pydp2.errors import JobTaken, ServiceLost, ServiceUnreachable
+from pydp2.service_address import without_token
 from tests.faults.relay import Relay, free_port
 from tests.runs import NUMBERS
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
@@ -124,5 +124,5 @@ def test_the_loopback_of_ipv6(address: str, whole: list[list[int]], tmp_path: Pa
         pydp2.launch(FILES, address, workers=1, bind=where, state_dir=tmp_path / "state") as service,
         pydp2.connect(service.address, **OPTIONS) as data,
     ):
-        assert public(service.address) == where
+        assert without_token(service.address) == where
         assert [batch[0].tolist() for batch in data] == whole

@@ -18,7 +18,7 @@ import pytest
 
 import pydp2
 from pydp2.errors import Error, OptionError, ServiceLost, ServiceUnreachable, StateMismatch
-from pydp2.server.statedir import LAST, decode
+from pydp2.server.snapshots.state_dir import LAST, decode
 from tests.conftest import wait_until
 from tests.runs import NUMBERS, Numbered, numbered
 from tests.runs import NUMBERS_OPTIONS as OPTIONS

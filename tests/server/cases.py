@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 
 from pydp2 import integer_value, integer_value_sequence
-from pydp2.inputs import Packer
-from pydp2.inputs.spec import Slots
-from pydp2.order import Buckets
-from pydp2.server.job import JobPlan
+from pydp2.order.plan import BucketPlan
+from pydp2.packers.packer import Packer
+from pydp2.schema.input_types import Slots
+from pydp2.server.sessions.pass_runner import JobPlan
 
 TYPES = {"file": integer_value(1 << 20), "y": integer_value(1 << 20), "weight": integer_value(100),
          "data": integer_value_sequence(2)}  # fmt: skip
@@ -92,12 +92,12 @@ def script(random: Random, kind: str, longest: int) -> Script:
     )
 
 
-def buckets(seed: int) -> Buckets:
+def buckets(seed: int) -> BucketPlan:
     """Random ones, by the sequence."""
     random = Random(f"buckets {seed}")
     bounds = random.choice([None, None, (1,), (1, 5), (2, 30, 50)])
     count = len(bounds) + 1 if bounds else random.choice([2, 4])
-    return Buckets(3, bounds, bounds is None, count, random.choice([1, 1, 2, 3]))
+    return BucketPlan(3, bounds, bounds is None, count, random.choice([1, 1, 2, 3]))
 
 
 def case(seed: int, **fixed: object) -> Case:

@@ -19,25 +19,25 @@ from typing import Any
 import numpy as np
 
 from pydp2 import CacheType, provider
-from pydp2.cache.memory import PassCache
+from pydp2.cache.memory import MemoryCache
+from pydp2.columns.columns import Columns
 from pydp2.errors import BudgetExceeded, Error, FileCondemned, SampleTooLarge
-from pydp2.inputs import Columns
-from pydp2.inputs.declaration import Declaration
-from pydp2.inputs.placed import Placed, PlacedStore, Places
-from pydp2.order import Cut
-from pydp2.order.saved import Saved
+from pydp2.order.batcher import BatchCut
+from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
-from pydp2.protocol.moves import Role, State, worker_link
-from pydp2.protocol.ranges import HOLE_COST, SAMPLE_COST
-from pydp2.protocol.seat import FILE, Seat
+from pydp2.protocol.file_ranges import DROPPED_COST, SAMPLE_COST
+from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
+from pydp2.protocol.worker_status import FILE, WorkerStatus
+from pydp2.rowstore.cells import CellAllocator, CellRows, CellStore
+from pydp2.schema.provider_schema import Schema
 from pydp2.server.actions import Fatal, Log, Loss, Send, Spawn, WorkerGone, WorkerReady
-from pydp2.server.chunks import ranges
-from pydp2.server.claims import Claims
-from pydp2.server.coordinator import Coordinator
-from pydp2.server.job import Broke, Group, Job, JobPlan, Over, Ready
-from pydp2.server.reading import Reading
-from pydp2.worker import builder
-from pydp2.worker.runner import Runner
+from pydp2.server.dispatch.cache_fill import CacheFill
+from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
+from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch, JobPlan, PassBroken, PassEnded, PassRunner
+from pydp2.server.workers.chunk_decoder import decode_chunk
+from pydp2.server.workers.worker_pool import WorkerPool
+from pydp2.worker import chunk_builder
+from pydp2.worker.loop import LoopOptions, WorkerLoop
 
 from .cases import TYPES, Bad, Case, Sample, Script, sample_bytes, weight
 
@@ -58,7 +58,7 @@ class Outcome:
     padding: int = 0
     error: Error | None = None
     dropped: int = 0
-    facts: list[tuple[int, int, str]] = field(default_factory=list)
+    early_ends: list[tuple[int, int, str]] = field(default_factory=list)
     losses: list[tuple[int, int]] = field(default_factory=list)  # each when it was first told
     whole: bool = False  # it came to its end
     cached: frozenset[int] = frozenset()  # files that the cache had when it began
@@ -81,59 +81,58 @@ class _Wire:
             self.sent.append([bytes(f) if isinstance(f, bytes) else np.ascontiguousarray(f).tobytes() for f in frames])
 
 
-class _Surroundings:
+class _NoProcessState:
     """No process, so nothing to put back."""
 
     def __init__(self, row: array[int]) -> None:
         self._row = row
 
-    def turn_to(self, file: int) -> None:
+    def switch_file(self, file: int) -> None:
         self._row[FILE] = file
 
-    def settle(self) -> None:
+    def restore(self) -> None:
         pass
 
-    def let_out(self) -> None:
+    def flush_output(self) -> None:
         pass
 
 
-class Worker(Runner):
+class Worker(WorkerLoop):
     """The real loop of a worker, stopped and resumed by the scheduler wherever it looks for messages."""
 
-    def __init__(self, world: World, number: int, seat: int) -> None:
-        self.world, self.number, self.seat = world, number, seat
+    def __init__(self, world: World, number: int, status_row: int) -> None:
+        self.world, self.number, self.status_row = world, number, status_row
         self.wire = _Wire()
         self.inbox: deque[list[Any]] = deque()
         self.fuel = 0
         self.idle = False
         self.killed_while: tuple[int, int, int] | None = None
         self.row = array("q", bytes(64))
-        link = worker_link(Role.WORKER)
-        link.state = State.READY
+        link = worker_link(LinkRole.WORKER)
+        link.state = LinkState.READY
         super().__init__(
             self.wire,  # type: ignore[arg-type]
             link,
             world.provider(self),
             world.names,
-            Seat(memoryview(self.row)),
-            _Surroundings(self.row),  # type: ignore[arg-type]
-            ahead=max(1, max(world.case.workers, 4) // world.case.workers),
-            timed=False,
+            WorkerStatus(memoryview(self.row)),
+            _NoProcessState(self.row),  # type: ignore[arg-type]
+            LoopOptions(max_unbound=max(1, max(world.case.workers, 4) // world.case.workers), times_samples=False),
         )
 
     def close(self) -> None:
-        self._forget(self._tasks.end_all())
+        self._close_tasks(self._tasks.end_all_readings())
 
     @property
     def open(self) -> int:
         """Its generators of the pass that is read now."""
         said = [m.decode(message)[0] for message in self.inbox]
         over = [message.reading for message in said if isinstance(message, m.EndReading)]
-        return sum(task.started and task.reading not in over for task in self._tasks)
+        return sum(task.is_open and task.reading not in over for task in self._tasks)
 
     def die(self) -> None:
         self.wire.dead = True
-        self.killed_while = Seat(memoryview(self.row)).running
+        self.killed_while = WorkerStatus(memoryview(self.row)).running_sample
 
     def step(self, fuel: int) -> None:
         """Run until the fuel is spent or there is nothing to do."""
@@ -143,8 +142,8 @@ class Worker(Runner):
 
     def send_now(self) -> None:
         """As the other thread does, while the loop is in the user's code; after 20 ms or not."""
-        assert self._drawer.away
-        self._meet()
+        assert self._sample_loop.in_user_code
+        self._collect_counts()
         self._flush()
 
     def _receive(self, timeout_ms: int) -> None:
@@ -154,8 +153,8 @@ class Worker(Runner):
         count = min(len(self.inbox), random.choice([0, 1, 1, 2, 9]) + (timeout_ms < 0))
         for _ in range(count):
             message, body = m.decode(self.inbox.popleft())
-            self._link.received(message)
-            self._obey(message, body)
+            self._link.check_received(message)
+            self._handle(message, body)
         self.idle = timeout_ms < 0 and not count
         self.fuel -= 1
         if self.idle or self.fuel < 0:
@@ -173,7 +172,7 @@ class Trainer:
         self.leaves = case.leaves
         self.rewinds = case.rewinds
         self.credit = self.delivered = 0
-        self.points: list[tuple[Saved | None, dict[int, tuple[int, str]], int, dict[str, Any]]] = []
+        self.points: list[tuple[SnapshotPoint | None, dict[int, tuple[int, str]], int, dict[str, Any]]] = []
         self.buckets: dict[str, Any] = {}  # what the trainer knows of them
         self.outcomes: list[Outcome] = []
         self.passes = case.passes
@@ -183,14 +182,16 @@ class Trainer:
         self.ends_after = world.random.randint(0, 40) if number in case.quitters else None
         self.job = self._new_job()
 
-    def _new_job(self) -> Job:
+    def _new_job(self) -> PassRunner:
         world, case = self.world, self.world.case
         places: Any = world.places
-        return Job(
-            self.plan, Declaration.from_wire(world.declaration.to_wire()), files=len(case.files),
-            label=lambda file: f"{file}@{self.number}", budget=case.budget, workers=case.workers,
-            skip_errors=case.skip, cache=world.cache, error_budget=case.error_budget,
-            store=None if world.places is None else lambda: PlacedStore(places),
+        return PassRunner(
+            self.plan, Schema.from_wire(world.declaration.to_wire()),
+            ReadContext(
+                label=lambda file: f"{file}@{self.number}", budget=case.budget, workers=case.workers,
+                skip_errors=case.skip, cache=world.cache, error_budget=case.error_budget,
+            ),
+            files=len(case.files), store=None if world.places is None else lambda: CellStore(places),
         )  # fmt: skip
 
     @property
@@ -201,24 +202,24 @@ class Trainer:
         """Pass ``pass_id``, from its start."""
         world = self.world
         files = range(len(world.names))
-        cache = None if world.cache is None else world.cache.cache
+        cache = None if world.cache is None else world.cache.memory
         kept = frozenset(file for file in files if cache is not None and cache.has(file))
         outcome = Outcome(pass_id, cached=kept)
         self.outcomes.append(outcome)
         if self.plan.buckets is not None:
-            self.buckets = {**self.buckets, "group": self.plan.buckets.group}
+            self.buckets = {**self.buckets, "group": self.plan.buckets.group_size}
         self.points = [(None, {}, 0, dict(self.buckets))]
         outcome.bounds = tuple(self.buckets["bounds"]) if "bounds" in self.buckets else None
         self._read(self.job.begin(pass_id, buckets=self.buckets))
 
-    def _read(self, reading: Reading) -> None:
+    def _read(self, reading: FileDispatcher) -> None:
         self.reading = reading
         self.credit, self.delivered = self.world.random.randint(1, 3), 0
-        self.world.coordinator.begin(reading, f"job {self.number}")
+        self.world.coordinator.begin_pass(reading, f"job {self.number}")
 
     def leave(self) -> None:
         self.job.leave()
-        self.world.do(self.world.coordinator.end(self.reading))
+        self.world.do(self.world.coordinator.end_pass(self.reading))
 
     def act(self) -> None:
         """What a trainer does at times beside reading."""
@@ -247,13 +248,15 @@ class Trainer:
         """Back to where some batch was delivered, as a trainer's checkpoint may want it, with a new trainer."""
         outcome = self.outcome
         batch = self.world.random.randrange(len(self.points))
-        point, facts, outcome.padding, self.buckets = self.points[batch]
+        point, early_ends, outcome.padding, self.buckets = self.points[batch]
         del self.points[batch + 1 :], outcome.batches[batch:], outcome.pool_weights[batch:]
         if point is not None:
-            point = Saved.from_wire(point.to_wire(), point.pool, len(self.world.case.files))
+            point = SnapshotPoint.from_wire(point.to_wire(), point.pool, len(self.world.case.files))
         self.leave()
         self.job = self._new_job()
-        self._read(self.job.begin(outcome.pass_id, batch=batch, saved=point, facts=facts, buckets=self.buckets))
+        self._read(
+            self.job.begin(outcome.pass_id, batch=batch, saved=point, early_ends=early_ends, buckets=self.buckets)
+        )
 
     def take(self) -> None:
         """It uses batches and asks for as many more."""
@@ -265,10 +268,10 @@ class Trainer:
         """It is sent what it has asked for, and a pass that is over is followed by the next."""
         outcome = self.outcome
         while not self.over and not outcome.whole and self.credit:
-            match self.job.next():
+            match self.job.next_group():
                 case None:
                     return
-                case Group([Ready(cut, picked, bucket)], _, _, point, facts):
+                case BatchGroup([CutBatch(cut, picked, bucket)], _, _, point, early_ends):
                     self.credit -= 1
                     sample = picked.columns().arrays
                     files, ys = sample[0][0].tolist(), sample[1][0].tolist()
@@ -277,41 +280,41 @@ class Trainer:
                     outcome.padding += cut.padding
                     self.delivered += 1
                     self.buckets = {k: v for k, v in bucket.items() if k != "longest"}
-                    self._keep(cut, point, facts, outcome.padding)
+                    self._keep(cut, point, early_ends, outcome.padding)
                     self.world.check()
-                case Over(_, _, dropped, _):
+                case PassEnded(_, _, dropped, _):
                     outcome.dropped = dropped
                     outcome.whole = True
-                case Broke(error):
+                case PassBroken(error):
                     outcome.error = error
                     outcome.whole = True
         if outcome.whole and not self.over:
             self.leave()
-            outcome.facts = [(file, *fact) for file, fact in self.reading.losses.facts.items()]
+            outcome.early_ends = [(file, *early_end) for file, early_end in self.reading.losses.early_ends.items()]
             self.over = sum(outcome.whole for outcome in self.outcomes) >= self.passes
             if not self.over:
                 self.begin(outcome.pass_id + 1)
 
-    def _keep(self, cut: Cut, point: Saved | None, facts: list[list[Any]], padding: int) -> None:
+    def _keep(self, cut: BatchCut, point: SnapshotPoint | None, early_ends: list[list[Any]], padding: int) -> None:
         """What the trainer's state would be after this batch."""
-        if point is not None and point.ended and cut.gone:
-            point = replace(point, index=cut.index + 1, offset=cut.gone)
-        self.points.append((point, {file: (y, why) for file, y, why in facts}, padding, self.buckets))
+        if point is not None and point.in_tail and cut.tail_consumed:
+            point = replace(point, batch_index=cut.index + 1, tail_consumed=cut.tail_consumed)
+        self.points.append((point, {file: (y, why) for file, y, why in early_ends}, padding, self.buckets))
 
 
 class _Rows:
     """The memory of rows that have places, for rows of any size."""
 
-    def __init__(self, declaration: Declaration) -> None:
-        self.layout = SimpleNamespace(rows=1 << 16, slots=declaration.slots)
-        self.marks = np.zeros(self.layout.rows, np.int64)
+    def __init__(self, schema: Schema) -> None:
+        self.layout = SimpleNamespace(max_rows=1 << 16, slots=schema.slots)
+        self.generations = np.zeros(self.layout.max_rows, np.int64)
         self.row_cost = 1
         self._lie: dict[int, Columns] = {}
 
     def put(self, places: Any, columns: Columns) -> None:
         self._lie |= {place: columns.take([row]) for row, place in enumerate(places.tolist())}
 
-    def copied(self, places: Any) -> Columns:
+    def take_cells(self, places: Any) -> Columns:
         return Columns.concat([Columns.empty(self.layout.slots), *(self._lie[place] for place in places.tolist())])
 
 
@@ -322,7 +325,7 @@ class World:
         self.case = case
         self.random = Random(case.seed)
         self.names = [str(i) for i in range(len(case.files))]
-        self.coordinator = Coordinator(case.workers)
+        self.coordinator = WorkerPool(case.workers)
         self.workers: dict[int, Worker] = {}
         self.starting: list[tuple[int, int]] = []
         self.late: deque[tuple[int, list[bytes]]] = deque()  # what killed workers had sent
@@ -334,11 +337,11 @@ class World:
         self.most_open = 0
         largest = max((item.values for s in case.files for item in s.items if isinstance(item, Sample)), default=0)
         self.largest = sample_bytes(largest) + SAMPLE_COST
-        self.declaration = self.provider(None).declaration
-        self.cache = None if case.cache_limit is None else Claims(PassCache(case.cache_limit))
+        self.declaration = self.provider(None).schema
+        self.cache = None if case.cache_limit is None else CacheFill(MemoryCache(case.cache_limit))
         plans = (case.plan, *case.others)
         placed = self.cache is None and not any(plan.buckets for plan in plans) and Random(case.seed).random() < 0.5
-        self.places = Places(_Rows(self.declaration)) if placed else None  # type: ignore[arg-type]
+        self.places = CellAllocator(_Rows(self.declaration)) if placed else None  # type: ignore[arg-type]
         self.trainers = [Trainer(self, number, plan) for number, plan in enumerate(plans)]
 
     # -- the user's code -----------------------------------------------------------------------------------------------
@@ -443,10 +446,10 @@ class World:
         self._chunk(worker.number, worker.wire.sent.popleft())
 
     def _started(self, _: None) -> None:
-        number, seat = self.starting.pop(0)
+        number, status_row = self.starting.pop(0)
         if 1 <= number <= self.case.hung_starts:
             return
-        self.workers[number] = Worker(self, number, seat)
+        self.workers[number] = Worker(self, number, status_row)
         self.do(self.coordinator.handle(WorkerReady(number, self.declaration.to_wire())))
 
     def _bury(self, worker: Worker) -> None:
@@ -465,18 +468,20 @@ class World:
     def _chunk(self, number: int, frames: list[bytes]) -> None:
         message, body = m.decode(frames)
         assert isinstance(message, m.Chunk)
-        coordinator = self.coordinator
-        placed: Placed | None = None
-        for part, run in ranges(message, [memoryview(f) for f in body], self.declaration, coordinator.recalled):
+        worker_pool = self.coordinator
+        placed: CellRows | None = None
+        for part, run in decode_chunk(
+            message, [memoryview(f) for f in body], self.declaration, worker_pool.wanted_samples
+        ):
             if self.places is not None and run is not None:
                 if placed is None:
                     granted = self.places.grant(number, run.columns.rows)
-                    self.places.rows.put(granted, run.columns)
-                    placed = self.places.taken(number, granted)
+                    self.places.region.put(granted, run.columns)
+                    placed = self.places.accept_filled(number, granted)
                 run.columns = placed
-            coordinator.commit(number, part, run)
+            worker_pool.commit(number, part, run)
         for item in message.blocked:
-            coordinator.blocked(number, *item)
+            worker_pool.worker_blocked(number, *item)
 
     def do(self, actions: Any) -> None:
         for action in actions:
@@ -485,8 +490,8 @@ class World:
                     worker = self.workers.get(number)
                     if worker is not None:
                         worker.inbox.append([m.encode(message), *(memoryview(f).cast("B") for f in frames)])
-                case Spawn(number, seat):
-                    self.starting.append((number, seat))
+                case Spawn(number, status_row):
+                    self.starting.append((number, status_row))
                 case Log():
                     self.logs.append(action)
                 case Loss():
@@ -501,32 +506,36 @@ class World:
         """What holds at every moment."""
         case, jobs = self.case, len(self.trainers)
         twice = 2 if case.rewinds else 1  # what brings back a pool is bound too
-        lanes = [trainer.plan.interleave * twice for trainer in self.trainers]
+        cycle_length = [trainer.plan.interleave * twice for trainer in self.trainers]
         # each merge may ask for one file beyond that which is another one's, over a cache
-        most = sum(lanes) + jobs * max(case.workers, 4) + (jobs - 1) * sum(lanes) * (self.cache is not None)
+        most = (
+            sum(cycle_length) + jobs * max(case.workers, 4) + (jobs - 1) * sum(cycle_length) * (self.cache is not None)
+        )
         assert self.most_open <= most, f"{self.most_open} generators are open"
         allowed = 0.0
-        for number, (trainer, many) in enumerate(zip(self.trainers, lanes, strict=True), 1):
-            reading = trainer.job.reading
+        for number, (trainer, many) in enumerate(zip(self.trainers, cycle_length, strict=True), 1):
+            reading = trainer.job.dispatcher
             # A dropped sample is known to be one only when it is there, at worst when its chunk is judged.
-            entries = [] if reading is None else [entry for entry in reading.entries.values() if not entry.cached]
-            slack = HOLE_COST * sum(len(entry.holes) for entry in entries)
-            each = builder.MAX_ROWS * (1 + 2 + case.kills)  # once for every attempt
+            entries = [] if reading is None else [entry for entry in reading.ledgers.values() if not entry.in_cache]
+            slack = DROPPED_COST * sum(len(entry.dropped) for entry in entries)
+            each = chunk_builder.MAX_ROWS * (1 + 2 + case.kills)  # once for every attempt
             if jobs == 1 and reading is not None:
-                assert all(HOLE_COST * (len(e.holes) - each) <= reading.credit.share for e in entries)
+                assert all(DROPPED_COST * (len(e.dropped) - each) <= reading.credit.share for e in entries)
             over = self.largest * (
                 many if trainer.plan.order == "relaxed" else 1
-            )  # relaxed waits for all lanes at once
+            )  # relaxed waits for all files of the cycle at once
             if reading is not None:
                 assert reading.credit.used <= case.budget + over + slack, f"{reading.credit.used} bytes are in use"
             # what was read before another job came is not thrown away
             allowed += max(case.budget / number, 2 * many) + over + slack
-        used = sum(trainer.job.reading.credit.used for trainer in self.trainers if trainer.job.reading is not None)
+        used = sum(
+            trainer.job.dispatcher.credit.used for trainer in self.trainers if trainer.job.dispatcher is not None
+        )
         assert used <= allowed, f"{used} bytes are in use by all jobs"
 
 
 def where(error: Error) -> tuple[str, int, int]:
-    """An error of the stream in the oracle's words: what, file, ordinal."""
+    """An error of the stream in the oracle's words: what, file, sample index."""
     said = str(error).rpartition("The last one: ")[2]
     words = said.replace(",", "").replace(":", "").split()
     assert (words[0], words[2]) == ("file", "sample"), error

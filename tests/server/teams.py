@@ -13,30 +13,31 @@ import msgpack
 import numpy as np
 
 from pydp2.client.position import Position
-from pydp2.config import JobOptions
+from pydp2.columns.sample_set import encode_set
 from pydp2.errors import from_wire
-from pydp2.inputs import Packer, Slots, integer_value
-from pydp2.inputs.names import encode
-from pydp2.inputs.picked import Picked
-from pydp2.inputs.store import ColumnStore
-from pydp2.order import Cut
-from pydp2.order.saved import Saved
+from pydp2.options.tables import JobOptions
+from pydp2.order.batcher import BatchCut
+from pydp2.order.snapshot import SnapshotPoint
+from pydp2.packers.packer import Packer
 from pydp2.protocol import messages as m
-from pydp2.server.job import Group, Over, Ready
-from pydp2.server.kept import Kept
-from pydp2.server.team import Team
+from pydp2.rowstore.batch_rows import BatchRows
+from pydp2.rowstore.heap import HeapStore
+from pydp2.schema.input_types import Slots, integer_value
+from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch, PassEnded
+from pydp2.server.sessions.trainer_group import GroupOptions, TrainerGroup
+from pydp2.server.snapshots.job_snapshot import JobSnapshot
 
 SLOTS = Slots((integer_value(1 << 20),), ("n",))
 LEASE = 30.0
 OPTIONS = JobOptions(batch_size=1)
-EMPTY = encode(np.empty(0, np.int64), np.empty(0, np.int64))
+EMPTY = encode_set(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def picked(number: int) -> Picked:
+def picked(number: int) -> BatchRows:
     packer = Packer(SLOTS, strict=False)
     packer.add([number])
-    store = ColumnStore(SLOTS)
-    return Picked(store, store.append(packer.cut().columns))
+    store = HeapStore(SLOTS)
+    return BatchRows(store, store.append(packer.finish().columns))
 
 
 class Numbers:
@@ -48,48 +49,48 @@ class Numbers:
         self.pass_id = -1
         self.running = False
         self.begun: list[tuple[int, int]] = []
-        self.again = (0, 0)
-        self.more = self.crowded = False
+        self.run_again = (0, 0)
+        self.more = self.pool_over_limit = False
         self.plan = SimpleNamespace(order="strict", pool_bytes=1 << 20)
         self.buckets: dict[str, Any] = {}
 
     def begin(
-        self, pass_id: int, *, batch: int, saved: Saved | None, facts: Mapping[int, Any], beyond: Collection[int],
-        buckets: Mapping[str, Any], world: int,
+        self, pass_id: int, *, batch: int, saved: SnapshotPoint | None, early_ends: Mapping[int, Any],
+        beyond: Collection[int], buckets: Mapping[str, Any], world: int,
     ) -> str:  # fmt: skip
         assert not self.running
-        assert saved is None or saved.index <= batch
+        assert saved is None or saved.batch_index <= batch
         self.pass_id, self._next, self._beyond, self._world = pass_id, batch, set(beyond), world
         self._point = saved
         self.running = True
         self.begun.append((pass_id, batch))
         return "a reading"
 
-    def knows(self, facts: Mapping[int, Any]) -> bool:
+    def has_early_ends(self, early_ends: Mapping[int, Any]) -> bool:
         return True
 
     def leave(self) -> None:
         self.running = False
 
-    def said_of_padding(self) -> str:
+    def describe_padding(self) -> str:
         return ""
 
-    def next(self, pulls: int = 1, room: float = inf) -> Group | Over | None:
+    def next_group(self, pulls: int = 1, room: float = inf) -> BatchGroup | PassEnded | None:
         assert self.running
-        self.crowded = room <= 0
-        if self.crowded:
+        self.pool_over_limit = room <= 0
+        if self.pool_over_limit:
             return None
         while self._next in self._beyond:
             self._next += 1
         group = [*range(self._next, min(self.length, self._next + self._world))]
         short = len(group) < self._world
         if not group or (short and self.last_batch == "drop"):
-            return Over(self._next, 0, 0, True)
+            return PassEnded(self._next, 0, 0, True)
         self._next += len(group)
-        if self._next // 7 * 7 > (0 if self._point is None else self._point.index):
-            self._point = Saved(self._next // 7 * 7, EMPTY, False, 0, 0, 0, 0, [], 0, 0)
-        cuts = [Ready(Cut(n, np.zeros(1, np.int64), 1, 1), picked(n), {}) for n in group]
-        return Group(cuts, self._next, 0, self._point, [])
+        if self._next // 7 * 7 > (0 if self._point is None else self._point.batch_index):
+            self._point = SnapshotPoint(self._next // 7 * 7, EMPTY, False, 0, 0, 0, 0, [], 0, 0)
+        cuts = [CutBatch(BatchCut(n, np.zeros(1, np.int64), 1, 1), picked(n), {}) for n in group]
+        return BatchGroup(cuts, self._next, 0, self._point, [])
 
 
 @dataclass
@@ -124,7 +125,7 @@ class World:
     ) -> None:  # fmt: skip
         self.random = Random(seed)
         self.logs: list[str] = []
-        self.ended: list[Over] = []
+        self.ended: list[PassEnded] = []
         self.readings: list[Any] = []
         self._of = length, last_batch, world, dynamic
         self._prefetch_bytes = prefetch_bytes
@@ -137,23 +138,25 @@ class World:
     def _new(self) -> None:
         length, last_batch, world, dynamic = self._of
         self.numbers = Numbers(length, last_batch)
-        self.team = Team(
+        self.team = TrainerGroup(
             self.numbers,  # type: ignore[arg-type]
-            name="default", world=world, dynamic=dynamic, lease=LEASE, prefetch_bytes=self._prefetch_bytes,
-            read=self.readings.append, over=self.ended.append, log=lambda text, kind: self.logs.append(text),
+            GroupOptions(
+                name="default", world=world, dynamic=dynamic, lease=LEASE, prefetch_bytes=self._prefetch_bytes
+            ),
+            on_begin=self.readings.append, on_end=self.ended.append, log=lambda text, kind: self.logs.append(text),
         )  # fmt: skip
 
     def write(self) -> None:
         """What is known is written down."""
-        self.disk = [*self.disk[-1:], msgpack.packb(self.team.kept(OPTIONS, {"list": "the same"}).to_plain())]
+        self.disk = [*self.disk[-1:], msgpack.packb(self.team.snapshot(OPTIONS, {"list": "the same"}).to_plain())]
 
     def crash(self, snapshot: int = -1) -> None:
         """The service is killed and started again from the last ``snapshot``, or the one before (-2). Of what it sent
         last, trainers get a part."""
         self._new()
         if len(self.disk) >= -snapshot:
-            kept = Kept.from_plain(msgpack.unpackb(self.disk[snapshot]), 1)
-            assert kept.fits == {"list": "the same"}
+            kept = JobSnapshot.from_plain(msgpack.unpackb(self.disk[snapshot]), 1)
+            assert kept.stream_identity == {"list": "the same"}
             assert kept.options == OPTIONS
             self.team.restore(kept, self.now, last=snapshot == -1)
         for trainer in self.trainers:
@@ -201,10 +204,11 @@ class World:
         trainer.run += 1
         trainer.done = 0
         at = trainer.position
-        saved = None if at.point is None else Saved.from_wire(at.point.saved, at.point.pool, 1)
+        saved = None if at.point is None else SnapshotPoint.from_wire(at.point.saved, at.point.pool, 1)
         point = {} if at.point is None else at.point.saved
         begin = m.BeginPass(
-            trainer.run, at.pass_id, at.batch, trainer.prefetch, point, 0, at.beyond, trainer.loaded, {}, trainer.named
+            trainer.run, at.pass_id, at.batch, trainer.prefetch, point, 0, at.acknowledged_ahead, trainer.loaded, {},
+            trainer.named
         )  # fmt: skip
         trainer.named = bool(trainer.loaded)
         self.team.begin(trainer.peer, begin, saved, {}, self.now)
@@ -229,7 +233,7 @@ class World:
 
     def receive(self, trainer: Trainer) -> int | None:
         """The batch that ``next`` waits for, if it is there."""
-        if trainer.away and not any(getattr(each, "run", None) == trainer.run for each in trainer.inbox):
+        if trainer.away and not any(getattr(each, "request_id", None) == trainer.run for each in trainer.inbox):
             trainer.inbox.clear()
             self._come_back(trainer)
             self._ask(trainer)
@@ -238,18 +242,18 @@ class World:
         if self.now - trainer.spoke > LEASE / 4 and not trainer.away:
             self.beat(trainer)
         for message in trainer.inbox:
-            if isinstance(message, m.Failed) and message.run == trainer.run:
+            if isinstance(message, m.Failed) and message.request_id == trainer.run:
                 trainer.inbox = [message]
                 break
         left = False
         while trainer.inbox:
             message = trainer.inbox.pop(0)
-            if getattr(message, "run", None) != trainer.run:
+            if getattr(message, "request_id", None) != trainer.run:
                 left = left or isinstance(message, m.BatchHead)
                 continue
             trainer.loaded, trainer.named = "", False
             match message:
-                case m.BatchHead(index=index):
+                case m.BatchHead(batch_index=index):
                     trainer.waits = False
                     trainer.position = trainer.position.after(message, EMPTY, [])
                     trainer.hand = index
@@ -285,12 +289,12 @@ class World:
     def close(self, trainer: Trainer) -> None:
         if trainer.away:
             self._come_back(trainer)
-        member = self.team.of(trainer.peer)
+        member = self.team.by_peer(trainer.peer)
         assert member is not None
         self.team.detach(member, trainer.run, trainer.done, self.now)
         self._settle_hand(trainer)
         self.trainers.remove(trainer)
-        if self.team.empty and not self.team.awaited:  # the job is over
+        if self.team.empty and not self.team.awaits_ranks:  # the job is over
             self.team.stop()
             self._new()
         self.serve()
@@ -303,17 +307,17 @@ class World:
     def vanish(self, trainer: Trainer) -> None:
         """Killed: what it had in hand is not used."""
         if not trainer.away:
-            member = self.team.of(trainer.peer)
+            member = self.team.by_peer(trainer.peer)
             assert member is not None
-            self.team.vanish(member, self.now)
+            self.team.connection_lost(member, self.now)
         self.trainers.remove(trainer)
         self.serve()
 
     def reconnect(self, trainer: Trainer) -> None:
         """Its connection broke: it comes back as who it was, and knows what it has had."""
-        member = self.team.of(trainer.peer)
+        member = self.team.by_peer(trainer.peer)
         assert member is not None
-        self.team.vanish(member, self.now)
+        self.team.connection_lost(member, self.now)
         self._peers += 1
         trainer.peer = f"peer {self._peers}".encode()
         trainer.inbox.clear()
@@ -332,7 +336,7 @@ class World:
         self.deliver()
 
     def deliver(self) -> None:
-        if self.team.to_keep:
+        if self.team.snapshot_due:
             self.write()
         while self.team.out:
             peer, message, _ = self.team.out.popleft()
@@ -356,7 +360,7 @@ class World:
                     self.receive(trainer)
                 else:
                     self.next(trainer)
-            self.team.watch(self.now)
+            self.team.check_leases(self.now)
             self.serve()
         raise AssertionError(f"no end: {[(t.rank, t.position, t.waits, t.away) for t in trainers]}")
 

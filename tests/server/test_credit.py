@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.server.credit import Credit
-from pydp2.server.ledger import Entry
+from pydp2.server.dispatch.credit import Credit
+from pydp2.server.dispatch.ledger import FileLedger
 
 
 def test_half_of_the_budget_is_reserved_in_equal_shares_and_the_rest_is_for_files_not_yet_bound() -> None:
-    credit = Credit(3200, lanes=16, workers=2)
+    credit = Credit(3200, cycle_length=16, workers=2)
     assert (credit.share, credit.rest) == (100, 1600)
     credit.bind(0)
     assert credit.room(0) == 100
@@ -18,7 +18,7 @@ def test_half_of_the_budget_is_reserved_in_equal_shares_and_the_rest_is_for_file
 
 
 def test_a_bound_file_comes_to_its_share_whatever_the_others_use() -> None:
-    credit = Credit(3200, lanes=16, workers=2)
+    credit = Credit(3200, cycle_length=16, workers=2)
     for file in range(1, 17):
         credit.set_use(file, credit.room(file))
     assert credit.used == 1600
@@ -28,7 +28,7 @@ def test_a_bound_file_comes_to_its_share_whatever_the_others_use() -> None:
 
 
 def test_use_moves_to_the_share_of_the_file_when_it_is_bound_and_makes_room_for_others() -> None:
-    credit = Credit(400, lanes=2, workers=1)  # share 100, rest 200
+    credit = Credit(400, cycle_length=2, workers=1)  # share 100, rest 200
     credit.set_use(1, 60)
     credit.set_use(2, 100)
     assert credit.room(3) == 40
@@ -38,7 +38,7 @@ def test_use_moves_to_the_share_of_the_file_when_it_is_bound_and_makes_room_for_
 
 
 def test_once_no_file_is_left_to_be_bound_the_shares_take_up_the_rest() -> None:
-    credit = Credit(400, lanes=2, workers=1)
+    credit = Credit(400, cycle_length=2, workers=1)
     credit.bind(1)
     credit.set_use(1, 100)
     assert credit.room(1) == 0
@@ -48,55 +48,55 @@ def test_once_no_file_is_left_to_be_bound_the_shares_take_up_the_rest() -> None:
     assert [credit.room(file) for file in (1, 2)] == [0, 100]
 
 
-def waiting(credit: Credit, *, limit: int, spent: int, need: int = 0) -> Entry:
+def waiting(credit: Credit, *, limit: int, spent: int, need: int = 0) -> FileLedger:
     """A bound file of which nothing is merged; ``need``: of the sample that its worker holds for lack of credit."""
-    entry = Entry(0, 0, bound=True, limit=limit, spent=spent, need=need)
+    entry = FileLedger(0, 0, bound=True, limit=limit, spent_bytes=spent, need=need)
     credit.bind(0)
     credit.set_use(0, entry.use)
     return entry
 
 
 def test_a_worker_that_waits_gets_credit_when_a_quarter_of_its_part_is_free_and_not_drop_by_drop() -> None:
-    credit = Credit(1600, lanes=2, workers=1)  # share 400
+    credit = Credit(1600, cycle_length=2, workers=1)  # share 400
     entry = waiting(credit, limit=400, spent=390, need=20)
     grants = []
     for merged in range(0, 400, 10):  # the merge takes one small sample after the other
         entry.merged = merged
         credit.set_use(0, entry.use)
-        more = credit.due(entry, pressing=False)
+        more = credit.grant_for(entry, pressing=False)
         if more:
             grants.append(more)
             entry.limit += more
-            entry.spent = entry.limit - 10
+            entry.spent_bytes = entry.limit - 10
             credit.set_use(0, entry.use)
     assert grants == [100, 100, 100]
 
 
 def test_a_sample_larger_than_a_quarter_waits_until_it_fits() -> None:
-    credit = Credit(1600, lanes=2, workers=1)
+    credit = Credit(1600, cycle_length=2, workers=1)
     entry = waiting(credit, limit=400, spent=400, need=250)
     due = []
     for merged in (100, 249, 250):
         entry.merged = merged
         credit.set_use(0, entry.use)
-        due.append(credit.due(entry, pressing=False))
+        due.append(credit.grant_for(entry, pressing=False))
     assert due == [0, 0, 250]
 
 
 def test_where_the_merge_waits_any_room_is_granted_and_one_sample_beyond_the_share() -> None:
-    credit = Credit(1600, lanes=2, workers=1)
+    credit = Credit(1600, cycle_length=2, workers=1)
     entry = waiting(credit, limit=400, spent=390, need=20)
     entry.merged = 10
     credit.set_use(0, entry.use)
-    assert credit.due(entry, pressing=True) == 10
+    assert credit.grant_for(entry, pressing=True) == 10
     entry.merged, entry.need = 390, 5000
     credit.set_use(0, entry.use)
-    assert credit.due(entry, pressing=False) == 0
-    assert credit.due(entry, pressing=True) == 5000 - entry.unspent
+    assert credit.grant_for(entry, pressing=False) == 0
+    assert credit.grant_for(entry, pressing=True) == 5000 - entry.unspent
 
 
 def test_what_is_merged_or_returned_can_be_granted_again() -> None:
-    credit = Credit(400, lanes=2, workers=1)
+    credit = Credit(400, cycle_length=2, workers=1)
     credit.bind(1)
     credit.set_use(1, 100)
     assert credit.room(1) == 0
@@ -110,7 +110,7 @@ def test_what_is_merged_or_returned_can_be_granted_again() -> None:
 
 
 def test_several_workers_read_ahead_side_by_side() -> None:
-    credit = Credit(3200, lanes=1, workers=4)  # share 1600
+    credit = Credit(3200, cycle_length=1, workers=4)  # share 1600
     assert credit.ahead == 400
     for file in range(4):
         assert credit.room(file) == 400
@@ -119,14 +119,14 @@ def test_several_workers_read_ahead_side_by_side() -> None:
 
 
 def test_a_budget_of_nothing_still_lets_the_merge_go_on_by_single_bytes() -> None:
-    credit = Credit(0, lanes=3, workers=2)
+    credit = Credit(0, cycle_length=3, workers=2)
     credit.bind(0)
     assert credit.room(0) == 1
     assert credit.room(1) == 0
 
 
 def test_a_smaller_budget_takes_nothing_back_and_grants_nothing_before_less_is_used() -> None:
-    credit = Credit(400, lanes=2, workers=1)  # share 100, rest 200
+    credit = Credit(400, cycle_length=2, workers=1)  # share 100, rest 200
     credit.bind(1)
     credit.set_use(1, 80)
     credit.set_use(2, 100)
@@ -149,9 +149,9 @@ steps = st.lists(st.tuples(st.sampled_from(WHAT), st.integers(0, 9), st.floats(0
 
 @given(st.integers(40, 5000), st.integers(1, 10), st.integers(1, 8), steps)
 def test_use_never_exceeds_the_budget_when_only_what_there_is_room_for_is_granted(
-    budget: int, lanes: int, workers: int, steps: list[tuple[str, int, float]]
+    budget: int, cycle_length: int, workers: int, steps: list[tuple[str, int, float]]
 ) -> None:
-    credit = Credit(budget, lanes, workers)
+    credit = Credit(budget, cycle_length, workers)
     use: dict[int, int] = {}
     bound: set[int] = set()
     over = False  # no other file will be bound
@@ -164,7 +164,7 @@ def test_use_never_exceeds_the_budget_when_only_what_there_is_room_for_is_grante
         elif what == "spend" and file in use:
             use[file] -= int(use[file] * part)
             credit.set_use(file, use[file])
-        elif what.startswith("bind") and len(bound) < lanes and file not in bound:
+        elif what.startswith("bind") and len(bound) < cycle_length and file not in bound:
             bound.add(file)
             over = what == "bind the last" and use.keys() <= bound
             credit.bind(file, last=over)

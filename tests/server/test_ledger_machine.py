@@ -17,16 +17,23 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pydp2.errors import FileCondemned, provider_error, to_wire
-from pydp2.order import END, Failure, Run
-from pydp2.order.files import file_order
+from pydp2.order.file_order import files_in_order
 from pydp2.order.merge import Merge
-from pydp2.order.plan import Plan
-from pydp2.order.source import WAIT
+from pydp2.order.plan import PassPlan
+from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun
+from pydp2.protocol.file_ranges import (
+    DROPPED_COST,
+    FILE_ENDED,
+    FILE_OPEN,
+    FILE_RAISED,
+    SAMPLE_COST,
+    FileAssignment,
+    FileRange,
+)
 from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
-from pydp2.protocol.ranges import ENDED, HOLE_COST, OPEN, RAISED, SAMPLE_COST, Assignment, Part
 from pydp2.server.actions import Fatal, Send, Spawn, WorkerGone, WorkerReady
-from pydp2.server.coordinator import Coordinator
-from pydp2.server.reading import Reading
+from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
+from pydp2.server.workers.worker_pool import WorkerPool
 
 from ..order import oracle
 
@@ -37,13 +44,14 @@ FAIR = 3000  # rounds of a fair schedule: far more than any pass here takes
 
 @dataclass(frozen=True)
 class File:
-    """``count`` ordinals, of which every ``hole``-th is a dropped sample (0: none); the others are of ``size`` bytes,
-    every ``large``-th one of ten times that. ``raises``: it ends with an exception. ``deadly``: the ordinal at
+    """``count`` sample indices, of which every ``dropped_sample``-th is a dropped sample (0: none); the others are of
+    ``size`` bytes,
+    every ``large``-th one of ten times that. ``raises``: it ends with an exception. ``deadly``: the sample index at
     which each worker dies that asks for it, if there is such a one."""
 
     count: int
     size: int
-    hole: int
+    dropped_sample: int
     large: int
     raises: bool
     deadly: int
@@ -55,7 +63,7 @@ class File:
 
     def item(self, y: int) -> int | None:
         """The bytes of sample ``y``, None where it is dropped."""
-        if self.hole and y % self.hole == self.hole - 1:
+        if self.dropped_sample and y % self.dropped_sample == self.dropped_sample - 1:
             return None
         return self.size * (10 if self.large and y % self.large == 0 else 1)
 
@@ -76,7 +84,7 @@ FILES = st.builds(
 class Task:
     """A file at a worker."""
 
-    given: Assignment
+    given: FileAssignment
     y: int
     spent: int
     limit: int
@@ -97,7 +105,7 @@ class Service(RuleBasedStateMachine):
     """A service whose every step is a rule."""
 
     @initialize(
-        files=st.lists(FILES, min_size=1, max_size=7), workers=st.integers(1, 4), lanes=st.integers(1, 4),
+        files=st.lists(FILES, min_size=1, max_size=7), workers=st.integers(1, 4), cycle_length=st.integers(1, 4),
         budget=st.sampled_from([1, 2_000, 20_000, 1_000_000]), shuffle=st.booleans(), skip=st.booleans(),
         seed=st.integers(0, 5), arrives=st.sampled_from([0, 1, 9]),
     )  # fmt: skip
@@ -105,7 +113,7 @@ class Service(RuleBasedStateMachine):
         self,
         files: list[File],
         workers: int,
-        lanes: int,
+        cycle_length: int,
         budget: int,
         shuffle: bool,
         skip: bool,
@@ -113,14 +121,14 @@ class Service(RuleBasedStateMachine):
         arrives: int,
     ) -> None:
         self.arrives = arrives  # of what a worker sent before its deadly sample, so much comes before the news
-        self.files, self.count, self.lanes, self.budget = files, workers, lanes, budget
+        self.files, self.count, self.lanes, self.budget = files, workers, cycle_length, budget
         self.shuffle, self.skip, self.seed = shuffle, skip, seed
         self.pass_id = 0
         self.largest = max([0, *(f.size * 10 for f in files)]) + SAMPLE_COST
         self._launch()
 
     def _launch(self) -> None:
-        self.coordinator = Coordinator(self.count)
+        self.coordinator = WorkerPool(self.count)
         self.workers: dict[int, Worker] = {}
         self.starting: list[int] = []
         self.late: deque[tuple[int, Any]] = deque()
@@ -128,20 +136,23 @@ class Service(RuleBasedStateMachine):
         self._begin_pass()
 
     def _begin_pass(self) -> None:
-        plan = Plan(
+        plan = PassPlan(
             seed=self.seed, pass_id=self.pass_id, files=len(self.files), batch_size=1, shuffle=self.shuffle,
             interleave=self.lanes,
         )  # fmt: skip
-        order = file_order(plan)
-        self.reading = Reading(
-            pass_id=self.pass_id, seed=self.seed, order=order, lanes=min(plan.lanes, len(order)), budget=self.budget,
-            workers=self.count, label=str, skip_errors=self.skip,
-            ramp={int(file): 5 for file in order[: plan.lanes]} if self.shuffle else None,
+        order = files_in_order(plan)
+        self.reading = FileDispatcher(
+            ReadContext(budget=self.budget, workers=self.count, label=str, skip_errors=self.skip),
+            CycleReading(
+                length=min(plan.cycle_length, len(order)),
+                ramp={int(file): 5 for file in order[: plan.cycle_length]} if self.shuffle else {},
+            ),
+            pass_id=self.pass_id, seed=self.seed, order=order,
         )  # fmt: skip
         self.merge = Merge(plan, self.reading, order)
         self.taken: list[tuple[int, int]] = []
         self.over = self.failed = False
-        self.coordinator.begin(self.reading)
+        self.coordinator.begin_pass(self.reading)
 
     def _do(self, actions: list[Any]) -> None:
         for action in actions:
@@ -195,8 +206,8 @@ class Service(RuleBasedStateMachine):
         match message:
             case Assign(_, items):
                 for item in items:
-                    given = Assignment.from_wire(item)
-                    worker.tasks[given.file] = Task(given, given.start, given.spent, given.limit, given.pause)
+                    given = FileAssignment.from_wire(item)
+                    worker.tasks[given.file] = Task(given, given.start, given.spent_bytes, given.limit, given.pause)
             case Grant(items):
                 for attempt, limit, pause, _ in items:
                     for task in worker.tasks.values():
@@ -216,12 +227,13 @@ class Service(RuleBasedStateMachine):
         self._send(number, tasks[file % len(tasks)], count)
 
     def _send(self, who: int, number: int, count: int) -> None:
-        """Up to ``count`` ordinals of a file, as far as credit and stops allow; then a report of what it waits for."""
+        """Up to ``count`` sample indices of a file, as far as credit and stops allow; then a report of what it waits
+        for."""
         worker = self.workers.get(who)
         if worker is None:
             return  # it died in a file before
         task, file = worker.tasks[number], self.files[number]
-        first, sizes, holes, waits, dies = task.y, [], [], None, False
+        first, sizes, dropped_samples, waits, dies = task.y, [], [], None, False
         until = min(file.count, task.given.until)
         while task.y < until and task.y - first < count and waits is None and not dies:
             size = file.item(task.y)
@@ -230,8 +242,8 @@ class Service(RuleBasedStateMachine):
             elif task.y == file.deadly:
                 dies = True
             elif size is None:
-                holes.append([task.y, "name", "too short"])
-                task.spent += HOLE_COST
+                dropped_samples.append([task.y, "name", "too short"])
+                task.spent += DROPPED_COST
                 task.y += 1
             elif task.spent + size + SAMPLE_COST > task.limit:
                 waits = size + SAMPLE_COST
@@ -241,15 +253,21 @@ class Service(RuleBasedStateMachine):
                 task.y += 1
         ended = task.y >= until
         if ended or task.y > first:
-            ordinals = [y for y in range(first, task.y) if file.item(y) is not None]
-            run = Run(None, 0, len(sizes), np.array(ordinals), np.array(sizes, np.int64), None) if sizes else None
-            state = OPEN if not ended else RAISED if file.raises else ENDED
+            sample_indices = [y for y in range(first, task.y) if file.item(y) is not None]
+            run = (
+                SampleRun(None, 0, len(sizes), np.array(sample_indices), np.array(sizes, np.int64), None)
+                if sizes
+                else None
+            )
+            state = FILE_OPEN if not ended else FILE_RAISED if file.raises else FILE_ENDED
             error = (
                 to_wire(provider_error(f"file {number}, sample {task.y}: raised", "ValueError"))
-                if state == RAISED
+                if state == FILE_RAISED
                 else {}
             )
-            part = Part(number, task.given.attempt, first, task.y - first, len(sizes), state, [task.y], holes, error)
+            part = FileRange(
+                number, task.given.attempt, first, task.y - first, len(sizes), state, [task.y], dropped_samples, error
+            )
             worker.wire.append((part, run))
         if dies:
             running = number, task.given.attempt, task.y
@@ -272,7 +290,7 @@ class Service(RuleBasedStateMachine):
         if isinstance(what, tuple):
             self.coordinator.commit(number, *what)
         else:
-            self.coordinator.blocked(number, *what)
+            self.coordinator.worker_blocked(number, *what)
 
     @precondition(lambda self: self.workers)
     @rule(which=st.integers(0, 9), blame=st.integers(0, 9), first=st.sampled_from([0, 0, 1, 2, 9]))
@@ -305,26 +323,28 @@ class Service(RuleBasedStateMachine):
     @rule(count=st.integers(1, 100))
     def take(self, count: int) -> None:
         while count and not self.over:
-            front = self.merge.front()
-            if isinstance(front, Run):
+            front = self.merge.next_run()
+            if isinstance(front, SampleRun):
                 some = min(count, front.hi - front.lo)
-                self.taken += [(self.merge.file, int(y)) for y in front.ordinals[front.lo : front.lo + some]]
-                self.merge.take(some)
+                self.taken += [
+                    (self.merge.current_file, int(y)) for y in front.sample_indices[front.lo : front.lo + some]
+                ]
+                self.merge.consume(some)
                 count -= some
             elif front is WAIT:
-                self.reading.want(self.merge.file)
+                self.reading.want(self.merge.current_file)
                 return
             else:
-                self.over, self.failed = True, isinstance(front, Failure)
+                self.over, self.failed = True, isinstance(front, FileFailure)
                 assert self.failed or front is END
                 self._compare()
-                self._do(self.coordinator.end(self.reading))
+                self._do(self.coordinator.end_pass(self.reading))
 
     @rule(rare=st.integers(0, 15))
     def leave(self, rare: int) -> None:
         """The trainer leaves the pass, or has its end; the next begins."""
         if rare == 15 or self.over:
-            self._do(self.coordinator.end(self.reading))
+            self._do(self.coordinator.end_pass(self.reading))
             self.pass_id += 1
             self._begin_pass()
 
@@ -336,7 +356,7 @@ class Service(RuleBasedStateMachine):
 
     # -- what must hold ------------------------------------------------------------------------------------------------
     def _expected(self) -> tuple[list[tuple[int, int]], bool]:
-        ends = {file: y for file, (y, _) in self.reading.losses.facts.items()}
+        ends = {file: y for file, (y, _) in self.reading.losses.early_ends.items()}
         files = [file.as_oracle(ends.get(number)) for number, file in enumerate(self.files)]
         options = oracle.Options(
             seed=self.seed, shuffle=self.shuffle, interleave=self.lanes, skip=self.skip, batch_size=1
@@ -357,8 +377,8 @@ class Service(RuleBasedStateMachine):
         assert self.reading.losses.dropped == dropped - self._lost_in_holes()
 
     def _lost_in_holes(self) -> int:
-        """Files that ended early where a hole would have been: losses, but not of a sample."""
-        ended = {(file, y) for file, (y, _) in self.reading.losses.facts.items()}
+        """Files that ended early where a dropped sample would have been: losses, but not of a sample."""
+        ended = {(file, y) for file, (y, _) in self.reading.losses.early_ends.items()}
         return sum(
             y < self.files[file].count and self.files[file].item(y) is None and (file, y) in ended
             for file, y in self.losses
@@ -372,18 +392,18 @@ class Service(RuleBasedStateMachine):
     @invariant()
     def a_file_is_condemned_at_its_deadly_sample_and_nowhere_else(self) -> None:
         if hasattr(self, "reading"):
-            for file, entry in self.reading.entries.items():
-                error = entry.tail.error if isinstance(entry.tail, Failure) else entry.early
+            for file, entry in self.reading.ledgers.items():
+                error = entry.tail.error if isinstance(entry.tail, FileFailure) else entry.early_end
                 if isinstance(error, FileCondemned):
                     assert str(error).startswith(f"file {file}, sample {entry.committed}: three workers died")
 
     @invariant()
     def credit_is_bounded_by_its_budget_and_one_sample(self) -> None:
         if hasattr(self, "reading"):
-            entries = self.reading.entries.values()
-            holes = HOLE_COST * sum(len(entry.holes) for entry in entries)
-            least = len(self.merge.lanes)  # a share is at least one byte
-            assert self.reading.credit.used <= max(self.budget, 2 * least) + self.largest + holes
+            entries = self.reading.ledgers.values()
+            dropped_samples = DROPPED_COST * sum(len(entry.dropped) for entry in entries)
+            least = len(self.merge.cycle)  # a share is at least one byte
+            assert self.reading.credit.used <= max(self.budget, 2 * least) + self.largest + dropped_samples
             assert all(entry.use >= 0 for entry in entries)
 
     def teardown(self) -> None:
@@ -399,7 +419,7 @@ class Service(RuleBasedStateMachine):
                 while worker.wire:
                     self._deliver(number, worker.wire.popleft())
             self.take(1000)
-        assert self.over, f"stuck after {len(self.taken)} samples: {self.reading.entries}"
+        assert self.over, f"stuck after {len(self.taken)} samples: {self.reading.ledgers}"
 
 
 Service.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

@@ -9,25 +9,30 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.inputs import Columns, ColumnStore, Packer, Slots, integer_value, integer_value_sequence
-from pydp2.inputs.picked import Picked
+from pydp2.columns.columns import Columns
+from pydp2.packers.packer import Packer
 from pydp2.protocol import messages as m
-from pydp2.protocol.packs import MOST, PACK_BYTES, unpacked
-from pydp2.server.outbox import Said, messages
+from pydp2.protocol.batch_packing import MAX_BATCHES, MAX_PACK_BYTES, unpack_head
+from pydp2.rowstore.batch_rows import BatchRows
+from pydp2.rowstore.heap import HeapStore
+from pydp2.schema.input_types import Slots, integer_value, integer_value_sequence
+from pydp2.server.sessions.outbox import OutMessage, drain
 
 SLOTS = Slots((integer_value(1 << 20), integer_value_sequence(1 << 20)))
 
 
-def store_of(count: int) -> tuple[ColumnStore, np.ndarray]:
+def store_of(count: int) -> tuple[HeapStore, np.ndarray]:
     packer = Packer(SLOTS, strict=False)
     for i in range(count):
         packer.add([i, [i] * (i % 4)])
-    store = ColumnStore(SLOTS)
-    return store, store.append(packer.cut().columns)
+    store = HeapStore(SLOTS)
+    return store, store.append(packer.finish().columns)
 
 
 batches = st.lists(
-    st.tuples(st.sampled_from([b"a", b"b"]), st.integers(0, 5), st.sampled_from([10, PACK_BYTES // 3]), st.booleans()),
+    st.tuples(
+        st.sampled_from([b"a", b"b"]), st.integers(0, 5), st.sampled_from([10, MAX_PACK_BYTES // 3]), st.booleans()
+    ),
     max_size=30,
 )
 
@@ -35,12 +40,12 @@ batches = st.lists(
 @given(batches, st.data())
 def test_each_gets_its_own_in_order(said: list[tuple[bytes, int, int, bool]], data: st.DataObject) -> None:
     store, ids = store_of(200)
-    out: deque[Said] = deque()
+    out: deque[OutMessage] = deque()
     expected: dict[bytes, list[Any]] = {b"a": [], b"b": []}
     at = 0
     for index, (peer, rows, nbytes, point) in enumerate(said):
         head = m.BatchHead(1, index, rows, rows, 9, 0, 0, index + 1, [], {"index": index} if point else {}, 0)
-        picked = Picked(store, ids[at : at + rows], nbytes=nbytes)
+        picked = BatchRows(store, ids[at : at + rows], nbytes=nbytes)
         out.append((peer, head, [picked, *([b"pool %d" % index] if point else [])]))
         expected[peer].append((head, list(range(at, at + rows)), b"pool %d" % index if point else None))
         at += rows
@@ -48,12 +53,12 @@ def test_each_gets_its_own_in_order(said: list[tuple[bytes, int, int, bool]], da
             out.append((peer, m.Probe(), ()))
             expected[peer].append(m.Probe())
     got: dict[bytes, list[Any]] = {b"a": [], b"b": []}
-    for peer, message, frames, heads in messages(out):
+    for peer, message, frames, heads in drain(out):
         if not isinstance(message, m.BatchHead):
             assert heads == []
             got[peer].append(message)
             continue
-        assert unpacked(message) == heads
+        assert unpack_head(message) == heads
         picked, *rest = frames
         columns = Columns.from_frames(SLOTS, sum(head.rows for head in heads), picked.frames())
         numbers = columns.arrays[0][0].tolist()
@@ -68,38 +73,38 @@ def test_small_ones_go_together_and_large_ones_alone() -> None:
     store, ids = store_of(100)
 
     def sent(nbytes: int, count: int = 100) -> list[int]:
-        out: deque[Said] = deque(
+        out: deque[OutMessage] = deque(
             (
                 b"a",
                 m.BatchHead(1, i, 1, 1, 1, 0, 0, i + 1, [], {}, 0),
-                [Picked(store, ids[i % 50 : i % 50 + 1], padding=1, nbytes=nbytes)],
+                [BatchRows(store, ids[i % 50 : i % 50 + 1], padding=1, nbytes=nbytes)],
             )
             for i in range(count)
         )
-        return [len(heads) for _, _, _, heads in messages(out)]
+        return [len(heads) for _, _, _, heads in drain(out)]
 
-    assert sent(10) == [MOST, 100 - MOST]
-    assert sent(PACK_BYTES // 4, 9) == [4, 4, 1]
-    assert sent(PACK_BYTES // 2 + 1, 3) == [1, 1, 1]
-    assert sent(10 * PACK_BYTES, 3) == [1, 1, 1]
+    assert sent(10) == [MAX_BATCHES, 100 - MAX_BATCHES]
+    assert sent(MAX_PACK_BYTES // 4, 9) == [4, 4, 1]
+    assert sent(MAX_PACK_BYTES // 2 + 1, 3) == [1, 1, 1]
+    assert sent(10 * MAX_PACK_BYTES, 3) == [1, 1, 1]
 
 
 def test_who_has_the_cache_gets_numbers_and_others_the_rows() -> None:
     store, ids = store_of(100)
 
-    def kept(peer: bytes, picked: Picked) -> int:
-        return 77 if peer == b"a" and picked.numbers()[0] % 10 else 0
+    def kept(peer: bytes, picked: BatchRows) -> int:
+        return 77 if peer == b"a" and picked.handles()[0] % 10 else 0
 
-    out: deque[Said] = deque()
+    out: deque[OutMessage] = deque()
     for i in range(100):
         for peer in (b"a", b"b"):
             head = m.BatchHead(1, i, 1, 1, 1, 0, 0, i + 1, [], {}, 0)
-            out.append((peer, head, [Picked(store, ids[i : i + 1], padding=1, nbytes=PACK_BYTES)]))
+            out.append((peer, head, [BatchRows(store, ids[i : i + 1], padding=1, nbytes=MAX_PACK_BYTES)]))
     got: dict[bytes, list[Any]] = {b"a": [], b"b": []}
-    for peer, message, (rows, *rest), heads in messages(out, kept):
+    for peer, message, (rows, *rest), heads in drain(out, kept):
         assert isinstance(message, m.BatchHead)
         assert not rest
-        numbers = rows.tolist() if message.kept else rows.columns().arrays[0][0].tolist()
-        assert numbers == [head.index for head in heads] == [head.index for head in unpacked(message)]
-        got[peer].append((message.kept, len(heads)))
+        numbers = rows.tolist() if message.shared_rows else rows.columns().arrays[0][0].tolist()
+        assert numbers == [head.batch_index for head in heads] == [head.batch_index for head in unpack_head(message)]
+        got[peer].append((message.shared_rows, len(heads)))
     assert got == {b"a": [(0, 1), (77, 9)] * 10, b"b": [(0, 1)] * 100}

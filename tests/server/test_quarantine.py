@@ -47,12 +47,12 @@ def lines(path: Path) -> list[Any]:
 
 def test_each_loss_is_a_line_of_json_that_is_there_at_once(quarantine: Make, tmp_path: Path) -> None:
     made = quarantine()
-    made.add(LOSS)
+    made.write(LOSS)
     assert lines(tmp_path / "bad.jsonl") == [
         {"pass": 0, "file": "a.txt", "y": 3, "slot": "bits", "reason": "expected 2, got 3", "kind": "dropped"}
     ]
-    made.add(Loss(1, "a.txt", 3, "", "process raised", "raised", "KeyError"))
-    made.add(Loss(2, "a.txt", 3, "", "too slow", "timed out", "", 2.5))
+    made.write(Loss(1, "a.txt", 3, "", "process raised", "raised", "KeyError"))
+    made.write(Loss(2, "a.txt", 3, "", "too slow", "timed out", "", 2.5))
     assert lines(tmp_path / "bad.jsonl")[1:] == [
         {
             "pass": 1, "file": "a.txt", "y": 3, "slot": "", "reason": "process raised", "kind": "raised",
@@ -67,7 +67,7 @@ def test_each_loss_is_a_line_of_json_that_is_there_at_once(quarantine: Make, tmp
 
 def test_without_a_path_nothing_is_written() -> None:
     made = Quarantine(None, lambda *_: None)
-    made.add(LOSS)
+    made.write(LOSS)
     made.close()
 
 
@@ -87,7 +87,7 @@ def test_no_loss_is_ever_there_twice_also_with_services_one_after_another(
     for each in rounds:
         made = Quarantine(str(path), lambda *_: None)
         for loss in each:
-            made.add(loss)
+            made.write(loss)
             expected.setdefault((loss.pass_id, loss.file, loss.y), loss.reason)
         made.close()
     found = [json.loads(line) for line in path.read_bytes().split(b"\n") if line] if rounds else []
@@ -104,8 +104,8 @@ def test_damaged_lines_are_left_alone_and_a_torn_one_does_not_swallow_the_next(
     path.write_bytes(before)
     made = quarantine()
     assert path.read_bytes() == before
-    made.add(LOSS)
-    made.add(LOSS)
+    made.write(LOSS)
+    made.write(LOSS)
     text = path.read_bytes()
     assert text.startswith(before + b"\n")
     assert json.loads(text.splitlines()[-1])["y"] == 3
@@ -156,13 +156,13 @@ def test_a_disk_that_fills_up_later_is_told_once_and_what_has_room_again_is_writ
 ) -> None:
     path = tmp_path / "bad.jsonl"
     made = quarantine()
-    made.add(LOSS)
+    made.write(LOSS)
     with room(path.stat().st_size + 10):
         for y in range(10, 14):
-            made.add(Loss(0, "a.txt", y, "", "", "dropped"))
+            made.write(Loss(0, "a.txt", y, "", "", "dropped"))
     assert len(logs) == 1
     assert logs[0].startswith(f"the quarantine {path} cannot be written any more: ")
-    made.add(Loss(0, "a.txt", 12, "", "", "dropped"))
+    made.write(Loss(0, "a.txt", 12, "", "", "dropped"))
     text = path.read_bytes().splitlines()
     assert [json.loads(line)["y"] for line in (text[0], text[-1])] == [3, 12]
     assert len(text) == 3  # one is torn

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from pydp2.order import pool
-from pydp2.server.job import JobPlan
-from pydp2.worker import builder, runner
+from pydp2.server.sessions.pass_runner import JobPlan
+from pydp2.worker import chunk_builder, loop
 
 from ..order import oracle
 from ..order.oracle import File, Options, Row, expect
@@ -21,16 +21,16 @@ from .simulation import Outcome, World, where
 @pytest.fixture(autouse=True)
 def _clocks_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the loop of a worker does by the clock is the scheduler's to decide."""
-    monkeypatch.setattr(runner, "_POLL", -1.0)
-    monkeypatch.setattr(runner, "FLUSH", 1e9)
-    monkeypatch.setattr(runner, "_SLOW", 1e9)
+    monkeypatch.setattr(loop, "_POLL", -1.0)
+    monkeypatch.setattr(loop, "FLUSH", 1e9)
+    monkeypatch.setattr(loop, "_SLOW", 1e9)
 
 
 def points_often(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Passes have points from which they can be taken up after few batches, and chunks of any size."""
     monkeypatch.setattr(pool, "SNAPSHOT_MIN", 16)
     monkeypatch.setattr(oracle, "SNAPSHOT", 16)
-    monkeypatch.setattr(builder, "MAX_ROWS", Random(seed).choice([1, 7, 50, 4096]))
+    monkeypatch.setattr(chunk_builder, "MAX_ROWS", Random(seed).choice([1, 7, 50, 4096]))
 
 
 def oracle_files(case: Case) -> list[File]:
@@ -53,9 +53,9 @@ def options(case: Case) -> Options:
         batch_size=plan.batch_size, seed=plan.seed, shuffle=plan.shuffle, pool_size=case.pool_size,
         min_pool_size=case.min_pool_size, interleave=plan.interleave, pool_bytes=plan.pool_bytes,
         can_over=case.can_over, last_batch=plan.last_batch, cached=case.cache_limit is not None, skip=case.skip,
-        buckets=plan.buckets.count if plan.buckets else 0, bounds=plan.buckets.bounds if plan.buckets else None,
+        buckets=plan.buckets.max_buckets if plan.buckets else 0, bounds=plan.buckets.bounds if plan.buckets else None,
         error_budget=case.error_budget,
-        group=plan.buckets.group if plan.buckets else 1,
+        group=plan.buckets.group_size if plan.buckets else 1,
     )  # fmt: skip
 
 
@@ -85,15 +85,15 @@ def compare(case: Case, outcome: Outcome) -> None:
     assert outcome.losses == expected.losses
     if not outcome.error:
         ends = [(n, len(file.items)) for n, file in enumerate(files) if file.raises]
-        assert sorted(fact[:2] for fact in outcome.facts) == ends
+        assert sorted(early_end[:2] for early_end in outcome.early_ends) == ends
         assert outcome.dropped == sum(item is None for file in files for item in file.items)
 
 
 @each_seed(150)
 def test_pd_32_any_schedule_gives_the_order_of_the_oracle(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
-    monkeypatch.setattr(builder, "MAX_ROWS", random.choice([1, 2, 7, 50, 4096]))
-    monkeypatch.setattr(builder, "MAX_PARTS", random.choice([1, 3, 128]))
+    monkeypatch.setattr(chunk_builder, "MAX_ROWS", random.choice([1, 2, 7, 50, 4096]))
+    monkeypatch.setattr(chunk_builder, "MAX_RANGES", random.choice([1, 3, 128]))
     this = case(seed)
     world = World(this)
     for number, outcome in enumerate(world.run()):
@@ -154,8 +154,8 @@ def test_each_of_several_jobs_has_the_order_that_it_has_alone_whatever_the_other
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = Random(seed)
-    monkeypatch.setattr(builder, "MAX_ROWS", random.choice([1, 2, 7, 50, 4096]))
-    monkeypatch.setattr(builder, "MAX_PARTS", random.choice([1, 3, 128]))
+    monkeypatch.setattr(chunk_builder, "MAX_ROWS", random.choice([1, 2, 7, 50, 4096]))
+    monkeypatch.setattr(chunk_builder, "MAX_RANGES", random.choice([1, 3, 128]))
     this = several(seed)
     world = World(this)
     world.run()
@@ -192,7 +192,7 @@ def test_a_deadly_sample_condemns_its_file_after_three_deaths_and_no_other(seed:
     world = World(this)
     (outcome,) = world.run()
     compare(this, outcome)
-    assert sorted(fact[:2] for fact in outcome.facts) == [(3, 17), (7, 0)]
+    assert sorted(early_end[:2] for early_end in outcome.early_ends) == [(3, 17), (7, 0)]
     assert (world.deaths[3, 17], world.deaths[7, 0]) == (3, 3)
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pydp2.transport import Gone, memory, slabs, sockets
+from pydp2.transport import PeerGone, in_process, slabs, sockets
 
 MAX_FRAME = 1 << 16
 Made = TypeVar("Made")
@@ -28,7 +28,7 @@ def let_in(hub: Any, make: Callable[[], Made]) -> Made:
 
 def waiting(hub: Any, seconds: float) -> bool:
     """Whether there is something for ``hub`` within ``seconds``; meanwhile it lets in who comes."""
-    poll = sockets.Poll()
+    poll = sockets.Poller()
     for handle in (hub.handle, *hub.listeners):
         poll.add(handle)
     deadline = time.monotonic() + seconds
@@ -44,9 +44,9 @@ class Ends:
     """A hub at ``address``, and a line to it."""
 
     def __init__(self, address: str, max_frame: int = -1, lends: bool = False) -> None:
-        self.contexts = sockets.context(), sockets.context()
+        self.contexts = sockets.new_context(), sockets.new_context()
         self.hub = sockets.Hub(self.contexts[0], address, max_frame)
-        self.line = let_in(self.hub, lambda: sockets.Line(self.contexts[1], self.hub.address, lends=lends))
+        self.line = let_in(self.hub, lambda: sockets.Line(self.contexts[1], self.hub.address, share_send_slab=lends))
 
     def received(self) -> tuple[bytes, list[memoryview]]:
         """What the hub hears next, and from whom."""
@@ -83,7 +83,7 @@ class Joined:
             if received is None:
                 assert waiting(self.hub, seconds), f"only {len(heard)} of {count} messages came"
             else:
-                heard.append((received[0], [bytes(frame) for frame in self.hub.open(*received)]))
+                heard.append((received[0], [bytes(frame) for frame in self.hub.open_message(*received)]))
         return heard
 
     def meet(self, line: Any) -> bytes:
@@ -99,23 +99,25 @@ class Joined:
 
 def joined(way: str, folder: Path, max_frame: int = MAX_FRAME) -> Iterator[Joined]:
     if way == "memory":
-        ends = Joined(lambda: memory.Hub(max_frame), lambda hub, watch: memory.Line(hub, watch))
+        ends = Joined(
+            lambda: in_process.InProcessHub(max_frame), lambda hub, watch: in_process.InProcessLine(hub, watch)
+        )
         yield ends
         ends.close()
         return
-    theirs, ours = sockets.context(), sockets.context()  # as in two processes
+    theirs, ours = sockets.new_context(), sockets.new_context()  # as in two processes
     address = "tcp://127.0.0.1:*" if way == "tcp" else f"ipc://{folder}/s"
 
     def line(hub: Any, watch: bool) -> sockets.Line:
-        one = sockets.Line(ours, hub.address, watch=watch, lends=way == "shared")
+        one = sockets.Line(ours, hub.address, watch=watch, share_send_slab=way == "shared")
         if way == "shared":
-            one.borrow()
+            one.share_receive_slab()
         return one
 
     ends = Joined(lambda: sockets.Hub(theirs, address, max_frame), line)
     with pytest.MonkeyPatch.context() as patch:
         if way == "shared":
-            patch.setattr(slabs, "SMALL", 1)
+            patch.setattr(slabs, "MIN_SLAB_BYTES", 1)
         yield ends
         ends.close()
     ours.term()
@@ -128,7 +130,7 @@ def gone(ends: Joined | Ends, peer: bytes, seconds: float = 5.0) -> bool:
     while time.monotonic() < deadline:
         try:
             ends.hub.send(peer, [b"are you there"])
-        except Gone:
+        except PeerGone:
             return True
         time.sleep(0.005)
     return False
@@ -136,7 +138,7 @@ def gone(ends: Joined | Ends, peer: bytes, seconds: float = 5.0) -> bool:
 
 def start_zeromq_thread() -> None:
     """pyzmq starts a thread when it first sends without a copy, and keeps it: no test has left it behind."""
-    one = sockets.context()
+    one = sockets.new_context()
     hub = sockets.Hub(one, "tcp://127.0.0.1:*", -1)
     line = sockets.Line(one, hub.address)
     line.send([bytes(1 << 20)])

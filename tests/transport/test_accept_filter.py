@@ -27,8 +27,8 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """``left(n)``: as if so many descriptors were left."""
 
     def so_many(count: int) -> None:
-        monkeypatch.setattr(accept_filter, "limit", lambda: 1000)
-        monkeypatch.setattr(accept_filter, "opened", lambda: 1000 - count)
+        monkeypatch.setattr(accept_filter, "descriptor_limit", lambda: 1000)
+        monkeypatch.setattr(accept_filter, "open_descriptors", lambda: 1000 - count)
 
     return so_many
 
@@ -51,20 +51,20 @@ def test_it_shuts_with_few_left_and_opens_with_more(listener: socket.socket, lef
     with socket.create_connection(listener.getsockname()) as before:
         there, _ = listener.accept()
         left(17)
-        door.look()
+        door.adjust()
         assert comes_in(listener, 2)
         left(16)
-        door.look()
-        assert "has 1000 (RLIMIT_NOFILE) and 984 of them are open" in door.refused
+        door.adjust()
+        assert "has 1000 (RLIMIT_NOFILE) and 984 of them are open" in door.refusal
         assert not comes_in(listener, 0.3)
         before.sendall(b"still here")
         assert there.recv(100) == b"still here"
         there.close()
         left(32)
-        door.look()
+        door.adjust()
         assert not comes_in(listener, 0.3), "not open at once: it would be shut again soon"
         left(33)
-        door.look()
+        door.adjust()
         assert comes_in(listener, 5)
     door.close()
 
@@ -75,7 +75,7 @@ def test_who_waits_when_it_shuts_is_turned_away(listener: socket.socket, left: C
     with socket.create_connection(listener.getsockname()) as waits:
         waits.settimeout(5)
         left(0)
-        door.look()
+        door.adjust()
         with pytest.raises(BlockingIOError):
             listener.accept()
         assert waits.recv(1) == b""
@@ -87,34 +87,34 @@ def test_it_is_held_shut_for_a_worker_only_where_few_are_left(
 ) -> None:
     door = AcceptFilter(listener.fileno())
     left(600)
-    door.hold(1.0)
+    door.close_for(1.0)
     assert comes_in(listener, 2)
     left(20)  # fewer than would open it again if it had been shut for that
     now = 50.0
     monkeypatch.setattr(accept_filter.time, "monotonic", lambda: now)
-    door.hold(1.0)
+    door.close_for(1.0)
     assert not comes_in(listener, 0.3)
-    door.look()
+    door.adjust()
     assert not comes_in(listener, 0.3)
-    assert door.refused == "", "nobody has to know"
+    assert door.refusal == "", "nobody has to know"
     now = 51.1
-    door.look()
+    door.adjust()
     monkeypatch.undo()
     assert comes_in(listener, 5)
     door.close()
 
 
 def test_descriptors_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = descriptors.opened()
+    before = descriptors.open_descriptors()
     more = [os.dup(0) for _ in range(7)]
-    assert descriptors.opened() == before + 7
+    assert descriptors.open_descriptors() == before + 7
     for each in more:
         os.close(each)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert descriptors.limit() == min(soft, descriptors.MOST)
+    assert descriptors.descriptor_limit() == min(soft, descriptors.MAX_DESCRIPTORS)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, soft), hard))
-        descriptors.raise_limit()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard, max(200, descriptors.MOST))
+        descriptors.raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard, max(200, descriptors.MAX_DESCRIPTORS))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pydp2.transport import Gone, Poll, buffers
+from pydp2.transport import PeerGone, Poller, owned_arrays
 from tests.transport.conftest import MAX_FRAME, Joined, gone, waiting
 
 
@@ -75,7 +75,7 @@ def test_a_wait_ends_when_a_message_comes(ends: Joined) -> None:
 def test_both_handles_can_be_polled_beside_descriptors(ends: Joined) -> None:
     line = ends.line()
     peer = ends.meet(line)
-    poll = Poll()
+    poll = Poller()
     poll.add(ends.hub.handle)
     poll.add(line.handle)
     assert poll.wait(0) == set()
@@ -91,7 +91,7 @@ def test_both_handles_can_be_polled_beside_descriptors(ends: Joined) -> None:
 
 
 def test_sending_to_somebody_who_left_or_never_came_says_so(ends: Joined) -> None:
-    with pytest.raises(Gone):
+    with pytest.raises(PeerGone):
         ends.hub.send(b"nobody", [b"x"])
     line = ends.line()
     peer = ends.meet(line)
@@ -106,11 +106,11 @@ def test_a_line_that_is_watched_sees_that_its_hub_went_away(ends: Joined) -> Non
     watched, careless = ends.line(watch=True), ends.line()
     ends.meet(watched)
     ends.meet(careless)
-    assert not watched.lost
+    assert not watched.is_lost
     ends.hub.close()
     assert watched.wait(5000)
-    assert watched.lost
-    assert not careless.lost
+    assert watched.is_lost
+    assert not careless.is_lost
     watched.send([b"into the void"])  # neither blocks nor raises
     careless.send([b"as well"])
     assert watched.receive() is None
@@ -123,9 +123,9 @@ def test_a_message_that_came_before_the_end_can_still_be_received(ends: Joined) 
     assert line.wait(5000)
     ends.hub.close(500)
     deadline = time.monotonic() + 5
-    while not line.lost and time.monotonic() < deadline:
+    while not line.is_lost and time.monotonic() < deadline:
         time.sleep(0.005)
-    assert line.lost
+    assert line.is_lost
     assert told(line) == [b"farewell"]
 
 
@@ -135,11 +135,11 @@ def test_a_frame_above_the_limit_costs_its_sender_the_connection_and_nobody_else
     peer = ends.meet(bad)
     bad.send([bytes(MAX_FRAME + 1)])
     assert bad.wait(5000)
-    assert bad.lost
+    assert bad.is_lost
     assert gone(ends, peer)
     ends.hub.send(ends.meet(good), [b"fine"])
     assert told(good) == [b"fine"]
-    assert not good.lost
+    assert not good.is_lost
 
 
 def test_received_frames_can_be_made_arrays_of_one_s_own(ends: Joined) -> None:
@@ -151,10 +151,10 @@ def test_received_frames_can_be_made_arrays_of_one_s_own(ends: Joined) -> None:
     while len(messages) < 2:
         received = ends.hub.receive()
         if received is not None:
-            messages.append(ends.hub.open(*received))
+            messages.append(ends.hub.open_message(*received))
         else:
             assert waiting(ends.hub, 5)
-    first, second = (buffers(frames) for frames in messages)
+    first, second = (owned_arrays(frames) for frames in messages)
     for array, as_sent in zip(first, sent, strict=True):
         assert array.tolist() == as_sent.tolist()
         assert array.flags.writeable

@@ -19,11 +19,11 @@ import pytest
 import zmq
 
 import pydp2
-from pydp2.addresses import BESIDE
 from pydp2.errors import LocalError, RemoteError
-from pydp2.metrics import resident
+from pydp2.metrics import resident_bytes
 from pydp2.protocol import messages as m
-from pydp2.protocol.moves import CLIENT_LINK, Role
+from pydp2.protocol.link_states import CLIENT_LINK, LinkRole
+from pydp2.service_address import INNER_SUFFIX
 from tests.protocol.conftest import EXAMPLES
 from tests.protocol.test_broken_frames import a_chunk, mutate, mutated_frames
 
@@ -65,7 +65,7 @@ def heard(socket: zmq.Socket[bytes]) -> m.Message:
 
 def inside(address: str, hub: str = "clients") -> str:
     """Where libzmq listens: whoever may connect to the service is told that path."""
-    return f"{address.rpartition('/')[0]}/{hub}{BESIDE}"
+    return f"{address.rpartition('/')[0]}/{hub}{INNER_SUFFIX}"
 
 
 NUMBERS = [0, 1, -1, 2**31, 2**62, 2**63 - 1, 2**64 - 1]
@@ -187,13 +187,13 @@ def test_the_trainer_s_passes_stay_exact_and_the_server_small(
 
         def all_of_it() -> None:
             throw(0, THROWN // 3)
-            sizes.append(resident(service.pid))
+            sizes.append(resident_bytes(service.pid))
             threads = [threading.Thread(target=throw, args=(seed, THROWN // 3)) for seed in (1, 2)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            sizes.append(resident(service.pid))
+            sizes.append(resident_bytes(service.pid))
             go_on.set()
 
         thrower = threading.Thread(target=all_of_it)
@@ -303,10 +303,10 @@ def test_somebody_who_only_asks_leaves_nothing_behind_at_the_server(
     with pydp2.launch(numbers, provider_file(PROVIDER), workers=1) as service:
         for _ in range(20):
             service.stats()
-        before = resident(service.pid)
+        before = resident_bytes(service.pid)
         for _ in range(200):
             assert not service.stats()["attached"]
-        assert resident(service.pid) - before < 2 << 20
+        assert resident_bytes(service.pid) - before < 2 << 20
 
 
 def test_a_frame_above_the_limit_costs_its_sender_the_connection(
@@ -324,5 +324,5 @@ def test_a_frame_above_the_limit_costs_its_sender_the_connection(
 
 def test_what_only_a_client_says_is_what_a_client_may_throw() -> None:
     """So that the names above do not grow old."""
-    assert {kind for _, who, kind in CLIENT_LINK if who is Role.CLIENT} <= {type(example) for example in EXAMPLES}
+    assert {kind for _, who, kind in CLIENT_LINK if who is LinkRole.CLIENT} <= {type(example) for example in EXAMPLES}
     assert Path(__file__).exists()

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from pydp2.errors import RemoteProtocolError
 from pydp2.transport import sockets
-from pydp2.transport.handover import Handed, Handover, hand_over
-from pydp2.transport.slabs import SMALL, Bytes, Filler, Viewer, create, expanded, stow
+from pydp2.transport.fd_passing import FdReceiver, SentFd, send_fd
+from pydp2.transport.slabs import MIN_SLAB_BYTES, Bytes, SlabReader, SlabWriter, create_slab, plain_frames, put_in_slab
 
 from .conftest import Ends, gone
 
@@ -26,13 +26,13 @@ ROOM = 1 << 16
 SIZES = st.lists(st.one_of(st.integers(0, 200), st.integers(0, ROOM // 2)), min_size=1, max_size=5)
 
 
-def pair(size: int = ROOM) -> tuple[Filler, Viewer]:
-    descriptor = create(size)
+def pair(size: int = ROOM) -> tuple[SlabWriter, SlabReader]:
+    descriptor = create_slab(size)
     assert descriptor is not None
-    return Filler(os.dup(descriptor)), Viewer(descriptor)
+    return SlabWriter(os.dup(descriptor)), SlabReader(descriptor)
 
 
-def put(filler: Filler, frames: Sequence[bytes]) -> bytes | None:
+def put(filler: SlabWriter, frames: Sequence[bytes]) -> bytes | None:
     place = filler.reserve([len(frame) for frame in frames])
     if place is None:
         return None
@@ -64,10 +64,10 @@ def test_what_is_written_is_read_back_until_it_is_dropped(steps: list[list[int] 
             continue
         assert taken + sum(step) <= ROOM
         held.append((frames, viewer.frames(reference)))
-        assert filler.lent == len(held)
+        assert filler.lent_count == len(held)
         assert all([bytes(view) for view in views] == expected for expected, views in held)
     held.clear()
-    assert filler.lent == 0
+    assert filler.lent_count == 0
     assert put(filler, [bytes(ROOM)]) is not None, "all of it can be lent again, in one piece"
 
 
@@ -77,11 +77,11 @@ def test_one_view_of_a_view_keeps_the_memory() -> None:
     last = np.frombuffer(views[1], np.uint8)[10:].view(np.int16).reshape(3, 15)[1:]
     expected = last.copy()
     del views
-    assert filler.lent == 1
+    assert filler.lent_count == 1
     assert put(filler, [b"\xff" * (ROOM - 2048)])
     assert (last == expected).all()
     del last
-    assert filler.lent == 1
+    assert filler.lent_count == 1
 
 
 def test_frames_cannot_be_written_to_by_who_reads_them() -> None:
@@ -89,7 +89,7 @@ def test_frames_cannot_be_written_to_by_who_reads_them() -> None:
     (view,) = viewer.frames(put(filler, [b"abc"]) or b"")
     assert view.readonly
     assert not np.frombuffer(view, np.uint8).flags.writeable
-    (array,) = sockets.buffers([view])
+    (array,) = sockets.owned_arrays([view])
     array[:] = 0
     assert bytes(view) == b"abc"
 
@@ -149,14 +149,14 @@ def test_a_file_that_can_be_cut_short_is_no_slab(tmp_path: Path) -> None:
     os.ftruncate(unsealed, 1 << 20)
     ordinary = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
     os.ftruncate(ordinary, 1 << 20)
-    tiny = create(0)
+    tiny = create_slab(0)
     assert tiny is not None
     for descriptor in (unsealed, ordinary, tiny):
         with pytest.raises(RemoteProtocolError):
-            Filler(os.dup(descriptor))
+            SlabWriter(os.dup(descriptor))
         with pytest.raises(RemoteProtocolError):
-            Viewer(descriptor)
-    slab = create(ROOM)
+            SlabReader(descriptor)
+    slab = create_slab(ROOM)
     assert slab is not None
     with pytest.raises(PermissionError):
         os.ftruncate(slab, 100)
@@ -192,10 +192,10 @@ def test_what_a_fork_drops_stays_with_its_parent() -> None:
         finally:
             os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0
-    assert filler.lent == 1
+    assert filler.lent_count == 1
     assert bytes(views[0]) == b"parent" * 100
     del views
-    assert filler.lent == 0
+    assert filler.lent_count == 0
 
 
 class Made:
@@ -214,19 +214,19 @@ class Made:
         return [b"\7" * self._size, b""]
 
 
-@pytest.mark.parametrize("size", [10, 2 * SMALL, 4 * SMALL])
+@pytest.mark.parametrize("size", [10, 2 * MIN_SLAB_BYTES, 4 * MIN_SLAB_BYTES])
 def test_late_frames_are_made_where_they_shall_lie(size: int) -> None:
     """Small ones go into the message, and so do those for which there is no room."""
-    filler, viewer = pair(3 * SMALL)
+    filler, viewer = pair(3 * MIN_SLAB_BYTES)
     body = [b"before", Made(size), np.arange(4, dtype=np.int16)]
-    reference, frames = stow(filler, body)
-    assert (reference is not None) == (size == 2 * SMALL)
+    reference, frames = put_in_slab(filler, body)
+    assert (reference is not None) == (size == 2 * MIN_SLAB_BYTES)
     if reference is not None:
         assert frames == []
         frames = viewer.frames(reference)
     expected = [b"before", b"\7" * size, b"", np.arange(4, dtype=np.int16).tobytes()]
     assert [bytes(frame) for frame in frames] == expected
-    assert [bytes(frame) for frame in expanded(body)] == expected
+    assert [bytes(frame) for frame in plain_frames(body)] == expected
 
 
 # -- between two processes ---------------------------------------------------------------------------------------------
@@ -238,14 +238,14 @@ class Sharing(Ends):
 
     def lend(self) -> None:
         """Send something large: with it the hub learns of the slab, and before it has that nothing is lent."""
-        self.line.send([b"first", bytes(SMALL)])
-        self.hub.open(*self.received())
+        self.line.send([b"first", bytes(MIN_SLAB_BYTES)])
+        self.hub.open_message(*self.received())
 
     def up(self, *frames: bytes) -> tuple[bytes, list[memoryview], list[memoryview]]:
         """Line to hub: who sent it, what travelled, what it means."""
         self.line.send(frames)
         received = self.received()
-        return received[0], received[1], self.hub.open(*received)
+        return received[0], received[1], self.hub.open_message(*received)
 
     def down(self, peer: bytes, *frames: bytes) -> list[memoryview]:
         self.hub.send(peer, frames)
@@ -278,7 +278,7 @@ def test_a_large_message_travels_as_a_reference(opened: Callable[[str], Sharing]
     peer, travelled, meant = ends.up(b"head", LARGE, b"", b"x")
     assert sum(map(len, travelled)) < 200
     assert [bytes(frame) for frame in meant] == [b"head", LARGE, b"", b"x"]
-    ends.line.borrow()
+    ends.line.share_receive_slab()
     ends.up(b"small")  # before it nothing is known of the slab
     received = ends.down(peer, b"head", LARGE, b"y")
     assert received[1].readonly
@@ -289,7 +289,7 @@ def test_who_keeps_everything_gets_everything(
     opened: Callable[[str], Sharing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When all of the slab is lent, the bytes go through the socket."""
-    monkeypatch.setattr(sockets, "_CHUNKS", 16 << 20)
+    monkeypatch.setattr(sockets, "_SEND_SLAB_BYTES", 16 << 20)
     ends = opened(f"ipc://{tmp_path}/s")
     ends.lend()
     kept = [ends.up(b"%d" % i, LARGE + b"%d" % i) for i in range(40)]
@@ -315,7 +315,7 @@ def test_without_shared_memory_the_socket_carries_all(
     elif lack == "no descriptors":  # so it is where the receiving process can have no more
         monkeypatch.setattr(socket, "recv_fds", without_descriptors)
     ends = opened(address)
-    ends.line.borrow()
+    ends.line.share_receive_slab()
     ends.up(b"first", LARGE)
     peer, travelled, meant = ends.up(b"head", LARGE)
     assert travelled is meant
@@ -332,15 +332,15 @@ def test_a_reference_to_what_nobody_handed_over_is_refused(opened: Callable[[str
     peer, _, _ = ends.up(b"hello")
     for frames in ([b"", bytes(40), b"head"], [b"", bytes(3), b"head"], [b"", b"", b"", b""], [b"", LARGE, b"head"]):
         with pytest.raises(RemoteProtocolError):
-            ends.hub.open(peer, [memoryview(frame) for frame in frames])
+            ends.hub.open_message(peer, [memoryview(frame) for frame in frames])
 
 
 def test_the_limit_of_frames_holds_for_shared_memory_too(opened: Callable[..., Sharing], tmp_path: Path) -> None:
-    ends = opened(f"ipc://{tmp_path}/s", SMALL)
+    ends = opened(f"ipc://{tmp_path}/s", MIN_SLAB_BYTES)
     ends.lend()
-    assert bytes(ends.up(b"head", bytes(SMALL))[2][1]) == bytes(SMALL)
+    assert bytes(ends.up(b"head", bytes(MIN_SLAB_BYTES))[2][1]) == bytes(MIN_SLAB_BYTES)
     with pytest.raises(RemoteProtocolError, match="above"):
-        ends.up(b"head", bytes(SMALL + 1))
+        ends.up(b"head", bytes(MIN_SLAB_BYTES + 1))
 
 
 def test_an_offer_that_was_never_handed_over_changes_nothing(opened: Callable[[str], Sharing], tmp_path: Path) -> None:
@@ -354,22 +354,22 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # numbers, no paths
 
 
-def handed_over(address: str) -> Handed:
+def handed_over(address: str) -> SentFd:
     """A slab that was handed over; it is not named."""
-    descriptor = create(ROOM)
+    descriptor = create_slab(ROOM)
     assert descriptor is not None
-    handed = hand_over(address, descriptor)
+    handed = send_fd(address, descriptor)
     os.close(descriptor)
     assert handed is not None
     return handed
 
 
 def test_a_descriptor_is_taken_once_by_its_name(tmp_path: Path) -> None:
-    desk = Handover(f"ipc://{tmp_path}/s")
+    desk = FdReceiver(f"ipc://{tmp_path}/s")
     handed = handed_over(f"ipc://{tmp_path}/s")
-    found = desk.take(handed.token)
+    found = desk.claim(handed.token)
     assert found is not None
-    assert desk.take(handed.token) is None, "once"
+    assert desk.claim(handed.token) is None, "once"
     os.close(found)
     handed.connection.close()
     desk.close()
@@ -378,26 +378,26 @@ def test_a_descriptor_is_taken_once_by_its_name(tmp_path: Path) -> None:
 
 def test_what_was_handed_over_by_who_has_died_is_closed(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
-    desk = Handover(address)
+    desk = FdReceiver(address)
     before = descriptors()
     for _ in range(3):
         for _ in range(60):
             handed_over(address).connection.close()  # as the kernel does for a process that is killed
-        assert desk.take(bytes(16)) is None
+        assert desk.claim(bytes(16)) is None
         assert descriptors() == before
     desk.close()
 
 
 def test_who_lives_is_not_thrown_out_by_those_who_died(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
-    desk = Handover(address)
+    desk = FdReceiver(address)
     living = handed_over(address)
-    assert desk.take(bytes(16)) is None
+    assert desk.claim(bytes(16)) is None
     for _ in range(3):
         for _ in range(60):
             handed_over(address).connection.close()
-        assert desk.take(bytes(16)) is None
-    found = desk.take(living.token)
+        assert desk.claim(bytes(16)) is None
+    found = desk.claim(living.token)
     assert found is not None
     os.close(found)
     living.connection.close()
@@ -406,14 +406,14 @@ def test_who_lives_is_not_thrown_out_by_those_who_died(tmp_path: Path) -> None:
 
 def test_many_who_live_and_name_nothing_are_bounded(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
-    desk = Handover(address)
+    desk = FdReceiver(address)
     before = descriptors()
     living = []
     for _ in range(100):
         living.append(handed_over(address))
-        assert desk.take(bytes(16)) is None
+        assert desk.claim(bytes(16)) is None
     assert descriptors() - before - len(living) <= 2 * 64
-    found = desk.take(living[0].token)
+    found = desk.claim(living[0].token)
     assert found is not None, "the first ones keep their place"
     os.close(found)
     for each in living:
@@ -426,7 +426,7 @@ def test_memory_that_is_lent_by_who_is_gone_is_not_kept(opened: Callable[[str], 
     ends = opened(f"ipc://{tmp_path}/s")
     before = open_slabs()
     peer, _, _ = ends.up(b"hello")
-    ends.line.send([b"first", bytes(SMALL)])
+    ends.line.send([b"first", bytes(MIN_SLAB_BYTES)])
     ends.line.close(1000)
     assert gone(ends, peer)
     while ends.hub.receive() is not None:
@@ -441,7 +441,7 @@ def test_what_a_killed_peer_had_lent_is_let_go(opened: Callable[[str], Sharing],
     child = os.fork()
     if child == 0:
         try:
-            line = sockets.Line(sockets.context(), ends.hub.address, lends=True)
+            line = sockets.Line(sockets.new_context(), ends.hub.address, share_send_slab=True)
             line.send([b"first", LARGE])
             line.receive(-1)
             line.send([b"head", LARGE])
@@ -452,10 +452,10 @@ def test_what_a_killed_peer_had_lent_is_let_go(opened: Callable[[str], Sharing],
     ends.hub.send(peer, [b"go on"])
     received = ends.received()
     assert len(received[1][0]) == 0, "it came as a reference"
-    frames = ends.hub.open(*received)
+    frames = ends.hub.open_message(*received)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    ends.hub.drop(received[0])
+    ends.hub.forget_peer(received[0])
     assert bytes(frames[1]) == LARGE
     assert open_slabs() > before
     del frames
@@ -464,14 +464,14 @@ def test_what_a_killed_peer_had_lent_is_let_go(opened: Callable[[str], Sharing],
 
 def test_who_hands_over_nothing_takes_no_place_and_few_descriptors(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
-    desk = Handover(address)
+    desk = FdReceiver(address)
     before = descriptors()
     silent = []
     for _ in range(100):
         silent.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         silent[-1].connect(f"{tmp_path}/s.fd")
     handed = handed_over(address)
-    found = desk.take(handed.token)
+    found = desk.claim(handed.token)
     assert found is not None
     assert descriptors() - before - len(silent) - 2 <= 8
     os.close(found)

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import zmq
 
-from pydp2.addresses import split
 from pydp2.errors import ServiceUnreachable
-from pydp2.transport import Hub, Line, NotNow, buffers
-from pydp2.transport.sockets import context
-from pydp2.transport.zap import show_token
+from pydp2.service_address import split_token
+from pydp2.transport import Hub, HubUnavailable, Line, owned_arrays
+from pydp2.transport.sockets import new_context
+from pydp2.transport.zap import present_token
 from tests.transport.conftest import MAX_FRAME, Joined, gone, joined, let_in, waiting
 
 LINUX = sys.platform == "linux"
@@ -26,7 +26,7 @@ LINUX = sys.platform == "linux"
 
 @pytest.fixture
 def zctx() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    one = context()
+    one = new_context()
     yield one
     one.term()
 
@@ -55,15 +55,15 @@ def test_a_watched_line_to_nobody_is_lost(zctx: zmq.Context[zmq.Socket[bytes]], 
     line = Line(zctx, address, watch=True)
     line.send([b"anybody there?"])
     assert line.wait(5000)
-    assert line.lost
+    assert line.is_lost
     line.close()
-    with pytest.raises(NotNow):
+    with pytest.raises(HubUnavailable):
         Line(zctx, f"ipc://{tmp_path}/s", watch=True)
 
 
 def test_the_address_of_a_hub_is_the_one_that_was_really_bound(zctx: zmq.Context[zmq.Socket[bytes]]) -> None:
     hub = Hub(zctx, "tcp://127.0.0.1:*", MAX_FRAME)
-    assert int(split(hub.address)[0].rpartition(":")[2]) > 0
+    assert int(split_token(hub.address)[0].rpartition(":")[2]) > 0
     hub.close()
 
 
@@ -77,7 +77,7 @@ def test_large_frames_pass_in_both_directions_without_a_copy(tmp_path_factory: p
         assert frames[1] == big.tobytes()
         ends.hub.send(peer, [b"head", big])
         received = line.receive(20_000)
-        (array,) = buffers(received[1:])
+        (array,) = owned_arrays(received[1:])
         assert np.shares_memory(array, np.frombuffer(received[1], np.uint8)), "large frames are not copied"
         assert array.flags.writeable
         assert np.array_equal(array, big)
@@ -89,7 +89,7 @@ def test_a_small_array_keeps_nothing_but_itself_alive(socket_ends: Joined) -> No
     peer = socket_ends.meet(line)
     socket_ends.hub.send(peer, [b"x" * 100] * 10)
     received = line.receive(5000)
-    arrays = buffers(received)
+    arrays = owned_arrays(received)
     frames = [np.frombuffer(frame, np.uint8) for frame in received]
     assert not any(np.shares_memory(array, frame) for array in arrays for frame in frames)
     assert all(array.flags.owndata for array in arrays)
@@ -102,7 +102,7 @@ def test_arrays_outlive_their_socket_and_context(tmp_path_factory: pytest.TempPa
         peer = ends.meet(line)
         ends.hub.send(peer, [np.full(1 << 20, 7, np.uint8), b"small"])
         received = line.receive(5000)
-        kept += buffers(received)
+        kept += owned_arrays(received)
     assert kept[0].min() == kept[0].max() == 7
     assert kept[1].tobytes() == b"small"
 
@@ -114,7 +114,7 @@ def test_two_hundred_connections_leave_no_descriptor(tmp_path: Path) -> None:
 
     before = descriptors()
     for i in range(200):
-        one = context()
+        one = new_context()
         hub = Hub(one, f"ipc://{tmp_path}/s{i % 7}", MAX_FRAME)
         line = let_in(hub, partial(Line, one, hub.address, watch=i % 2 == 0))
         line.send([b"x"])
@@ -129,14 +129,13 @@ def test_two_hundred_connections_leave_no_descriptor(tmp_path: Path) -> None:
 CHILD = """
 import sys, time
 from pydp2.transport import Line
-from pydp2.transport.zap import show_token
-from pydp2.transport.sockets import context
-line = Line(context(), sys.argv[1], watch=True)
+from pydp2.transport.sockets import new_context
+line = Line(new_context(), sys.argv[1], watch=True)
 line.send([b"hello"])
 line.receive(-1)
 print("told", flush=True)
 line.wait(10000)
-print("lost" if line.lost else "not lost", flush=True)
+print("lost" if line.is_lost else "not lost", flush=True)
 """
 
 
@@ -162,7 +161,7 @@ def test_what_is_no_zeromq_at_all_does_not_disturb_a_hub(tmp_path_factory: pytes
     import socket as plain_socket
 
     for ends in joined("tcp", tmp_path_factory.mktemp("s")):
-        host, _, port = split(ends.hub.address)[0].removeprefix("tcp://").rpartition(":")
+        host, _, port = split_token(ends.hub.address)[0].removeprefix("tcp://").rpartition(":")
         strangers = []
         for text in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, b"\xff\0\0\0\0\0\0\0\1\x7f" + b"\xff" * 200, b""):
             stranger = plain_socket.create_connection((host, int(port)), 5)
@@ -181,8 +180,8 @@ def test_a_peer_that_floods_a_hub_has_to_wait_and_nobody_else(zctx: zmq.Context[
     flood.setsockopt(zmq.LINGER, 0)
     flood.setsockopt(zmq.SNDHWM, 10)
     flood.setsockopt(zmq.SNDTIMEO, 500)
-    endpoint, token = split(hub.address)
-    show_token(flood, token)
+    endpoint, token = split_token(hub.address)
+    present_token(flood, token)
     flood.connect(endpoint)
     flood.send(b"")
     assert waiting(hub, 5)

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import pydp2
-from pydp2.addresses import BESIDE, ipc_path, public, split
 from pydp2.errors import OptionError, ServiceUnreachable
+from pydp2.service_address import INNER_SUFFIX, ipc_path, split_token, without_token
 from tests.runs import NUMBERS, Program, eventually, processes
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 from tests.runs import program as program
@@ -95,7 +95,7 @@ def test_a_greeting_that_is_not_finished_is_dropped(sent: int, provider: str) ->
 @pytest.mark.parametrize("wrong", ["none", "another", "as long as none"])
 def test_without_the_token_one_is_told_soon(wrong: str, provider: str) -> None:
     with pydp2.launch(FILES, provider, workers=1, bind="tcp://127.0.0.1:*") as service:
-        endpoint, token = split(service.address)
+        endpoint, token = split_token(service.address)
         address, text = {
             "none": (endpoint, "lacks the token of its service"),
             "another": (f"{endpoint}?token={'0' * 32}", "has another token than this address"),
@@ -113,7 +113,7 @@ def test_without_the_token_one_is_told_soon(wrong: str, provider: str) -> None:
 def test_a_token_that_the_user_names_is_the_one(provider: str) -> None:
     token = "0123456789abcdef" * 2
     with pydp2.launch(FILES, provider, workers=1, bind=f"tcp://localhost:0?token={token.upper()}") as service:
-        assert split(service.address)[1] == token
+        assert split_token(service.address)[1] == token
         with pydp2.connect(service.address, **OPTIONS) as data:
             next(iter(data))
 
@@ -129,7 +129,7 @@ def test_each_service_has_a_token_of_its_own(provider: str) -> None:
     tokens = set()
     for _ in range(2):
         with pydp2.launch(FILES, provider, workers=1, bind="tcp://127.0.0.1:*") as service:
-            tokens.add(split(service.address)[1])
+            tokens.add(split_token(service.address)[1])
     assert len(tokens) == 2
 
 
@@ -253,7 +253,7 @@ def test_sockets_are_this_users_alone_whatever_the_umask(provider: str, tmp_path
             modes = {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in tmp_path.glob("s*")}
     finally:
         os.umask(before)
-    assert modes == dict.fromkeys(["s", f"s{BESIDE}", "s.fd", "s.lock"], oct(0o600))
+    assert modes == dict.fromkeys(["s", f"s{INNER_SUFFIX}", "s.fd", "s.lock"], oct(0o600))
     assert list(tmp_path.glob("s*")) == []
 
 
@@ -279,11 +279,11 @@ def test_files_beside_a_socket_are_kept(provider: str, tmp_path: Path) -> None:
     (tmp_path / "s.fd").write_text("of a week")
     with pydp2.launch(FILES, provider, workers=1, bind=f"ipc://{tmp_path}/s") as service:
         assert one_trainer(service), "descriptors cannot be handed over, so bytes go through sockets"
-    (tmp_path / f"s{BESIDE}").write_text("of another")
+    (tmp_path / f"s{INNER_SUFFIX}").write_text("of another")
     with pytest.raises(ServiceUnreachable, match="cannot bind"):
         pydp2.launch(FILES, provider, workers=1, bind=f"ipc://{tmp_path}/s")
     assert (tmp_path / "s.fd").read_text() == "of a week"
-    assert (tmp_path / f"s{BESIDE}").read_text() == "of another"
+    assert (tmp_path / f"s{INNER_SUFFIX}").read_text() == "of another"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
@@ -349,5 +349,5 @@ def test_a_service_without_a_gate_is_known_for_another_release(tmp_path: Path) -
 
 
 def test_addresses_are_shown_without_their_token() -> None:
-    assert public(f"tcp://127.0.0.1:5?token={'a' * 32}") == "tcp://127.0.0.1:5"
-    assert public("ipc:///a?token=b") == "ipc:///a?token=b"
+    assert without_token(f"tcp://127.0.0.1:5?token={'a' * 32}") == "tcp://127.0.0.1:5"
+    assert without_token("ipc:///a?token=b") == "ipc:///a?token=b"

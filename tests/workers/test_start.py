@@ -73,8 +73,8 @@ def test_the_hook_runs_once_in_all_however_many_workers_are_killed(
                 for pid in processes("pydp2-worker")[:1]:  # none is there where batches came faster than workers
                     kill(pid)
         assert eventually(lambda: len(processes("pydp2-worker")) == 5)
-        assert eventually(lambda: len(processes("pydp2-template")) == 1)
-        (template,) = processes("pydp2-template")
+        assert eventually(lambda: len(processes("pydp2-zygote")) == 1)
+        (template,) = processes("pydp2-zygote")
         lost = data.stats()["workers_lost"]
     assert seen == expected
     assert lost >= 2
@@ -90,7 +90,7 @@ def test_with_spawn_each_worker_runs_it_and_that_is_said_once(
     ) as data:
         assert eventually(lambda: len(told(tmp_path, "hooks")) == 3)
         workers = processes("pydp2-worker")
-        assert processes("pydp2-template") == []
+        assert processes("pydp2-zygote") == []
         for _ in data:
             pass
     assert sorted(int(pid) for pid, _ in told(tmp_path, "hooks")) == workers
@@ -115,7 +115,7 @@ def test_what_a_fork_cannot_copy_has_each_worker_run_the_hook(
     with pydp2.load(FILES, provider, workers=2, root=tmp_path, **NUMBERS_OPTIONS) as data:
         assert eventually(lambda: len(told(tmp_path, "hooks")) == 3)
         assert eventually(lambda: len(processes("pydp2-worker")) == 3)
-        assert processes("pydp2-template") == []
+        assert processes("pydp2-zygote") == []
         for batch in data:
             seen.append(numbered(batch))
             if batch.index == 20:
@@ -150,14 +150,14 @@ def test_a_template_that_is_killed_harms_no_worker_and_is_made_anew(
     seen = []
     with pydp2.load(FILES, provider, workers=2, root=tmp_path, **NUMBERS_OPTIONS) as data:
         assert eventually(lambda: len(processes("pydp2-worker")) == 3)
-        assert eventually(lambda: len(processes("pydp2-template")) == 1)  # and none that is about to be a worker
-        (first,) = processes("pydp2-template")
+        assert eventually(lambda: len(processes("pydp2-zygote")) == 1)  # and none that is about to be a worker
+        (first,) = processes("pydp2-zygote")
         workers = processes("pydp2-worker")
         for batch in data:
             seen.append(numbered(batch))
             if batch.index == 20:
                 kill(first)
-                assert eventually(lambda: processes("pydp2-template") not in ([], [first]))
+                assert eventually(lambda: processes("pydp2-zygote") not in ([], [first]))
                 assert processes("pydp2-worker") == workers
             if batch.index == 40:
                 for worker in workers:
@@ -181,8 +181,8 @@ def test_a_template_that_a_signal_has_stopped_is_replaced_with_whoever_waits_for
     seen = []
     with pydp2.load(FILES, provider, workers=2, root=tmp_path, sample_timeout=0.4, **NUMBERS_OPTIONS) as data:
         assert eventually(lambda: len(processes("pydp2-worker")) == 3)
-        assert eventually(lambda: len(processes("pydp2-template")) == 1)
-        (first,) = processes("pydp2-template")
+        assert eventually(lambda: len(processes("pydp2-zygote")) == 1)
+        (first,) = processes("pydp2-zygote")
         for batch in data:
             seen.append(numbered(batch))
             if batch.index == 20:
@@ -190,7 +190,7 @@ def test_a_template_that_a_signal_has_stopped_is_replaced_with_whoever_waits_for
                 for worker in processes("pydp2-worker"):
                     kill(worker)
         assert eventually(lambda: len(processes("pydp2-worker")) == 3)
-        assert first not in processes("pydp2-template")
+        assert first not in processes("pydp2-zygote")
     assert seen == expected
     text = "the process that workers are forked from is killed because a signal had stopped it for longer than 0.4 s\n"
     assert text in capfd.readouterr().err
@@ -204,7 +204,7 @@ def test_template_and_workers_killed_at_once_lose_nothing(provider_file: Callabl
         for batch in data:
             seen.append(numbered(batch))
             if batch.index % 60 == 30:
-                for pid in (*processes("pydp2-template"), *processes("pydp2-worker")):
+                for pid in (*processes("pydp2-zygote"), *processes("pydp2-worker")):
                     kill(pid)
                 # who dies again and again before it is ready ends the service, and rightly
                 assert eventually(lambda: len(processes("pydp2-worker")) == 3)
@@ -235,12 +235,12 @@ def test_what_goes_wrong_in_the_hook_is_told_alike(
 def test_a_hook_that_ends_its_process_later_ends_the_service_with_a_word(
     provider_file: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """The template is killed, and whatever is made in its place dies in the hook."""
+    """The zygote is killed, and whatever is made in its place dies in the hook."""
     code = counted("len(open('hooks').readlines()) > 1 and os._exit(9)")
     with pydp2.load(FILES, provider_file(code), workers=2, root=tmp_path, **NUMBERS_OPTIONS) as data:
         stream = iter(data)
         next(stream)
-        kill(processes("pydp2-template")[0])
+        kill(processes("pydp2-zygote")[0])
         assert eventually(lambda: len(told(tmp_path, "hooks")) == 2)
 
         def lose_all() -> bool:

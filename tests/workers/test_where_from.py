@@ -36,7 +36,7 @@ def threads(pid: int) -> int:
 
 
 def test_workers_are_forked_from_one_thread_whatever_the_program_has(provider_file: Callable[[str], str]) -> None:
-    """The nursery has a single thread, and a worker's hook finds none of Python's but its own."""
+    """The supervisor has a single thread, and a worker's hook finds none of Python's but its own."""
     code = """
     import threading
     def hook(settings, **kwargs):
@@ -52,7 +52,7 @@ def test_workers_are_forked_from_one_thread_whatever_the_program_has(provider_fi
         other.start()
     try:
         with pydp2.load(["a"], provider_file(code), batch_size=1, workers=2) as data:
-            (nursery,) = processes("pydp2-nursery")
+            (nursery,) = processes("pydp2-supervise")
             assert threads(nursery) == 1
             assert [batch[0].tolist() for batch in data] == [[1]]
     finally:
@@ -73,7 +73,7 @@ def test_processes_are_known_by_their_names(provider_file: Callable[[str], str])
 
 
 def test_the_users_code_runs_in_workers_only(provider_file: Callable[[str], str], tmp_path: Path) -> None:
-    """Neither the program nor the server nor the nursery imports the provider."""
+    """Neither the program nor the server nor the supervisor imports the provider."""
     code = """
     import os
     with open("importers", "a") as log:

@@ -1,0 +1,88 @@
+"""How a command is ended from outside: Ctrl-C and SIGTERM, as an exception or as something to wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+Handler = Callable[[int, FrameType | None], None]
+
+
+class EndedBySignal(KeyboardInterrupt):
+    """A signal asked the command to end. It passes wherever Ctrl-C passes, through the user's code too."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(signal.Signals(number).name)
+
+
+def signal_number(interrupt: KeyboardInterrupt) -> int:
+    """The signal that ``interrupt`` stands for."""
+    return interrupt.number if isinstance(interrupt, EndedBySignal) else signal.SIGINT
+
+
+@contextlib.contextmanager
+def _signals_handled_by(handler: Handler) -> Iterator[None]:
+    """Both signals go to ``handler``, except one that is ignored: a shell does so with Ctrl-C for background jobs."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number in SIGNALS:
+            signal.signal(number, before[number])
+
+
+@contextlib.contextmanager
+def signals_raise() -> Iterator[None]:
+    """Meanwhile a signal raises :class:`EndedBySignal`."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise EndedBySignal(number)
+
+    with _signals_handled_by(handler):
+        yield
+
+
+class SignalWaiter:
+    """Meanwhile a signal is noted, and :meth:`wait` gives it. ``on_second_signal`` runs when a second one comes; then
+    the
+    process ends at once."""
+
+    def __init__(self, on_second_signal: Callable[[], None]) -> None:
+        self._on_second_signal = on_second_signal
+        self._number: int | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> SignalWaiter:
+        self._read, self._write = os.pipe()
+        self._stack.enter_context(_signals_handled_by(self._note_signal))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        os.close(self._read)
+        os.close(self._write)
+
+    def _note_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._number is not None:
+            try:
+                self._on_second_signal()
+            finally:
+                os._exit(128 + number)
+        self._number = number
+        os.write(self._write, b"!")
+
+    def wait(self, seconds: float) -> int | None:
+        """The signal that came, at the latest after ``seconds``; None when there was none."""
+        select.select([self._read], [], [], seconds)
+        return self._number

@@ -1,0 +1,112 @@
+"""How a service is doing, in a line: made of two looks at its stats, for ``serve`` and ``demo``. Prints nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from pydp2_cli.output import count_text, size_text
+
+_WAIT_WINDOW = 5.0  # seconds that waits are taken over
+_HIGH_SHARE, _LOW_SHARE = 0.3, 0.1  # shares of their time that trainer or workers wait
+Stats = Mapping[str, Any]
+
+BOTTLENECK_TEXTS = {
+    "workers": "the trainer waits for the workers",
+    "trainer": "the workers wait for the trainer",
+    "balanced": "neither waits much",
+    "": "nothing to say yet",
+}
+"""What the bottleneck is, in words."""
+
+
+class StatsLine:
+    """The last few looks."""
+
+    def __init__(self) -> None:
+        self._history: deque[Stats] = deque()
+
+    def add_stats(self, stats: Stats) -> None:
+        """One more look."""
+        if self._history and _sample_count(stats) < _sample_count(self._history[-1]):
+            self._history.clear()  # another trainer: counting began again
+        self._history.append(stats)
+        while len(self._history) > 2 and stats["uptime_seconds"] - self._history[1]["uptime_seconds"] >= _WAIT_WINDOW:
+            self._history.popleft()
+
+    @property
+    def progress(self) -> tuple[bool, int, int]:
+        """What a new line would be worth writing for."""
+        last = self._history[-1]
+        return last["attached"], last["pass"], _sample_count(last)
+
+    def parts(self) -> list[str]:
+        """The line in its parts."""
+        now = self._history[-1]
+        workers = [worker for worker in now["workers"] if worker["active"]]
+        memory = f"memory {size_text(now['memory'] + sum(worker['memory'] for worker in workers))}"
+        if not now["attached"]:
+            return ["no trainer is attached", count_text(len(workers), "worker"), memory]
+        pool, jobs = now["pool"], now.get("jobs", {})
+        parts = [
+            *([_job_text(name, job) for name, job in jobs.items()] if len(jobs) > 1 else [_pass_text(now)]),
+            f"{now['samples_per_second']:,.0f} samples/s",
+            f"{now['batches_per_second']:,.1f} batches/s",
+            f"pool {pool.get('samples', 0):,} ({size_text(pool.get('bytes', 0))})",
+            memory,
+        ]
+        trainer, theirs = self._trainer_wait_share(), self._workers_wait_share()
+        if trainer is not None:
+            parts.append(f"trainer waits {trainer:.0%}")
+        if theirs is not None:
+            parts.append(f"workers wait {theirs:.0%}")
+        if trainer is not None:
+            parts.append(_bottleneck_text(trainer, theirs or 0.0))
+        return parts
+
+    def _trainer_wait_share(self) -> float | None:
+        """The share of its time that the trainer has waited."""
+        first, last = self._history[0]["trainer"], self._history[-1]["trainer"]
+        return _wait_share(
+            last["waited_seconds"] - first["waited_seconds"], last["worked_seconds"] - first["worked_seconds"]
+        )
+
+    def _workers_wait_share(self) -> float | None:
+        """The share of their time that workers have waited."""
+        before = {worker["pid"]: worker for worker in self._history[0]["workers"]}
+        idle = busy = 0.0
+        for worker in self._history[-1]["workers"]:
+            known = before.get(worker["pid"], {"idle_seconds": 0.0, "busy_seconds": 0.0})
+            idle += worker["idle_seconds"] - known["idle_seconds"]
+            busy += worker["busy_seconds"] - known["busy_seconds"]
+        return _wait_share(idle, busy)
+
+
+def _pass_text(stats: Stats) -> str:
+    return f"pass {max(0, stats['pass'])}"
+
+
+def _job_text(name: str, job: Stats) -> str:
+    """One of several, by name."""
+    how = f"{job['samples_per_second']:,.0f} samples/s" if job["attached"] else "no trainer"
+    return f"{name}: {_pass_text(job)}, {how}"
+
+
+def _sample_count(stats: Stats) -> int:
+    return int(stats["samples"])
+
+
+def _bottleneck_text(trainer: float, workers: float) -> str:
+    """Which of them is the bottleneck, from how much of its time each waits."""
+    if trainer > _HIGH_SHARE:
+        # workers that wait as well are not what the trainer waits for
+        return (
+            "both wait: for short passes, or for the pool to fill" if workers > _HIGH_SHARE else "bottleneck: workers"
+        )
+    return "bottleneck: trainer" if trainer < _LOW_SHARE < workers else "no bottleneck"
+
+
+def _wait_share(waited: float, worked: float) -> float | None:
+    total = waited + worked
+    return waited / total if total > 0 else None

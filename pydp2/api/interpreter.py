@@ -1,0 +1,54 @@
+"""A fresh interpreter that runs one function of ours, and a socket pair to it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydp2.api.rundir import is_open, move_above_standard_streams
+
+# It forks, so it must have one thread: numpy's BLAS would start more. What it forks shares the cores anyway.
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def start_interpreter(
+    module: str,
+    function: str,
+    *,
+    passed: Sequence[int] = (),
+    prints: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A process that calls ``function`` of ``module`` with its end of a socket pair, a descriptor; and our end.
+
+    It is in a session of its own: Ctrl-C reaches this program, which ends it. ``passed``: other descriptors that it
+    gets. ``prints``: its stdout leads to stderr, else nowhere. ``environment``: what it has beside ours.
+    """
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours, theirs = (socket.socket(fileno=move_above_standard_streams(end.detach())) for end in pair)
+    package = str(Path(__file__).resolve().parents[2])
+    code = (  # what is imported stays: no collection need look for garbage in it, here or in what is forked from here
+        f"import gc, sys; gc.disable(); p = {package!r}; p in sys.path or sys.path.insert(0, p); "
+        f"from {module} import {function}; gc.freeze(); gc.enable(); sys.exit({function}({theirs.fileno()}))"
+    )
+    stderr = 2 if is_open(2) else subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code],
+            pass_fds=[theirs.fileno(), *passed],
+            stdin=subprocess.DEVNULL,
+            stdout=stderr if prints else subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+            env=os.environ | _ONE_THREAD | dict(environment or {}),
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return process, ours

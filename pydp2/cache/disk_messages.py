@@ -1,0 +1,73 @@
+"""What the loop of a server and its cache on disk tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Protocol, cast
+
+import msgpack
+
+from pydp2.cache.file_format import DroppedSample, StoredPiece
+from pydp2.cache.memory import CacheableRun
+from pydp2.schema.input_types import Slots
+
+
+class WeightedRun(CacheableRun, Protocol):
+    """Samples with their weights (None: all 1)."""
+
+    weights: Any
+
+
+@dataclass(frozen=True)
+class CacheOrigin:
+    """What the entries of a service are of: ``key`` of the provider and all that it is told; its address; the list,
+    whose entries are files below ``root`` or names of something else; the slots."""
+
+    key: str
+    provider: str
+    files: Sequence[str]
+    root: str
+    slots: Slots
+    weighted: bool
+
+
+@dataclass(frozen=True)
+class DiskHit:
+    """All of ``file`` is on the disk, and was verified."""
+
+    file: int
+    pieces: list[StoredPiece]
+    dropped: tuple[DroppedSample, ...]
+
+
+@dataclass(frozen=True)
+class DiskMiss:
+    """``file`` is not there. ``stamp``: of the file now; what is read from here on may be kept unless it is None."""
+
+    file: int
+    stamp: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class OfferSettled:
+    """What was offered of ``file`` is on the disk, or will not be."""
+
+    file: int
+
+
+@dataclass(frozen=True)
+class CacheNotice:
+    """Something that the user is to know."""
+
+    text: str
+    kind: str
+
+
+DiskAnswer = DiskHit | DiskMiss | OfferSettled | CacheNotice
+
+
+def cache_key(*parts: Any) -> str:
+    """A key of plain values."""
+    return blake2b(cast(bytes, msgpack.packb(parts)), digest_size=12, person=b"pydp2 cache").hexdigest()

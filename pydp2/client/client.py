@@ -1,0 +1,588 @@
+"""A trainer's end of a job: iterating is one pass, and the stream's state lives here.
+
+No thread: batches that were granted arrive in ZeroMQ's own while the trainer computes (:mod:`.ahead` says how many),
+and are turned into arrays when they are asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pydp2.client.connection import CLOSE_SECONDS, ask_stats, connect_once, detach, parse_welcome
+from pydp2.client.position import Position
+from pydp2.client.prefetch_window import PrefetchWindow
+from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
+from pydp2.client.received import ReceivedBatch, parse_batches
+from pydp2.client.reconnect import reconnect
+from pydp2.client.session import ClientGuard
+from pydp2.columns.batch import Batch
+from pydp2.columns.unbatch import unbatch
+from pydp2.errors import (
+    ClientUseError,
+    Error,
+    OutOfMemory,
+    ProtocolError,
+    RemoteProtocolError,
+    Rewound,
+    StateMismatch,
+    from_wire,
+)
+from pydp2.protocol import messages as m
+from pydp2.protocol.early_ends import to_frames
+from pydp2.rowstore.cells import StaleCells
+from pydp2.schema.input_types import Slots
+from pydp2.schema.provider_schema import Schema
+
+if TYPE_CHECKING:
+    _Batches = map[Batch]
+else:
+    _Batches = map
+_BEATS_PER_LEASE = 4  # signs of life per lease while a batch is waited for
+
+
+class Client:
+    """The batches of one job. Iterating gives one pass; leaving a loop and iterating again gives the next one.
+
+    Threads may use a client one after the other; other processes must not use it. If a signal handler raises an
+    exception in a call, the next call continues behind the batch that was returned last.
+
+    Raises ClientUseError when it is used otherwise, ServiceLost when the service goes away, and the errors of the data
+    (ProviderError, BadSample, FileCondemned, NotRepeatable, SampleTooLarge) at their place in the stream.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        options: Mapping[str, Any],
+        *,
+        job: str = "default",
+        rank: int = 0,
+        world_size: int = 1,
+        timeout: float = 10.0,
+        on_close: Callable[[], None] | None = None,
+        gone: Callable[[], bool] | None = None,
+    ) -> None:
+        self.address = address
+        self._shared = world_size > 1 or options.get("share") == "dynamic"
+        self._window = PrefetchWindow(int(options["prefetch"]), int(options["prefetch_bytes"]), alone=not self._shared)
+        self._lease = float(options["lease"])
+        self._spoke = time.monotonic()
+        self.owner: object = None
+        """Kept as long as this client is."""
+        self._session = ClientGuard(Progress(Position()))
+        name = os.urandom(8).hex()
+        self._attach = m.Attach(m.WIRE_VERSION, job, rank, world_size, name, dict(options), self._session.pid)
+        try:
+            connection, answer = connect_once(address, self._attach, time.monotonic() + timeout, gone, self._session)
+            try:
+                welcome = parse_welcome(answer)
+                self._session.progress = Progress(Position.from_welcome(welcome.service.get("position", {})))
+                self._declaration = Schema.from_wire(welcome.schema)
+            except Error:
+                connection.close()
+                raise
+        except BaseException:
+            self._session.release()
+            raise
+        connection.map_shared_rows(self._declaration.shared_slots)
+        self._connection = connection
+        # At the latest when the program ends: what is left to the interpreter's last moments can hang there.
+        self._end = weakref.finalize(self, detach, self._session, connection, on_close)
+        self._stream_identity: dict[str, Any] = welcome.service.get("fits", {})
+        self._durable = welcome.service.get("durable") is True  # it can be started again and go on
+        self._loaded = ""  # the state that was loaded, until the service has answered
+        self._named = False  # the service was told
+        self._lost_error: Error | None = None
+        self._length: int | None = None
+        self._waited = self._worked = 0.0
+        self._told = (0.0, 0.0)
+        self._left_at: float | None = None
+        self.batch_size = int(options["batch_size"])
+        """What a batch of the job weighs, the last ones may weigh less."""
+
+    @property
+    def samples(self) -> int:
+        """Samples delivered so far, over all passes."""
+        return self._session.progress.samples
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the slots, or None where they have none."""
+        return self._declaration.slots.names
+
+    @property
+    def slots(self) -> Slots:
+        """What the slots are: types and names."""
+        return self._declaration.slots
+
+    def __iter__(self) -> Iterator[Batch]:
+        session, token = self._session, [threading.get_ident()]
+        try:
+            session.enter(token)
+            one, progress = self._open()
+            session.progress = progress
+            return one
+        finally:
+            if 0 in session.current_call and session.current_call[0] is token:
+                del session.current_call[0]
+
+    def _open(self) -> tuple[Pass, Progress]:
+        """The iterator of the pass that :class:`LoopState` tells, and what has come of that."""
+        session = self._session
+        now = session.progress
+        if now.state is LoopState.RUNNING and now.was_cut_off:
+            session.progress = now._replace(state=LoopState.ENTERED)
+        elif now.state is LoopState.RUNNING and now.loop is not None and now.loop.is_held:
+            if self._has_next(now.loop):
+                raise ClientUseError(
+                    "this client is in the middle of a pass: a second iteration would mix two; leave the first loop, "
+                    "or close() its iterator, before the next pass begins"
+                )
+            now.loop.is_over = True
+        self._left_at = None
+        now = session.progress
+        if now.state is not LoopState.ENTERED:
+            begins = now.state is LoopState.BETWEEN
+            self._connection.is_damaged = True  # until the service is asked for it
+            session.progress = now = now._replace(
+                position=now.position if begins else now.position.next_pass(),
+                state=LoopState.ENTERED,
+                loop=None,
+                origin=object(),
+            )
+        if self._connection.is_damaged:
+            self._begin()
+            now = session.progress
+        loop = LoopHandle()
+        one = Pass(self, now.position.pass_id, loop)
+        loop.iterator = weakref.ref(one)
+        return one, now._replace(state=LoopState.RUNNING, loop=loop, calls=0)
+
+    def _begin(self) -> None:
+        """Ask for the pass from the position on."""
+        connection, session = self._connection, self._session
+        connection.is_damaged = True
+        session.progress = now = session.progress._replace(run=session.progress.run + 1, done=0)
+        at = now.position
+        point, pool = ({}, b"") if at.point is None else (at.point.saved, at.point.pool)
+        early_ends = to_frames(at.early_ends)
+        credit = self._window.start_pass()
+        begin = m.BeginPass(
+            now.run,
+            at.pass_id,
+            at.batch,
+            credit,
+            point,
+            len(early_ends),
+            at.acknowledged_ahead,
+            self._loaded,
+            at.buckets,
+            self._named,
+        )
+        frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
+        self._named = bool(self._loaded)  # or about to be
+        self._send(begin, [*frames, *early_ends])
+        connection.is_damaged = False
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError(
+                "the number of batches is not known: it is after one full pass, and only where every sample weighs 1"
+            )
+        return self._length
+
+    def reader(self) -> Callable[[], Iterator[tuple[Any, ...]]]:
+        """A reader of samples: each call is one pass, whose batches are taken apart again.
+
+        A sample is the tuple of its slot values, also of a single slot; rows that only fill a batch up are left out. So
+        ``batch_size`` is how many samples travel together, and decorators and :func:`pydp2.reader.batch` see single
+        ones. A pass that is left is left at the service too. See docs/readers.md.
+        """
+
+        def read() -> Iterator[tuple[Any, ...]]:
+            one = iter(self)
+            try:
+                for batch in one:
+                    yield from unbatch(batch)
+            finally:
+                one.close()  # type: ignore[attr-defined]  # it is a Pass
+
+        return read
+
+    def state_dict(self, *, after: Batch | None = None) -> dict[str, Any]:
+        """Return where this trainer stands, as plain JSON-able data: put it into the checkpoint, beside the model.
+
+        Inside the body of a loop it counts the batch in hand as delivered: what follows a restore is the next one. It
+        is made here, so it works without the service too. See docs/order.md, "State".
+
+        Args:
+            after: a batch of the present pass; the state is the one that this method returned when the batch had just
+                been delivered, however many others were taken since. Use it if another thread prefetches batches.
+
+        Raises:
+            StateMismatch: in the middle of a pass with ``order="relaxed"``, which has no state there.
+            ClientUseError: ``after`` is no batch of this client, or of a pass before.
+        """
+        now = self._session.progress
+        position = now.position if after is None else position_after(after, now)
+        if self._stream_identity.get("order") == "relaxed" and position.batch:
+            raise StateMismatch('order="relaxed" has no state in the middle of a pass; take it between passes')
+        return position.to_state(self._stream_identity)
+
+    def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
+        """Go to where ``state`` was taken: the next iteration continues there, on any number of workers.
+
+        What follows is what would have followed then, bit by bit. A pass under way is left.
+
+        Args:
+            state: what :meth:`state_dict` returned, here or in another process, on this or another service.
+            allow: differences to accept, ``"provider_source"`` or ``"args"``, for changed code that yields the same.
+
+        Raises:
+            StateMismatch: the state belongs to another list, seed, option, provider or release; the text says what
+                differs. Nothing has changed then.
+            ClientUseError: another thread is inside this client, or it is closed.
+        """
+        session, token = self._session, [threading.get_ident()]
+        try:
+            session.enter(token)
+            position = Position.from_state(state, self._stream_identity, allow)
+            name = position.name
+            self._leave()
+            now = session.progress
+            loaded = now._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
+            self._loaded, self._named = name, False
+            session.progress = loaded
+        finally:
+            if 0 in session.current_call and session.current_call[0] is token:
+                del session.current_call[0]
+
+    def stats(self) -> dict[str, Any]:
+        """Return how the service is doing, as plain data; see ``Service.stats``."""
+        self._session.check_process()
+        self._session.check()
+        return ask_stats(self.address)
+
+    def close(self) -> None:
+        """Leave the job. A service that :func:`pydp2.load` started ends with it. Closing twice is fine.
+
+        Any thread may call it. A thread that waits for a batch meanwhile gets a ClientUseError, and this call waits for
+        that; if it takes longer than 5 seconds, this call raises ClientUseError too.
+        """
+        session = self._session
+        if self._end.alive and session.in_own_process:
+            if not session.stop(CLOSE_SECONDS):
+                raise ClientUseError(
+                    f"another thread has been inside this client for {CLOSE_SECONDS:g} s and does not come out; see "
+                    "what it does there, and close the client again"
+                )
+            if session.is_reentrant:
+                return  # a signal handler, in the middle of a call, which closes when it goes on
+        self._end()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- what a pass asks for --------------------------------------------------------------------------------------
+    def _deliver(self, loop: LoopHandle, _: None) -> Batch:
+        """What next() returns. Between storing how far the client has come with a batch and returning that there is no
+        call, and so no place where an exception of a signal handler could come."""
+        if loop.is_over:
+            raise StopIteration
+        session, token = self._session, [threading.get_ident()]
+        try:
+            session.enter(token)
+            batch, progress = self._next(loop)
+            session.progress = progress
+            if batch is not None:
+                return batch
+            loop.is_over = True
+            raise StopIteration
+        finally:
+            if 0 in session.current_call and session.current_call[0] is token:
+                del session.current_call[0]
+
+    def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
+        """The next batch, None at the end of the pass, and how far the client has come with it."""
+        began = time.perf_counter()
+        session = self._session
+        now = session.progress
+        if now.loop is not loop:
+            raise ClientUseError("a newer loop over this client has taken its pass over; go on with that one")
+        if now.state is LoopState.BETWEEN:
+            return None, now  # it has ended
+        session.progress = now._replace(state=LoopState.ENTERED)
+        if self._left_at is not None:
+            self._worked += began - self._left_at
+            self._left_at = None
+        try:
+            batch, made = self._await_batch()
+        except Error:
+            self._failed(loop)
+            raise
+        except MemoryError as error:
+            self._failed(loop)
+            raise OutOfMemory(
+                f"this process has no memory for the next batch ({error or 'it is not told how much'}); drop batches "
+                "that are not used any more, lower batch_size or prefetch, or raise what limits it (`ulimit -v`)"
+            ) from error
+        now = session.progress
+        if batch is None or made is None:
+            return None, self._ended()
+        position = now.position.after(batch.head, batch.pool, batch.early_ends)
+        made._resume = (now.origin, position)
+        self._window.note_taken(batch.nbytes, batch.column_bytes, shown=batch.is_shared)
+        self._left_at = time.perf_counter()
+        self._waited += self._left_at - began
+        samples = now.samples + batch.head.rows - batch.head.padding
+        return made, Progress(
+            position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.origin
+        )  # fmt: skip
+
+    def _await_batch(self) -> tuple[ReceivedBatch | None, Batch | None]:
+        """The batch that comes next, as it came and as the trainer gets it; None: the pass has no more."""
+        moved = False
+        while (batch := self._await_first()) is not None:
+            try:
+                return batch, batch.to_batch(self._session.progress.position.pass_id)
+            except StaleCells:
+                if moved and time.monotonic() - self._spoke <= self._lease:
+                    raise RemoteProtocolError("BatchHead: rows that were given away as soon as they came") from None
+                moved = True
+                self._begin()  # this trainer was away so long that they were given to others
+        return None, None
+
+    def _has_next(self, loop: LoopHandle) -> bool:
+        """Whether there is another batch of the pass: waits until that is known. Where there is none, it is over."""
+        try:
+            batch = self._await_first()
+        except Error:
+            self._failed(loop)
+            raise
+        if batch is None:
+            self._session.progress = self._ended()
+        return batch is not None
+
+    def _ended(self) -> Progress:
+        """Behind the end of the pass."""
+        now = self._session.progress
+        return now._replace(position=now.position.next_pass(), state=LoopState.BETWEEN)
+
+    def _failed(self, loop: LoopHandle) -> None:
+        """An error of ours ends an iterator. Unless the data gave it, the pass goes on in a new one."""
+        loop.is_over = True
+        if self._session.closing:
+            self._end()
+        elif self._session.progress.state is not LoopState.FAILED:
+            self._connection.is_damaged = True
+            self._session.progress = self._session.progress._replace(state=LoopState.ENTERED, loop=None)
+
+    def _await_first(self) -> ReceivedBatch | None:
+        """The batch that is to be delivered next, which stays where it is; None: the pass has no more."""
+        self._connection.check_damage()
+        if self._connection.is_damaged or time.monotonic() - self._spoke > self._lease:
+            self._begin()  # else what waits here may have been given to others
+        self._ask()
+        while True:
+            first = self._receive()
+            if isinstance(first, ReceivedBatch):
+                return first
+            if first is None:
+                self._ask()
+            elif self._handle_message(*first):
+                return None
+
+    def _handle_message(self, message: m.Message, body: Sequence[memoryview]) -> bool:
+        """Do what the first message in the inbox asks for. True: the pass is over, which stays there to be seen."""
+        session, connection = self._session, self._connection
+        now, inbox = session.progress, connection.inbox
+        if getattr(message, "request_id", None) == now.run:
+            self._loaded, self._named = "", False
+        match message:
+            case m.BatchHead() if message.request_id == now.run:
+                inbox[:1] = parse_batches(self._declaration.slots, message, body, connection.shared_rows, now.done)
+            case m.PassEnd() if message.request_id == now.run:
+                if message.uniform:
+                    self._length = message.batches
+                return True
+            case m.Failed() if message.request_id == now.run:
+                error = from_wire(message.error)
+                failed = now._replace(state=LoopState.FAILED)
+                if not isinstance(error, Rewound):
+                    session.progress = failed
+                raise error
+            case m.PassEnd() | m.Failed():
+                connection.stay_in_pass()
+                del inbox[0]
+            case m.BatchHead():  # of a pass that was left
+                self._window.note_abandoned()
+                del inbox[0]
+            case m.Closing():
+                self._lost_error = connection.service_closing(message)
+                del inbox[0]
+            case _:
+                raise RemoteProtocolError(f"{type(message).__name__} in the middle of a pass")
+        return False
+
+    def _ask(self, *, waits: bool = False) -> None:
+        """Before a batch is taken: ask for more, if it is time for that. ``waits``: there is none."""
+        now = waits or time.monotonic() - self._spoke > self._lease / _BEATS_PER_LEASE
+        count = self._window.next_request(self._session.progress.done, now=now)
+        if count is not None:
+            waited, worked = self._waited - self._told[0], self._worked - self._told[1]
+            self._told = (self._waited, self._worked)
+            self._request(count, int(waited * 1e6), int(worked * 1e6))
+
+    def _request(self, count: int = 0, waited: int = 0, worked: int = 0) -> None:
+        """Ask for ``count`` more; after a silence beyond the lease for all anew: others may have what was sent."""
+        now = time.monotonic()
+        if now - self._spoke > self._lease:
+            self._begin()
+            return
+        self._connection.is_damaged = True
+        run, done = self._session.progress.run, self._session.progress.done
+        self._send(m.Need(run, count, done, waited, worked))
+        self._window.note_requested(count, done)
+        self._spoke = now  # who is stopped in between was silent since then
+        self._connection.is_damaged = False
+
+    def _receive(self) -> ReceivedBatch | tuple[m.Message, list[memoryview]] | None:
+        """The first in the inbox, which stays there: a batch, or a message; before all others one that says that this
+        run is not the job's any more. None: the service had gone and is back, and a new run has begun."""
+        inbox = self._connection.inbox
+        while True:
+            self._session.check()
+            now = self._session.progress
+            while inbox and isinstance(inbox[0], ReceivedBatch) and inbox[0].is_outdated(now.run, now.done):
+                del inbox[0]
+            if self._shared or not (inbox and isinstance(inbox[0], ReceivedBatch)):
+                self._fetch(0.0)
+            for came in inbox:
+                if isinstance(came, tuple) and _is_rewind(came[0], now.run):
+                    self._handle_message(*came)
+            if inbox and not self._connection.is_undecoded(inbox[0]):
+                first: ReceivedBatch | tuple[m.Message, list[memoryview]] = inbox[0]
+                return first
+            if self._lost_error is not None:
+                self._reconnect(self._lost_error)
+                return None
+            self._ask(waits=True)
+            self._fetch(self._lease / _BEATS_PER_LEASE)
+            if time.monotonic() - self._spoke > self._lease / _BEATS_PER_LEASE:
+                self._request()  # it waits, but lives
+
+    def _reconnect(self, lost: Error) -> None:
+        """Go on with the service once it is started again. Raises ``lost`` where it cannot be waited for."""
+        relaxed = self._stream_identity.get("order") == "relaxed" and self._session.progress.position.batch
+        if not (self._durable and self._connection.is_away) or relaxed:
+            raise lost
+        try:
+            reconnect(
+                self._connection, self._attach, self._stream_identity, self._lease, self._declaration.shared_slots
+            )
+        except Error:
+            self._session.check()  # it was closed meanwhile
+            raise
+        self._lost_error = None
+        self._begin()
+
+    def _fetch(self, patience: float) -> None:
+        """Take in what came; or with ``patience``, the first that comes within so many seconds."""
+        try:
+            if self._lost_error is None:
+                self._connection.fetch(time.monotonic() + patience if patience else None)
+        except Error as error:  # comes after what came before it
+            self._session.check()
+            self._lost_error = error
+
+    def _send(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
+        if self._lost_error is None:  # else that is said in its turn
+            self._connection.send(message, frames)
+        self._spoke = time.monotonic()
+
+    def _leave(self, *, unused: bool = False) -> None:
+        """Leave the pass, if one is under way. ``unused``: the batch in hand is not used."""
+        now = self._session.progress
+        if now.state not in (LoopState.RUNNING, LoopState.ENTERED):
+            return
+        if now.loop is not None:
+            now.loop.is_over = True
+        unused = unused and now.state is LoopState.RUNNING  # once the next one was asked for it is used
+        self._session.progress = now._replace(state=LoopState.LEFT)
+        if self._end.alive and now.loop is not None:  # after an error there is nothing to leave
+            with contextlib.suppress(ProtocolError):  # the service ended first
+                self._connection.send(m.LeavePass(now.run, max(now.done - unused, 0)))
+
+
+class Pass(_Batches):
+    """The iterator of one pass. Threads may call it one after the other.
+
+    A :class:`map`, because that is C code: it notes that it is called before any Python code runs for that, where
+    already an exception of a signal handler may come.
+    """
+
+    def __new__(cls, client: Client, pass_id: int, loop: LoopHandle) -> Pass:
+        """``loop``: what the client knows of it."""
+        return super().__new__(cls, partial(client._deliver, loop), map(loop.calls.append, count(1)))
+
+    def __init__(self, client: Client, pass_id: int, loop: LoopHandle) -> None:
+        self._client = client
+        self._loop = loop
+        self.pass_id = pass_id
+
+    @property
+    def over(self) -> bool:
+        """It gives nothing more: the pass has ended, with an error too, or was left."""
+        return self._loop.is_over
+
+    def close(self, *, unused: bool = False) -> None:
+        """Leave the pass: its rest is not wanted. ``unused``: nor is the batch in hand, which in a job with
+        ``share="dynamic"`` goes to another trainer. Raises ClientUseError while another thread is inside the client."""
+        loop, session, token = self._loop, self._client._session, [threading.get_ident()]
+        if loop.is_over or session.closing or not session.in_own_process:
+            loop.is_over = True
+            return
+        try:
+            session.enter(token)
+            if session.progress.loop is loop:
+                self._client._leave(unused=unused)
+            loop.is_over = True
+        finally:
+            if 0 in session.current_call and session.current_call[0] is token:
+                del session.current_call[0]
+
+    def __del__(self) -> None:
+        if not hasattr(self, "pass_id") or self._loop.is_over:
+            return
+        loop, session, token = self._loop, self._client._session, [threading.get_ident()]
+        if session.closing or not session.in_own_process:
+            return
+        try:  # where a call is inside, it sees by itself that nobody holds this iterator
+            if session.current_call.setdefault(0, token) is token:
+                now = session.progress
+                if now.loop is loop and now.state is LoopState.RUNNING:
+                    if now.was_cut_off:
+                        session.progress = now._replace(state=LoopState.ENTERED)
+                    else:
+                        self._client._leave()
+        finally:
+            if 0 in session.current_call and session.current_call[0] is token:
+                del session.current_call[0]
+
+
+def _is_rewind(message: m.Message, run: int) -> bool:
+    return isinstance(message, m.Failed) and message.request_id == run and message.error.get("kind") == "Rewound"

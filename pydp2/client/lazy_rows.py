@@ -1,0 +1,80 @@
+"""Batches that came as numbers of rows in memory that the service shows: gathered here, in memory of the trainer's own.
+
+Small ones that came in one message are gathered some at a time, when the first of them is taken; large ones each by
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pydp2.columns.columns import Columns, Ints, offsets
+from pydp2.errors import RemoteProtocolError
+from pydp2.protocol.batch_packing import MAX_PACK_BYTES
+from pydp2.rowstore.append_only import AppendOnlyStore
+from pydp2.rowstore.cells import CELL_NOTE_PREFIX, CellRegion
+from pydp2.rowstore.region_layout import RegionLayout
+from pydp2.schema.input_types import Slots, suits_cells
+from pydp2.transport.shared_region import map_region
+
+SharedRows = AppendOnlyStore | CellRegion
+"""The memory of a service that a trainer gathers from: its cache, or the places of its rows."""
+
+
+def open_shared_rows(slots: Slots, descriptor: int, note: bytes) -> SharedRows | None:
+    """What a service shows, whose samples have ``slots``, to be read. None: it cannot be had here. Closes
+    ``descriptor``."""
+    placed = note.startswith(CELL_NOTE_PREFIX) and suits_cells(slots)
+    layout = RegionLayout.from_note(slots, note.removeprefix(CELL_NOTE_PREFIX) if placed else note)
+    try:
+        memory = map_region(descriptor, layout.size)
+        return CellRegion(layout, memory) if placed else AppendOnlyStore(layout, memory)
+    except (OSError, ValueError, OverflowError):  # no room for so many addresses, or it is something else
+        return None
+
+
+class LazyRows:
+    """The rows ``numbers`` of what is ``shown``, gathered once they are wanted."""
+
+    __slots__ = ("_columns", "_numbers", "_shown")
+
+    def __init__(self, shown: SharedRows, numbers: Ints) -> None:
+        self._shown, self._numbers = shown, numbers
+        self._columns: Columns | None = None
+
+    @property
+    def row_cost(self) -> int:
+        """Bytes that the service keeps for each row until it is taken."""
+        return self._shown.row_cost
+
+    def nbytes(self, lo: int, hi: int) -> int:
+        """The bytes of some of them as columns, where rows are alike; 0 before they are gathered."""
+        return 0 if self._columns is None else self._columns.nbytes * (hi - lo) // max(1, len(self._numbers))
+
+    def columns(self, lo: int, hi: int) -> Columns:
+        """Some of them. Raises RemoteProtocolError where they lie nowhere, Moved where they are others by now."""
+        if self._columns is None:
+            try:
+                self._columns = self._shown.take(self._numbers)
+            except (IndexError, ValueError) as error:
+                raise RemoteProtocolError(f"BatchHead: rows that do not lie in the cache ({error})") from None
+        return self._columns if hi - lo == len(self._numbers) else self._columns.slice(lo, hi)
+
+
+def split_rows(shown: SharedRows, numbers: Ints, counts: Sequence[int]) -> Iterator[tuple[LazyRows, int, int]]:
+    """For each of some batches with ``counts`` of the rows ``numbers``: with which lot it is gathered, and its part of
+    it."""
+    edges = np.cumsum([0, *counts])
+    nbytes = offsets(shown.row_sizes(numbers))[edges].tolist()
+    edges = edges.tolist()
+    begin = 0
+    while begin < len(counts):
+        end = begin + 1
+        while end < len(counts) and nbytes[end + 1] - nbytes[begin] <= MAX_PACK_BYTES:
+            end += 1
+        lot = LazyRows(shown, numbers[edges[begin] : edges[end]])
+        for i in range(begin, end):
+            yield lot, edges[i] - edges[begin], edges[i + 1] - edges[begin]
+        begin = end

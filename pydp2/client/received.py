@@ -1,0 +1,123 @@
+"""What a message of batches holds: each batch apart, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, count
+from typing import Any
+
+import numpy as np
+
+from pydp2.client.lazy_rows import LazyRows, SharedRows, split_rows
+from pydp2.columns.batch import Batch
+from pydp2.columns.columns import Columns, Ints
+from pydp2.errors import RemoteProtocolError
+from pydp2.protocol import messages as m
+from pydp2.protocol.batch_packing import unpack_head
+from pydp2.protocol.early_ends import split_frames
+from pydp2.schema.input_types import Slots
+from pydp2.transport import owned_arrays
+
+Rows = Columns | tuple[LazyRows, int, int]
+"""Those of a batch: columns, or a part of a lot."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedBatch:
+    """A batch that came: what announced it, its rows, the pool of the point and the early-end records that came with
+    it.
+
+    ``number``: which batch of its run it is.
+    """
+
+    head: m.BatchHead
+    rows: Rows
+    number: int
+    pool: bytes = b""
+    early_ends: list[list[Any]] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """What of it lies here, or is held at the service, before it is taken."""
+        return self.rows.nbytes if isinstance(self.rows, Columns) else self.rows[0].row_cost * self.head.rows
+
+    @property
+    def column_bytes(self) -> int:
+        """The bytes of its columns, once :meth:`to_batch` has made it."""
+        return self.rows.nbytes if isinstance(self.rows, Columns) else self.rows[0].nbytes(*self.rows[1:])
+
+    @property
+    def is_shared(self) -> bool:
+        """Its rows lie in memory that the service shows."""
+        return not isinstance(self.rows, Columns)
+
+    def is_outdated(self, run: int, done: int) -> bool:
+        """Whether it belongs to another run than ``run``, or to the first ``done`` batches of that."""
+        return self.head.request_id != run or self.number < done
+
+    def to_batch(self, pass_id: int) -> Batch:
+        """For the trainer. Raises RemoteProtocolError where its rows are none, Moved where they are others by now."""
+        head = self.head
+        if isinstance(self.rows, Columns):
+            columns = self.rows
+        else:
+            lot, lo, hi = self.rows
+            columns = lot.columns(lo, hi)
+        return Batch(
+            columns,
+            pass_id=pass_id,
+            index=head.batch_index,
+            size=head.size,
+            pool_weight=head.pool_weight,
+            padding=head.padding,
+            bucket=head.bucket.get("longest") or None,
+        )
+
+
+def parse_batches(
+    slots: Slots, head: m.BatchHead, body: Sequence[memoryview], shown: SharedRows | None = None, number: int = 0
+) -> list[ReceivedBatch]:
+    """The batches that came with ``head`` and the frames ``body``. ``shown``: the memory of the service that can be
+    seen. ``number``: which batch of its run the first one is. Raises RemoteProtocolError for what cannot be."""
+    frames, early_ends = split_frames("BatchHead", body, head.early_end_frames)
+    pool = b""
+    if head.snapshot:
+        if not frames:
+            raise RemoteProtocolError("BatchHead: a point without its pool")
+        *frames, last = frames
+        pool = bytes(last)
+    if any(type(index) is not int for index in head.acknowledged_ahead):
+        raise RemoteProtocolError("BatchHead: numbers of batches are needed beyond it")
+    heads = unpack_head(head)
+    counts = [each.rows for each in heads]
+    parts: Iterable[Rows]
+    if head.shared_rows:
+        parts = split_rows(*_shared_rows(head, sum(counts), frames, shown), counts)
+    else:
+        parts = _split_columns(Columns.from_frames(slots, sum(counts), owned_arrays(frames)), counts)
+    first, *others = map(ReceivedBatch, heads, parts, count(number))
+    return [replace(first, pool=pool, early_ends=early_ends), *others]
+
+
+def _split_columns(columns: Columns, counts: Sequence[int]) -> list[Columns]:
+    """``columns`` as several of ``counts`` rows."""
+    if len(counts) == 1:
+        return [columns]
+    ends = accumulate(counts)
+    return [columns.slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
+
+
+def _shared_rows(
+    head: m.BatchHead, rows: int, frames: Sequence[memoryview], shown: SharedRows | None
+) -> tuple[SharedRows, Ints]:
+    """What is shown, and the numbers of the rows of ``head`` there, checked."""
+    if shown is None or head.shared_rows > shown.layout.max_rows:
+        raise RemoteProtocolError(f"BatchHead: rows of a cache of {head.shared_rows}, which is not known here")
+    if len(frames) != 1 or frames[0].nbytes != 8 * rows:
+        raise RemoteProtocolError("BatchHead: one frame with the number of each row is needed")
+    numbers = np.frombuffer(frames[0], "<i8").astype(np.int64)
+    where = shown.resolve(numbers)
+    if rows and not 0 <= int(where.min()) <= int(where.max()) < head.shared_rows:
+        raise RemoteProtocolError(f"BatchHead: a row that is not among the {head.shared_rows} of the cache")
+    return shown, numbers

@@ -1,0 +1,46 @@
+"""Waiting for a service that went away: one with a ``state_dir`` goes on where it was when it is started again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pydp2.client.connection import Connection, NotAdmitted, parse_welcome
+from pydp2.errors import ServiceLost, ServiceUnreachable, StateMismatch
+from pydp2.log_writer import write_stderr
+from pydp2.protocol import messages as m
+from pydp2.protocol.stream_identity import differences
+from pydp2.schema.input_types import Slots
+
+
+def reconnect(
+    connection: Connection, attach: m.Attach, fits: Mapping[str, Any], patience: float, shown: Slots | None = None
+) -> None:
+    """Wait ``patience`` seconds for the service of ``connection`` and take the old place there, as ``attach`` says.
+    ``shown``: the slots of samples that lie in memory which it shows.
+
+    Raises:
+        ServiceLost: it did not come back. NotAdmitted: it does not let us in. JobTaken: another trainer has the place.
+        StateMismatch: it came back with another stream; ``fits`` is what this one depended on.
+    """
+    began = time.monotonic()
+    write_stderr(
+        f"pydp2: the service at {connection.name} went away; waiting {patience:g} s for it to be started again"
+    )
+    try:
+        answer = parse_welcome(connection.renew(attach, began + patience))
+    except NotAdmitted:
+        raise
+    except ServiceUnreachable:
+        raise ServiceLost(
+            f"the service at {connection.name} went away and was not started again within {patience:g} s; start it "
+            "with the same state_dir, or raise lease for more patience"
+        ) from None
+    if wrong := differences(fits, answer.service.get("fits", {})):
+        raise StateMismatch(
+            f"the service at {connection.name} came back with another stream: {'; '.join(wrong)}; start it with "
+            "what it was started with before"
+        )
+    connection.map_shared_rows(shown)
+    write_stderr(f"pydp2: the service at {connection.name} is back after {time.monotonic() - began:.1f} s")

@@ -1,0 +1,224 @@
+"""What a trainer holds: a batch and the three kinds of values in it (arrays, :class:`Csr`, :class:`Ragged`).
+
+A batch belongs to its user: every array in it may be written to, and none is shared with another batch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydp2.columns.columns import Array, Columns, offsets
+from pydp2.errors import OptionError, OptionTypeError, count_text
+from pydp2.schema.input_types import INT32_RANGE, DataType, SequenceType
+
+Positions = NDArray[np.int32] | NDArray[np.int64]
+
+
+def start_positions(counts: Array) -> Positions:
+    """Start of each group and end of the last, int32 where that is enough."""
+    edges = offsets(counts)
+    return edges if edges[-1] >= INT32_RANGE else edges.astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Csr:
+    """Sparse rows: row i has the columns ``indices[indptr[i]:indptr[i + 1]]``, in the order in which they were yielded.
+
+    ``indptr``: ``(rows + 1,)`` int32; ``indices``: int32, or int64 where the width is above 2**31; ``values``: float32,
+    None for binary slots; ``shape``: (rows, width). See docs/semantics.md.
+    """
+
+    indptr: Positions
+    indices: Array
+    values: NDArray[np.float32] | None
+    shape: tuple[int, int]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        kind = "binary" if self.values is None else "float32"
+        return f"<Csr {self.shape[0]} x {self.shape[1]}, {kind}, {count_text(len(self.indices), 'entry', 'entries')}>"
+
+    def to_scipy(self) -> Any:
+        """A ``scipy.sparse.csr_matrix`` over these arrays; binary entries become float32 ones.
+
+        Raises ImportError, with the remedy, where scipy is not installed. See docs/semantics.md.
+        """
+        try:
+            sparse = importlib.import_module("scipy.sparse")
+        except ImportError as exc:
+            raise ImportError("Csr.to_scipy() needs scipy, which is not installed: pip install scipy") from exc
+        values = np.ones(len(self.indices), np.float32) if self.values is None else self.values
+        return sparse.csr_matrix((values, self.indices, self.indptr), shape=self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Sequences, one after the other: sequence i has the time steps ``[p[i], p[i + 1])`` of ``values``, p being
+    ``sequence_start_positions``.
+
+    ``values``: an array with one row per time step, or a :class:`Csr`. ``sub_sequence_start_positions``: of nested
+    sequences, also counted in time steps; else None. Both are int32, and end with the number of time steps.
+    ``len()``: number of sequences. See docs/semantics.md.
+    """
+
+    values: Array | Csr
+    sequence_start_positions: Positions
+    sub_sequence_start_positions: Positions | None = None
+
+    def __len__(self) -> int:
+        return len(self.sequence_start_positions) - 1
+
+    def __repr__(self) -> str:
+        nested = self.sub_sequence_start_positions
+        groups = "" if nested is None else f" in {count_text(len(nested) - 1, 'sub-sequence')}"
+        sequences, steps = count_text(len(self), "sequence"), count_text(len(self.values), "step")
+        return f"<Ragged {sequences}, {steps}{groups}, of {_summary(self.values)}>"
+
+    def pad(self, value: float = 0, length: int | None = None) -> tuple[Array, NDArray[np.int64]]:
+        """A regular array ``(sequences, length, …)`` filled up with ``value``, and the lengths ``(sequences,)``.
+
+        ``length``: of the result, default the longest sequence; longer sequences lose their end, and the lengths say
+        what is left. Nested sequences are padded as one sequence of time steps each. Raises OptionTypeError for sparse
+        values, OptionError for a negative length. See docs/semantics.md.
+        """
+        if isinstance(self.values, Csr):
+            raise OptionTypeError(
+                "Ragged.pad() needs dense or integer steps, but these are sparse; use .values.to_scipy() and "
+                ".sequence_start_positions"
+            )
+        starts = self.sequence_start_positions.astype(np.int64)
+        lengths = np.diff(starts)
+        if length is None:
+            length = int(lengths.max(initial=0))
+        elif length < 0:
+            raise OptionError(f"the length to pad to must be at least 0, got {length}")
+        lengths = np.minimum(lengths, length)
+        result = np.full((len(lengths), length, *self.values.shape[1:]), value, self.values.dtype)
+        inside = np.arange(length) < lengths[:, None]
+        rows, steps = np.nonzero(inside)
+        result[inside] = self.values[starts[rows] + steps]
+        return result, lengths
+
+
+Value = Array | Csr | Ragged
+
+
+def _summary(value: Value) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    return repr(value).strip("<>")
+
+
+class Batch:
+    """The samples that one step of a trainer gets.
+
+    ``batch["pixel"]`` or ``batch[0]``: the value of a slot; the same object each time, and yours to write to.
+    ``"pixel" in batch``: whether there is such a slot. Iterating gives the values in slot order
+    (``pixel, label = batch``), as ``values()`` does, and not the names as a dict would; ``keys()`` and ``items()`` have
+    the names, or the positions where slots have no names, and ``dict(batch)`` works. ``len(batch)``: rows, not slots.
+    ``size``: their weight. ``pass_id``, ``index``: which batch of which pass. ``pool_weight``: weight that waited in
+    the pool when the batch was cut. ``padding``: how many of the last rows only fill the batch up. ``bucket``: with
+    ``bucket_by``, the greatest length in the bucket that the batch came from, and None for the bucket of what is longer
+    than all bounds. See docs/semantics.md.
+    """
+
+    __slots__ = ("_columns", "_resume", "_values", "bucket", "index", "padding", "pass_id", "pool_weight", "size")
+
+    def __init__(
+        self,
+        columns: Columns,
+        *,
+        pass_id: int,
+        index: int,
+        size: int,
+        pool_weight: int = 0,
+        padding: int = 0,
+        bucket: int | None = None,
+    ) -> None:
+        self._columns = columns
+        self._values: list[Value | None] = [None] * len(columns.slots)
+        self.pass_id = pass_id
+        self.index = index
+        self.size = size
+        self.pool_weight = pool_weight
+        self.padding = padding
+        self.bucket = bucket
+        self._resume: Any = None  # the client's: where the stream goes on behind this batch
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """For a copy, here or in another process, which belongs to no client."""
+        return None, {name: getattr(self, name) for name in self.__slots__} | {"_resume": None}
+
+    def __len__(self) -> int:
+        return self._columns.rows
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the slots, None when they were declared as a list."""
+        return self._columns.slots.names
+
+    def keys(self) -> tuple[str, ...] | tuple[int, ...]:
+        """Names, or positions where there are no names, in slot order."""
+        return self.names if self.names is not None else tuple(range(len(self._values)))
+
+    def values(self) -> list[Value]:
+        """The value of each slot, in slot order."""
+        return [self[i] for i in range(len(self._values))]
+
+    def items(self) -> list[tuple[str | int, Value]]:
+        """Key and value of each slot, in slot order."""
+        return list(zip(self.keys(), self.values(), strict=True))
+
+    def __contains__(self, key: object) -> bool:
+        """Whether ``batch[key]`` is the value of a slot. (Values are not searched, although iterating gives them.)"""
+        if isinstance(key, str):
+            return self.names is not None and key in self.names
+        return isinstance(key, int) and -len(self._values) <= key < len(self._values)
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self.values())
+
+    def __getitem__(self, key: str | int) -> Value:
+        """The value of one slot; KeyError or IndexError that says which slots there are."""
+        if isinstance(key, str):
+            slot = self._columns.slots.index(key)
+        else:
+            try:
+                slot = range(len(self._values))[key]
+            except IndexError:
+                raise IndexError(f"there is no slot {key}: the batch has {len(self._values)}") from None
+        value = self._values[slot]
+        if value is None:
+            value = self._values[slot] = _slot_value(self._columns, slot)
+        return value
+
+    def __repr__(self) -> str:
+        slots = "; ".join(f"{self._columns.slots.label(i)}: {_summary(v)}" for i, v in enumerate(self))
+        rows = count_text(len(self), "row")
+        return f"<Batch {self.index} of pass {self.pass_id}: {rows}, size {self.size}; {slots}>"
+
+
+def _slot_value(columns: Columns, slot: int) -> Value:
+    declared = columns.slots.types[slot]
+    arrays = [a if a.flags.writeable else a.copy() for a in columns.arrays[slot]]
+    levels, leaves = arrays[: declared.seq_type], arrays[declared.seq_type :]
+    values: Array | Csr
+    if declared.type in (DataType.Dense, DataType.Index):
+        values = leaves[0]
+    else:
+        floats = leaves[2] if declared.type == DataType.SparseValue else None
+        values = Csr(start_positions(leaves[0]), leaves[1], floats, (len(leaves[0]), declared.dim))
+    if declared.seq_type == SequenceType.NO_SEQUENCE:
+        return values
+    if declared.seq_type == SequenceType.SEQUENCE:
+        return Ragged(values, start_positions(levels[0]))
+    subs = start_positions(levels[1])
+    return Ragged(values, subs[offsets(levels[0])], subs)

@@ -1,0 +1,246 @@
+"""Samples as columns: the one layout that chunks, the pool, batches and the wire share.
+
+Each slot is a tuple of arrays (:attr:`Slots.fields`): counts from the outside in, then the elements of all rows one
+after the other. Nothing here checks what the values mean; :mod:`.packer` does that before columns are made, and
+:meth:`Columns.from_frames` checks what could break us: sizes and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydp2.columns.checksum import crc32
+from pydp2.errors import RemoteProtocolError
+from pydp2.schema.input_types import DataType, Field, InputType, Slots
+
+Array = NDArray[Any]
+Ints = NDArray[np.int64]
+
+_INTEGERS_LIMIT = 1 << 22  # 32 MiB of positions at most are kept
+_integers: Ints = np.arange(1 << 16, dtype=np.int64)
+
+
+def _first_integers(total: int) -> Ints:
+    """0 to ``total``; kept between calls, because a fresh arange costs as much as the gather that it serves."""
+    global _integers
+    if total > _INTEGERS_LIMIT:
+        return np.arange(total, dtype=np.int64)
+    if total > len(_integers):
+        _integers = np.arange(min(2 * total, _INTEGERS_LIMIT), dtype=np.int64)
+    return _integers[:total]
+
+
+def offsets(counts: Array) -> Ints:
+    """Where each of the counted groups starts, and at the end where the last one ends."""
+    result = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=result[1:])
+    return result
+
+
+def expand_ranges(starts: Ints, counts: Ints) -> Ints:
+    """The positions ``starts[i], starts[i] + 1, …`` (``counts[i]`` of them), all one after the other."""
+    ends = np.cumsum(counts)
+    positions = np.repeat(starts - ends + counts, counts)
+    positions += _first_integers(len(positions))
+    return positions
+
+
+def column_fields(slots: Slots) -> tuple[tuple[Field, ...], ...]:
+    """Per slot its arrays as ``(kind, dtype, shape of one entry)``, in the order of :attr:`Columns.arrays`."""
+    return slots.fields
+
+
+class Columns:
+    """``rows`` samples as ``arrays``: per slot a tuple of arrays in schema order.
+
+    ====================  ==================================================================================
+    dense                 values ``(n, dim)`` or ``(n, *shape)``
+    index                 ids ``(n,)``
+    sparse                nnz ``(n,)``, indices ``(sum nnz,)``, and for float ones values ``(sum nnz,)``
+    sequence              steps ``(rows,)``, then the above with n = sum of steps
+    nested sequence       subs ``(rows,)``, steps ``(sum subs,)``, then the above with n = sum of steps
+    ====================  ==================================================================================
+
+    Counts are int32; ids and indices int32, or int64 where dim is above 2**31. See docs/architecture.md.
+    """
+
+    __slots__ = ("_row_offsets", "arrays", "rows", "slots")
+
+    def __init__(self, slots: Slots, rows: int, arrays: Sequence[Sequence[Array]]) -> None:
+        self.slots = slots
+        self.rows = rows
+        self.arrays: tuple[tuple[Array, ...], ...] = tuple(tuple(a) for a in arrays)
+        self._row_offsets: list[tuple[Ints, ...] | None] = [None] * len(self.arrays)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        return f"<Columns: {self.rows} rows, {len(self.arrays)} slots, {self.nbytes} bytes>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(a.nbytes for arrays in self.arrays for a in arrays)
+
+    def row_offsets(self, slot: int) -> tuple[Ints, ...]:
+        """For each level below the rows the ``rows + 1`` edges of the rows in the arrays of that level."""
+        known = self._row_offsets[slot]
+        if known is None:
+            edges: list[Ints] = []
+            for counts in self.arrays[slot][: self.slots.depths[slot]]:
+                inner = offsets(counts)
+                edges.append(inner[edges[-1]] if edges else inner)
+            known = self._row_offsets[slot] = tuple(edges)
+        return known
+
+    def lengths(self, slot: int) -> Ints:
+        """How many time steps each row has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
+        edges = self.row_offsets(slot)[self.slots.types[slot].seq_type - 1]
+        return edges[1:] - edges[:-1]
+
+    def slice(self, lo: int, hi: int) -> Columns:
+        """Rows ``lo`` to ``hi`` (not included) as views; the limits as in Python, but never negative."""
+        hi = min(max(hi, 0), self.rows)
+        lo = min(max(lo, 0), hi)
+        result = []
+        for slot, arrays in enumerate(self.arrays):
+            edges = self.row_offsets(slot)
+            views = [arrays[0][lo:hi]]
+            for i in range(1, len(arrays)):
+                edge = edges[min(i, len(edges)) - 1]
+                views.append(arrays[i][edge[lo] : edge[hi]])
+            result.append(views)
+        return Columns(self.slots, hi - lo, result)
+
+    def take(self, rows: Array | Sequence[int]) -> Columns:
+        """The given rows, in the given order, as copies."""
+        picked = np.asarray(rows, np.int64)
+        result = []
+        for slot, arrays in enumerate(self.arrays):
+            taken = [arrays[0].take(picked, axis=0)]
+            where = [
+                expand_ranges(
+                    start := edge[picked], edge[picked + 1] - start
+                )  # one gather serves all arrays of a level
+                for edge in self.row_offsets(slot)
+            ]
+            taken += [a.take(where[min(i, len(where)) - 1], axis=0) for i, a in enumerate(arrays[1:], 1)]
+            result.append(taken)
+        return Columns(self.slots, len(picked), result)
+
+    @staticmethod
+    def concat(parts: Sequence[Columns]) -> Columns:
+        """The rows of all parts, one after the other; ``parts`` (of equal slots) must not be empty."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        arrays = [
+            [np.concatenate([p.arrays[s][i] for p in parts]) for i in range(len(first.arrays[s]))]
+            for s in range(len(first.arrays))
+        ]
+        return Columns(first.slots, sum(p.rows for p in parts), arrays)
+
+    @staticmethod
+    def empty(slots: Slots) -> Columns:
+        """No rows."""
+        return Columns(slots, 0, [[np.empty((0, *f.shape), f.dtype) for f in fields] for fields in slots.fields])
+
+    def sample_bytes(self) -> Ints:
+        """The bytes of each row, ``(rows,)``: what its entries take in all arrays. Sums to :attr:`nbytes`."""
+        fixed = 0
+        result = np.zeros(self.rows, np.int64)
+        for slot, fields in enumerate(self.slots.fields):
+            fixed += fields[0].entry_bytes
+            edges = self.row_offsets(slot)
+            for i, field in enumerate(fields[1:], 1):
+                edge = edges[min(i, len(edges)) - 1]
+                result += (edge[1:] - edge[:-1]) * field.entry_bytes
+        result += fixed
+        return result
+
+    def samples(self) -> list[list[Any]]:
+        """Per row the list of its slots' values, as a provider could have yielded them: ints, lists, pairs; dense
+        elements as arrays of the slot's dtype and shape (views of the columns)."""
+        slots = [_slot_values(self, i, t) for i, t in enumerate(self.slots.types)]
+        return [list(row) for row in zip(*slots, strict=True)]
+
+    def frames(self) -> list[Array]:
+        """The arrays of all slots, flat and C-contiguous, for the wire; see :meth:`from_frames`."""
+        return [np.ascontiguousarray(a).reshape(-1) for arrays in self.arrays for a in arrays]
+
+    @staticmethod
+    def from_frames(slots: Slots, rows: int, frames: Sequence[Any]) -> Columns:
+        """Columns over the buffers that :meth:`frames` gave on the other side, without a copy (but of counts).
+
+        Raises :class:`RemoteProtocolError` unless sizes, counts and totals agree with ``slots`` and ``rows``.
+        """
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0:
+            raise RemoteProtocolError(f"columns must have a number of rows, got {rows!r}")
+        if len(frames) != frame_count(slots):
+            raise RemoteProtocolError(f"columns of these slots have {frame_count(slots)} frames, got {len(frames)}")
+        buffers = iter(frames)
+        result = []
+        for slot, fields in enumerate(slots.fields):
+            entries, arrays = rows, []
+            for i, field in enumerate(fields):
+                array = _array_from_frame(field, entries, next(buffers), slots.label(slot))
+                if i < slots.depths[slot] and len(array):
+                    array = array.copy()  # others are found by it: it must stay as it was when it was checked
+                    if int(array.min()) < 0:
+                        raise RemoteProtocolError(f"{slots.label(slot)}: a negative count in {field.kind}")
+                    entries = int(array.sum(dtype=np.int64))
+                arrays.append(array)
+            result.append(arrays)
+        return Columns(slots, rows, result)
+
+
+def _array_from_frame(field: Field, entries: int, frame: Any, label: str) -> Array:
+    try:
+        view = memoryview(frame)
+    except TypeError as exc:
+        raise RemoteProtocolError(f"{label}: {field.kind} is not a frame of bytes") from exc
+    need = entries * field.entry_bytes
+    if not view.c_contiguous or view.nbytes != need:
+        raise RemoteProtocolError(f"{label}: {field.kind} needs {need} contiguous bytes, got {view.nbytes}")
+    if not need:  # an empty buffer has no address that numpy would take
+        return np.empty((entries, *field.shape), field.dtype)
+    return np.frombuffer(view, field.dtype).reshape(entries, *field.shape)
+
+
+def _slot_values(columns: Columns, slot: int, slot_type: InputType) -> list[Any]:
+    arrays = columns.arrays[slot]
+    groups = list(arrays[: slot_type.seq_type])
+    leaves = arrays[slot_type.seq_type :]
+    values: list[Any]
+    if slot_type.type == DataType.Dense:
+        values = list(leaves[0])
+    elif slot_type.type == DataType.Index:
+        values = leaves[0].tolist()
+    elif slot_type.type == DataType.SparseNonValue:
+        values = _group(leaves[1].tolist(), leaves[0])
+    else:
+        values = _group(list(zip(leaves[1].tolist(), leaves[2].tolist(), strict=True)), leaves[0])
+    for counts in reversed(groups):
+        values = _group(values, counts)
+    return values
+
+
+def _group(values: list[Any], counts: Array) -> list[Any]:
+    edges = offsets(counts).tolist()
+    return [values[lo:hi] for lo, hi in pairwise(edges)]
+
+
+def frame_count(slots: Slots) -> int:
+    """How many frames :meth:`Columns.frames` gives, and how many values :func:`running_crcs` carries."""
+    return sum(map(len, slots.fields))
+
+
+def running_crcs(columns: Columns, running: Iterable[int]) -> list[int]:
+    """CRC-32 of each array, continued from ``running`` (zeros at the start): the same for any cut into chunks."""
+    return [crc32(frame.data, value) for frame, value in zip(columns.frames(), running, strict=True)]

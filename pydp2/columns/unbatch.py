@@ -1,0 +1,59 @@
+"""The samples of a batch one by one, each as values that pack to what it was: the inverse of packing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from pydp2.columns.batch import Batch
+from pydp2.columns.columns import Array, offsets
+from pydp2.schema.input_types import DataType, InputType, SequenceType
+
+
+def unbatch(batch: Batch) -> Iterator[tuple[Any, ...]]:
+    """Each sample of ``batch`` as the tuple of its slot values, in slot order; rows that are only padding left out.
+
+    Dense: an array, a view into the batch; index: an int; sparse: a list of indices or of (index, value) pairs.
+    Sequences of dense or integer steps: an array, one row a step; of sparse ones: a list. Nested: a list of sequences.
+    """
+    columns = batch._columns
+    slots = [
+        _sample_values(declared, arrays) for declared, arrays in zip(columns.slots.types, columns.arrays, strict=True)
+    ]
+    for i in range(len(batch) - batch.padding):
+        yield tuple(value(i) for value in slots)
+
+
+def _sample_values(slot_type: InputType, arrays: tuple[Array, ...]) -> Callable[[int], Any]:
+    """``value(i)`` of one slot."""
+    levels, leaves = arrays[: slot_type.seq_type], arrays[slot_type.seq_type :]
+    steps = _sequence_reader(slot_type, leaves)
+    if slot_type.seq_type == SequenceType.NO_SEQUENCE:
+        return _element_reader(slot_type, leaves)
+    edges = offsets(levels[-1]).tolist()
+    if slot_type.seq_type == SequenceType.SEQUENCE:
+        return lambda i: steps(edges[i], edges[i + 1])
+    subs = offsets(levels[0]).tolist()
+    return lambda i: [steps(lo, hi) for lo, hi in pairwise(edges[subs[i] : subs[i + 1] + 1])]
+
+
+def _sequence_reader(slot_type: InputType, leaves: tuple[Array, ...]) -> Callable[[int, int], Any]:
+    """``steps(lo, hi)``: so many time steps as one sequence."""
+    if slot_type.type in (DataType.Dense, DataType.Index):
+        return lambda lo, hi: leaves[0][lo:hi]
+    element = _element_reader(slot_type, leaves)
+    return lambda lo, hi: [element(j) for j in range(lo, hi)]
+
+
+def _element_reader(slot_type: InputType, leaves: tuple[Array, ...]) -> Callable[[int], Any]:
+    if slot_type.type == DataType.Dense:
+        return lambda j: leaves[0][j]
+    if slot_type.type == DataType.Index:
+        return lambda j: int(leaves[0][j])
+    edges = offsets(leaves[0]).tolist()
+    if slot_type.type == DataType.SparseNonValue:
+        return lambda j: leaves[1][edges[j] : edges[j + 1]].tolist()
+    return lambda j: [
+        *zip(leaves[1][edges[j] : edges[j + 1]].tolist(), leaves[2][edges[j] : edges[j + 1]].tolist(), strict=True)
+    ]

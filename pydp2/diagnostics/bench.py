@@ -1,0 +1,260 @@
+"""``bench``: how fast each part of the way from files to trainer is, which of them bounds it, and what to change."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Unpack
+
+from pydp2.api import machine
+from pydp2.api.service import require_allowed_process, search_path
+from pydp2.api.sources import Files, Source, resolve_source
+from pydp2.diagnostics.advice import Advice, Measured, Slot, advise, shares
+from pydp2.diagnostics.provider_bench import ProviderRates, ProviderSpec, measure_alone
+from pydp2.diagnostics.provider_bench_loop import LoopCounts
+from pydp2.diagnostics.service_bench import ServiceRates, largest, run_service
+from pydp2.errors import Error, OptionError
+from pydp2.native import packing
+from pydp2.options.tables import (
+    JOB_OPTIONS,
+    SERVICE_OPTIONS,
+    LoadChoices,
+    check_options,
+    job_options,
+    service_options,
+    takes,
+)
+from pydp2.protocol import plain_data
+from pydp2.providers import Provider, address_of
+
+_SECONDS = 15.0
+_LEAST = 1.0
+_BATCH = 128
+_OWN = ("bind", "state_dir", "quarantine", "cache_dir", "cache_size")  # a measurement leaves nothing behind
+_ONE_JOB = ("order", "share")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """``rate``: samples per second up to this stage; ``share``: of the time of a sample, what it costs beyond the stage
+    before, None where that says nothing; ``note``: what else was seen."""
+
+    name: str
+    rate: float
+    share: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What :func:`bench` measured. ``first_batch``: seconds from the beginning of a pass to its first batch, on a
+    service that is there; ``launched``: from launching one; None: none came. ``advice``: the cause, the sentence, and
+    how many workers the stated step needs. ``crowded``: the share of their time in which the generators alone could
+    have run, but other processes had the core (more of them than cores take it from each other, too)."""
+
+    stages: list[Stage]
+    first_batch: float | None
+    launched: float | None
+    workers: int
+    cores: int
+    batch_size: int
+    crowded: float
+    advice: Advice
+    measured: Measured
+
+    def plain(self) -> dict[str, Any]:
+        """The same as dicts, lists and numbers."""
+        return {
+            "stages": [asdict(stage) for stage in self.stages],
+            "first_batch_seconds": self.first_batch,
+            "launch_to_first_batch_seconds": self.launched,
+            "workers": self.workers,
+            "cores": self.cores,
+            "batch_size": self.batch_size,
+            "crowded": self.crowded,
+            "cause": self.advice.cause,
+            "sentence": self.advice.sentence,
+            "workers_needed": self.advice.workers,
+            "measured": asdict(self.measured),
+        }
+
+
+@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+def bench(  # noqa: PLR0913 - a public function, all by keyword
+    files: Files | Source,
+    provider: str | Provider | None = None,
+    *,
+    args: Mapping[str, Any] | None = None,
+    is_train: bool | None = None,
+    root: str | os.PathLike[str] | None = None,
+    seconds: float = _SECONDS,
+    step_ms: float | None = None,
+    progress: Callable[[str], None] | None = None,
+    batch_size: int = _BATCH,
+    **options: Unpack[LoadChoices],
+) -> Bench:
+    """Measure a provider alone, with checks and packing, with transport, with order and pool, and with a trainer.
+
+    A small list is read again and again, of a large one only what fits the time. Nothing of it is left behind.
+
+    ``files``, ``provider``, ``args``, ``is_train`` and ``root`` are those of :func:`pydp2.launch`.
+
+    Args:
+        seconds: for all of it together; import, hook and the start of services come on top.
+        step_ms: what a step of your trainer takes, in milliseconds; None: there is no such stage.
+        progress: called with what is measured next.
+        batch_size: as for :func:`pydp2.connect`.
+        options: the others of :func:`pydp2.load`. What would be kept after the end (``bind, state_dir, quarantine,
+            cache_dir``), ``order`` and ``share`` have no effect.
+
+    Raises:
+        OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
+        ProviderError, BadSample: the provider raised, or yielded what its slots do not take.
+        Error: there are no samples, or none came in time.
+    """
+    require_allowed_process()
+    seconds = _number("seconds", seconds, _LEAST)
+    step = None if step_ms is None else _number("step_ms", step_ms, 0.001) / 1000
+    check_options(options, {*SERVICE_OPTIONS, *JOB_OPTIONS})
+    given: dict[str, Any] = {**options, "batch_size": batch_size}
+    service = {name: given[name] for name in SERVICE_OPTIONS if name in given and name not in _OWN}
+    job = {name: given[name] for name in JOB_OPTIONS if name in given and name not in _ONE_JOB}
+    chosen, batch_size = service_options(**service), job_options(**job).batch_size
+    served = resolve_source(files, provider, args, is_train, root)
+    if not len(served.files):
+        raise Error("the list is empty, so there is nothing to measure")
+    cores = machine.cores()
+    workers = chosen.workers or cores
+    tell = progress or (lambda text: None)
+    parts = _parts(seconds, step)
+
+    spec = ProviderSpec(
+        provider=address_of(served.provider),
+        args=plain_data.encode_plain(served.args),
+        is_train=served.is_train,
+        input_order=tuple(chosen.input_order or ()),
+        root=str(served.root),
+        path=tuple(search_path()),
+    )
+    units = min(workers, len(served.files))
+    alone_for = partial(measure_alone, spec, served.files, units=units, seconds=parts[0] / 2)
+    tell("process() alone, and with checks and packing")
+    alone = alone_for()
+    _rates(alone, parts[0] / 2)  # raises where there is nothing to be had
+    source = {"files": files, "provider": provider, "args": args, "is_train": is_train, "root": root}
+
+    def served_for(index: int, **how: Any) -> ServiceRates:
+        step = how.pop("step", None)
+        given = job | how
+        return run_service(source, service, given, seconds=parts[index], step=step, caches=alone.caches)
+
+    tell("with transport to a trainer")
+    moved = served_for(1, order="relaxed", shuffle=False, bucket_by=None, bucket_bounds=None, num_buckets=None)
+    tell("with order and pool")
+    pooled = served_for(2)
+    trained: ServiceRates | None = None
+    if step is not None and pooled.first is not None:
+        tell(f"with a trainer whose step takes {step * 1000:g} ms")
+        trained = served_for(3, step=step)
+    tell("process() alone once more")  # what else the machine does may have changed meanwhile
+    alone += alone_for()
+    bare, packed = _rates(alone, parts[0])
+    measured = Measured(
+        cores=cores,
+        workers=workers,
+        files=len(served.files),
+        bare=bare,
+        packed=packed,
+        moved=moved.rate,
+        pooled=pooled.rate,
+        busy=_busy(alone),
+        waits=_waits(alone.bare if alone.bare.samples else alone.first),
+        batch_size=batch_size,
+        step=step,
+        trainer_waits=None if trained is None else trained.waited / max(trained.waited + trained.worked, 1e-9),
+        sample_bytes=alone.nbytes / max(alone.packed.samples, 1),
+        slot=_slowest(alone),
+        packing=packing(),
+        largest=largest(served.files, served.root),
+        cached=pooled.cached,
+        filled=pooled.filled,
+        seconds=pooled.seconds,
+    )
+    return Bench(
+        _stages(measured, trained),
+        pooled.first,
+        pooled.launched,
+        workers,
+        cores,
+        batch_size,
+        alone.is_crowded,
+        advise(measured),
+        measured,
+    )
+
+
+def _number(name: str, value: Any, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < least:
+        raise OptionError(f"{name} must be a number from {least:g}, got {value!r:.80}")
+    return float(value)
+
+
+def _parts(seconds: float, step: float | None) -> list[float]:
+    """What each measurement gets of the time."""
+    weights = (40, 25, 35) if step is None else (30, 20, 25, 25)
+    return [seconds * weight / 100 for weight in weights]
+
+
+def _rates(alone: ProviderRates, seconds: float) -> tuple[float, float]:
+    """Samples per second of all units, bare and packed. Of a slow generator perhaps only first samples were seen."""
+    bare, packed = alone.bare, alone.packed
+    if not bare.samples:
+        bare = alone.first + bare
+    if not bare.samples:
+        raise Error(
+            f"process() gave no sample in {seconds:.1f} s: the files are empty, or it takes longer than that; raise "
+            "seconds, or look with `pydp2 check`"
+        )
+    alone_rate = bare.samples / max(bare.wall, 1e-9) * alone.units
+    return alone_rate, packed.samples / packed.wall * alone.units if packed.samples else alone_rate
+
+
+def _busy(alone: ProviderRates) -> float:
+    """The share of a core that a unit uses while it may run."""
+    total = alone.packed if alone.packed.samples else alone.first + alone.bare
+    return max(0.001, min(1.0, total.cpu / max(total.wall - total.queued, total.cpu, 1e-9)))
+
+
+def _waits(drawn: LoopCounts) -> float:
+    """The share of the time that it could have run in which it waited for something else."""
+    free = max(drawn.wall - drawn.queued, 1e-9)
+    return max(0.0, min(1.0, 1 - drawn.cpu / free))
+
+
+def _slowest(alone: ProviderRates) -> Slot | None:
+    if not alone.slots:
+        return None
+    slot = max(alone.slots, key=lambda each: each.seconds)
+    name = slot.slot if slot.slot.startswith("slot ") else f"slot {slot.slot}"  # those without names have numbers
+    return Slot(name, slot.form, slot.given, slot.dtype, slot.unsure)
+
+
+def _stages(m: Measured, trained: ServiceRates | None) -> list[Stage]:
+    parts = shares(m)
+    known = m.pooled > 0
+    waits = f"waits {m.waits:.0%}".replace("%", " %") if m.waits >= 0.05 else ""
+    stages = [
+        Stage("process() alone", m.bare, parts["process"] if known else None, waits),
+        Stage("with checks and packing", m.packed, parts["packing"] if known else None),
+        Stage("with transport", m.moved, parts["transport"] if known else None),
+        Stage("with order and pool", m.pooled, parts["pool"] if known else None),
+    ]
+    if m.cached is not None:
+        stages.append(Stage("later passes, cached", m.cached, None))
+    if trained is not None and m.step is not None:
+        note = f"the trainer waits {m.trainer_waits:.0%}".replace("%", " %")
+        stages.append(Stage(f"with a step of {m.step * 1000:g} ms", trained.rate, None, note))
+    return stages

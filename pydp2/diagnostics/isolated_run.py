@@ -1,0 +1,96 @@
+"""A file run in a process of its own: for one that killed its workers, or hung. The process that asks lives on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Collection
+from dataclasses import astuple
+
+from pydp2.diagnostics.check import FileRun, Finding
+from pydp2.providers import StartedProvider
+
+_LOOK = 0.05  # seconds between looks how far it is
+
+
+def run_isolated(
+    running: StartedProvider, file: str, number: int, places: Collection[int], limit: int | None, sample_timeout: float
+) -> tuple[int, list[Finding]]:
+    """As :class:`FileRun` does: how many samples there were, and the findings. A death is one of them, and so is a
+    sample that takes longer than ``sample_timeout`` seconds."""
+    at = memoryview(mmap.mmap(-1, 8)).cast("q")  # the sample that is asked for, shared with the child
+    read, write = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of numpy's sleep between its calls
+        child = os.fork()
+    if not child:
+        _child(running, file, number, places, limit, at, write)
+    os.close(write)
+    try:
+        told, slow = _watched(read, at, sample_timeout)
+    finally:
+        os.close(read)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+    if told.endswith(b"\n"):
+        length, findings = json.loads(told)
+        return length, [Finding(*finding) for finding in findings]
+    y = at[0]
+    code = os.waitstatus_to_exitcode(status)
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    if slow:
+        how = f"was killed because one sample took longer than sample_timeout={sample_timeout:g} s"
+    elif code < 0:
+        with contextlib.suppress(ValueError):  # real-time signals have no names
+            how = f"was killed by {signal.Signals(-code).name}"
+    return y, [Finding(file, y, True, "", "", "", f"file {file}, sample {y}: the process that ran process() {how}")]
+
+
+def _child(
+    running: StartedProvider,
+    file: str,
+    number: int,
+    places: Collection[int],
+    limit: int | None,
+    at: memoryview,
+    write: int,
+) -> None:
+    """The life of the other process; it does not return."""
+    status = 1
+    try:
+        one = FileRun(running, file, number, None, None, places, at)
+        one.run(limit)
+        data = json.dumps([one.length, [astuple(finding) for finding in one.findings]]).encode() + b"\n"
+        with open(write, "wb") as pipe:
+            pipe.write(data)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _watched(read: int, at: memoryview, patience: float) -> tuple[bytes, bool]:
+    """What the child says until its end, or until one sample takes longer than ``patience`` seconds: then True."""
+    told, seen, since = b"", at[0], time.monotonic()
+    while True:
+        if select.select([read], [], [], _LOOK)[0]:
+            data = os.read(read, 1 << 16)
+            if not data:
+                return told, False
+            told += data
+        now = time.monotonic()
+        if at[0] != seen:
+            seen, since = at[0], now
+        elif not told and now - since > patience:
+            return told, True

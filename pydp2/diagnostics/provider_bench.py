@@ -1,0 +1,241 @@
+"""A provider measured alone: its generators looped in processes of their own, bare and with checks and packing.
+
+The program starts a supervisor, a fresh interpreter with one thread that never runs the user's code. That forks a unit,
+which imports the provider and runs the hook, and is forked for the other units where it has one thread; else the
+supervisor forks them, and each prepares the code for itself. What a unit counts lies in memory that all share, so that
+nothing is lost of one that hangs or dies. All of them are one process group, which :func:`measure_alone` kills at the
+end.
+
+A unit goes back and forth between both ways of drawing, a few milliseconds each, within the same files: what else the
+machine does then changes both in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pydp2.api.interpreter import start_interpreter
+from pydp2.diagnostics.provider_bench_loop import AREA, BARE, FIRST, PACKED, LoopCounts, ProviderLoop, ResultPage
+from pydp2.diagnostics.slot_costs import SlotCost
+from pydp2.engine.fork_setup import thread_count
+from pydp2.errors import Error, ServiceLost, from_user, from_wire, provider_error, to_wire
+from pydp2.file_list import FileList
+from pydp2.protocol import plain_data
+from pydp2.providers import StartedProvider
+from pydp2.providers.error_location import count_own_frames
+from pydp2.providers.process_setup import set_up_process, start_by_address
+from pydp2.server.spec import receive_block, receive_plain, send_blocks, send_plain
+from pydp2.worker import IN_WORKER
+
+_GRACE = 0.5  # seconds for a unit to end by itself
+_FIELDS = ("samples", "wall", "cpu", "queued")
+
+
+@dataclass(frozen=True)
+class ProviderRates:
+    """``bare``, ``packed``: all ``units`` together; ``first``: the first samples, counted only where no others came;
+    ``nbytes``: of the columns of what was packed; ``slots``: what packing the first samples took, by slot;
+    ``caches``: whether later passes come out of a cache."""
+
+    units: int
+    bare: LoopCounts
+    packed: LoopCounts
+    first: LoopCounts
+    nbytes: int
+    slots: list[SlotCost]
+    caches: bool
+
+    def __add__(self, other: ProviderRates) -> ProviderRates:
+        return replace(
+            self,
+            bare=self.bare + other.bare,
+            packed=self.packed + other.packed,
+            first=self.first + other.first,
+            nbytes=self.nbytes + other.nbytes,
+        )
+
+    @property
+    def is_crowded(self) -> float:
+        """The share of the time in which units could have run but others had their core."""
+        total = self.first + self.bare + self.packed
+        return total.queued / total.wall if total.wall > 0 else 0.0
+
+
+# -- in the program ----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class ProviderSpec:
+    """A provider as another process can start it. ``args``: encoded plain data; ``path``: where it is looked for."""
+
+    provider: str
+    args: bytes
+    is_train: bool
+    input_order: tuple[str, ...]
+    root: str
+    path: tuple[str, ...]
+
+
+def measure_alone(spec: ProviderSpec, files: FileList, *, units: int, seconds: float) -> ProviderRates:
+    """Loop the provider of ``spec`` over ``files``, shared out among ``units`` processes, for so many seconds.
+
+    Raises what the provider raises: ProviderError, BadSample, with file and sample.
+    """
+    process, ours = start_interpreter(
+        "pydp2.diagnostics.provider_bench", "supervise", prints=True, environment={IN_WORKER: "bench"}
+    )
+    with ours:
+        try:
+            blob, offsets = files.to_buffers()
+            send_plain(ours, asdict(spec) | {"units": units, "seconds": seconds, "source": files.source})
+            send_blocks(ours, blob, offsets)
+            told = receive_plain(ours)
+        except (EOFError, OSError):
+            raise ServiceLost("the process that measured the provider alone ended before it told anything") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # not waited for yet: the number is still its own
+            process.wait()
+    if "error" in told:
+        raise from_wire(told["error"])
+    return ProviderRates(
+        units=units,
+        bare=LoopCounts(*told["bare"]),
+        packed=LoopCounts(*told["packed"]),
+        first=LoopCounts(*told["first"]),
+        nbytes=told["nbytes"],
+        slots=[SlotCost(**each) for each in told["slots"]],
+        caches=told["caches"],
+    )
+
+
+# -- the supervisor ----------------------------------------------------------------------------------------------------
+_READY, _ALONE, _DONE = b".", b"a", b"d"
+
+
+def supervise(descriptor: int) -> None:
+    """The life of the supervisor. It does not return: the program kills it, or it ends when the program does."""
+    channel = socket.socket(fileno=descriptor)
+    spec = receive_plain(channel)
+    blob, offsets = receive_block(channel), receive_block(channel)
+    files = FileList.from_buffers(blob, offsets, spec["source"])
+    units = spec["units"]
+    memory = mmap.mmap(-1, units * AREA)
+    areas = [ResultPage(memory, unit) for unit in range(units)]
+    told, tell = os.pipe()
+    gate, go = os.pipe()
+
+    def fork(unit: int) -> None:
+        if not os.fork():
+            _unit(unit, areas, spec, files, tell, gate, (channel.fileno(), told, go))
+
+    fork(0)
+    signs, over, statuses = b"", time.monotonic() + 1e9, list[int]()
+    while signs.count(_DONE) < units and time.monotonic() < over:
+        patience = max(0.0, min(over - time.monotonic(), 0.5))
+        ready = select.select([channel.fileno(), told], [], [], patience)[0]
+        if channel.fileno() in ready:  # it says nothing more: the program is gone
+            os.killpg(0, signal.SIGKILL)
+        if told in ready:
+            more = os.read(told, 4096)
+            if _ALONE in more:
+                for unit in range(1, units):
+                    fork(unit)
+            signs += more
+        if go >= 0 and signs.count(_READY) + signs.count(_DONE) >= units:
+            os.close(go)
+            go, over = -1, time.monotonic() + spec["seconds"] + _GRACE
+        if not _children(statuses) or any(statuses) or any("error" in area.said() for area in areas):
+            break
+    told_all = _together(areas)
+    if any(statuses) and "error" not in told_all:
+        how = os.waitstatus_to_exitcode(max(statuses))
+        how_text = f"was killed by signal {-how}" if how < 0 else f"ended with exit code {how}"
+        told_all = {"error": to_wire(provider_error(f"the process that ran process() {how_text}", "RuntimeError"))}
+    send_plain(channel, told_all)
+    channel.recv(1)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _children(statuses: list[int]) -> bool:
+    """Whether there are any. Those that ended are waited for: how they did."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            statuses.append(ended[1])
+        return True
+    return False
+
+
+def _together(areas: Sequence[ResultPage]) -> dict[str, Any]:
+    told: dict[str, Any] = {"slots": [], "caches": False}
+    for area in areas:
+        said = area.said()
+        if "error" in said:
+            return said
+        if said and not told["slots"]:
+            told |= said
+    for way, name in ((BARE, "bare"), (PACKED, "packed"), (FIRST, "first")):
+        total = sum((area.counted(way) for area in areas), LoopCounts())
+        told[name] = [getattr(total, field) for field in _FIELDS]
+    return told | {"nbytes": sum(area.nbytes for area in areas)}
+
+
+# -- a unit ------------------------------------------------------------------------------------------------------------
+def _unit(
+    unit: int,
+    areas: Sequence[ResultPage],
+    spec: dict[str, Any],
+    files: FileList,
+    tell: int,
+    gate: int,
+    others: Sequence[int],
+) -> None:
+    """The life of a unit; it does not return."""
+    try:
+        for descriptor in others:
+            os.close(descriptor)
+        running = _loaded(spec, files)
+        if unit == 0 and len(areas) > 1:
+            if thread_count() == 1:
+                for other in range(1, len(areas)):
+                    if not os.fork():
+                        unit = other
+                        break
+            else:
+                os.write(tell, _ALONE)
+        os.write(tell, _READY)
+        os.read(gate, 1)  # ends when all are ready
+        own = list(range(unit, len(files), len(areas)))
+        ProviderLoop(running, files, own, areas[unit]).run(time.perf_counter() + spec["seconds"])
+    except Error as error:
+        areas[unit].say({"error": to_wire(error)})
+    except BaseException as error:
+        areas[unit].say(
+            {"error": to_wire(from_user("the provider cannot be measured", error, count_own_frames(error)))}
+        )
+    finally:
+        os.write(tell, _DONE)
+        if unit == 0:
+            with contextlib.suppress(ChildProcessError):
+                while True:  # the supervisor sees by its own children alone whether there is anybody
+                    os.wait()
+        os._exit(0)
+
+
+def _loaded(spec: dict[str, Any], files: FileList) -> StartedProvider:
+    """As in a worker."""
+    set_up_process(spec["root"], spec["path"])
+    return start_by_address(
+        spec["provider"],
+        args=plain_data.decode_plain(spec["args"]),
+        is_train=spec["is_train"],
+        input_order=spec["input_order"],
+        file_list=files,
+    )

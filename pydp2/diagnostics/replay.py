@@ -1,0 +1,185 @@
+"""``replay``: run the files of a quarantine again, in this process, and say of each loss whether it is still one.
+
+The verdicts are those of ``check``. Only a file that killed its workers or hung is run in a process of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydp2.diagnostics.check import FileRun, Finding
+from pydp2.diagnostics.isolated_run import run_isolated
+from pydp2.diagnostics.local_provider import foreground
+from pydp2.errors import OptionError
+from pydp2.providers import Provider, StartedProvider
+from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Loss
+from pydp2.server.quarantine import read
+
+BAD, GOOD, GONE, DAMAGED = "still bad", "now good", "no longer there", "damaged"
+_DROPPED = "dropped"
+_DEADLY = ("condemned", TIMED_OUT)
+_MISSING = FileNotFoundError.__name__
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Line ``line`` of the quarantine (from 1). ``verdict``: "still bad", "now good", "no longer there" (the file ends
+    before that sample), or "damaged" (the line cannot be read, ``text`` says why).
+
+    ``pass_id``, ``file``, ``sample``, ``kind``: what the line says. ``slot``, ``expected``, ``got``, ``text``: what is
+    wrong now, ``text`` in full, with the traceback if there is one.
+    """
+
+    line: int
+    verdict: str
+    pass_id: int = 0
+    file: str = ""
+    sample: int = 0
+    kind: str = ""
+    slot: str = ""
+    expected: str = ""
+    got: str = ""
+    text: str = ""
+
+
+@dataclass
+class Replay:
+    """What :func:`replay` found: one verdict for each line of the quarantine, in its order."""
+
+    provider: str
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is bad any more."""
+        return not any(verdict.verdict == BAD for verdict in self.verdicts)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many lines have each verdict."""
+        found = Counter(verdict.verdict for verdict in self.verdicts)
+        return {name: found[name] for name in (BAD, GOOD, GONE, DAMAGED)}
+
+    def plain(self) -> dict[str, Any]:
+        """The same as dicts, lists and numbers."""
+        lines = [vars(verdict) for verdict in self.verdicts]
+        return {"ok": self.ok, "provider": self.provider, "counts": self.counts, "lines": lines}
+
+
+def replay(
+    quarantine: str | os.PathLike[str],
+    provider: str | Provider,
+    *,
+    args: Mapping[str, Any] | None = None,
+    is_train: bool | None = None,
+    root: str | os.PathLike[str] | None = None,
+    input_order: Sequence[str] | None = None,
+    progress: Callable[[str, int], None] | None = None,
+) -> Replay:
+    """Run again those files that a quarantine names, and no others; say of each line whether it is still bad.
+
+    A dropped sample is looked for at its place. A file that ended early has to come to its end now. Files run as in
+    :func:`pydp2.check`: in this process, in pass 0, with seed 0. One that killed its workers runs in a process of its
+    own, as long as it takes; one that timed out, too, and each sample may take what it might take then.
+
+    ``provider``, ``args``, ``is_train``, ``root`` and ``input_order`` are those of :func:`pydp2.launch`.
+
+    Args:
+        quarantine: path of the file that a service wrote (its option ``quarantine``).
+        progress: called now and then with the file and its samples so far.
+
+    Raises:
+        OptionError, OptionTypeError, AddressError: what was asked for cannot be; the quarantine cannot be read.
+        ProviderError: the provider's module or its ``init_hook`` raised.
+    """
+    try:
+        lines = [(number, _readable(loss)) for number, loss in read(quarantine)]
+    except OSError as error:
+        raise OptionError(f"the quarantine {os.fspath(quarantine)} cannot be read: {error.strerror}") from None
+    losses: dict[str, list[Loss]] = {}
+    for _, loss in lines:
+        if isinstance(loss, Loss):
+            losses.setdefault(loss.file, []).append(loss)
+    files = list(losses) or [""]
+    with foreground(files, provider, args=args, is_train=is_train, root=root, input_order=input_order) as (_, running):
+        generator = running.settings.generator
+        report = Replay(f"{generator.__module__}.{generator.__qualname__}")
+        runs = {file: _run(running, n, file, losses[file], progress) for n, file in enumerate(losses)}
+        drops = running.schema.check_fail_continue
+    for number, loss in lines:
+        if isinstance(loss, Loss):
+            verdict, finding = _judged(loss, runs[loss.file], drops)
+            slot, expected, got, text = (
+                ("",) * 4 if finding is None else (finding.slot, finding.expected, finding.got, finding.text)
+            )
+            at = (number, verdict, loss.pass_id, loss.file, loss.y, loss.kind)
+            report.verdicts.append(Verdict(*at, slot, expected, got, text))
+        else:
+            report.verdicts.append(Verdict(number, DAMAGED, text=loss))
+    return report
+
+
+def _readable(loss: Loss | str) -> Loss | str:
+    """``loss``, unless its file cannot be an entry of a list."""
+    try:
+        if isinstance(loss, Loss):
+            loss.file.encode()
+    except UnicodeEncodeError:
+        return "'file' must be a text that UTF-8 can hold"
+    return loss
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a run of a file showed: its yields so far, findings at the places asked for, and the first one of all."""
+
+    length: int
+    findings: Mapping[int, Finding]
+    raised: Finding | None
+    first: Finding | None
+    missing: bool  # there is no such file
+
+
+def _run(
+    running: StartedProvider,
+    number: int,
+    file: str,
+    losses: Sequence[Loss],
+    progress: Callable[[str, int], None] | None,
+) -> _Seen:
+    places = {loss.y for loss in losses}
+    only_samples = all(loss.kind == _DROPPED for loss in losses)
+    limit = max(places) + 1 if only_samples else None
+    deadly = [loss for loss in losses if loss.kind in _DEADLY]
+    if deadly:
+        times = [loss.sample_timeout for loss in deadly if loss.sample_timeout is not None]
+        length, findings = run_isolated(running, file, number, places, limit, max(times, default=math.inf))
+    else:
+        one = FileRun(running, file, number, None, progress, places)
+        one.run(limit)
+        length, findings = one.length, one.findings
+    raised = next((finding for finding in findings if finding.raised), None)
+    bad = {finding.sample: finding for finding in findings if not finding.raised}
+    missing = raised is not None and raised.exception == _MISSING and not Path(file).exists()
+    return _Seen(length, bad, raised, findings[0] if findings else None, missing)
+
+
+def _judged(loss: Loss, seen: _Seen, drops: bool) -> tuple[str, Finding | None]:
+    """The verdict on ``loss``, and what is wrong. ``drops``: a bad sample does not end its file."""
+    y = loss.y
+    if seen.raised is not None and (seen.raised.sample <= y or loss.kind != _DROPPED):
+        gone = seen.missing and loss.exception != _MISSING and loss.kind != ENDED_EARLY
+        return (GONE, None) if gone else (BAD, seen.findings.get(y, seen.raised))
+    if loss.kind == _DROPPED:
+        if y in seen.findings:
+            return BAD, seen.findings[y]
+        return (GOOD if y < seen.length else GONE), None
+    if not drops and seen.first is not None:
+        return BAD, seen.first
+    return (GOOD if y <= seen.length else GONE), None

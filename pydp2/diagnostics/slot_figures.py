@@ -1,0 +1,127 @@
+"""What was seen in a slot: how its values were given, and range and number of each array that they became."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pydp2.columns.columns import Array
+from pydp2.errors import count_text
+from pydp2.schema.input_types import DataType, Field, InputType, SequenceType, Slots
+
+_NAMES = {
+    DataType.Dense: "dense_vector",
+    DataType.SparseNonValue: "sparse_binary_vector",
+    DataType.SparseValue: "sparse_float_vector",
+    DataType.Index: "integer_value",
+}
+_LEVELS = {SequenceType.NO_SEQUENCE: "", SequenceType.SEQUENCE: "_sequence", SequenceType.SUB_SEQUENCE: "_sub_sequence"}
+_FORMS = 6  # different ones that are kept
+
+
+def type_text(slot: InputType) -> str:
+    """``slot`` as its author writes it, as ``dense_vector(64)``."""
+    arguments = [str(slot.dim)]
+    if slot.dtype is not None:
+        arguments.append(f'dtype="{slot.dtype.name}"')
+    if slot.shape is not None:
+        arguments.append(f"shape={slot.shape}")
+    return f"{_NAMES[DataType(slot.type)]}{_LEVELS[SequenceType(slot.seq_type)]}({', '.join(arguments)})"
+
+
+@dataclass
+class Range:
+    """Least and most of the finite numbers among ``count``; None where there are none."""
+
+    least: float | int | None = None
+    most: float | int | None = None
+    count: int = 0
+    not_finite: int = 0
+
+    def add(self, array: Array) -> None:
+        """Take the numbers of ``array`` in."""
+        self.count += array.size
+        if array.dtype.kind == "f":
+            finite = np.isfinite(array)
+            if not finite.all():
+                self.not_finite += int(array.size - np.count_nonzero(finite))
+                array = array[finite]
+        if array.size:
+            self._widen(array.min().item(), array.max().item())
+
+    def join(self, other: Range) -> None:
+        """Take in what ``other`` has seen."""
+        self.count += other.count
+        self.not_finite += other.not_finite
+        if other.least is not None and other.most is not None:
+            self._widen(other.least, other.most)
+
+    def _widen(self, least: float, most: float) -> None:
+        self.least = least if self.least is None else min(self.least, least)
+        self.most = most if self.most is None else max(self.most, most)
+
+
+@dataclass
+class SlotFigures:
+    """One slot. ``given``: what its values looked like when they were yielded, with how many of each; ``ranges``: by
+    kind of array ("values", "ids", "indices", and how many "nnz", "steps", "subs" there are in each)."""
+
+    slot: str
+    declared: str
+    ranges: dict[str, Range]
+    given: dict[str, int] = field(default_factory=dict)
+    _shaped: bool = True
+    _kinds: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, label: str, slot: InputType, fields: Sequence[Field]) -> SlotFigures:
+        """Of a slot of which nothing was seen yet."""
+        kinds = tuple(each.kind for each in fields)
+        shaped = slot.type == DataType.Dense and slot.seq_type == SequenceType.NO_SEQUENCE
+        return cls(label, type_text(slot), {kind: Range() for kind in kinds}, {}, shaped, kinds)
+
+    def add_value(self, value: Any) -> None:
+        """Note how ``value`` was given."""
+        form = self._form(value)
+        if form in self.given or len(self.given) < _FORMS:
+            self.given[form] = self.given.get(form, 0) + 1
+        else:
+            self.given["others"] = self.given.get("others", 0) + 1
+
+    def _form(self, value: Any) -> str:
+        if isinstance(value, np.ndarray):
+            if self._shaped:
+                return f"{value.dtype} array {value.shape}"
+            return f"{value.dtype} array of {count_text(value.ndim, 'dimension')}"
+        name = type(value).__name__
+        return f"{name} of {len(value)}" if self._shaped and isinstance(value, list | tuple) else name
+
+    def add(self, arrays: Sequence[Array]) -> None:
+        """Take in the arrays that values became."""
+        for kind, array in zip(self._kinds, arrays, strict=True):
+            self.ranges[kind].add(array)
+
+    def join(self, other: SlotFigures) -> None:
+        """Take in what another file has shown."""
+        for kind, seen in other.ranges.items():
+            self.ranges[kind].join(seen)
+        for form, count in other.given.items():
+            known = form if form in self.given or len(self.given) < _FORMS else "others"
+            self.given[known] = self.given.get(known, 0) + count
+
+    def plain(self) -> dict[str, Any]:
+        """The same as dicts and numbers."""
+        ranges = {kind: dict(vars(seen)) for kind, seen in self.ranges.items()}
+        return {"slot": self.slot, "declared": self.declared, "given": self.given, **ranges}
+
+
+def merge_figures(slots: Slots, files: Sequence[Sequence[SlotFigures]]) -> list[SlotFigures]:
+    """The figures of several files together; of none: figures to start with."""
+    total = [SlotFigures.of(slots.label(i), slot, slots.fields[i]) for i, slot in enumerate(slots.types)]
+    for file in files:
+        for mine, theirs in zip(total, file, strict=True):
+            mine.join(theirs)
+    return total

@@ -1,0 +1,337 @@
+"""The file list: which files a pass consists of, and how a million of them fit into one block of memory.
+
+It answers for reading ``train.list`` (byte order mark, line ends, blank lines, comments, patterns, UTF-8) and for
+holding the entries without one string each: the text of all entries lies in one buffer, an entry becomes a ``str``
+when it is asked for. What an entry *means* is no business of this module: it is handed to ``process`` as it is, be it a
+path, a URL or a key. So the file system is asked about a line only where that looks as if it were no entry itself.
+
+See docs/semantics.md for what a line may hold.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydp2.errors import ListError, OptionTypeError, RemoteProtocolError, count_text
+
+_BOM = b"\xef\xbb\xbf"
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_UNUSUAL_FIRST, _UNUSUAL_LAST = (np.isin(np.arange(256), list(odd)) for odd in (b" \t#", b" \t"))
+_NEWLINE, _RETURN, _NUL = 10, 13, 0
+_BLANKS = b" \t"
+_PART_MARK = b"?part="  # as in big.rec?part=3/12, which names a part of the file before it
+_WILDCARD = re.compile(
+    rb"[*\[]|\?(?![A-Za-z_]\w*=)"
+)  # a ? before name= begins the query of a URL, or names a part of a file
+
+
+class FileList(Sequence[str]):
+    """The entries of a file list, in order, duplicates included.
+
+    Behaves as a read-only sequence of ``str``. Make one with :meth:`read` or :meth:`of`; copying one between processes
+    goes through :meth:`to_buffers` and :meth:`from_buffers`.
+
+    Attributes:
+        blob: the UTF-8 text of all entries without anything between them (a read-only buffer).
+        offsets: int64, shape (entries + 1,), read-only; entry i is ``blob[offsets[i]:offsets[i + 1]]``.
+        source: the path that was read, or None for a list made in Python.
+    """
+
+    __slots__ = ("_bounds", "blob", "offsets", "source")
+
+    def __init__(self, blob: bytes | memoryview, offsets: NDArray[np.int64], source: str | None = None) -> None:
+        self.blob = memoryview(blob).toreadonly()
+        self.offsets = offsets.view()
+        self.offsets.flags.writeable = False
+        self._bounds = self.offsets.data  # indexing it gives a plain int, several times faster than an array's element
+        self.source = source
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], root: str | os.PathLike[str] = ".") -> FileList:
+        """Read a list file: UTF-8, one entry per line.
+
+        A byte order mark, a carriage return before the line feed, and empty lines are dropped. A line that is, to the
+        letter, the name of a file in ``root`` is an entry. Of others the blanks around them are dropped, and those that
+        begin with ``#``; one with wildcards stands for the files that match it, sorted, directories left out (``**``:
+        any depth; a ``?`` or ``[`` that matches nothing is itself, and so is what has ``://`` in it). All else is an
+        entry as it is. An empty list gives a ``UserWarning``.
+
+        Raises:
+            ListError: the file is missing, a directory, unreadable, not UTF-8, holds a NUL byte, or a ``*`` in it
+                matches no file; it names file and line.
+        """
+        source = os.fspath(path)
+        data = _read_list(source)
+        _check_text(data, source)
+        blob, offsets, starts = _split_lines(data)
+        special = _unusual_lines(data, blob, offsets, starts)
+        if len(special):
+            blob, offsets = _expand_lines(
+                blob, offsets, special, _UnusualLines(data, starts, source, os.fsencode(Path(root).absolute()))
+            )
+        if len(offsets) == 1:
+            warnings.warn(f"the file list {source} is empty: a pass over it has no samples", UserWarning, stacklevel=2)
+        return cls(blob, offsets, source)
+
+    @classmethod
+    def of(cls, entries: Iterable[str | os.PathLike[str]]) -> FileList:
+        """A list made in Python; each entry is kept as it is (paths become text). An empty one gives a ``UserWarning``.
+
+        Raises:
+            OptionTypeError: ``entries`` is one string (the path of a list? see :meth:`read`), or an entry is neither
+                ``str`` nor a path.
+            ListError: an entry cannot be written as UTF-8.
+        """
+        if isinstance(entries, (str, bytes, os.PathLike)):
+            raise OptionTypeError(
+                f"entries must be several strings, got one: {entries!r}; a list file is read with FileList.read"
+            )
+        if not isinstance(entries, Iterable):
+            raise OptionTypeError(
+                f"a file list must be the path of one or a list of entries, got {entries!r:.80} "
+                f"({type(entries).__name__})"
+            )
+        texts = [_encode_entry(entry, i) for i, entry in enumerate(entries)]
+        if not texts:
+            warnings.warn("the file list is empty: a pass over it has no samples", UserWarning, stacklevel=2)
+        offsets = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum([len(text) for text in texts], out=offsets[1:])
+        return cls(b"".join(texts), offsets)
+
+    @classmethod
+    def from_buffers(cls, blob: bytes | memoryview, offsets: bytes | memoryview, source: str | None = None) -> FileList:
+        """The list that :meth:`to_buffers` took apart. The buffers are used in place, not copied.
+
+        Raises:
+            RemoteProtocolError: the parts are not what :meth:`to_buffers` writes.
+        """
+        text, bounds = memoryview(blob).cast("B"), memoryview(offsets).cast("B")
+        if not bounds.nbytes or bounds.nbytes % 8:
+            raise RemoteProtocolError(
+                f"a file list needs offsets of 8 bytes each, at least one; got {bounds.nbytes} bytes"
+            )
+        edges = np.frombuffer(bounds, "<i8").astype(np.int64, copy=False)
+        if edges[0] != 0 or edges[-1] != text.nbytes or (edges[1:] < edges[:-1]).any():
+            raise RemoteProtocolError("the offsets of a file list must rise from 0 to the size of its text")
+        try:
+            str(text, "utf-8")
+        except UnicodeDecodeError as error:
+            raise RemoteProtocolError(f"the text of a file list must be UTF-8: {error}") from None
+        starts = edges[edges < text.nbytes]
+        if (np.frombuffer(text, np.uint8)[starts] & 0xC0 == 0x80).any():
+            raise RemoteProtocolError("an entry of a file list begins inside a character")
+        return cls(text, edges, source)
+
+    def to_buffers(self) -> tuple[bytes, bytes]:
+        """The text of all entries, and their offsets as little-endian int64: all that another process needs."""
+        return bytes(self.blob), self.offsets.astype("<i8").tobytes()
+
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that differ when entries or their order differ, wherever the list came from."""
+        digest = hashlib.blake2b(digest_size=16, person=b"pydp2 list")
+        digest.update(self.offsets.astype("<i8").tobytes())
+        digest.update(self.blob)
+        return digest.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        count = len(self)
+        if not -count <= index < count:
+            raise IndexError(f"the file list has {count_text(count, 'entry', 'entries')}, asked for number {index}")
+        position = index % count
+        return str(self.blob[self._bounds[position] : self._bounds[position + 1]], "utf-8")
+
+    def __iter__(self) -> Iterator[str]:
+        blob, start = self.blob, 0
+        for end in self._bounds[1:]:
+            yield str(blob[start:end], "utf-8")
+            start = end
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, FileList):
+            return self.blob == other.blob and np.array_equal(self.offsets, other.offsets)
+        if isinstance(other, list | tuple):
+            return len(other) == len(self) and all(a == b for a, b in zip(self, other, strict=True))
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # it equals lists, which have no hash either
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(entry) for entry in self[:3])
+        more = f", … {len(self) - 3} more" if len(self) > 3 else ""
+        origin = f" from {self.source}" if self.source else ""
+        return f"<FileList of {len(self)}{origin}: [{shown}{more}]>"
+
+
+def _read_list(source: str) -> bytes:
+    try:
+        return Path(source).read_bytes()
+    except FileNotFoundError:
+        place = Path.cwd()
+        raise ListError(f"the file list {source} is missing; relative names are looked up in {place}") from None
+    except IsADirectoryError:
+        raise ListError(
+            f"the file list must be a file with one entry per line; {source} is a directory: write "
+            f"{Path(source, '*')} into a list to have its files"
+        ) from None
+    except ValueError:  # a NUL in the name itself
+        raise ListError(f"the file list cannot have the name {source!r}") from None
+    except OSError as error:
+        raise ListError(f"the file list {source} cannot be read: {error.strerror or error}") from None
+
+
+def _check_text(data: bytes, source: str) -> None:
+    if data.startswith(_UTF16_BOMS):
+        raise ListError(f"the file list {source} must be UTF-8, it looks like UTF-16; save it as UTF-8")
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ListError(
+            f"the file list {source} must be UTF-8; line {line} has the byte 0x{data[error.start]:02x}, "
+            f"{error.reason}; save the list as UTF-8{_data_file_hint(source)}"
+        ) from None
+    nul = data.find(_NUL)
+    if nul >= 0:
+        line = data.count(b"\n", 0, nul) + 1
+        raise ListError(f"the file list {source} must be text; line {line} has a NUL byte{_data_file_hint(source)}")
+
+
+def _data_file_hint(source: str) -> str:
+    return f"; if this is a file of data, its list is [{source!r}] in Python, or a file with its name in it"
+
+
+def _split_lines(data: bytes) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
+    """Cut the lines without making a string of each: 1,000,000 entries take some 50 ms and little memory.
+
+    Return the text of the entries, their offsets in it, and where each begins in ``data``.
+    """
+    mark = len(_BOM) if data.startswith(_BOM) else 0
+    text = np.frombuffer(data, np.uint8)[mark:]
+    feeds = np.flatnonzero(text == _NEWLINE)
+    starts = np.concatenate(([0], feeds + 1))
+    ends = np.concatenate((feeds, [len(text)]))
+    filled = ends > starts
+    starts, ends = starts[filled], ends[filled]
+    returns = ends[text[ends - 1] == _RETURN] - 1
+    lengths = ends - starts
+    lengths[text[ends - 1] == _RETURN] -= 1
+    keep = np.ones(len(text), bool)
+    keep[feeds] = False
+    keep[returns] = False
+    starts, lengths = starts[lengths > 0], lengths[lengths > 0]
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return text[keep].tobytes(), offsets, starts + mark
+
+
+def _unusual_lines(
+    data: bytes, blob: bytes, offsets: NDArray[np.int64], starts: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the numbers of the lines that may be something else than an entry as it is: few, as a rule."""
+    text = np.frombuffer(blob, np.uint8)
+    odd = _UNUSUAL_FIRST[text[offsets[:-1]]] | _UNUSUAL_LAST[text[offsets[1:] - 1]]
+    if b"*" in data or b"[" in data or data.count(b"?") != data.count(_PART_MARK):  # in long lists a line names a part
+        found = np.fromiter((match.start() for match in _WILDCARD.finditer(data)), np.int64)
+        odd[np.searchsorted(starts, found, "right") - 1] = True
+    return np.flatnonzero(odd)
+
+
+@dataclass(frozen=True)
+class _UnusualLines:
+    """Lines that are not certain to be entries. ``starts``: of entries in ``data``, the text of ``source``."""
+
+    data: bytes
+    starts: NDArray[np.int64]
+    source: str
+    root: bytes
+
+    def entries_of(self, number: int, line: bytes) -> list[bytes]:
+        """Return the entries that ``line`` stands for, which would be entry ``number``."""
+        if b"://" in line:
+            return [line.strip(_BLANKS)]
+        if self._exists(line):
+            return [line]
+        entry = line.strip(_BLANKS)
+        if entry != line and entry and self._exists(entry):
+            return [entry]
+        if not entry or entry.startswith(b"#"):
+            return []
+        if not _WILDCARD.search(entry):
+            return [entry]
+        matches = glob.iglob(entry.decode(), root_dir=os.fsdecode(self.root), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute ones
+        found = sorted(name for name in matches if not os.path.isdir(self._path_of(os.fsencode(name))))  # noqa: PTH112  # there may be a million
+        if not found and b"*" in entry:
+            at = self.data.count(b"\n", 0, int(self.starts[number])) + 1
+            raise ListError(
+                f"the file list {self.source}, line {at}: no file matches {entry.decode()!r}; patterns are looked up "
+                f"in {os.fsdecode(self.root)}. If it is no pattern, give the entries as a list in Python"
+            )
+        return [_encode_entry(name, i) for i, name in enumerate(found)] or [entry]
+
+    def _exists(self, entry: bytes) -> bool:
+        """Whether ``entry`` names a file, whole or a part of it."""
+        if os.path.lexists(self._path_of(entry)):
+            return True
+        name, part, _ = entry.rpartition(_PART_MARK)
+        return bool(part and name) and os.path.lexists(self._path_of(name))
+
+    def _path_of(self, name: bytes) -> bytes:
+        return name if name.startswith(b"/") else self.root + b"/" + name
+
+
+def _expand_lines(
+    blob: bytes, offsets: NDArray[np.int64], special: NDArray[np.int64], lines: _UnusualLines
+) -> tuple[bytes, NDArray[np.int64]]:
+    """Put what the ``special`` lines stand for in their place."""
+    bounds = offsets.data
+    pieces: list[bytes] = []
+    counts = np.ones(len(offsets) - 1, np.int64)  # of the entries that each line stands for
+    sizes: list[int] = []  # of those of special lines
+    at = 0
+    for i in special.tolist():
+        pieces.append(blob[bounds[at] : bounds[i]])
+        entries = lines.entries_of(i, blob[bounds[i] : bounds[i + 1]])
+        pieces += entries
+        sizes += map(len, entries)
+        counts[i] = len(entries)
+        at = i + 1
+    pieces.append(blob[bounds[at] :])
+    replaced = np.zeros(len(counts), np.bool_)
+    replaced[special] = True
+    lengths = np.repeat(np.diff(offsets), counts)
+    lengths[np.repeat(replaced, counts)] = sizes
+    edges = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=edges[1:])
+    return b"".join(pieces), edges
+
+
+def _encode_entry(entry: object, position: int) -> bytes:
+    text = os.fspath(entry) if isinstance(entry, os.PathLike) else entry
+    if not isinstance(text, str):
+        raise OptionTypeError(f"entry {position} of the file list must be a str, got {type(text).__name__} {text!r}")
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ListError(
+            f"entry {position} of the file list cannot be written as UTF-8: {text!r} ({error.reason})"
+        ) from None

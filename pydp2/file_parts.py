@@ -1,0 +1,79 @@
+"""Parts of one large file: what a line of a file list says about them, and which bytes or rows belong to each.
+
+An entry that ends in ``?part=3/12`` means part 3 of 12 of the file named before it; parts count from 0. Any other entry
+is a whole file. A file whose own name ends like that is named with ``?part=0/1`` behind it: only the last one counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydp2.errors import OptionError
+
+MAX_FILE_PARTS = 10**9 - 1
+"""Most parts that an entry can name."""
+
+_PART_SUFFIX = re.compile(r"\?part=([0-9]{1,9})/([0-9]{1,9})\Z")
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """Part ``index`` of ``count``, from 0; raises OptionError where there is no such part."""
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not 0 <= self.index < self.count:
+            raise OptionError(
+                f"a part must be INDEX/COUNT with 0 <= INDEX < COUNT, got {self.index}/{self.count}; parts count from 0"
+            )
+
+    def range(self, total: int) -> tuple[int, int]:
+        """Which of ``total`` things are in this part: ``[from, to)``. Parts are disjoint, complete, in order, and their
+        sizes differ by at most one."""
+        return total * self.index // self.count, total * (self.index + 1) // self.count
+
+
+WHOLE_FILE = FilePart(0, 1)
+
+
+def split_entry(entry: str) -> tuple[str, FilePart]:
+    """The file and the part that an entry of a file list names.
+
+    Raises:
+        OptionError: there is no such part, as in ``?part=12/12``.
+    """
+    found = _PART_SUFFIX.search(entry)
+    if found is None:
+        return entry, WHOLE_FILE
+    try:
+        return entry[: found.start()], FilePart(int(found[1]), int(found[2]))
+    except OptionError as error:
+        raise OptionError(f"{entry}: {error}; a file of that very name is written {entry}?part=0/1") from None
+
+
+def file_of(entry: str) -> str:
+    """The file that ``entry`` names, also where there is no such part of it."""
+    found = _PART_SUFFIX.search(entry)
+    return entry if found is None else entry[: found.start()]
+
+
+def part_entries(path: str, count: int) -> Iterator[str]:
+    """The entries that name all ``count`` parts of the file ``path``; for one part its name, where that is enough.
+
+    Raises:
+        OptionError: no part, more than :data:`MOST`, or a line feed in ``path``, at which a list would be cut.
+    """
+    FilePart(0, count)
+    if count > MAX_FILE_PARTS:
+        raise OptionError(f"a file has at most {MAX_FILE_PARTS} parts, got {count}")
+    if "\n" in path:
+        raise OptionError(f"a line of a file list cannot hold the name {path!r}")
+    if count == 1 and not _PART_SUFFIX.search(path):
+        yield path
+        return
+    for index in range(count):
+        yield f"{path}?part={index}/{count}"

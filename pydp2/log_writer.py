@@ -1,0 +1,202 @@
+"""Text to a terminal, a pipe or a file that may fail or stand still: writing it neither raises nor waits for long.
+
+What is logged is worth less than the program that logs it: a reader that is gone, a full disk or a terminal that was
+stopped must not end or hold up a service.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import select
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+MAX_WAITING_BYTES = 1 << 20
+"""Bytes that wait to be written at most; the rest is left out, which is told once half of them are written."""
+_WRITE_SIZE = 4096  # so much can be written to a pipe that has room
+_CLOSED_ERRORS = (errno.EPIPE, errno.EBADF)
+_FINISH_SECONDS = 1.0  # seconds for what waits, at the end
+
+
+class LogWriter(io.RawIOBase):
+    """The raw part of a stream to ``descriptor``, written by a thread that is started when it is first needed.
+
+    ``write_timeout``: seconds that a write waits until it is done, so that what goes to stdout and stderr keeps its
+    order where both are read; 0: none. After one that took longer none waits until the reader has caught up.
+    """
+
+    def __init__(self, descriptor: int, write_timeout: float = 0.0) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._write_timeout = write_timeout
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[bytes, int]] = deque()  # texts, and what each counts if it is left out
+        self._waiting_bytes = 0  # of what waits, and of what is being written
+        self._dropped_bytes = 0
+        self._last_write_failed = self._is_stuck = self._reader_closed = self._is_finished = False
+        self._thread: threading.Thread | None = None
+
+    # -- as a raw stream -------------------------------------------------------------------------------------------
+    @property
+    def name(self) -> int:
+        """The descriptor, as of other streams over one."""
+        return self._descriptor
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        """Return whether it is a terminal."""
+        return os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Have ``data`` written, or leave it out. Never raises OSError."""
+        data = bytes(data)
+        if self._is_finished or os.getpid() != self._pid:  # the thread is gone, or is not in this fork
+            self._write_nowait(data)
+            return len(data)
+        with self._changed:
+            if self._waiting_bytes + len(data) > (MAX_WAITING_BYTES // 2 if self._dropped_bytes else MAX_WAITING_BYTES):
+                self._dropped_bytes += len(data)
+            elif not self._reader_closed:
+                self._report_dropped()
+                self._enqueue(data, len(data))
+            if self._thread is None and not self._start_thread():
+                self._write_waiting()
+            self._changed.notify_all()
+            if self._write_timeout and not self._is_stuck:
+                self._is_stuck = not self._changed.wait_for(lambda: not self._waiting_bytes, self._write_timeout)
+        return len(data)
+
+    def _start_thread(self) -> bool:
+        """Start the thread. False: there is no memory for one now."""
+        thread = threading.Thread(target=self._run, name="pydp2-log", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        self._thread = thread
+        return True
+
+    def _write_waiting(self) -> None:
+        """Write what waits without the thread, as far as there is room."""
+        for data, _ in self._queue:
+            self._write_nowait(data)
+        self._queue.clear()
+        self._waiting_bytes = 0
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+    def finish(self, deadline: float = _FINISH_SECONDS) -> bool:
+        """Write what waits, within ``deadline`` seconds; False: the descriptor is still being written to after them.
+
+        What is written later goes out at once, if there is room.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting_bytes, deadline)
+            self._is_finished = True
+            self._changed.notify_all()
+            done = not self._waiting_bytes  # else the thread stands in a write, and the process ends without it
+        if done and self._thread is not None:
+            self._thread.join(deadline)
+        return done
+
+    def _write_nowait(self, data: bytes) -> None:
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        with contextlib.suppress(OSError):
+            while data and (os.getpid() != self._pid or poll.poll(0)):
+                data = data[os.write(self._descriptor, data[:_WRITE_SIZE]) :]
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+    def _enqueue(self, data: bytes, counts: int) -> None:
+        self._queue.append((data, counts))
+        self._waiting_bytes += len(data)
+
+    def _report_dropped(self) -> None:
+        if self._dropped_bytes:
+            told = f"… {self._dropped_bytes} bytes that could not be written are left out here …\n"
+            self._enqueue(told.encode(), self._dropped_bytes)
+            self._dropped_bytes = 0
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._dropped_bytes and not self._queue and not self._last_write_failed and not self._is_finished:
+                    self._report_dropped()
+                self._changed.wait_for(lambda: self._queue or self._is_finished)
+                if not self._queue:
+                    return
+                data, counts = self._queue.popleft()
+            number = self._write_all(data)
+            with self._changed:
+                self._waiting_bytes -= len(data)
+                self._is_stuck = False
+                self._last_write_failed = number != 0
+                if self._last_write_failed:
+                    self._dropped_bytes += counts
+                if number in _CLOSED_ERRORS:
+                    self._reader_closed = True
+                    self._waiting_bytes = 0
+                    self._queue.clear()
+                self._changed.notify_all()
+
+    def _write_all(self, data: bytes) -> int:
+        """Write ``data``; the errno that says why not all of it could be written, 0 if it was."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._descriptor, view) :]
+            except BlockingIOError:  # whoever shares it may have made it so
+                poll = select.poll()
+                poll.register(self._descriptor, select.POLLOUT)
+                poll.poll()
+            except OSError as error:
+                return error.errno or errno.EIO
+        return 0
+
+
+def log_stream(
+    descriptor: int, write_timeout: float = 0.0, encoding: str | None = None
+) -> tuple[io.TextIOWrapper, LogWriter]:
+    """Return a text stream to ``descriptor`` that never raises OSError, and its writer; see :class:`LogWriter`."""
+    writer = LogWriter(descriptor, write_timeout)
+    return io.TextIOWrapper(writer, encoding, "backslashreplace", write_through=True), writer
+
+
+@contextlib.contextmanager
+def unfailing_stderr() -> Iterator[None]:
+    """Meanwhile what this process writes to ``sys.stderr`` goes through a :class:`LogWriter`.
+
+    A stream that somebody put in place of the interpreter's own is left alone.
+    """
+    before = sys.stderr
+    if not isinstance(before, io.TextIOWrapper) or before is not sys.__stderr__:
+        yield
+        return
+    before.flush()
+    sys.stderr, writer = log_stream(before.fileno(), encoding=before.encoding)
+    try:
+        yield
+    finally:
+        writer.finish()
+        sys.stderr = before
+
+
+def write_stderr(text: str, end: str = "\n") -> None:
+    """Write ``text`` and ``end`` to ``sys.stderr``, if that can be done."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text + end)
+            sys.stderr.flush()

@@ -1,0 +1,26 @@
+"""How much memory a process has, as the kernel counts it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_KB = ("VmRSS", "RssShmem")
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident bytes of process ``pid``, shared pages included; 0 where the kernel does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def private_bytes(pid: int) -> int:
+    """The same but for pages of shared memory: rows on their way lie in such, and are everybody's."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        found = {key: int(value.split()[0]) for key, _, value in (line.partition(":") for line in lines) if key in _KB}
+    except (OSError, IndexError, ValueError):
+        return 0
+    return 1024 * (found.get("VmRSS", 0) - found.get("RssShmem", 0))

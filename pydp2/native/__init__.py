@@ -1,0 +1,67 @@
+"""The compiled forms of packing, gathering and random bits, and whether they were built.
+
+Where they were not, the same is done in Python, with the same results. This package imports nothing of pydp2.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+PURE_PYTHON_VARIABLE = "PYDP2_PURE_PYTHON"
+"""Set to anything but 0 in the environment: packing runs in Python, also where the compiled form is there."""
+
+_load_error = ""
+try:
+    from pydp2.native import _packing
+except ImportError as error:  # built only where there is a compiler
+    _packing = None  # type: ignore[assignment]
+    _load_error = str(error)
+
+
+def is_built() -> bool:
+    """Whether the compiled form is there."""
+    return _packing is not None
+
+
+def is_active() -> bool:
+    """Whether the compiled form runs."""
+    return is_built() and os.environ.get(PURE_PYTHON_VARIABLE, "0") in ("", "0")
+
+
+def packing() -> str:
+    """How samples are packed in this installation: ``"compiled"``, or ``"in Python"`` and why."""
+    if is_active():
+        return "compiled"
+    if is_built():
+        return f"in Python, because {PURE_PYTHON_VARIABLE} is set"
+    return f"in Python, because {why_not_built()}"
+
+
+def why_not_built() -> str:
+    """Return why there is no compiled form, as the end of a sentence."""
+    import sysconfig
+
+    here = Path(__file__).parent
+    suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
+    if (here / f"_packing{suffix}").exists():
+        return f"what was compiled cannot be loaded: {_load_error}"
+    others = sorted(file.name.removeprefix("_packing") for file in here.glob("_packing.*.so"))
+    if others:
+        return f"it was compiled for {others[0]}, and this Python needs {suffix}: install pydp2 again for it"
+    checkout = here.parents[1]
+    if (checkout / "pyproject.toml").exists() and not _installed_from(checkout):
+        return f"this checkout was never built: pip install -e {checkout} does, where there is a C compiler"
+    return "there was no C compiler at the installation"
+
+
+def _installed_from(checkout: Path) -> bool:
+    """Whether an installation of pydp2 runs the code in ``checkout``, and so was there to compile it."""
+    import importlib.metadata
+    import json
+
+    for found in importlib.metadata.distributions(name="pydp2"):
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        if origin.get("dir_info", {}).get("editable") and origin.get("url") == checkout.as_uri():
+            return True
+    return False

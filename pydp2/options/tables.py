@@ -1,0 +1,495 @@
+"""Options: their names, defaults and values, and the TOML file that holds a whole run.
+
+The one place that knows which options there are and where each belongs: :data:`SERVICE_OPTIONS` are given to
+``launch``, ``load`` or ``serve``, :data:`JOB_OPTIONS` to ``connect`` or ``load``. In Python, in TOML and as a flag an
+option has one name; an unknown or misplaced one is an error that names the right one. :class:`ServiceKeywords` and
+:class:`JobKeywords` say the same to type checkers and editors; a test holds them equal to the tables. What an option
+*does* is decided elsewhere: see docs/semantics.md. A configuration file::
+
+    root = "../sample_data/digits"      # relative to this file; default: the folder of this file
+    provider = "digits_provider.process"
+
+    [args]                              # keyword arguments of the init_hook
+    [train]
+    list = "train.list"                 # relative to root
+    [test]
+    list = "test.list"
+    [service]
+    workers = 2
+    [job]
+    batch_size = 128
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+
+import numpy as np
+
+from pydp2.errors import Error, OptionError, OptionTypeError
+from pydp2.options.values import (
+    Check,
+    Choice,
+    bind_address,
+    bucket_bounds,
+    did_you_mean,
+    error_budget,
+    file_path,
+    flag_or_none,
+    folder_path,
+    integer_from,
+    names_text,
+    number_of_bytes,
+    or_no_limit,
+    or_none,
+    seconds,
+    slot_name_or_index,
+    slot_names,
+    value_text,
+)
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+Whole: TypeAlias = int | np.integer[Any]
+Number: TypeAlias = float | np.integer[Any] | np.floating[Any]
+Bytes: TypeAlias = int | np.integer[Any] | str
+"""A number of bytes, or a text such as ``"2GiB"``."""
+FilePath: TypeAlias = str | os.PathLike[str]
+WORLD_LIMIT = 65_536
+"""Trainers of a job, at most."""
+_NAME_LIMIT = 100
+
+
+def _option(check: Check, text: str, default: Any = MISSING) -> Any:
+    return field(default=default, metadata={"check": check, "help": text})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """Check themselves when made; :func:`service_options` and :func:`job_options` also convert."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            plain = f.metadata["check"](f.name, value)
+            if type(plain) is not type(value) or plain != value:
+                raise OptionTypeError(f"{f.name} must be given as {plain!r}, got {value_text(value)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions(_Options):
+    """What a service is told, beside its list, provider, ``args`` and ``is_train``. Frozen, valid once made."""
+
+    workers: int | None = _option(or_none(integer_from(1)), "processes; default: the cores this process may use", None)
+    start: str = _option(
+        Choice(("auto", "spawn")), "spawn: each worker imports the provider for itself, never once for all", "auto"
+    )
+    memory_limit: int | None = _option(
+        or_none(number_of_bytes), "bytes for cache and read-ahead; default: a quarter of the memory", None
+    )
+    worker_memory: int | None = _option(
+        or_none(number_of_bytes), "bytes in a worker at which another takes its place; default: any", None
+    )
+    sample_timeout: float | None = _option(or_no_limit(seconds), "seconds that one sample may take; default: off", None)
+    on_error: str = _option(Choice(("raise", "skip")), "what an exception in process does to the pass", "raise")
+    error_budget: float | None = _option(
+        or_none(error_budget),
+        "bad samples and files cut short that a pass may have: a number, or a share as 0.01; default: any",
+        None,
+    )
+    quarantine: str | None = _option(or_none(file_path), "file that each of them is written to; default: none", None)
+    on_changed: str = _option(
+        Choice(("raise", "warn")), "what a file does to the pass that yields something else when it is run again",
+        "raise",
+    )  # fmt: skip
+    state_dir: str | None = _option(
+        or_none(folder_path), "directory from which the service goes on when it is started again; default: none", None
+    )
+    cache_dir: str | None = _option(
+        or_none(folder_path), "directory of the cache on disk; default: $XDG_CACHE_HOME/pydp2 or ~/.cache/pydp2", None
+    )
+    cache_size: int | None = _option(
+        or_none(number_of_bytes), "bytes that the cache on disk may take; default: half of what is free there", None
+    )
+    bind: str | None = _option(or_none(bind_address), "address; default: a private ipc socket", None)
+    input_order: tuple[str, ...] | None = _option(
+        or_none(slot_names), "order of the slots where types are a dict; default: the dict's own", None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(_Options):
+    """What a job is told: how its passes are drawn and cut. Frozen, valid once made."""
+
+    batch_size: int = _option(integer_from(1), "weight of a batch: its samples, where they weigh 1")
+    seed: int = _option(integer_from(0, 1 << 64), "what the order is drawn from", 0)
+    shuffle: bool | None = _option(flag_or_none, "default: the provider's word", None)
+    order: str = _option(Choice(("strict", "relaxed")), "relaxed promises the multiset only", "strict")
+    interleave: int = _option(integer_from(1), "files that a shuffled pass takes turns with", 16)
+    pool_bytes: int = _option(number_of_bytes, "most bytes waiting in the pool; part of the order", 1 << 30)
+    last_batch: str = _option(Choice(("keep", "drop", "pad")), "what becomes of a last smaller batch", "keep")
+    prefetch: int = _option(integer_from(1, 1 << 32), "batches ready at the client; of small ones more", 2)
+    prefetch_bytes: int = _option(
+        number_of_bytes, "most bytes of batches sent to a trainer and not used; two batches always may be", 64 << 20
+    )
+    bucket_by: str | int | None = _option(
+        or_none(slot_name_or_index), "sequence slot by whose length samples are batched: its name or number", None
+    )
+    bucket_bounds: tuple[int, ...] | None = _option(
+        or_none(bucket_bounds), "the greatest length in each bucket; default: drawn from the first fill", None
+    )
+    num_buckets: int | None = _option(
+        or_none(integer_from(2, 1001)), "how many buckets at most, where bounds are drawn; default: 8", None
+    )
+    share: str = _option(
+        Choice(("ranks", "dynamic")), "batches in turn to the ranks, or to whoever asks first", "ranks"
+    )
+    lease: float = _option(seconds, "seconds of silence after which a trainer's place and batches can be taken", 30.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name in ("bucket_bounds", "num_buckets") if getattr(self, name) is not None]
+        if given and self.bucket_by is None:
+            raise OptionError(f"{given[0]} needs bucket_by, the slot whose length it is about")
+        if len(given) == 2:
+            raise OptionError(
+                "bucket_bounds and num_buckets cannot both be given: bounds say how many buckets there are"
+            )
+
+
+class ServiceKeywords(TypedDict, total=False):
+    """What a service may be given, for type checkers: the keywords of :class:`ServiceOptions` in every form taken."""
+
+    workers: Whole | None
+    start: Literal["auto", "spawn"]
+    memory_limit: Bytes | None
+    worker_memory: Bytes | None
+    sample_timeout: Number | None
+    on_error: Literal["raise", "skip"]
+    error_budget: Number | None
+    quarantine: FilePath | None
+    on_changed: Literal["raise", "warn"]
+    state_dir: FilePath | None
+    cache_dir: FilePath | None
+    cache_size: Bytes | None
+    bind: str | None
+    input_order: list[str] | tuple[str, ...] | None
+
+
+class JobChoices(TypedDict, total=False):
+    """What a job may be given beside ``batch_size``, for type checkers: as :class:`JobOptions`, in every form taken."""
+
+    seed: Whole
+    shuffle: bool | None
+    order: Literal["strict", "relaxed"]
+    interleave: Whole
+    pool_bytes: Bytes
+    last_batch: Literal["keep", "drop", "pad"]
+    prefetch: Whole
+    prefetch_bytes: Bytes
+    bucket_by: str | Whole | None
+    bucket_bounds: list[int] | tuple[int, ...] | None
+    num_buckets: Whole | None
+    share: Literal["ranks", "dynamic"]
+    lease: Number
+
+
+class JobKeywords(JobChoices):
+    """What a job is given, for type checkers."""
+
+    batch_size: Whole
+
+
+class LoadChoices(ServiceKeywords, JobChoices):
+    """What a service and its job may be given beside ``batch_size``, for type checkers."""
+
+
+class LoadKeywords(ServiceKeywords, JobKeywords):
+    """What a service and its job are given together, for type checkers."""
+
+
+class Option(NamedTuple):
+    """One line of a table of options. ``required`` ones have no default; ``kind`` is the declared type as text."""
+
+    help: str
+    default: Any
+    required: bool
+    kind: str
+    check: Check
+    choices: tuple[str, ...]
+
+
+def _table(options: type[_Options]) -> dict[str, Option]:
+    def option(text: str, default: Any, kind: str, check: Check) -> Option:
+        missing = default is MISSING
+        return Option(text, None if missing else default, missing, kind, check, getattr(check, "allowed", ()))
+
+    return {f.name: option(f.metadata["help"], f.default, str(f.type), f.metadata["check"]) for f in fields(options)}
+
+
+SERVICE_OPTIONS: Mapping[str, Option] = _table(ServiceOptions)
+JOB_OPTIONS: Mapping[str, Option] = _table(JobOptions)
+_FORMS: Mapping[str, Any] = {**ServiceKeywords.__annotations__, **JobKeywords.__annotations__}
+SERVICE_ARGUMENTS = ("list", "provider", "args", "is_train")
+"""What a service is made of; in Python and in TOML these stand outside the table of its options."""
+PROVIDER_OPTIONS = (
+    "input_types", "should_shuffle", "pool_size", "min_pool_size", "can_over_batch_size", "calc_batch_size", "cache",
+    "check", "check_fail_continue", "init_hook",
+)  # fmt: skip
+"""Names that belong beside ``process``, in ``@provider(...)``; kept equal to its signature by a test."""
+_LAST, _WORKERS, _READY, _POOL = 'last_batch="drop"', "workers=4", "prefetch=2", "pool_size=4096"
+_TURNS = "interleave=16"
+_PASSES = "the number of passes is that of your loops over the client: for epoch in range(10): for batch in data: …"
+_ORDER = "nothing samples here: the order is drawn from seed=, and shuffle=False turns it off"
+_SEED = "seed=7"
+_COLUMNS = "a batch is made of the columns that input_types declare, so leave it out; sequences have Ragged.pad()"
+ELSEWHERE: Mapping[str, tuple[str, str]] = {
+    # torch.utils.data.DataLoader
+    "drop_last": ("last_batch", _LAST),
+    "num_workers": ("workers", _WORKERS),
+    "prefetch_factor": ("prefetch", _READY),
+    "generator": ("seed", _SEED),
+    "worker_init_fn": ("init_hook", "init_hook=function"),
+    "multiprocessing_context": ("start", 'start="spawn"'),
+    "timeout": ("sample_timeout", "sample_timeout=60, for one sample (and connect() has timeout=, for the service)"),
+    "collate_fn": ("", _COLUMNS),
+    "pin_memory": ("", "batches are numpy arrays, so leave it out; torch.from_numpy(array).pin_memory() pins one"),
+    "sampler": ("", _ORDER),
+    "batch_sampler": ("", _ORDER),
+    "persistent_workers": ("", "workers live as long as the service, so leave it out"),
+    "dataset": ("", "the data are a list of files and a provider, the first two arguments of load() and launch()"),
+    # tf.data
+    "drop_remainder": ("last_batch", _LAST),
+    "buffer_size": ("pool_size", f"{_POOL}, for samples to draw from; batches made ready ahead are prefetch"),
+    "num_parallel_calls": ("workers", _WORKERS),
+    "cycle_length": ("interleave", _TURNS),
+    "deterministic": ("order", 'order="relaxed", in place of deterministic=False'),
+    "reshuffle_each_iteration": ("", "each pass has an order of its own, drawn from seed=, so leave it out"),
+    # Grain
+    "worker_count": ("workers", _WORKERS),
+    "worker_buffer_size": ("prefetch", _READY),
+    "num_epochs": ("", _PASSES),
+    "shard_index": ("", "connect() has rank=0, world_size=4"),
+    "shard_count": ("", "connect() has rank=0, world_size=4"),
+    "batch_fn": ("", _COLUMNS),
+    # of several
+    "shuffle_buffer_size": ("pool_size", _POOL),
+    "window_size": ("pool_size", _POOL),
+    "epochs": ("", _PASSES),
+    "num_shards": ("", "connect() has rank=0, world_size=4"),
+}
+"""What other loaders call it, with the option that it is here ("": none) and what to write in its place."""
+
+
+def check_options(
+    given: Collection[str], allowed_here: Collection[str], allowed_there: Collection[str] = (), where_there: str = ""
+) -> None:
+    """Refuse names that are unknown, or that belong somewhere else.
+
+    Args:
+        given: names, or a mapping by name.
+        allowed_here: names that may be given here.
+        allowed_there: names that are right at ``where_there`` (as ``"connect() or load()"``), but not here.
+
+    Raises:
+        OptionTypeError: says where the first wrong name belongs, or suggests the nearest right one.
+    """
+    for name in given:
+        if name in allowed_here:
+            continue
+        for names, where in ((allowed_there, where_there), (PROVIDER_OPTIONS, "@provider(...), beside process")):
+            if name in names:
+                raise OptionTypeError(f"{name} is not an option here: it belongs to {where}")
+        homes = dict.fromkeys(PROVIDER_OPTIONS, "@provider(...), beside process")
+        homes |= dict.fromkeys(allowed_there, where_there)
+        near = elsewhere(name, allowed_here, homes)
+        near = near or did_you_mean(name, [*allowed_here, *allowed_there, *PROVIDER_OPTIONS])
+        raise OptionTypeError(f"there is no option {name!r}{near}; known here: {', '.join(sorted(allowed_here))}")
+
+
+def elsewhere(name: str, allowed_here: Collection[str], homes: Mapping[str, str]) -> str:
+    """What to write in place of ``name``, which another loader has, to append to a message; '' if none has.
+
+    ``homes``: where options belong that may not be given here.
+    """
+    option, words = ELSEWHERE.get(name, ("", ""))
+    if not words:
+        return ""
+    home = "" if option in allowed_here else homes.get(option, "")
+    return f": {'write ' if option else ''}{words}{' in ' if home else ''}{home.removeprefix('in ')}"
+
+
+def takes(*tables: Mapping[str, Option]) -> Callable[[_F], _F]:
+    """Have ``inspect.signature`` and ``help`` show the options of ``tables``, with defaults, in place of ``**options``.
+
+    What the decorated function takes stays the same. An option that it names itself keeps the default it has there.
+    """
+
+    def decorate(function: _F) -> _F:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        options = {name: option for table in tables for name, option in table.items()}
+        shown = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if option.required else option.default,
+                annotation=_FORMS[name].__forward_arg__,
+            )
+            for name, option in options.items()
+            if name not in signature.parameters
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def service_options(**given: Any) -> ServiceOptions:
+    """:class:`ServiceOptions` from what a user gave: sizes as text, lists, NumPy integers.
+
+    Raises:
+        OptionTypeError: unknown, misplaced or of a wrong type.
+        OptionError: a value that cannot be.
+    """
+    check_options(given, SERVICE_OPTIONS, JOB_OPTIONS, "connect() or load()")
+    return ServiceOptions(**_checked(ServiceOptions, given))
+
+
+def job_options(**given: Any) -> JobOptions:
+    """:class:`JobOptions` from what a user gave; ``batch_size`` is needed. Raises as :func:`service_options` does."""
+    check_options(given, JOB_OPTIONS, {*SERVICE_OPTIONS, *SERVICE_ARGUMENTS}, "launch(), load() or serve")
+    if "batch_size" not in given:
+        raise OptionTypeError("batch_size is needed, as in batch_size=128")
+    return JobOptions(**_checked(JobOptions, given))
+
+
+def place_options(job: Any, rank: Any, world_size: Any) -> tuple[str, int, int]:
+    """Who a trainer is: its job's name, its rank, and how many ranks there are.
+
+    Raises:
+        OptionTypeError: a name that is no text, or numbers that are none.
+        OptionError: an empty or long name, more than 65,536 ranks, or a rank that is not below ``world_size``.
+    """
+    if not isinstance(job, str):
+        raise OptionTypeError(f"job must be a text, got {value_text(job)}")
+    if not 0 < len(job) <= _NAME_LIMIT or not job.isprintable():
+        raise OptionError(f"job must be a name of 1 to {_NAME_LIMIT} printable characters, got {value_text(job)}")
+    world_size = integer_from(1)("world_size", world_size)
+    if world_size > WORLD_LIMIT:
+        raise OptionError(f"world_size must be at most {WORLD_LIMIT}: no job has more trainers; got {world_size}")
+    rank = integer_from(0)("rank", rank)
+    if rank >= world_size:
+        raise OptionError(f"rank must be below world_size, got rank={rank}, world_size={world_size}")
+    return job, rank, world_size
+
+
+def _checked(options: type[_Options], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {f.name: f.metadata["check"](f.name, given[f.name]) for f in fields(options) if f.name in given}
+
+
+@dataclass(frozen=True)
+class Config:
+    """One side of a configuration file, everything resolved and checked.
+
+    ``root`` becomes the working directory of the workers and stands first on their ``sys.path``, so the provider is
+    found there, and so are the entries of the list: they are handed to ``process`` as they are written.
+
+    Attributes:
+        root: absolute path of a folder.
+        list: absolute path of the list file (whether it exists is found out when it is read).
+        provider: its address.
+        args: keyword arguments of the init_hook.
+        is_train: True for the train side.
+        service: arguments for :func:`service_options`, valid and in plain form.
+        job: arguments for :func:`job_options`, likewise; ``batch_size`` may be missing.
+    """
+
+    root: Path
+    list: Path
+    provider: str
+    args: dict[str, Any]
+    is_train: bool
+    service: dict[str, Any]
+    job: dict[str, Any]
+
+
+_SIDES = ("train", "test")
+_TOP = {"root": str, "provider": str, "args": dict, "train": dict, "test": dict, "service": dict, "job": dict}
+
+
+def load_config(path: str | Path, side: str = "train") -> Config:
+    """Read one side, ``"train"`` or ``"test"``, of a configuration file; the module's docstring shows one.
+
+    Raises:
+        OptionTypeError: a key is unknown, misplaced or of a wrong type; names the file and the nearest right key.
+        OptionError: the file is missing or no TOML, a value cannot be, or this side is missing.
+    """
+    if side not in _SIDES:
+        raise OptionError(f"side must be {names_text(_SIDES)}, got {side!r}")
+    file = Path(path)
+    document = _document(file)
+    try:
+        return _config(file, document, side)
+    except Error as error:
+        raise type(error)(f"{file}: {error}") from None
+
+
+def _document(file: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(file.read_text("utf-8-sig"))
+    except tomllib.TOMLDecodeError as error:
+        raise OptionError(f"{file}: not valid TOML: {error}") from None
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{file}: a configuration must be UTF-8: {error.reason}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OptionError(f"the configuration {file} cannot be read: {reason}") from None
+
+
+def _config(file: Path, document: dict[str, Any], side: str) -> Config:
+    for key, value in document.items():
+        _check_key(key, _TOP, "at the top of the file")
+        if not isinstance(value, _TOP[key]):
+            form = f"a table, written [{key}]" if _TOP[key] is dict else "a text"
+            raise OptionTypeError(f"{key} must be {form}, got {value_text(value)}")
+    for name in _SIDES:
+        for key in document.get(name, {}):
+            _check_key(key, ("list",), f"in [{name}]")
+    tables: dict[str, dict[str, Any]] = {}
+    for name, options in (("service", ServiceOptions), ("job", JobOptions)):
+        given = document.get(name, {})
+        for key in given:
+            _check_key(key, [f.name for f in fields(options)], f"in [{name}]")
+        tables[name] = _checked(options, given)
+    root = (file.parent / document.get("root", ".")).resolve()
+    if not root.is_dir():
+        raise OptionError(f"root must be a folder, relative to this file, got {document['root']!r}: no folder {root}")
+    if not document.get("provider"):
+        raise OptionError('provider is needed, as in provider = "my_module.process"')
+    listed = document.get(side, {}).get("list")
+    if not (isinstance(listed, str) and listed):
+        kind = OptionError if listed in (None, "") else OptionTypeError
+        raise kind(f'the {side} side needs list = "…" in [{side}], got {value_text(listed)}')
+    args = document.get("args", {})
+    return Config(root, root / listed, document["provider"], args, side == "train", **tables)
+
+
+def _check_key(key: str, allowed: Collection[str], place: str) -> None:
+    """Refuse an unknown key; say which table has it, or which key comes nearest."""
+    if key in allowed:
+        return
+    homes = dict.fromkeys(PROVIDER_OPTIONS, "in @provider(...), beside process")
+    homes |= dict.fromkeys(_TOP, "at the top") | {"list": "in [train] and [test]"}
+    homes |= dict.fromkeys(SERVICE_OPTIONS, "in [service]") | dict.fromkeys(JOB_OPTIONS, "in [job]")
+    if key in homes:
+        raise OptionTypeError(f"{key} cannot stand {place}: it belongs {homes[key]}")
+    near = elsewhere(key, allowed, homes) or did_you_mean(key, list(allowed)) or did_you_mean(key, homes)
+    raise OptionTypeError(f"there is no key {key!r} {place}{near}; known there: {', '.join(sorted(allowed))}")

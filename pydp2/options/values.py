@@ -1,0 +1,271 @@
+"""What the value of an option may be: one check for each kind of option, which gives it in its plain form."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from itertools import pairwise
+from numbers import Integral, Real
+from typing import Any
+
+from pydp2.errors import OptionError, OptionTypeError
+from pydp2.service_address import MAX_PATH_BYTES, split_token, with_token
+
+Check = Callable[[str, Any], Any]
+"""(option name, value given) -> the value in its plain form, or an OptionError or OptionTypeError."""
+
+_UNITS = {"": 1, "B": 1} | {
+    prefix + unit: base**power
+    for power, prefix in enumerate("KMGT", 1)
+    for unit, base in (("B", 1000), ("IB", 1024))
+}  # fmt: skip
+_MAX_BOUNDS = 1000  # they travel with each batch
+
+
+def integer_from(low: int, high: int | None = None) -> Check:
+    """A whole number from ``low`` to below ``high``."""
+
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise OptionTypeError(f"{name} must be a whole number, got {value_text(value)}")
+        number = int(value)
+        if number < low or (high is not None and number >= high):
+            limits = f"at least {low}" if high is None else f"at least {low} and below {high}"
+            raise OptionError(f"{name} must be {limits}, got {number}")
+        return number
+
+    return check
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some words."""
+
+    allowed: tuple[str, ...]
+
+    def __call__(self, name: str, value: Any) -> str:
+        if value not in self.allowed or not isinstance(value, str):
+            kind = OptionError if isinstance(value, str) else OptionTypeError
+            near = did_you_mean(value, self.allowed)
+            raise kind(f"{name} must be {names_text(self.allowed)}, got {value_text(value)}{near}")
+        return value
+
+
+def or_none(inner: Check) -> Check:
+    """What ``inner`` takes, or None."""
+    return lambda name, value: None if value is None else inner(name, value)
+
+
+def or_no_limit(inner: Check) -> Check:
+    """What ``inner`` takes, or None for no limit."""
+
+    def check(name: str, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return inner(name, value)
+        except OptionError as error:
+            raise OptionError(f"{error}; leave it out for no limit") from None
+        except OptionTypeError as error:
+            raise OptionTypeError(f"{error}; None is for no limit") from None
+
+    return check
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise OptionTypeError(f"{name} must be True or False, got {value_text(value)}")
+    return value
+
+
+def flag_or_none(name: str, value: Any) -> bool | None:
+    """True, False or None."""
+    if value is not None and not isinstance(value, bool):
+        raise OptionTypeError(f"{name} must be True, False or None, got {value_text(value)}")
+    return value
+
+
+def error_budget(name: str, value: Any) -> float:
+    """How many losses a pass may have: a whole number from 0, or a share of its samples above 0 and below 1."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise OptionTypeError(f"{name} must be a number of samples or a share of them, got {value_text(value)}")
+    if isinstance(value, Integral):
+        number = int(value)
+        if not 0 <= number < 1 << 62:
+            raise OptionError(f"{name} must be at least 0, got {number}; leave it out for no limit")
+        return number
+    share = float(value)
+    if not 0 < share < 1:
+        raise OptionError(
+            f"{name} must be a whole number, as {name}=100, or a share above 0 and below 1, as {name}=0.01, "
+            f"got {share:g}"
+        )
+    return share
+
+
+def file_path(name: str, value: Any) -> str:
+    """The path of a file."""
+    return _path(name, value, "file")
+
+
+def folder_path(name: str, value: Any) -> str:
+    """The path of a directory."""
+    return _path(name, value, "directory")
+
+
+def _path(name: str, value: Any, what: str) -> str:
+    if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str):
+        raise OptionTypeError(f"{name} must be the path of a {what}, got {value_text(value)}")
+    if not path or "\0" in path:
+        raise OptionError(f"{name} must be the path of a {what}, got {path!r}")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise OptionError(f"{name} must be the path of a {what}, written in UTF-8, got {path!r}") from None
+    return path
+
+
+def seconds(name: str, value: Any) -> float:
+    """A time that is not nothing and not endless."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise OptionTypeError(f"{name} must be a number of seconds, got {value_text(value)}")
+    number = float(value)
+    if not (0 < number < math.inf):
+        raise OptionError(f"{name} must be more than 0 seconds and finite, got {number:g}")
+    return number
+
+
+def slot_names(name: str, value: Any) -> tuple[str, ...]:
+    """Names of slots, each once."""
+    if isinstance(value, str) or not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+        raise OptionTypeError(f"{name} must be a list of slot names, got {value_text(value)}")
+    double = [v for i, v in enumerate(value) if v in value[:i]]
+    if double:
+        raise OptionError(f"{name} must name each slot once, got {double[0]!r} twice")
+    return tuple(value)
+
+
+def slot_name_or_index(name: str, value: Any) -> str | int:
+    """The name of a slot, or its number from 0. Raises OptionTypeError, OptionError for neither."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        if value < 0:
+            raise OptionError(f"{name} must be the number of a slot, from 0, got {value}")
+        return int(value)
+    if not isinstance(value, str):
+        raise OptionTypeError(f"{name} must be the name or the number of a slot, got {value_text(value)}")
+    return value
+
+
+def bucket_bounds(name: str, value: Any) -> tuple[int, ...]:
+    """Lengths from 1, rising. Raises OptionTypeError for other things, OptionError for others."""
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(bound, Integral) and not isinstance(bound, bool) for bound in value
+    ):
+        raise OptionTypeError(f"{name} must be a list of lengths like [8, 16, 32], got {value_text(value)}")
+    bounds = tuple(int(bound) for bound in value)
+    if not 1 <= len(bounds) <= _MAX_BOUNDS:
+        raise OptionError(f"{name} must have from 1 to {_MAX_BOUNDS} lengths, got {len(bounds)}")
+    if bounds[-1] >= 1 << 31:
+        raise OptionError(f"{name} must be lengths below {1 << 31}, got {bounds[-1]}")
+    if bounds[0] < 1 or any(low >= high for low, high in pairwise(bounds)):
+        raise OptionError(
+            f"{name} must rise from 1 or more, each greater than the one before, got {list(bounds)!r:.80}"
+        )
+    return bounds
+
+
+def number_of_bytes(name: str, value: Any) -> int:
+    """``value`` in bytes: a whole number of them, or text such as ``"2GiB"`` (kB, MB, GB, TB and KiB, MiB, GiB, TiB).
+
+    Raises:
+        OptionTypeError: neither a whole number nor a text.
+        OptionError: no such unit, or less than one byte; ``name`` stands in the message.
+    """
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+        unit = _UNITS.get(match[2].upper()) if match else None
+        if match is None or unit is None:
+            raise OptionError(f'{name} must be a size like "512MiB", "2GiB" or "1.5GB", or bytes, got {value!r}')
+        value = int(float(match[1]) * unit)
+    elif isinstance(value, bool) or not isinstance(value, Integral):
+        raise OptionTypeError(f'{name} must be a whole number of bytes or a text like "2GiB", got {value_text(value)}')
+    if value < 1:
+        raise OptionError(f"{name} must be at least one byte, got {value}")
+    return int(value)
+
+
+def bind_address(name: str, value: Any) -> str:
+    """An address to serve at: ``ipc://PATH``, or ``tcp://HOST:PORT`` with a loopback host (port 0 or ``*``: any), and
+    ``?token=`` with at least 32 hexadecimal digits behind it, where it is not to be a random one.
+
+    Raises:
+        OptionTypeError: not a text.
+        OptionError: malformed, a path too long for a socket, or not loopback.
+    """
+    if not isinstance(value, str):
+        raise OptionTypeError(
+            f"{name} must be a text like ipc:///tmp/a or tcp://127.0.0.1:5555, got {value_text(value)}"
+        )
+    scheme, separator, rest = value.partition("://")
+    if separator and scheme == "ipc":
+        return _ipc_address(name, value, rest)
+    if separator and scheme == "tcp":
+        return _tcp_address(name, value)
+    raise OptionError(f"{name} must be ipc://PATH or tcp://127.0.0.1:PORT, got {value!r}")
+
+
+def _ipc_address(name: str, value: str, path: str) -> str:
+    if not path or path[0] in "@*" or "\0" in path:
+        raise OptionError(f"{name} must be ipc:// and the path of a socket, got {value!r}; without it, one is made")
+    if len(path.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES:
+        raise OptionError(
+            f"{name} must have a path of at most {MAX_PATH_BYTES} bytes, got {len(path)} characters: {value!r}"
+        )
+    return value
+
+
+def _tcp_address(name: str, value: str) -> str:
+    try:
+        endpoint, token = split_token(value)
+    except OptionError as error:
+        raise OptionError(f"{name}: {error}") from None
+    rest = endpoint.removeprefix("tcp://")
+    host, colon, port = rest.rpartition(":")
+    if not colon or not host or not (port == "*" or (port.isascii() and port.isdigit() and int(port) < 1 << 16)):
+        raise OptionError(f"{name} must be tcp://HOST:PORT with a port below 65536 (0 or * for any), got {endpoint!r}")
+    import ipaddress
+
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        loopback = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise OptionError(
+            f"{name} must be on this machine's loopback (127.0.0.1, ::1 or localhost), got {endpoint!r}; "
+            "serving other hosts needs keys, and there are none yet: forward the port over ssh instead"
+        )
+    return with_token(f"tcp://127.0.0.1:{port}" if bare == "localhost" else endpoint, token)
+
+
+def did_you_mean(name: object, known: Collection[str]) -> str:
+    """The nearest of the ``known`` names, in words to append to a message, or ''."""
+    import difflib
+
+    near = difflib.get_close_matches(str(name), list(known), 1, 0.6)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def names_text(names: Collection[str]) -> str:
+    """``names`` in words."""
+    *most, last = (repr(name) for name in names)
+    return f"{', '.join(most)} or {last}"
+
+
+def value_text(value: object) -> str:
+    """``value`` and its type, for a message."""
+    return f"{value!r:.80}" if value is None else f"{value!r:.80} ({type(value).__name__})"

@@ -1,0 +1,270 @@
+"""One pass as a stream of batches: fill, then cut (docs/order.md, "Fill").
+
+``Stream.next()`` never waits: when the merge lacks a sample it says which file it is blocked on, and goes on from the
+same point when asked again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.columns import sample_set
+from pydp2.errors import Error, SampleTooLarge
+from pydp2.order.merge import Merge, RelaxedMerge
+from pydp2.order.plan import UNBOUNDED, PassPlan
+from pydp2.order.pool import Pool, RowIds, RowStore
+from pydp2.order.restore import PoolRestore, rereads_of
+from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SampleSource
+from pydp2.order.snapshot import SnapshotPoint
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCut:
+    """Batch ``index``: rows of the store, their weight, the pool's weight before the cut, rows that only pad.
+
+    ``tail_consumed``: how many samples of the tail are gone after it, 0 before the tail, and with buckets.
+    ``bucket_bound``: the bound of its bucket, 0 for none. ``nbytes``: of its samples, each once.
+    """
+
+    index: int
+    row_ids: RowIds
+    size: int
+    pool_weight: int
+    padding: int = 0
+    tail_consumed: int = 0
+    bucket_bound: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedOnFile:
+    """The merge waits for samples of ``file``: with ``need`` of them it goes on to another one, or has enough.
+
+    ``missing``: how many samples of all files it takes until it has.
+    """
+
+    file: int
+    need: int = 1
+    missing: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PassFailed:
+    """The pass cannot go on; every batch cut before was complete."""
+
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class PassDone:
+    """The pass is over after ``batches`` batches."""
+
+    batches: int
+
+
+class Batcher:
+    """The batches of one pass, pulled one by one. ``file_order``: what :func:`~pydp2.order.file_order.files_in_order`
+    says.
+
+    ``snapshot``: where to begin instead of at the start. Its pool is read again first, in the order of names.
+    """
+
+    def __init__(
+        self,
+        plan: PassPlan,
+        source: SampleSource,
+        store: RowStore,
+        file_order: npt.NDArray[np.int64],
+        snapshot: SnapshotPoint | None = None,
+    ) -> None:
+        self.plan = plan
+        self._source = source
+        recalls = {} if snapshot is None else rereads_of(plan, snapshot)
+        self.merge = (RelaxedMerge if plan.relaxed else Merge)(plan, source, file_order, snapshot, recalls)
+        self.pool = self._new_pool(store)
+        self.batch_index = 0 if snapshot is None else snapshot.batch_index
+        self.reread_counts = (len(recalls), sum(recall.rerun_count for recall in recalls.values()))
+        """What is run again to take the pass up: files, and how many of their samples were run before."""
+        self.snapshot = snapshot
+        """The latest point of the pass from which it could be taken up again; None: its start."""
+        self._restore = (
+            PoolRestore(source, plan.cycle_length, recalls, {cycle_file.file for cycle_file in snapshot.cycle})
+            if snapshot
+            else None
+        )
+        self._in_tail = snapshot is not None and snapshot.in_tail
+        self._failure: PassFailed | None = None
+        self.byte_limited = False
+        """The byte limit stopped a fill before its level was reached (said once to the user)."""
+
+    def _new_pool(self, store: RowStore) -> Pool:
+        return Pool(self.plan, store)
+
+    def next(self) -> BatchCut | BlockedOnFile | PassFailed | PassDone:
+        """The next batch, or why there is none now."""
+        if self._failure is not None:
+            return self._failure
+        stopped = self._restore_pool() or self._fill()
+        if stopped is not None:
+            return stopped
+        if not len(self.pool):
+            return PassDone(self.batch_index)
+        return self._cut()
+
+    def _cut(self) -> BatchCut | PassDone:
+        plan, before, held = self.plan, self.pool.weight, self.pool.bytes
+        rows, size = self.pool.draw(self.batch_index)
+        padding, nbytes = 0, held - self.pool.bytes
+        if self._in_tail and size < plan.batch_size and self.pool.exhausted:
+            if plan.last_batch == "drop":
+                return self._cut() if len(self.pool) else PassDone(self.batch_index)
+            if plan.last_batch == "pad":
+                rows, padding = self._pad(rows, size)
+        cut = BatchCut(
+            self.batch_index, rows, size, before, padding, self.pool.tail_consumed, self.pool.bucket_bound, nbytes
+        )
+        self.batch_index += 1
+        if self.pool.reach_snapshot_point():
+            self._take_snapshot(self.pool.encode_samples(), ended=False)
+        return cut
+
+    def _take_snapshot(self, pool: bytes, *, ended: bool) -> None:
+        merge = self.merge
+        cycle_files = [] if ended else merge.positions()
+        taken, dropped = self._source.merged_counts
+        self.snapshot = SnapshotPoint(
+            self.batch_index,
+            pool,
+            ended,
+            0,
+            merge.next_file,
+            merge.cycle_index,
+            0 if ended else merge.block_left,
+            cycle_files,
+            taken,
+            dropped,
+            self.pool.bucket_number,
+        )
+
+    def _pad(self, rows: RowIds, size: int) -> tuple[RowIds, int]:
+        """``rows`` again from their front until the weight is that of a batch; all-zero weights cannot be padded."""
+        weights = self.pool.weights(rows)
+        if size == 0:
+            return rows, 0
+        missing = self.plan.batch_size - size
+        cycles = -(-missing // size)
+        ahead = np.cumsum(np.tile(weights, cycles))
+        extra = int(np.searchsorted(ahead, missing)) + 1
+        return np.concatenate([rows, np.tile(rows, cycles)[:extra]]), extra
+
+    def _restore_pool(self) -> BlockedOnFile | PassFailed | None:
+        """Read the saved pool again, once."""
+        if self._restore is None:
+            return None
+        while (file := self._restore.current_file) is not None:
+            front = self._restore.next_run()
+            if front is WAIT:
+                return BlockedOnFile(file)
+            if isinstance(front, FileFailure):
+                return self._fail(front.error)
+            if isinstance(front, SampleRun):
+                self.pool.add(file, front)
+                self._restore.consume(front.hi - front.lo)
+        self._restore = None
+        if self._in_tail and self.snapshot is not None:
+            self.pool.resume_tail(self.snapshot.tail_consumed, len(sample_set.decode_set(self.snapshot.pool)[0]))
+        return None
+
+    # -- filling ---------------------------------------------------------------------------------------------------
+    def _fill(self) -> BlockedOnFile | PassFailed | None:
+        """Pull from the merge until the level or the byte limit is reached or it has no more."""
+        if self._in_tail:
+            return None
+        pool, plan = self.pool, self.plan
+        level = plan.fill_level(self.batch_index)
+        while pool.weight < level:
+            if pool.bytes >= plan.pool_bytes and pool.weight >= plan.batch_size:
+                self.byte_limited = True
+                return None
+            stopped = self._pull(level)
+            if stopped is not None or self._in_tail:
+                return stopped
+        return None
+
+    def _pull(self, level: int) -> BlockedOnFile | PassFailed | None:
+        """Put what is next in the merge into the pool, as far as there is room for it, or begin the tail."""
+        front = self.merge.next_run()
+        if front is WAIT:
+            missing = max(1, level - self.pool.weight)
+            return BlockedOnFile(self.merge.current_file, min(self.merge.block_left, missing), missing)
+        if front is END:
+            self._in_tail = True
+            self._take_snapshot(self.pool.start_tail(), ended=True)
+            return None
+        if isinstance(front, FileFailure):
+            return self._fail(front.error)
+        assert isinstance(front, SampleRun)
+        too_large = self._too_large_error(front)
+        if too_large is not None:
+            return self._fail(too_large)
+        front.hi = front.lo + self._pull_limit(front, level)
+        self.pool.add(self.merge.current_file, front)
+        self.merge.consume(front.hi - front.lo)
+        return None
+
+    def _pull_limit(self, run: SampleRun, level: int) -> int:
+        """How many samples of ``run`` may be pulled before one of the limits is met, at least 1."""
+        count = run.hi - run.lo
+        pool, plan = self.pool, self.plan
+        if run.weights is None:
+            weights: npt.NDArray[np.int64] | None = None
+            count = min(count, level - pool.weight)
+        else:
+            # before[i]: what the pool weighs when sample i is considered
+            weights = run.weights[run.lo : run.hi]
+            before = np.cumsum(weights) - weights + pool.weight
+            count = int(np.searchsorted(before, level)) if level < UNBOUNDED else count
+        if pool.bytes + run.nbytes(count) < plan.pool_bytes:
+            return count
+        sizes = run.sizes[run.lo : run.lo + count]
+        full = np.cumsum(sizes) - sizes + pool.bytes >= plan.pool_bytes
+        if weights is None:
+            heavy = np.arange(pool.weight, pool.weight + count) >= plan.batch_size
+        else:
+            heavy = np.cumsum(weights[:count]) - weights[:count] + pool.weight >= plan.batch_size
+        stop = full & heavy
+        return int(np.argmax(stop)) if stop.any() else count
+
+    def _too_large_error(self, run: SampleRun) -> Error | None:
+        """An error for the first sample of ``run`` that no batch or no pool can hold, if it is the next one."""
+        plan = self.plan
+        if run.chunk_span().largest <= plan.pool_bytes and (run.weights is None or plan.can_over_batch_size):
+            return None
+        refused = run.sizes[run.lo : run.hi] > plan.pool_bytes
+        if run.weights is not None and not plan.can_over_batch_size:
+            refused = refused | (run.weights[run.lo : run.hi] > plan.batch_size)
+        if not refused.any():
+            return None
+        first = int(np.argmax(refused))
+        if first:  # what stands before it is merged as usual
+            run.hi = run.lo + first
+            return None
+        at = run.lo
+        where = f"file {self.merge.current_label}, sample {int(run.sample_indices[at])}"
+        if int(run.sizes[at]) > plan.pool_bytes:
+            return SampleTooLarge(
+                f"{where}: the sample needs {int(run.sizes[at])} bytes, the pool holds {plan.pool_bytes}; "
+                "raise pool_bytes or yield smaller samples"
+            )
+        assert run.weights is not None
+        return SampleTooLarge(
+            f"{where}: calc_batch_size gave {int(run.weights[at])}, a batch holds {plan.batch_size}; "
+            "raise batch_size, or allow the last sample to exceed it with can_over_batch_size=True"
+        )
+
+    def _fail(self, error: Error) -> PassFailed:
+        self._failure = PassFailed(error)
+        return self._failure

@@ -1,0 +1,312 @@
+"""Batches of samples alike in length: which bucket a sample belongs to, and which one comes next (docs/order.md,
+"Buckets").
+
+A pool that keeps its samples in lots, one for each bucket, and draws a batch from one of them as a pool without buckets
+draws it from all; and a stream that pulls from the merge until some lot can fill the batches that come next. Nothing
+here runs in a pass without buckets.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.columns.sample_set import encode_set
+from pydp2.errors import OptionError
+from pydp2.order.batcher import Batcher, BlockedOnFile, PassFailed
+from pydp2.order.plan import BucketPlan, PassPlan
+from pydp2.order.pool import Pool, RowIds, RowStore
+from pydp2.order.random_bits import RandomBits, permutation
+from pydp2.order.sample_source import ChunkSpan, SampleRun, SampleSource
+from pydp2.order.snapshot import SnapshotPoint
+
+_UNTIL_GROUP = 0
+"""The level that stands for "until a lot can fill the group"."""
+
+
+def automatic_bounds(lengths: npt.NDArray[np.int64], weights: npt.NDArray[np.int64], count: int) -> tuple[int, ...]:
+    """Bounds that cut samples of these ``lengths`` into ``count`` buckets of about equal weight; fewer where many are
+    equally long. Bound i is the least length up to which i of ``count`` parts of the weight are."""
+    order = np.argsort(lengths, kind="stable")
+    running = np.cumsum(weights[order])
+    total = int(running[-1]) if len(running) else 0
+    if not total:
+        return ()
+    parts = [-(-i * total // count) for i in range(1, count)]
+    found = lengths[order][np.searchsorted(running, parts)]
+    return tuple(sorted({max(1, int(length)) for length in found}))
+
+
+@dataclass(slots=True, eq=False)
+class _Bucket:
+    """The samples of one bucket: their rows in pool order, or in the order of the tail from ``tail_position`` on."""
+
+    row_ids: array[int] = field(default_factory=lambda: array("q"))
+    weight: int = 0
+    tail: RowIds | None = None
+    tail_position: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.row_ids) if self.tail is None else len(self.tail) - self.tail_position
+
+    @property
+    def first_row(self) -> int:
+        return self.row_ids[0] if self.tail is None else int(self.tail[self.tail_position])
+
+    @property
+    def waiting_ids(self) -> RowIds:
+        return np.array(self.row_ids, np.int64) if self.tail is None else self.tail[self.tail_position :]
+
+
+class BucketPool(Pool):
+    """A pool whose batches are drawn from one bucket each. ``row_ids`` is the lot that the last batch came from."""
+
+    _row_arrays = (*Pool._row_arrays, "_length")
+
+    def __init__(self, plan: PassPlan, store: RowStore, buckets: BucketPlan) -> None:
+        super().__init__(plan, store)
+        self._buckets = buckets
+        self._length = np.empty(len(self._file), np.int64)
+        self._sample_count = 0
+        self._max_weight = 1  # of all samples so far, at least 1
+        self._by_bucket = [_Bucket()]  # one for all, until there are bounds
+        if buckets.bounds is not None:
+            self._set_bounds(buckets.bounds)
+
+    def __len__(self) -> int:
+        return self._sample_count
+
+    @property
+    def exhausted(self) -> bool:
+        """The lot that the last batch came from has nothing left."""
+        return not self._by_bucket[self.bucket_number - 1].count
+
+    # -- what waits ------------------------------------------------------------------------------------------------
+    def add(self, file: int, run: SampleRun) -> None:
+        """Put the samples of ``run`` at the ends of their lots."""
+        rows = self._store_run(file, run)
+        self._sample_count += len(rows)
+        if not self._uniform:
+            self._max_weight = max(self._max_weight, int(self._weight[rows].max()))
+        self._sort_into_buckets(rows)
+
+    def _store_span(self, file: int, run: SampleRun, block: ChunkSpan) -> RowIds:
+        rows = super()._store_span(file, run, block)
+        self._length[rows] = run.columns.lengths(self._buckets.slot)[block.first : block.end]
+        return rows
+
+    def _sort_into_buckets(self, rows: RowIds) -> None:
+        """Put ``rows`` into their lots, in this order."""
+        lots = self._by_bucket
+        numbers = self._numbers_for(self._length[rows]).tolist()
+        # Runs are short: a loop costs less here than a few numpy calls for each bucket.
+        for k, row, weight in zip(numbers, rows.tolist(), self._weight[rows].tolist(), strict=True):
+            lot = lots[k]
+            lot.row_ids.append(row)
+            lot.weight += weight
+
+    def bucket_numbers(self, run: SampleRun) -> npt.NDArray[np.int64]:
+        """The buckets of the samples of ``run``, by number."""
+        block = run.chunk_span()
+        if block.row_ids is not None:
+            return self._numbers_for(self._length[block.row_ids[run.lo - block.first : run.hi - block.first]])
+        return self._numbers_for(run.columns.lengths(self._buckets.slot)[run.lo : run.hi])
+
+    def _numbers_for(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.searchsorted(np.array(self.bounds or (), np.int64), lengths)
+
+    def fix_bounds(self) -> None:
+        """The first fill is over: there are bounds from now on."""
+        if self.bounds is not None:
+            return
+        rows = self._by_bucket[0].waiting_ids
+        self._set_bounds(automatic_bounds(self._length[rows], self._weight[rows], self._buckets.max_buckets))
+        self._sort_into_buckets(rows)
+
+    def _set_bounds(self, bounds: tuple[int, ...]) -> None:
+        self.bounds = bounds
+        self._by_bucket = [_Bucket() for _ in range(len(bounds) + 1)]
+
+    # -- which lot -------------------------------------------------------------------------------------------------
+    def group_left(self, n: int) -> int:
+        """How many batches the group of batch ``n`` has from there on."""
+        return self._buckets.group_size - n % self._buckets.group_size
+
+    def needed_weights(self, n: int) -> list[int]:
+        """Below what weight of each lot it is no use to ask whether they are able."""
+        needs = [self.group_left(n) * self._plan.batch_size] * len(self._by_bucket)
+        if self._in_same_group(n):
+            needs[self.bucket_number - 1] = self._plan.batch_size
+        return needs
+
+    def bucket_weights(self) -> list[int]:
+        """What waits in each."""
+        return [lot.weight for lot in self._by_bucket]
+
+    def can_fill_group(self, n: int) -> bool:
+        """Whether a lot can fill what comes from batch ``n`` on: the rest of its group."""
+        return self._continues_group(n) or any(self._can_fill(lot, self.group_left(n)) for lot in self._by_bucket)
+
+    def _continues_group(self, n: int) -> bool:
+        """Batch ``n`` comes from the bucket of the one before: it is of the same group, and there is enough."""
+        return self._in_same_group(n) and self._by_bucket[self.bucket_number - 1].weight >= self._plan.batch_size
+
+    def _in_same_group(self, n: int) -> bool:
+        return n % self._buckets.group_size != 0 and self.bucket_number > 0
+
+    def _can_fill(self, lot: _Bucket, batches: int) -> bool:
+        """Whether ``lot`` is sure to give so many batches, none for lack of samples below its size."""
+        need = batches * self._plan.batch_size
+        if lot.weight < need:
+            return False
+        over = batches - 1  # so many batches may take more than they need, each by its last sample
+        if not over or self._uniform or not self._plan.can_over_batch_size:
+            return True
+        if lot.weight - over * self._max_weight >= need - over:
+            return True  # no need to look for the heaviest that are there
+        weights = self._weight[lot.waiting_ids]
+        heaviest = np.partition(weights, max(0, len(weights) - over))[-over:]
+        return lot.weight - int(heaviest.sum()) >= need - over
+
+    def _choose_bucket(self, n: int) -> int:
+        """The number of the lot that batch ``n`` and the rest of its group come from."""
+        lots = {k: lot for k, lot in enumerate(self._by_bucket) if lot.count}
+        able = {k: lot for k, lot in lots.items() if self._can_fill(lot, self.group_left(n))}
+        lots = able or {k: lot for k, lot in lots.items() if self._can_fill(lot, 1)} or lots
+        if not self._plan.shuffle:
+            return min(lots, key=lambda k: self._sample_of(lots[k].first_row))
+        total = sum(lot.weight for lot in lots.values())
+        at = int(RandomBits(self._plan.seed, self._plan.pass_id, "bucket", n).draw(1)[0]) * total >> 64
+        for k, lot in lots.items():
+            at -= lot.weight
+            if at < 0:
+                return k
+        return next(iter(lots))  # nothing weighs anything
+
+    def _sample_of(self, row: int) -> tuple[int, int]:
+        return int(self._file[row]), int(self._sample_index[row])
+
+    def draw(self, n: int) -> tuple[RowIds, int]:
+        """The rows of batch ``n`` and their weight; they leave the pool (but not the store)."""
+        if not self._continues_group(n):
+            self.bucket_number = self._choose_bucket(n) + 1
+        lot = self._by_bucket[self.bucket_number - 1]
+        self.bucket_bound = (*(self.bounds or ()), 0)[self.bucket_number - 1]
+        self.row_ids, self._tail, self._tail_position = lot.row_ids, lot.tail, lot.tail_position
+        rows, weight = super().draw(n)
+        lot.tail_position = self._tail_position
+        lot.weight -= weight
+        self._sample_count -= len(rows)
+        return rows, weight
+
+    # -- between batches -------------------------------------------------------------------------------------------
+    def _sort(self) -> None:
+        for lot in self._by_bucket:
+            lot.row_ids = self._sorted(lot.row_ids)
+
+    def _all_in_sample_order(self) -> RowIds:
+        """All rows that wait, by name."""
+        return self._in_sample_order(np.concatenate([lot.waiting_ids for lot in self._by_bucket]))
+
+    def encode_samples(self) -> bytes:
+        """The samples of the pool as a set."""
+        rows = self._all_in_sample_order()
+        return encode_set(self._file[rows], self._sample_index[rows])
+
+    @property
+    def tail_consumed(self) -> int:
+        """Always 0: which samples of the tail are gone is known only to who knows their lengths."""
+        return 0
+
+    def start_tail(self) -> bytes:
+        """No sample will be added any more: what is left in each lot gets one permutation (shuffle on), or keeps its
+        order. The samples, as a set."""
+        self.fix_bounds()
+        plan, rows = self._plan, self._all_in_sample_order()
+        numbers = self._numbers_for(self._length[rows])
+        for k, lot in enumerate(self._by_bucket):
+            lot.tail = rows[numbers == k]
+            if plan.shuffle:
+                lot.tail = lot.tail[permutation(plan.seed, plan.pass_id, "tail", len(lot.tail), k)]
+            lot.row_ids = array("q")
+        return encode_set(self._file[rows], self._sample_index[rows])
+
+    def resume_tail(self, tail_consumed: int, total: int) -> None:
+        """The tail begins again; what is gone of it is cut once more."""
+        self.start_tail()
+
+
+def make_batcher(
+    plan: PassPlan,
+    source: SampleSource,
+    store: RowStore,
+    file_order: npt.NDArray[np.int64],
+    snapshot: SnapshotPoint | None = None,
+) -> Batcher:
+    """The stream of a pass, with or without buckets. Raises OptionError when ``snapshot`` is no point of it."""
+    kind = Batcher if plan.buckets is None else BucketBatcher
+    return kind(plan, source, store, file_order, snapshot)
+
+
+class BucketBatcher(Batcher):
+    """The batches of a pass with buckets."""
+
+    pool: BucketPool
+
+    def __init__(
+        self,
+        plan: PassPlan,
+        source: SampleSource,
+        store: RowStore,
+        file_order: npt.NDArray[np.int64],
+        snapshot: SnapshotPoint | None = None,
+    ) -> None:
+        super().__init__(plan, source, store, file_order, snapshot)
+        if snapshot is not None:
+            if self.pool.bounds is None or snapshot.bucket_number > len(self.pool.bounds) + 1 or snapshot.tail_consumed:
+                raise OptionError("the state does not say where its buckets stood: it is damaged")
+            self.pool.bucket_number = snapshot.bucket_number
+
+    def _new_pool(self, store: RowStore) -> Pool:
+        assert self.plan.buckets is not None
+        return BucketPool(self.plan, store, self.plan.buckets)
+
+    def _fill(self) -> BlockedOnFile | PassFailed | None:
+        """As without buckets; then on until a lot can fill the group, or a batch at least where bytes are the limit."""
+        stopped = super()._fill()
+        if stopped is not None or self._in_tail:
+            return stopped
+        pool = self.pool
+        pool.fix_bounds()
+        while not self._in_tail and not pool.can_fill_group(self.batch_index):
+            if pool.bytes >= self.plan.pool_bytes and max(pool.bucket_weights()) >= self.plan.batch_size:
+                self.byte_limited = True
+                return None
+            stopped = self._pull(_UNTIL_GROUP)
+            if stopped is not None:
+                return stopped
+        return None
+
+    def _pull_limit(self, run: SampleRun, level: int) -> int:
+        if level != _UNTIL_GROUP:
+            return super()._pull_limit(run, level)
+        plan, pool = self.plan, self.pool
+        needs = pool.needed_weights(self.batch_index)
+        waiting, size = pool.bucket_weights(), pool.bytes
+        numbers = pool.bucket_numbers(run).tolist()
+        sizes = run.sizes[run.lo : run.hi].tolist()
+        weights = [1] * len(sizes) if run.weights is None else run.weights[run.lo : run.hi].tolist()
+        full = max(waiting) >= plan.batch_size
+        for i, k in enumerate(numbers):
+            if i and full and size >= plan.pool_bytes:
+                return i
+            waiting[k] += weights[i]
+            size += sizes[i]
+            full = full or waiting[k] >= plan.batch_size
+            if waiting[k] >= needs[k]:  # whether that is enough is seen once the sample is there
+                return i + 1
+        return len(numbers)

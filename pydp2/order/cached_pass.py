@@ -1,0 +1,64 @@
+"""A pass whose samples are all at hand before it begins, as those of a cached one may be: its tail, and nothing else.
+
+What the merge would do is known then: it takes everything, and the pool puts it in the order of names (docs/order.md,
+"Tail"). So no sample has to pass through either. Batches and points are those of the ordinary way, bit by bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pydp2.order.batcher import Batcher
+from pydp2.order.plan import PassPlan
+from pydp2.order.pool import Pool, RowIds, RowStore, tail_order
+from pydp2.order.sample_source import SampleSource
+
+
+@dataclass(frozen=True, slots=True)
+class CachedSamples:
+    """All samples of a list: ``row_ids``, under which ids they are found, and ``sample_set``, as a set, both in the
+    order of
+    names. ``weights`` and ``sizes`` by id. ``weight``, ``nbytes``: of all; ``unit_weights``: each weighs 1."""
+
+    row_ids: RowIds
+    sample_set: bytes
+    weights: RowIds
+    sizes: RowIds
+    weight: int
+    nbytes: int
+    unit_weights: bool
+
+
+class _NoStore:
+    def append(self, columns: Any) -> RowIds:
+        raise AssertionError("nothing comes into a pool that has everything")
+
+
+class _FullPool(Pool):
+    """A pool that needs no filling."""
+
+    def __init__(self, plan: PassPlan, listing: CachedSamples) -> None:
+        super().__init__(plan, _NoStore())
+        self._listing = listing
+
+    def start_tail(self) -> bytes:
+        all_ = self._listing
+        self._weight, self._size, self._uniform = all_.weights, all_.sizes, all_.unit_weights
+        self.weight, self.bytes = all_.weight, all_.nbytes
+        self._tail = all_.row_ids[tail_order(self._plan, len(all_.row_ids))]
+        return all_.sample_set
+
+
+class CachedPassBatcher(Batcher):
+    """The batches of the pass of ``plan`` over all samples of ``listing``; ``source`` says that they passed."""
+
+    def __init__(self, plan: PassPlan, source: SampleSource, listing: CachedSamples) -> None:
+        self._listing = listing
+        super().__init__(plan, source, _NoStore(), np.empty(0, np.int64))
+        self.merge.next_file = plan.files  # it has met all of them
+
+    def _new_pool(self, store: RowStore) -> Pool:
+        return _FullPool(self.plan, self._listing)

@@ -1,0 +1,30 @@
+"""The order of the files of a pass, and how long a file's turns are (docs/order.md, "Files", "Merge")."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.order.plan import PassPlan
+from pydp2.order.random_bits import RandomBits, indices_below, permutation
+
+# A fixed turn would keep equal files in step: where files are sorted inside, every batch would see the same stretch
+# of each. Turns of different lengths drift apart.
+BLOCK_LENGTHS = (16, 23, 32, 45, 64)
+_BLOCK_LENGTH_COUNT = np.array([len(BLOCK_LENGTHS)], np.uint64)
+
+
+def files_in_order(plan: PassPlan) -> npt.NDArray[np.int64]:
+    """The numbers of all files in the order in which the merge wants them, int64 (files,)."""
+    if not plan.shuffle:
+        return np.arange(plan.files, dtype=np.int64)
+    return permutation(plan.seed, plan.pass_id, "files", plan.files)
+
+
+def block_length(plan: PassPlan, file: int) -> int:
+    """How many samples a turn of ``file`` takes."""
+    if not plan.shuffle:
+        return 1 << 62
+    return BLOCK_LENGTHS[
+        int(indices_below(RandomBits(plan.seed, plan.pass_id, "turn", file).draw(1), _BLOCK_LENGTH_COUNT)[0])
+    ]

@@ -1,0 +1,90 @@
+"""Reading a saved pool again: which samples of which files, and in what order they come back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+
+from pydp2.columns import sample_set
+from pydp2.errors import NotRepeatable
+from pydp2.order.plan import PassPlan
+from pydp2.order.pool import tail_order
+from pydp2.order.sample_source import END, FileFailure, SampleRun, SampleSource, SourceState
+from pydp2.order.snapshot import Reread, SnapshotPoint
+
+
+def rereads_of(plan: PassPlan, snapshot: SnapshotPoint) -> dict[int, Reread]:
+    """What ``snapshot`` needs of its files: the samples of its pool (of a tail those not yet gone) and of its files of
+    the cycle."""
+    files, sample_indices = sample_set.decode_set(snapshot.pool)
+    if snapshot.in_tail:
+        kept = np.sort(tail_order(plan, len(files))[snapshot.tail_consumed :])
+        files, sample_indices = files[kept], sample_indices[kept]
+    numbers, starts = np.unique(files, return_index=True)
+    ends = np.append(starts, len(files))[1:]
+    recalls = {int(file): Reread(sample_indices[lo:hi]) for file, lo, hi in zip(numbers, starts, ends, strict=True)}
+    for cycle_file in snapshot.cycle:
+        recall = recalls.setdefault(cycle_file.file, Reread(np.empty(0, np.int64)))
+        recall.start, recall.checksum_index, recall.crcs = (
+            cycle_file.sample_index,
+            cycle_file.checksum_index,
+            cycle_file.crcs,
+        )
+    return recalls
+
+
+class PoolRestore:
+    """Takes the samples of ``rereads`` from ``source``, by name. Files that are no files of the cycle are bound some at
+    a time."""
+
+    def __init__(
+        self, source: SampleSource, max_open: int, rereads: Mapping[int, Reread], cycle_files: set[int]
+    ) -> None:
+        self._source = source
+        self._rereads = rereads
+        self._cycle_files = cycle_files
+        self._files = deque(sorted(file for file, recall in rereads.items() if len(recall.sample_indices)))
+        self._unbound = deque(file for file in self._files if file not in cycle_files)
+        for _ in range(max_open):
+            self._open_next()
+        self._consumed = 0
+
+    def _open_next(self) -> None:
+        if self._unbound:
+            file = self._unbound.popleft()
+            self._source.open_file(file, self._rereads[file])
+
+    @property
+    def current_file(self) -> int | None:
+        """The file whose samples come next; None when all are back."""
+        return self._files[0] if self._files else None
+
+    def next_run(self) -> SampleRun | FileFailure | SourceState:
+        """The next samples of that file which belong to the pool."""
+        file = self._files[0]
+        front = self._source.next_run(file)
+        if front is END:
+            return FileFailure(
+                NotRepeatable(
+                    f"file {self._source.label(file)}: process() yields fewer samples than when the state was saved; "
+                    "it must give the same samples whenever it is run"
+                )
+            )
+        if isinstance(front, SampleRun):
+            left = len(self._rereads[file].sample_indices) - self._consumed
+            front.hi = min(front.hi, front.lo + left)
+        return front
+
+    def consume(self, count: int) -> None:
+        """``count`` of them are back in the pool."""
+        file = self._files[0]
+        self._source.consume(file, count)
+        self._consumed += count
+        if self._consumed == len(self._rereads[file].sample_indices):
+            self._files.popleft()
+            self._consumed = 0
+            if file not in self._cycle_files:
+                self._source.close_file(file)
+                self._open_next()

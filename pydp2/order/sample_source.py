@@ -1,0 +1,125 @@
+"""What the merge reads from: files whose samples become known bit by bit.
+
+A source answers one question, "what is next in this file?", with a run of samples that are there, the end, a failure,
+or "not there yet". Dropped samples (dropped samples) never show here: a source steps over them. They are passed when
+the sample behind them is taken, or when the merge looks for what is behind them: so how many are does not depend on
+timing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.errors import Error
+from pydp2.order.snapshot import FilePosition, Reread
+
+
+class SourceState(Enum):
+    """Why a file has no samples to take."""
+
+    END = "end"
+    WAIT = "wait"
+
+
+END = SourceState.END
+WAIT = SourceState.WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class FileFailure:
+    """The file goes no further and the pass with it: what the user's code raised, or why the file was given up."""
+
+    error: Error
+
+
+@dataclass(slots=True)
+class SampleRun:
+    """Consecutive accepted samples ``lo`` to ``hi`` of a chunk that are there to be taken.
+
+    ``sample_indices``, ``sizes`` (bytes) and ``weights`` (None: all 1) are int64, one entry per row of the chunk;
+    ``columns`` is whatever the pool's store takes rows from. Turns are short, so what costs the same for few samples
+    as for many is done once for all that lie together: ``span`` remembers it.
+    """
+
+    columns: Any
+    lo: int
+    hi: int
+    sample_indices: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.int64] | None
+    span: ChunkSpan | None = None
+
+    def view(self) -> SampleRun:
+        """The same samples for somebody who shortens the run to what is taken of it."""
+        block = self.chunk_span()
+        if block.row_ids is not None:
+            self.columns = None  # the pool has them
+        return SampleRun(self.columns, self.lo, self.hi, self.sample_indices, self.sizes, self.weights, block)
+
+    def chunk_span(self) -> ChunkSpan:
+        """What is known of the samples that lie together with these."""
+        if self.span is None:
+            self.span = ChunkSpan(self)
+        return self.span
+
+    def nbytes(self, count: int) -> int:
+        """The bytes of the first ``count`` samples."""
+        return self.chunk_span().nbytes(self.lo, self.lo + count)
+
+
+class ChunkSpan:
+    """What is known of samples that lie together, rows ``first`` to ``end`` of their chunk.
+
+    ``largest``: the bytes of the largest; ``row_ids``: under which ids the pool's store has them, once it does.
+    """
+
+    __slots__ = ("_sums", "end", "first", "largest", "row_ids")
+
+    def __init__(self, run: SampleRun) -> None:
+        self.first, self.end = run.lo, run.hi
+        sizes = run.sizes[run.lo : run.hi]
+        self.largest = int(sizes.max(initial=0))
+        self._sums = [0, *np.cumsum(sizes).tolist()]
+        self.row_ids: npt.NDArray[np.int64] | None = None
+
+    def nbytes(self, lo: int, hi: int) -> int:
+        """The bytes of rows ``lo`` to ``hi`` of the chunk."""
+        return int(self._sums[hi - self.first] - self._sums[lo - self.first])
+
+
+class SampleSource(Protocol):
+    """Files by their number in the list."""
+
+    def next_run(self, file: int) -> SampleRun | FileFailure | SourceState:
+        """What is next in ``file``. Asking again without :meth:`consume` gives the same answer or a longer run."""
+        ...
+
+    def consume(self, file: int, count: int) -> None:
+        """The first ``count`` samples of the run at the front now belong to the pool."""
+        ...
+
+    @property
+    def merged_counts(self) -> tuple[int, int]:
+        """How many samples and how many dropped samples the merge has passed in this pass."""
+        ...
+
+    def label(self, file: int) -> str:
+        """How an error message names ``file``."""
+        ...
+
+    def open_file(self, file: int, reread: Reread | None = None) -> None:
+        """``file`` is one of the files of the cycle from now on, or is read again for what ``reread`` names."""
+        ...
+
+    def position(self, file: int) -> FilePosition:
+        """Where the merge stands in ``file``."""
+        ...
+
+    def close_file(self, file: int) -> None:
+        """The end of ``file`` was met in the merge: nothing of it is asked for again."""
+        ...

@@ -1,0 +1,136 @@
+"""A point of a pass from which it can be taken up again, and what its files must give for that (docs/order.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.columns import sample_set
+from pydp2.errors import OptionError
+
+UNREACHED = 1 << 62
+"""A sample index that no file reaches."""
+_MAX_BATCH_INDEX = 1 << 53  # batch that a point may stand before, so that those after it can be numbered, too
+
+
+@dataclass(slots=True)
+class Reread:
+    """What is still needed of a file whose first samples were merged before: ``sample_indices``, and all from ``start``
+    on.
+
+    ``checksum_index``: a sample index up to which running checksums ``crcs`` are known (0: none).
+    """
+
+    sample_indices: npt.NDArray[np.int64]
+    start: int = UNREACHED
+    checksum_index: int = 0
+    crcs: list[int] = field(default_factory=list)
+
+    @property
+    def rerun_count(self) -> int:
+        """How many samples of the file were merged before, as far as they have to be run again."""
+        return self.start if self.start < UNREACHED else self.until
+
+    @property
+    def until(self) -> int:
+        """Nothing from this sample index on is needed."""
+        if self.start < UNREACHED:
+            return UNREACHED
+        return int(self.sample_indices[-1]) + 1 if len(self.sample_indices) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class FilePosition:
+    """A file of the cycle: its file, the sample index that comes next, and checksums at some sample index not below
+    it."""
+
+    file: int
+    sample_index: int
+    checksum_index: int
+    crcs: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPoint:
+    """The stream before batch ``batch_index``: the pool as a set, and where the merge stood.
+
+    ``in_tail``: the merge had no more, so the pool is the tail of the pass, of which the first ``tail_consumed``
+    samples (in the order of the tail) are gone. ``merged`` and ``dropped``: samples and dropped samples that the merge
+    had passed. ``bucket_number``: the one that the batch before came from, its number and 1; 0: none.
+    """
+
+    batch_index: int
+    pool: bytes
+    in_tail: bool
+    tail_consumed: int
+    next_file: int
+    cycle_index: int
+    block_left: int
+    cycle: list[FilePosition]
+    merged: int
+    dropped: int
+    bucket_number: int = 0
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain values but for the pool, which is bytes."""
+        return {
+            "index": self.batch_index, "ended": self.in_tail, "offset": self.tail_consumed, "next_file": self.next_file,
+            "current": self.cycle_index, "left": self.block_left, "taken": self.merged, "dropped": self.dropped,
+            "lanes": [[each.file, each.sample_index, each.checksum_index, each.crcs] for each in self.cycle],
+            **({"bucket": self.bucket_number} if self.bucket_number else {}),
+        }  # fmt: skip
+
+    @classmethod
+    def from_wire(cls, wire: Any, pool: bytes, files: int) -> SnapshotPoint:
+        """Inverse of :meth:`to_wire`, for a list of ``files`` files. Raises OptionError for what cannot be one."""
+        try:
+            cycle_files = [
+                FilePosition(
+                    _checked_int(f, files - 1), _checked_int(y), _checked_int(c), [_checked_int(v) for v in crcs]
+                )
+                for f, y, c, crcs in wire["lanes"]
+            ]
+            saved = cls(
+                _checked_int(wire["index"], _MAX_BATCH_INDEX), pool, bool(wire["ended"]), _checked_int(wire["offset"]),
+                _checked_int(wire["next_file"], files), _checked_int(wire["current"], max(0, len(cycle_files) - 1)),
+                _checked_int(wire["left"]), cycle_files, _checked_int(wire["taken"]), _checked_int(wire["dropped"]),
+                _checked_int(wire.get("bucket", 0)),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise OptionError(f"the state cannot be read ({type(error).__name__}: {error}): it is damaged") from None
+        numbers, _ = sample_set.decode_set(pool)
+        if len(numbers) and int(numbers[-1]) >= files:
+            raise OptionError("the state names a file that the list does not have: it is damaged")
+        if saved.tail_consumed > len(numbers):
+            raise OptionError("the state is further in its tail than the tail is long: it is damaged")
+        return saved
+
+    def validate(self, file_order: npt.NDArray[np.int64], max_cycle: int) -> None:
+        """Raise OptionError unless this can be a point of a pass that wants files in this ``file_order``."""
+        merged = file_order[: self.next_file]  # files that the merge has met
+        cycle_files = [cycle_file.file for cycle_file in self.cycle]
+        files, sample_indices = sample_set.decode_set(self.pool)
+        if not np.isin(files, merged).all() or not np.isin(cycle_files, merged).all():
+            raise OptionError("the state holds samples of files that were not reached yet: it is damaged")
+        if (
+            len(set(cycle_files)) != len(cycle_files)
+            or len(cycle_files) > max_cycle
+            or (self.next_file < len(file_order)) > bool(cycle_files)
+        ):
+            raise OptionError("the state does not say where in its files it stands: it is damaged")
+        if self.in_tail and (cycle_files or self.next_file < len(file_order)):
+            raise OptionError("the state is at the end of its files and in the middle of them: it is damaged")
+        for cycle_file in self.cycle:
+            if (sample_indices[files == cycle_file.file] >= cycle_file.sample_index).any() or (
+                cycle_file.checksum_index and cycle_file.checksum_index < cycle_file.sample_index
+            ):
+                raise OptionError("the state stands before samples that it holds: it is damaged")
+
+
+def _checked_int(value: Any, most: int = UNREACHED) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{value!r:.40} where a number from 0 to {most} is needed")
+    return value

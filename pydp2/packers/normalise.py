@@ -1,0 +1,273 @@
+"""What a yielded value may be: the general path of packing, and the words of every :class:`BadSample`.
+
+:func:`normalise` is the authority on types and lengths. The packer's fast paths accept only what they are certain of
+and leave the rest to it, so that a verdict never depends on the path. What can be judged for many samples at once
+(ranges, overflow, duplicates) is judged in :mod:`.verdicts`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import numbers
+import operator
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pydp2.errors import BadSample, count_text
+from pydp2.schema.input_types import INT32_RANGE, DataType, InputType, SequenceType, Slots
+
+ValuePath = tuple[int, ...]
+
+PAIR_DTYPE = np.dtype([("i", np.int64), ("v", np.float64)])  # what the general path makes of (index, value) pairs
+REAL_KINDS = "fiub"
+_INT_TYPES = {int, bool, np.int32, np.int64}
+_FLOAT_TYPES = {float, np.float16, np.float32, np.float64}
+
+_UNMASK_HINT = " without a mask (write x.filled(0))"
+_MAX_REPR = 120
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 60
+_repr.maxlist = _repr.maxtuple = _repr.maxset = _repr.maxdict = 4
+_repr.maxlevel = 3
+
+
+def describe(value: object) -> str:
+    """``value`` as messages show it: a shortened repr with its type, the shape of an array, the length of a list."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        masked = "masked " if isinstance(value, np.ma.MaskedArray) else ""
+        return f"a {masked}numpy array of shape {value.shape} and dtype {value.dtype}"
+    name = type(value).__name__
+    try:
+        text = _repr.repr(value)
+    except Exception:  # a user's __repr__ may raise: the type still helps
+        return f"a {name}"
+    if len(text) > _MAX_REPR:
+        text = f"{text[: _MAX_REPR // 2]}…{text[-_MAX_REPR // 2 :]}"
+    if value is None or value is True or value is False:
+        return text
+    if isinstance(value, list | tuple | str | bytes | set | frozenset | dict):
+        return f"{text} ({name} of length {len(value)})"
+    return f"{text} ({name})"
+
+
+def bad_sample(label: str, expected: str, value: object, path: ValuePath = ()) -> BadSample:
+    """A :class:`BadSample` about ``value``, found at ``path`` inside what was yielded for the slot."""
+    got = describe(value)
+    if path:
+        got += f" at {''.join(f'[{i}]' for i in path)}"
+    return BadSample(f"{label}: expected {expected}, got {got}", slot=label, expected=expected, got=got)
+
+
+def expected_id(dim: int) -> str:
+    """The words for one index of a slot of width or range ``dim``."""
+    return f"an int in [0, {dim})"
+
+
+def _list_hint(value: object, kind: type[int] | type[float]) -> str:
+    """The hint for one number where a list of one is needed; '' for anything else."""
+    kinds: tuple[type, ...] = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
+    if not isinstance(value, kinds) or isinstance(value, np.timedelta64):  # numpy has it among the integers
+        return ""
+    number: Any = value.item() if isinstance(value, np.generic) else value  # a float16 cannot be compared with 2**53
+    return f" (write [{kind(number)!r}])" if abs(number) < 1 << 53 else ""
+
+
+def integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The least and the greatest value of an integer dtype."""
+    info = np.iinfo(dtype.type)
+    return int(info.min), int(info.max)
+
+
+def expected_value(slot_type: InputType) -> str:
+    """The words for one number that fits a dense slot or the values of a sparse one."""
+    dtype = slot_type.element_dtype if slot_type.type == DataType.Dense else np.dtype(np.float32)
+    if dtype.kind == "f":
+        return f"a number within the range of {dtype}"
+    least, most = integer_limits(dtype)
+    return f"a whole number in [{least}, {most}]"
+
+
+def normalise(slots: Slots, slot: int, value: object, strict: bool) -> Any:
+    """``value`` of one slot with every element in the one form that the packer takes without a question.
+
+    Ids become lists of ints or integer arrays, dense elements lists of floats or arrays of a real dtype, pairs arrays
+    of :data:`PAIR_DTYPE`. Raises :class:`BadSample`, at the first thing that has a wrong type or length.
+    """
+    return _Normaliser(slots.types[slot], slots.label(slot), strict).slot_value(value)
+
+
+class _Normaliser:
+    def __init__(self, slot_type: InputType, label: str, strict: bool) -> None:
+        self.declared = slot_type
+        self.label = label
+        self.strict = strict
+
+    def slot_value(self, value: object) -> Any:
+        kind = self.declared.type
+        level = self.declared.seq_type
+        if value is None:
+            raise bad_sample(self.label, self.expected_kind(level), value)
+        if level == SequenceType.SUB_SEQUENCE:
+            subs = self.sequence_items(value, "a list, tuple or numpy array of sub-sequences", ())
+            return [self.sequence(sub, (i,)) for i, sub in enumerate(subs)]
+        if level == SequenceType.SEQUENCE:
+            return self.sequence(value, ())
+        if kind == DataType.Index:
+            return self.id(value, ())
+        return self.element(value, ())
+
+    def expected_kind(self, level: int) -> str:
+        if level:
+            return "a list, tuple or numpy array of " + ("steps" if level == SequenceType.SEQUENCE else "sub-sequences")
+        kind = self.declared.type
+        if kind == DataType.Index:
+            return expected_id(self.declared.dim)
+        if kind == DataType.SparseNonValue:
+            return "a list, tuple or numpy array of indices"
+        if kind == DataType.SparseValue:
+            return "a list or tuple of (index, value) pairs"
+        return f"{count_text(self.declared.dim, 'number')} in a list, tuple or numpy array"
+
+    def sequence_items(self, value: object, expected: str, path: ValuePath) -> Sequence[Any]:
+        """``value`` as something that has a length and can be walked, or the BadSample that it is not."""
+        if isinstance(value, list | tuple):
+            return value
+        if isinstance(value, np.ndarray):
+            if isinstance(value, np.ma.MaskedArray):
+                expected += _UNMASK_HINT
+            elif value.ndim:
+                return list(value)
+        elif isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
+            return list(value)
+        elif isinstance(value, Iterator):
+            expected += " (an iterator cannot be packed: make it a list)"
+        elif isinstance(value, Iterable) and not isinstance(value, Mapping | str | bytes | bytearray | memoryview):
+            expected += " (make it a list)"
+        raise bad_sample(self.label, expected, value, path)
+
+    def sequence(self, value: object, path: ValuePath) -> Any:
+        """One sequence of elements."""
+        if self.declared.type == DataType.Index:
+            return self.ids(value, "a list, tuple or numpy array of ints", path)
+        steps = self.sequence_items(value, self.expected_kind(SequenceType.SEQUENCE), path)
+        return [self.element(step, (*path, i)) for i, step in enumerate(steps)]
+
+    def element(self, value: object, path: ValuePath) -> Any:
+        """One dense or sparse element."""
+        if self.declared.type == DataType.Dense:
+            return self.dense(value, path)
+        words = self.expected_kind(SequenceType.NO_SEQUENCE)
+        if self.declared.type == DataType.SparseNonValue:
+            return self.ids(value, words, path)
+        pairs = self.sequence_items(value, words, path)
+        quick = self.usual_pairs(pairs)
+        return np.array([self.pair(p, (*path, i)) for i, p in enumerate(pairs)], PAIR_DTYPE) if quick is None else quick
+
+    def ids(self, value: object, expected: str, path: ValuePath) -> Any:
+        if type(value) is np.ndarray and value.ndim == 1 and value.dtype.kind in "iub":
+            return np.ascontiguousarray(value)
+        expected += _list_hint(value, int)
+        return [self.id(v, (*path, i)) for i, v in enumerate(self.sequence_items(value, expected, path))]
+
+    def id(self, value: object, path: ValuePath) -> int:
+        expected = expected_id(self.declared.dim)
+        if isinstance(value, np.bool_):
+            return int(value)
+        try:
+            index = operator.index(value)  # type: ignore[arg-type]  # what has no __index__ is what we look for
+        except TypeError:
+            if isinstance(value, float | np.floating):
+                expected += " (write int(x))"
+            raise bad_sample(self.label, expected, value, path) from None
+        least, most = integer_limits(self.declared.element_dtype)
+        if not least <= index <= most:
+            raise bad_sample(self.label, expected, index, path)
+        return index
+
+    def usual_pairs(self, pairs: Sequence[Any]) -> Any:
+        """What :meth:`pair` would make of pairs of the usual numbers, or None."""
+        if not set(map(type, pairs)) <= {tuple, list} or not set(map(len, pairs)) <= {2}:
+            return None
+        if not {type(i) for i, _ in pairs} <= _INT_TYPES:
+            return None
+        if not {type(v) for _, v in pairs} <= (_FLOAT_TYPES if self.strict else _FLOAT_TYPES | _INT_TYPES):
+            return None
+        try:
+            return np.array(list(map(tuple, pairs)), PAIR_DTYPE)
+        except OverflowError:
+            return None
+
+    def pair(self, value: object, path: ValuePath) -> tuple[int, float]:
+        if isinstance(value, np.void) and value.dtype.names:
+            value = tuple(value)  # type: ignore[arg-type]  # a record can be walked, which its stub does not say
+        if isinstance(value, np.ndarray) and value.ndim == 1:
+            value = list(value)
+        if not isinstance(value, list | tuple) or len(value) != 2:
+            raise bad_sample(self.label, "an (index, value) pair", value, path)
+        return self.id(value[0], (*path, 0)), self.floating(value[1], (*path, 1))
+
+    def dense(self, value: object, path: ValuePath) -> Any:
+        dim = self.declared.dim
+        words = self.expected_kind(SequenceType.NO_SEQUENCE)
+        if isinstance(value, np.ndarray):
+            if isinstance(value, np.ma.MaskedArray):
+                raise bad_sample(self.label, words + _UNMASK_HINT, value, path)
+            if value.dtype.kind not in REAL_KINDS:
+                raise bad_sample(self.label, f"{count_text(dim, 'number')}, an array of a real dtype", value, path)
+            if value.size != dim:
+                raise bad_sample(self.label, words, value, path)
+            return np.ascontiguousarray(value)
+        if dim == 1:
+            words += _list_hint(value, float)
+        entries = self.sequence_items(value, words, path)
+        if len(entries) != dim:
+            raise bad_sample(self.label, words, value, path)
+        kinds = set(map(type, entries))
+        if kinds == {float}:
+            return list(entries)
+        if self.declared.element_dtype.kind == "f":
+            if kinds <= (_FLOAT_TYPES if self.strict else _FLOAT_TYPES | _INT_TYPES):
+                with contextlib.suppress(OverflowError):  # the long way finds which one it was
+                    return list(map(float, entries))
+            return [self.floating(v, (*path, i)) for i, v in enumerate(entries)]
+        if kinds == {int} and all(-INT32_RANGE <= v < INT32_RANGE for v in entries):
+            return list(entries)
+        return np.array([self.integer(v, (*path, i)) for i, v in enumerate(entries)], self.declared.element_dtype)
+
+    def floating(self, value: object, path: ValuePath) -> float:
+        """A number for a float slot as a float64."""
+        if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in REAL_KINDS:
+            value = value[()]
+        if isinstance(value, float | np.floating):
+            number = float(value)
+            if math.isinf(number) and np.isfinite(value):  # a long double may be wider than float64
+                raise bad_sample(self.label, expected_value(self.declared), value, path)
+            return number
+        is_real = isinstance(value, numbers.Real | np.bool_) and not isinstance(value, np.timedelta64)
+        if self.strict or not is_real:
+            words = "a float" if self.strict else "a number"
+            raise bad_sample(self.label, f"{words} (write float(x))" if is_real else words, value, path)
+        try:
+            return float(value)  # type: ignore[arg-type]
+        except OverflowError:
+            raise bad_sample(self.label, expected_value(self.declared), value, path) from None
+
+    def integer(self, value: object, path: ValuePath) -> int:
+        """A number for a slot of an integer dtype, where ints are as welcome as whole floats."""
+        words = expected_value(self.declared)
+        if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in REAL_KINDS:
+            value = value[()]
+        if isinstance(value, np.timedelta64) or not isinstance(value, numbers.Real | np.bool_ | np.floating):
+            raise bad_sample(self.label, words, value, path)
+        try:
+            number = int(value)  # type: ignore[arg-type]  # every real number has __int__
+        except (OverflowError, ValueError):  # inf and NaN
+            raise bad_sample(self.label, words, value, path) from None
+        least, most = integer_limits(self.declared.element_dtype)
+        if number != value or not least <= number <= most:
+            raise bad_sample(self.label, words, value, path)
+        return number

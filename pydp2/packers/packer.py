@@ -1,0 +1,158 @@
+"""Samples to columns: pack each one the moment it was yielded, judge the values of many at once.
+
+The hot loop of a worker is :meth:`Packer.add`. How a value becomes bytes is said in :mod:`.adders`, what is bad in
+:mod:`.checks` (types and lengths, at once) and :mod:`.verdicts` (values, later).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pydp2.columns.columns import Columns, Ints
+from pydp2.errors import BadSample, count_text
+from pydp2.native import is_active
+from pydp2.packers.many_samples import exceeds_id_dtype
+from pydp2.packers.sample_loop import SampleLoop, SampleMarker, sample_loop
+from pydp2.packers.slot_writers import SlotWriter, slot_writers
+from pydp2.packers.vector_checks import check_values
+from pydp2.schema.input_types import Slots
+
+
+class PackedSamples(NamedTuple):
+    """What :meth:`Packer.finish` hands over: the good rows, the bytes of each (``(rows,)``), and the bad ones by their
+    position in the order of :meth:`Packer.add`."""
+
+    columns: Columns
+    sample_bytes: Ints
+    bad: list[tuple[int, BadSample]]
+
+
+class Packer:
+    """Packs wrapped samples into columns.
+
+    ``strict``: ints are refused where floats are declared ("write float(x)"), else they are converted. ``rows`` and
+    ``nbytes``: what was added since the last cut, bad rows included. ``native``: in the compiled form (default: where
+    it was built). See docs/semantics.md.
+    """
+
+    __slots__ = ("_bad", "_checked_rows", "_parts", "_slots", "_writers", "nbytes", "rows")
+
+    def __init__(self, slots: Slots, strict: bool, native: bool | None = None) -> None:
+        self._slots = slots
+        self._writers = slot_writers(slots, strict, is_active() if native is None else native)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows = 0
+        self.nbytes = 0
+        self._checked_rows = 0
+        self._parts: list[Columns] = []
+        self._bad: list[tuple[int, BadSample]] = []
+
+    def add(self, values: list[Any]) -> int:
+        """Pack one wrapped sample; the bytes of its columns.
+
+        Raises :class:`BadSample` for a wrong number of values, a None, a wrong type or length; the packer is then as
+        it was before. Ranges, overflow and duplicates are found by :meth:`verify`.
+        """
+        adders = self._writers
+        if len(values) != len(adders):
+            expected, got = count_text(len(adders), "value"), f"{len(values)}"
+            raise BadSample(f"all slots: expected {expected}, got {got}", slot="all slots", expected=expected, got=got)
+        size = slot = 0
+        for value in values:  # counting by hand, because zip and enumerate cost as much as packing a label
+            try:
+                size += adders[slot].add(value)
+            except Exception:
+                size += self._add_checked(adders[slot], value)
+            slot += 1  # noqa: SIM113
+        self.rows += 1
+        self.nbytes += size
+        return size
+
+    def _add_checked(self, writer: SlotWriter, value: object) -> int:
+        pending = self.rows - self._checked_rows
+        writer.rollback(pending)
+        try:
+            return writer.add_checked(value)
+        except BaseException:
+            for each in self._writers:
+                each.rollback(pending)
+            raise
+
+    def sample_loop(self, single: bool, marker: SampleMarker) -> SampleLoop:
+        """What draws samples and may pack them here; :meth:`count_packed` is told of these. ``single``: the only slot's
+        value
+        is yielded bare."""
+        return sample_loop(self._writers, self._slots, single, marker)
+
+    def count_packed(self, rows: int, nbytes: int) -> None:
+        """The drawer has packed ``rows`` samples, good in every way."""
+        self.rows += rows
+        self.nbytes += nbytes
+
+    def verify(self) -> list[tuple[int, BadSample]]:
+        """Judge the rows not judged yet; the bad ones among them by their position since the last cut."""
+        pending = self.rows - self._checked_rows
+        if not pending:
+            return []
+        arrays, bad = [], dict[int, BadSample]()
+        for slot, adder in enumerate(self._writers):
+            made, wrong = check_values(self._slots, slot, *adder.finish())
+            arrays.append(made)
+            bad = wrong | bad  # of several bad slots the first one is named
+        return self._record_checked(pending, arrays, bad)
+
+    def add_columns(self, columns: Columns) -> list[tuple[int, BadSample]] | None:
+        """Pack the samples of ``columns``, at least one, which :meth:`Rows.columns` gave, and judge them; the bad ones
+        by
+        their position since the last cut. What lies in ``columns`` is copied.
+
+        None, and nothing is added, where they are to be added one by one, to be blamed for what is found first then.
+        """
+        self.verify()
+        arrays, bad = [], dict[int, BadSample]()
+        for slot, (given, depth) in enumerate(zip(columns.arrays, self._slots.depths, strict=True)):
+            counts, leaves = list(given[:depth]), given[depth:]
+            runs: list[Any] = []
+            if leaves[0].size:
+                runs = [dict(zip("iv", leaves, strict=True))] if len(leaves) > 1 else [leaves[0].reshape(-1)]
+            made, wrong = check_values(self._slots, slot, counts, runs, False)
+            for i, (array, theirs) in enumerate(zip(made[depth:], leaves, strict=True), depth):
+                if np.may_share_memory(array, theirs):
+                    made[i] = array.copy()
+            arrays.append(made)
+            bad = wrong | bad
+        if bad and exceeds_id_dtype(columns):
+            return None
+        self.rows += columns.rows
+        self.nbytes += sum(array.nbytes for made in arrays for array in made)
+        return self._record_checked(columns.rows, arrays, bad)
+
+    def _record_checked(
+        self, rows: int, arrays: list[list[Any]], bad: dict[int, BadSample]
+    ) -> list[tuple[int, BadSample]]:
+        """Note the columns of the ``rows`` samples after those already judged, and which of them are bad."""
+        found = [(self._checked_rows + row, bad[row]) for row in sorted(bad)]
+        self._parts.append(Columns(self._slots, rows, arrays))
+        self._bad += found
+        self._checked_rows = self.rows
+        return found
+
+    def undo_last(self) -> None:
+        """Take back the last row, which :meth:`verify` has judged alone and found good."""
+        self.nbytes -= self._parts.pop().nbytes
+        self.rows -= 1
+        self._checked_rows -= 1
+
+    def finish(self) -> PackedSamples:
+        """The good rows as columns, over memory of their own; the packer is empty again."""
+        self.verify()
+        columns = Columns.concat(self._parts) if self._parts else Columns.empty(self._slots)
+        bad = self._bad
+        if bad:
+            columns = columns.take(np.delete(np.arange(columns.rows), [row for row, _ in bad]))
+        self._clear()
+        return PackedSamples(columns, columns.sample_bytes(), bad)

@@ -1,0 +1,104 @@
+"""Runs a provider's generator: the innermost loop of a worker, in Python or in the compiled form.
+
+The compiled form also packs what it draws, as far as it is certain of it; see :mod:`pydp2.native`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from pydp2.native import _packing
+from pydp2.packers.slot_writers import SlotWriter
+from pydp2.schema.input_types import Slots
+
+
+class SampleMarker(NamedTuple):
+    """Where a worker notes which sample it asks for: a row of shared int64, and the places in it of the sample's
+    number, of when that began (``time.monotonic_ns``; noted only if ``timed``), and of whether it does."""
+
+    row: memoryview
+    sample_field: int
+    since_field: int
+    running_field: int
+    timed: bool
+
+    def begin_sample(self, sample_index: int) -> None:
+        """Note that sample ``sample_index`` begins."""
+        row = self.row
+        row[self.sample_field] = sample_index
+        if self.timed:
+            row[self.since_field] = time.monotonic_ns()
+        row[self.running_field] = 1
+
+
+class PackingBudget(NamedTuple):
+    """How much may be packed before the loop is to look again: ``max_rows``, bytes of columns (``column_bytes``), and
+    bytes where
+    each row costs ``row_overhead`` more (``credit_bytes``)."""
+
+    max_rows: int
+    column_bytes: int
+    credit_bytes: int
+    row_overhead: int
+
+
+class SampleLoop(Protocol):
+    """Draws samples; see :class:`Drawer`."""
+
+    in_user_code: bool
+    send_pending: bool
+    counts_collected: bool
+
+    def next_unpacked(
+        self, iterator: Iterator[Any], sample_index: int, rows: int, room: int, credit: int, cost: int, ns: int, /
+    ) -> Any: ...
+    def collect_counts(self) -> tuple[int, int]: ...
+
+
+class PythonSampleLoop:
+    """Draws samples from generators. In this form it packs none of them.
+
+    ``in_user_code``: the thread that draws is in the user's code. ``send_pending``: another thread is about to send, or
+    does; ``counts_collected`` is set by it when it has asked for what was :meth:`collect_counts`.
+    """
+
+    __slots__ = ("_marker", "counts_collected", "in_user_code", "send_pending")
+
+    def __init__(self, marker: SampleMarker) -> None:
+        self._marker = marker
+        self.in_user_code = self.send_pending = self.counts_collected = False
+
+    def next_unpacked(
+        self, iterator: Iterator[Any], sample_index: int, rows: int, room: int, credit: int, cost: int, ns: int, /
+    ) -> Any:
+        """The next sample of ``iterator`` that is not packed; ``sample_index`` is the number of the first.
+
+        Samples before it were packed within the budget (see :class:`PackingBudget`) and ``ns`` nanoseconds;
+        :meth:`collect_counts` tells how many. Raises what the iterator raises, and StopIteration at its end.
+        """
+        self._marker.begin_sample(sample_index)
+        self.in_user_code = True
+        try:
+            return next(iterator)
+        finally:
+            self.in_user_code = False
+
+    def collect_counts(self) -> tuple[int, int]:
+        """How many samples were packed since the last call, and the bytes of their columns."""
+        return 0, 0
+
+
+def sample_loop(packs: tuple[SlotWriter, ...], slots: Slots, single: bool, marker: SampleMarker) -> SampleLoop:
+    """What draws samples for ``packs``. ``single``: the only slot's value is yielded bare."""
+    if _packing is None or not isinstance(packs[0], _packing.NativeSlotWriter):
+        return PythonSampleLoop(marker)
+    return _packing.NativeSampleLoop(
+        packs,
+        slots.names,
+        single,
+        marker.row,
+        (marker.sample_field, marker.since_field, marker.running_field),
+        marker.timed,
+    )

@@ -1,0 +1,348 @@
+"""The fast paths of packing: one adder per slot, chosen once, that takes what is certainly right and nothing else.
+
+Whatever an adder's :attr:`Adder.add` is not certain of makes it raise (anything): the packer then asks
+:func:`pydp2.packers.normalise.normalise`, the authority, and adds what that returns, which always succeeds.
+
+Ids are packed with ``struct``, whose integer codes take exactly what has ``__index__``. For lists of floats there is no
+such code: ``struct`` and ``array`` take whatever has ``__float__``. So these go through ``marshal.dumps``, which writes
+a type byte before each value; when all of these bytes are those of a float, the list held nothing else, and the bytes
+after them are the float64 values. That is faster than one pass over the types alone. Nothing is ever unmarshalled.
+"""
+
+from __future__ import annotations
+
+import marshal
+import struct
+from array import array
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydp2.native import _packing
+from pydp2.packers import normalise
+from pydp2.schema.input_types import DataType, Slots
+
+# Version 2 of the format has a fixed size for each type and no references between equal values.
+_MARSHAL_VERSION = 2
+_MARSHAL_HEAD = 5  # a list or tuple: its type byte and length
+MARSHALLED_FLOATS = np.dtype({"names": ["v"], "formats": ["<f8"], "offsets": [1], "itemsize": 9})
+MARSHALLED_INTS = np.dtype({"names": ["v"], "formats": ["<i4"], "offsets": [1], "itemsize": 5})
+MARSHALLED_PAIRS = np.dtype({"names": ["i", "v"], "formats": ["<i4", "<f8"], "offsets": [6, 11], "itemsize": 19})
+_MAX_CACHED_STRUCTS = 4096  # lengths above it are too rare to keep a Struct for
+
+_dumps = marshal.dumps
+_ndarray = np.ndarray
+
+
+class SlotWriter(Protocol):
+    """Packs the values of one slot; see :class:`pydp2.packers.slot_writers.SlotWriter`."""
+
+    def add(self, value: Any, /) -> int: ...
+    def add_checked(self, value: object, /) -> int: ...
+    def rollback(self, rows: int, /) -> None: ...
+    def finish(self) -> tuple[list[Any], list[Any], bool]: ...
+
+
+class TypedBuffer:
+    """Flat values in arrival order. ``key`` and ``open_bytes`` (dtype and bytes of the open run) are there to be
+    appended to;
+    whoever appends in another form calls :meth:`switch_dtype` first."""
+
+    __slots__ = ("_closed_segments", "dtype", "open_bytes")
+
+    def __init__(self, key: np.dtype[Any]) -> None:
+        self.dtype = key
+        self.open_bytes = bytearray()
+        self._closed_segments: list[tuple[np.dtype[Any], bytearray]] = []
+
+    def switch_dtype(self, key: np.dtype[Any]) -> None:
+        """Open a run of the form ``key``."""
+        if self.open_bytes:
+            self._closed_segments.append((self.dtype, self.open_bytes))
+            self.open_bytes = bytearray()
+        self.dtype = key
+
+    def truncate(self, count: int) -> None:
+        """Keep the first ``count`` values."""
+        for i, (key, buf) in enumerate(self._closed_segments):
+            here = len(buf) // key.itemsize
+            if count < here:
+                del self._closed_segments[i:]
+                self.dtype, self.open_bytes = key, buf
+                break
+            count -= here
+        del self.open_bytes[count * self.dtype.itemsize :]
+
+    def finish(self) -> list[NDArray[Any]]:
+        """All values, an array for each run, over memory that is the caller's from now on."""
+        self.switch_dtype(self.dtype)
+        arrays = [np.frombuffer(buf, key) for key, buf in self._closed_segments]
+        self._closed_segments = []
+        return arrays
+
+
+class NotCertain(Exception):
+    """The value may be right, but not in a way that a fast path knows."""
+
+
+class _StructPackers(dict[int, Callable[..., bytes]]):
+    """By length, what packs that many ints."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__()
+        self._code = code
+
+    def __missing__(self, length: int) -> Callable[..., bytes]:
+        pack = struct.Struct(f"{length}{self._code}").pack
+        if length <= _MAX_CACHED_STRUCTS:
+            self[length] = pack
+        return pack
+
+
+class LeafWriter(Protocol):
+    """Takes the innermost values of a slot. ``value_bytes``: column bytes of one of them; ``entries_per_value``: how
+    many entries of
+    ``buffer`` it is."""
+
+    buffer: TypedBuffer
+    value_bytes: int
+    entries_per_value: int
+
+    def write_one(self, value: Any) -> int:
+        """Take one value; its bytes."""
+
+    def write_many(self, values: Any) -> int:
+        """Take a list, tuple or array of values; how many."""
+
+
+class IdWriter:
+    """Ids of index slots, indices of sparse binary ones."""
+
+    __slots__ = ("_id_dtype", "_pack_one", "_packs", "buffer", "entries_per_value", "value_bytes")
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        code = "q" if dtype.itemsize == 8 else "i"
+        self._id_dtype = dtype
+        self._packs = _StructPackers(code)
+        self._pack_one = struct.Struct(code).pack
+        self.buffer = TypedBuffer(dtype)
+        self.value_bytes = dtype.itemsize
+        self.entries_per_value = 1
+
+    def write_one(self, value: Any) -> int:
+        runs = self.buffer
+        if runs.dtype is not self._id_dtype:
+            runs.switch_dtype(self._id_dtype)
+        runs.open_bytes += self._pack_one(value)
+        return self.value_bytes
+
+    def write_many(self, values: Any) -> int:
+        runs = self.buffer
+        kind = type(values)
+        if kind is list or kind is tuple:
+            count = len(values)
+            if runs.dtype is not self._id_dtype:
+                runs.switch_dtype(self._id_dtype)
+            runs.open_bytes += self._packs[count](*values)
+            return count
+        if kind is not _ndarray or values.ndim != 1:
+            raise NotCertain
+        if values.dtype is not runs.dtype:
+            if values.dtype.kind not in "iub":
+                raise NotCertain
+            runs.switch_dtype(values.dtype)
+        runs.open_bytes.extend(values)
+        return len(values)
+
+
+class PairWriter:
+    """(index, value) pairs of sparse float slots."""
+
+    __slots__ = ("buffer", "entries_per_value", "value_bytes")
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.buffer = TypedBuffer(MARSHALLED_PAIRS)
+        self.value_bytes = dtype.itemsize + 4
+        self.entries_per_value = 1
+
+    def write_one(self, value: Any) -> int:
+        raise NotCertain  # a pair never stands alone
+
+    def write_many(self, values: Any) -> int:
+        runs = self.buffer
+        kind = type(values)
+        if kind is list or kind is tuple:
+            count = len(values)
+            data = _dumps(values, _MARSHAL_VERSION)
+            if (
+                len(data) != _MARSHAL_HEAD + 19 * count
+                or data[5::19].strip(b"([")  # each a tuple or list …
+                or data[6::19] != b"\2" * count  # … of two (more would not fit the length) …
+                or data[10::19] != b"i" * count  # … an int …
+                or data[15::19] != b"g" * count  # … and a float
+            ):
+                raise NotCertain
+            if runs.dtype is not MARSHALLED_PAIRS:
+                runs.switch_dtype(MARSHALLED_PAIRS)
+            runs.open_bytes += data[_MARSHAL_HEAD:]
+            return count
+        if kind is not _ndarray or values.ndim != 1 or values.dtype != normalise.PAIR_DTYPE:
+            raise NotCertain
+        if runs.dtype is not normalise.PAIR_DTYPE:
+            runs.switch_dtype(normalise.PAIR_DTYPE)
+        runs.open_bytes.extend(values)
+        return len(values)
+
+
+class DenseWriter:
+    """Dense elements; the entries of ``buffer`` are single numbers."""
+
+    __slots__ = ("_accepts_ints", "_float_marks", "_int_marks", "buffer", "entries_per_value", "value_bytes")
+
+    def __init__(self, width: int, dtype: np.dtype[Any], strict: bool) -> None:
+        self.buffer = TypedBuffer(MARSHALLED_FLOATS)
+        self.entries_per_value = width
+        self.value_bytes = width * dtype.itemsize
+        # Made at the first list, because a slot of arrays may be much wider than any list.
+        self._float_marks = self._int_marks = b""
+        # Ints belong to integer slots; a float slot takes them unless strict. (float16 cannot hold every int32.)
+        self._accepts_ints = dtype.kind in "iu" or (not strict and dtype.itemsize >= 4)
+
+    def write_one(self, value: Any) -> int:
+        runs = self.buffer
+        kind = type(value)
+        if kind is list or kind is tuple:
+            data = _dumps(value, _MARSHAL_VERSION)
+            width = self.entries_per_value
+            if not self._float_marks:
+                self._float_marks, self._int_marks = b"g" * width, b"i" * width
+            if len(data) == _MARSHAL_HEAD + 9 * width and data[5::9] == self._float_marks:
+                key = MARSHALLED_FLOATS
+            elif self._accepts_ints and len(data) == _MARSHAL_HEAD + 5 * width and data[5::5] == self._int_marks:
+                key = MARSHALLED_INTS
+            else:
+                raise NotCertain
+            if runs.dtype is not key:
+                runs.switch_dtype(key)
+            runs.open_bytes += data[_MARSHAL_HEAD:]
+        elif kind is _ndarray and value.size == self.entries_per_value:
+            self._extend(value)
+        else:
+            raise NotCertain
+        return self.value_bytes
+
+    def write_many(self, values: Any) -> int:
+        if type(values) is _ndarray:
+            count = len(values)
+            if values.ndim < 2 or values.size != count * self.entries_per_value:
+                raise NotCertain
+            self._extend(values)
+            return count
+        if type(values) is not list and type(values) is not tuple:
+            raise NotCertain
+        one = self.write_one
+        for value in values:
+            one(value)
+        return len(values)
+
+    def _extend(self, values: NDArray[Any]) -> None:
+        runs = self.buffer
+        if values.dtype is not runs.dtype:
+            if values.dtype.kind not in normalise.REAL_KINDS:
+                raise NotCertain
+            runs.switch_dtype(values.dtype)
+        runs.open_bytes.extend(values)
+
+
+class PythonSlotWriter:
+    """Packs the values of one slot. ``add(value)`` returns the column bytes of the value, or raises anything, after
+    which only :meth:`rollback` is allowed."""
+
+    __slots__ = ("_counts", "_leaf_writer", "_slot", "_slots", "_strict", "add")
+
+    def __init__(self, slots: Slots, slot: int, strict: bool) -> None:
+        declared = slots.types[slot]
+        self._slots, self._slot, self._strict = slots, slot, strict
+        self._leaf_writer: LeafWriter
+        if declared.type == DataType.Dense:
+            self._leaf_writer = DenseWriter(declared.dim, declared.element_dtype, strict)
+        elif declared.type == DataType.SparseValue:
+            self._leaf_writer = PairWriter(declared.element_dtype)
+        else:
+            self._leaf_writer = IdWriter(declared.element_dtype)
+        depth = slots.depths[slot]
+        self._counts = [array("i") for _ in range(depth)]
+        adds: tuple[Callable[[Any], int], ...] = (
+            self._leaf_writer.write_one,
+            self._write_sequence,
+            self._write_nested,
+            self._write_deep,
+        )
+        self.add = adds[depth]
+
+    def add_checked(self, value: object) -> int:
+        """As :attr:`add`, by the general path; raises :class:`pydp2.errors.BadSample`."""
+        return self.add(normalise.normalise(self._slots, self._slot, value, self._strict))
+
+    def rollback(self, rows: int) -> None:
+        """Forget all but the first ``rows`` values since the last :meth:`finish`."""
+        kept = rows
+        for counts in self._counts:
+            del counts[kept:]
+            kept = sum(counts)
+        self._leaf_writer.buffer.truncate(kept * self._leaf_writer.entries_per_value)
+
+    def finish(self) -> tuple[list[NDArray[np.int32]], list[NDArray[Any]], bool]:
+        """The counts and the runs of all values added since the last call; False: they are still to be judged."""
+        counts = [np.frombuffer(c, np.int32) if c else np.empty(0, np.int32) for c in self._counts]
+        self._counts = [array("i") for _ in counts]
+        return counts, self._leaf_writer.buffer.finish(), False
+
+    def append_packed(self, counts: list[NDArray[np.int32]], values: NDArray[Any]) -> None:
+        """Take values that another adder has packed: the counts of each level, and the elements as one run."""
+        for mine, theirs in zip(self._counts, counts, strict=True):
+            mine.frombytes(theirs.tobytes())
+        runs = self._leaf_writer.buffer
+        runs.switch_dtype(values.dtype)
+        runs.open_bytes += values.tobytes()
+
+    def _write_sequence(self, value: Any) -> int:
+        leaf = self._leaf_writer
+        count = leaf.write_many(value)
+        self._counts[0].append(count)
+        return 4 + count * leaf.value_bytes
+
+    def _write_nested(self, value: Any, level: int = 0) -> int:
+        if type(value) is not list and type(value) is not tuple and type(value) is not _ndarray:
+            raise NotCertain
+        outer, inner = self._counts[level : level + 2]
+        many, append = self._leaf_writer.write_many, inner.append
+        total = 0
+        for group in value:
+            count = many(group)
+            append(count)
+            total += count
+        outer.append(len(value))
+        return 4 + 4 * len(value) + total * self._leaf_writer.value_bytes
+
+    def _write_deep(self, value: Any) -> int:
+        if type(value) is not list and type(value) is not tuple and type(value) is not _ndarray:
+            raise NotCertain
+        size = 4
+        for group in value:
+            size += self._write_nested(group, 1)
+        self._counts[0].append(len(value))
+        return size
+
+
+def slot_writers(slots: Slots, strict: bool, native: bool) -> tuple[SlotWriter, ...]:
+    """One for each slot. ``native``: in the compiled form."""
+    spare = tuple(PythonSlotWriter(slots, i, strict) for i in range(len(slots)))
+    if not native:
+        return spare
+    return tuple(
+        _packing.NativeSlotWriter(each, declared, depth, strict)
+        for each, declared, depth in zip(spare, slots.types, slots.depths, strict=True)
+    )

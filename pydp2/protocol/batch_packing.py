@@ -1,0 +1,68 @@
+"""Several batches in one message: what they cost whatever their size, sender and receiver pay once.
+
+The first is announced in full. Those behind it are plain numbers, so that what begins with more than that (a point, new
+early-end records, batches used out of turn) begins a message of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydp2.errors import RemoteProtocolError
+from pydp2.protocol.messages import INT_LIMIT, BatchHead
+
+MAX_BATCHES = 64
+"""Batches in one message."""
+MAX_PACK_BYTES = 256 * 1024
+"""What several in one message have at most: whoever keeps one of them keeps their memory."""
+BATCH_COST = 1024
+"""Bytes that a batch counts beside its columns: what is known of it, however small it is."""
+_FIELDS_OF_FOLLOWING = 8  # of a batch behind the first: index, rows, size, pool_weight, padding, gone, after, longest
+
+
+def can_follow(head: BatchHead, first: BatchHead) -> bool:
+    """Whether ``head``, the batch that is sent next, can come in the message of ``first``."""
+    plain = not (head.snapshot or head.early_end_frames or head.acknowledged_ahead or first.acknowledged_ahead)
+    return plain and head.request_id == first.request_id and _shared_bucket(head) == _shared_bucket(first)
+
+
+def _shared_bucket(head: BatchHead) -> dict[str, object]:
+    return {key: value for key, value in head.bucket.items() if key != "longest"}
+
+
+def pack_heads(heads: Sequence[BatchHead]) -> BatchHead:
+    """One message for ``heads``, of which all others go with the first."""
+    first, *others = heads
+    more = [
+        [
+            each.batch_index, each.rows, each.size, each.pool_weight, each.padding, each.tail_consumed,
+            each.position_after, each.bucket.get("longest", 0),
+        ]
+        for each in others
+    ]  # fmt: skip
+    return replace(first, following=more) if more else first
+
+
+def unpack_head(head: BatchHead) -> list[BatchHead]:
+    """Inverse of :func:`pack_heads`. Raises RemoteProtocolError for what cannot be batches."""
+    if not head.following:
+        return [head]
+    if len(head.following) >= MAX_BATCHES:
+        raise RemoteProtocolError(
+            f"BatchHead: {len(head.following) + 1} batches in a message, at most {MAX_BATCHES} are allowed"
+        )
+    first = replace(head, following=[])
+    heads = [first]
+    for numbers in head.following:
+        plain = isinstance(numbers, list) and [type(number) for number in numbers] == [int] * _FIELDS_OF_FOLLOWING
+        if not plain or not 0 <= min(numbers) <= max(numbers) < INT_LIMIT:
+            raise RemoteProtocolError(
+                f"BatchHead: a batch that comes with another has {_FIELDS_OF_FOLLOWING} numbers from 0 on"
+            )
+        index, rows, size, pool_weight, padding, gone, after, longest = numbers
+        bucket = head.bucket | {"longest": longest} if head.bucket else {}
+        heads.append(
+            BatchHead(head.request_id, index, rows, size, pool_weight, padding, gone, after, [], {}, 0, bucket)
+        )
+    return heads

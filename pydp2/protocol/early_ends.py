@@ -1,0 +1,74 @@
+"""Early-end records on the wire: raw frames behind all others, because there may be more of them than a header
+holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import msgpack
+
+from pydp2.errors import RemoteProtocolError, sendable
+from pydp2.protocol.messages import HEADER_LIMIT, INT_LIMIT, Buffer
+
+EarlyEnds = Mapping[int, tuple[int, str]]
+"""Of each file that ends early (sample index, reason)."""
+_MAX_REASON = 300  # characters
+_MAX_PER_FRAME = 1000  # in one frame
+_RECORD_OVERHEAD = 40  # bytes that a fact takes at most beside its reason
+
+
+def to_list(early_ends: EarlyEnds) -> list[list[Any]]:
+    """``early_ends`` as ``[file, sample index, reason]``."""
+    return [[file, y, reason] for file, (y, reason) in early_ends.items()]
+
+
+def by_file(early_ends: Iterable[Sequence[Any]]) -> dict[int, tuple[int, str]]:
+    """Inverse of :func:`listed`."""
+    return {file: (y, reason) for file, y, reason in early_ends}
+
+
+def to_frames(early_ends: Iterable[Sequence[Any]]) -> list[bytes]:
+    """``[file, sample index, reason]`` of files that ended early, in frames of at most 64 KiB. Long reasons are cut."""
+    groups: list[list[list[Any]]] = []
+    room = 0
+    for file, y, reason in early_ends:
+        text = sendable(str(reason)[:_MAX_REASON])
+        size = _RECORD_OVERHEAD + len(text.encode())
+        if size > room or len(groups[-1]) >= _MAX_PER_FRAME:
+            groups.append([])
+            room = HEADER_LIMIT - _RECORD_OVERHEAD
+        groups[-1].append([file, y, text])
+        room -= size
+    return [cast(bytes, msgpack.packb(group)) for group in groups]
+
+
+def from_frames(frames: Iterable[Buffer]) -> list[list[Any]]:
+    """Inverse of :func:`to_frames`. Raises RemoteProtocolError for what cannot be early-end records."""
+    early_ends: list[list[Any]] = []
+    for frame in frames:
+        if memoryview(frame).nbytes > HEADER_LIMIT:
+            raise RemoteProtocolError(f"a frame of facts of {memoryview(frame).nbytes} bytes")
+        try:
+            group = msgpack.unpackb(frame, max_array_len=_MAX_PER_FRAME, max_map_len=0, max_ext_len=0, max_bin_len=0)
+        except Exception as error:  # msgpack raises many kinds; all mean the same here
+            raise RemoteProtocolError(f"facts that are not msgpack: {type(error).__name__}") from None
+        if not isinstance(group, list):
+            raise RemoteProtocolError("facts must be lists of [file, ordinal, reason]")
+        for early_end in group:
+            if not isinstance(early_end, list) or [type(value) for value in early_end] != [int, int, str]:
+                raise RemoteProtocolError("facts must be lists of [file, ordinal, reason]")
+            if not 0 <= min(early_end[:2]) <= max(early_end[:2]) < INT_LIMIT:
+                raise RemoteProtocolError("facts must have numbers from 0 to below 2**62")
+        early_ends += group
+    return early_ends
+
+
+def split_frames(message_name: str, body: Sequence[Buffer], frame_count: int) -> tuple[list[Any], list[list[Any]]]:
+    """The frames of a message without the last ``frame_count``, and the early-end records that these hold.
+    ``message_name``: its
+    name."""
+    if frame_count > len(body):
+        raise RemoteProtocolError(f"{message_name}: {frame_count} frames of facts, but {len(body)} in all")
+    edge = len(body) - frame_count
+    return list(body[:edge]), from_frames(body[edge:])

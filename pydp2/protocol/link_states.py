@@ -1,0 +1,124 @@
+"""The legal moves: who may say what in which state of a link. Tables that code, docs and tests read.
+
+A link has one state, kept by both ends. A message that the table does not list in the present state is refused: as a
+LocalProtocolError when we were about to send it, as a RemoteProtocolError when it came in.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pydp2.errors import LocalProtocolError, RemoteProtocolError
+from pydp2.protocol import messages as m
+from pydp2.protocol.messages import Message
+
+
+class LinkRole(Enum):
+    """One end of a link."""
+
+    SERVER = "server"
+    WORKER = "worker"
+    CLIENT = "client"
+
+
+class LinkState(Enum):
+    """Where a link stands."""
+
+    NEW = "new"
+    STARTING = "starting"
+    READY = "ready"
+    GREETED = "greeted"
+    IDLE = "idle"
+    IN_PASS = "in pass"
+    CLOSED = "closed"
+
+
+S, W, C = LinkRole.SERVER, LinkRole.WORKER, LinkRole.CLIENT
+TransitionTable = dict[tuple[LinkState, LinkRole, type[Message]], LinkState]
+
+WORKER_LINK: TransitionTable = {
+    (LinkState.NEW, W, m.Hello): LinkState.STARTING,
+    (LinkState.STARTING, W, m.Declared): LinkState.READY,
+    (LinkState.STARTING, W, m.Broken): LinkState.CLOSED,
+    (LinkState.READY, W, m.Chunk): LinkState.READY,
+    (LinkState.READY, W, m.Broken): LinkState.CLOSED,
+    (LinkState.READY, S, m.BeginReading): LinkState.READY,
+    (LinkState.READY, S, m.Assign): LinkState.READY,
+    (LinkState.READY, S, m.Grant): LinkState.READY,
+    (LinkState.READY, S, m.Want): LinkState.READY,
+    (LinkState.READY, S, m.Places): LinkState.READY,
+    (LinkState.READY, S, m.EndReading): LinkState.READY,
+    (LinkState.STARTING, S, m.Quit): LinkState.CLOSED,
+    (LinkState.READY, S, m.Quit): LinkState.CLOSED,
+    # What was under way when the server said Quit
+    (LinkState.CLOSED, W, m.Chunk): LinkState.CLOSED,
+    (LinkState.CLOSED, W, m.Declared): LinkState.CLOSED,
+    (LinkState.CLOSED, W, m.Broken): LinkState.CLOSED,
+}
+
+CLIENT_LINK: TransitionTable = {
+    (LinkState.NEW, C, m.AskStats): LinkState.NEW,
+    (LinkState.NEW, S, m.Stats): LinkState.NEW,
+    (LinkState.NEW, S, m.Closing): LinkState.CLOSED,
+    (LinkState.NEW, C, m.Attach): LinkState.GREETED,
+    (LinkState.GREETED, S, m.Welcome): LinkState.IDLE,
+    (LinkState.GREETED, S, m.Refused): LinkState.NEW,
+    (LinkState.GREETED, S, m.Closing): LinkState.CLOSED,
+    (LinkState.IDLE, C, m.BeginPass): LinkState.IN_PASS,
+    (LinkState.IN_PASS, C, m.BeginPass): LinkState.IN_PASS,
+    (LinkState.IN_PASS, C, m.Need): LinkState.IN_PASS,
+    (LinkState.IN_PASS, C, m.LeavePass): LinkState.IDLE,
+    (LinkState.IN_PASS, S, m.BatchHead): LinkState.IN_PASS,
+    (LinkState.IN_PASS, S, m.PassEnd): LinkState.IDLE,
+    (LinkState.IN_PASS, S, m.Failed): LinkState.IDLE,
+    # Need and LeavePass may cross the end of the pass, batches may cross LeavePass
+    (LinkState.IDLE, C, m.Need): LinkState.IDLE,
+    (LinkState.IDLE, C, m.LeavePass): LinkState.IDLE,
+    (LinkState.IDLE, S, m.BatchHead): LinkState.IDLE,
+    (LinkState.IDLE, S, m.PassEnd): LinkState.IDLE,
+    (LinkState.IDLE, S, m.Failed): LinkState.IDLE,
+    **{(s, C, m.AskStats): s for s in (LinkState.IDLE, LinkState.IN_PASS)},
+    **{(s, S, m.Stats): s for s in (LinkState.GREETED, LinkState.IDLE, LinkState.IN_PASS)},
+    **{(s, S, m.Probe): s for s in (LinkState.IDLE, LinkState.IN_PASS, LinkState.GREETED)},
+    **{(s, C, m.Detach): LinkState.NEW for s in (LinkState.GREETED, LinkState.IDLE, LinkState.IN_PASS)},
+    **{(s, S, m.Closing): LinkState.CLOSED for s in (LinkState.IDLE, LinkState.IN_PASS)},
+    # What was under way when the client left
+    **{(LinkState.NEW, S, k): LinkState.NEW for k in (m.BatchHead, m.PassEnd, m.Failed, m.Probe, m.Welcome)},
+}
+
+
+class Link:
+    """One end's view of a link: checks every message against the table."""
+
+    def __init__(self, table: TransitionTable, own_role: LinkRole, peer_role: LinkRole) -> None:
+        self._table, self._own_role, self._peer_role = table, own_role, peer_role
+        self.state = LinkState.NEW
+
+    def check_sending(self, message: Message) -> None:
+        """``message`` is about to be sent."""
+        self._check(self._own_role, message)
+
+    def check_received(self, message: Message) -> None:
+        """``message`` came in."""
+        self._check(self._peer_role, message)
+
+    def stay_in_pass(self) -> None:
+        """A message that closed a pass turned out to belong to one that we had left: the present pass goes on."""
+        self.state = LinkState.IN_PASS
+
+    def _check(self, sender: LinkRole, message: Message) -> None:
+        after = self._table.get((self.state, sender, type(message)))
+        if after is None:
+            text = f"a {sender.value} may not send {type(message).__name__} in state '{self.state.value}'"
+            raise LocalProtocolError(text) if sender is self._own_role else RemoteProtocolError(text)
+        self.state = after
+
+
+def worker_link(own_role: LinkRole) -> Link:
+    """A link between a worker and the server, seen from ``own_role``."""
+    return Link(WORKER_LINK, own_role, W if own_role is S else S)
+
+
+def client_link(own_role: LinkRole) -> Link:
+    """A link between a client and the server, seen from ``own_role``."""
+    return Link(CLIENT_LINK, own_role, C if own_role is S else S)

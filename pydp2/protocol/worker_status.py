@@ -1,0 +1,39 @@
+"""The page row that outlives a worker: which sample it is asking its generator for.
+
+The worker writes it before every ``next()``; when the worker is gone, the row still says what was running. That is how
+blame falls on one file and on no other (docs/architecture.md, "Deaths"). A row is shared memory of 8 int64.
+"""
+
+from __future__ import annotations
+
+FIELD_COUNT = 8
+FILE, ATTEMPT, SAMPLE_INDEX, RUNNING, STARTED_NS, WORKER = range(6)
+NO_FILE = -1
+
+
+class WorkerStatus:
+    """One row. Written by the worker that sits there, read by the server."""
+
+    __slots__ = ("row",)
+
+    def __init__(self, row: memoryview) -> None:
+        self.row = row
+
+    @property
+    def running_sample(self) -> tuple[int, int, int] | None:
+        """(file, attempt, sample index) of the sample that the worker is asking for, or None between samples.
+
+        Attempts are numbered through all readings, so one says also whose pass it is.
+        """
+        row = self.row
+        return (row[FILE], row[ATTEMPT], row[SAMPLE_INDEX]) if row[RUNNING] else None
+
+    def file_of_worker(self, worker: int) -> int:
+        """The file that ``worker`` turned to last; NO_FILE before its first, and when another sits here by now."""
+        row = self.row
+        return int(row[FILE]) if row[WORKER] == worker + 1 else NO_FILE  # + 1: a cleared row is nobody's
+
+    @property
+    def started_ns(self) -> int:
+        """``time.monotonic_ns()`` when that began; kept only when the worker was told to."""
+        return int(self.row[STARTED_NS])

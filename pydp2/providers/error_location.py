@@ -1,0 +1,100 @@
+"""Where something went wrong: the one wording for file and sample, used by workers and by ``samples()`` alike.
+
+Samples are counted from 0 in the order of their yields.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import re
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydp2.errors import (
+    BadSample,
+    ProviderError,
+    RemoteError,
+    at_sample,
+    builtin_name_of_mixed,
+    fields,
+    from_user,
+    provider_error,
+)
+
+_COMPILED = "pydp2/native/_packing.pyx"  # what frames of compiled code call their file, wherever it is installed
+_OWN_FILES = (str(Path(__file__).resolve().parents[1]) + "/", _COMPILED, importlib.__file__, "<frozen importlib")
+
+_NO_FILE_ERRNOS = (errno.ENOENT, errno.ENAMETOOLONG)
+_LOOKS_LIKE_DATA = re.compile(r"[\s;,{}\"|]|^[-+.\deE]+$")  # what a line of data has, and hardly any name of a file
+
+E = TypeVar("E", bound=RemoteError)
+
+
+def with_location(error: E, filename: str, sample_index: int) -> E:
+    """``error``, found at yield ``sample_index`` of ``filename``, with its place in front of its text; of the same
+    class.
+
+    A bad sample reads "file X, sample y, slot NAME: expected …, got …".
+    """
+    at = f"file {filename}, sample {sample_index}"
+    if isinstance(error, BadSample):
+        return type(error)(at_sample(filename, sample_index, error.slot, mismatch_text(error)), **fields(error))
+    if isinstance(error, ProviderError):  # its class may be one made for a builtin exception
+        return provider_error(f"{at}: {error}", builtin_name_of_mixed(error))  # type: ignore[return-value]
+    return type(error)(f"{at}: {error}", **fields(error))
+
+
+def user_error(error: BaseException, filename: str, sample_index: int, file_list: Sequence[str] = ()) -> ProviderError:
+    """The user's ``error``, raised while ``process`` was to yield sample ``sample_index`` of ``filename``, with its
+    traceback.
+
+    ``file_list``: the file list, for hints about it.
+    """
+    if isinstance(error, ProviderError):  # our own words about what process did, not the user's exception
+        return with_location(error, filename, sample_index)
+    what = f"file {filename}, sample {sample_index}: process raised {type(error).__name__}"
+    return from_user(what + remedy(error, file_list, filename), error, count_own_frames(error))
+
+
+def remedy(error: BaseException, file_list: Sequence[str] = (), entry: str = "") -> str:
+    """Return what may help against ``error`` of the user's code, to append to a message; else ''.
+
+    It says where relative paths start, for a file that is not found under one; how to list a file of data, where
+    ``entry``, or the first one of ``file_list``, the file list, looks like a line of data; how to list what is in a
+    directory; and what to import in place of a module of the first PaddlePaddle.
+    """
+    source = getattr(file_list, "source", None)
+    missing = error.filename if isinstance(error, OSError) and error.errno in _NO_FILE_ERRNOS else None
+    if source and missing in (file_list[0], entry) and _LOOKS_LIKE_DATA.search(missing):
+        return f"; {source} looks like a file of data, not like a list of files: in Python its list is [{source!r}]"
+    if isinstance(error, IsADirectoryError) and isinstance(error.filename, str):
+        return f"; it is a directory: write {Path(error.filename, '*')} into the list to have its files"
+    if (
+        isinstance(error, FileNotFoundError)
+        and isinstance(error.filename, str)
+        and not Path(error.filename).is_absolute()
+    ):
+        return f"; relative paths start at {Path.cwd()}, or where root= (--root) says"
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "paddle":
+        lines = [frame.line or "" for frame in traceback.extract_tb(error.__traceback__)]
+        if any("paddle.trainer" in line for line in lines):
+            return "; the names of PyDataProvider2 are in pydp2: write from pydp2 import *"
+    return ""
+
+
+def count_own_frames(error: BaseException) -> int:
+    """How many frames at the head of the traceback are ours or the import system's: no user wants to read those."""
+    count, frame = 0, error.__traceback__
+    while frame is not None:
+        if not frame.tb_frame.f_code.co_filename.startswith(_OWN_FILES):
+            return count
+        count, frame = count + 1, frame.tb_next
+    return count
+
+
+def mismatch_text(error: BadSample) -> str:
+    """What is wrong with the value."""
+    return f"expected {error.expected}, got {error.got}" if error.expected else str(error)

@@ -1,0 +1,38 @@
+"""A provider started by its address, in a process that is there to run it: a worker, or one that is measured alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydp2.errors import Error, from_user
+from pydp2.providers.address import resolve
+from pydp2.providers.error_location import count_own_frames
+from pydp2.providers.started_provider import StartedProvider
+
+
+def set_up_process(root: str, path: Iterable[str]) -> None:
+    """Let this process work in ``root``, look for modules there and then in ``path``, and log to stderr."""
+    os.chdir(root)
+    sys.path[:] = [root, *(entry for entry in path if entry != root)]
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+
+
+def start_by_address(
+    address: str, *, args: Mapping[str, Any], is_train: bool, input_order: Sequence[str], file_list: Sequence[str]
+) -> StartedProvider:
+    """The provider at ``address`` with its hook run. ``input_order``: empty for the provider's own.
+
+    Raises an error of ours, whatever went wrong: as :func:`resolve` and :meth:`Provider.start` do, or ProviderError.
+    """
+    try:
+        return resolve(address).start(
+            args=args, is_train=is_train, input_order=list(input_order) or None, file_list=file_list
+        )
+    except Error:
+        raise
+    except BaseException as error:
+        raise from_user(f"provider {address} cannot be started", error, count_own_frames(error)) from None

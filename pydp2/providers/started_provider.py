@@ -1,0 +1,283 @@
+"""A provider at work: its hook has run, its slots are known, its files can be opened.
+
+It answers for what is read back from the settings after the hook (types, precedence, levels, flags), for the plain
+declaration of it that every worker must give alike, and for the generators: which of them runs is what
+``settings.filename``, ``pass_id`` and ``rng`` follow. It does not pack, order or send anything.
+
+See docs/semantics.md for the order of construction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from pydp2.errors import (
+    OptionError,
+    OptionTypeError,
+    from_user,
+    provider_error,
+)
+from pydp2.packers.many_samples import ManySamples
+from pydp2.packers.slot_order import SlotOrder
+from pydp2.providers.error_location import count_own_frames, remedy
+from pydp2.providers.options import (
+    InputTypes,
+    ProviderOptions,
+    check_cache,
+    check_calc_batch_size,
+    check_flag,
+    check_pool_weight,
+    check_types,
+)
+from pydp2.providers.settings import GeneratorContext, Settings
+from pydp2.schema.input_types import Slots
+from pydp2.schema.provider_schema import Schema
+
+MAX_WEIGHT = 1 << 40
+"""Heaviest sample: sums over millions of such samples still fit 64 bits."""
+_HOOK_ARGUMENTS = ("file_list", "is_train", "input_order")
+
+
+class OpenFile(Iterator[Any]):
+    """One run of ``process`` over one file. ``next`` gives the next sample, raw, also of :func:`pydp2.rows` one by one;
+    what ``process`` raises passes untouched.
+
+    Attributes:
+        context: what settings show while it runs. A loop that draws many samples in a row from one file may call
+            :meth:`Running.activate` with it once and then draw from ``iterator`` directly.
+        iterator: the generator itself, which gives :class:`Rows` as they are.
+    """
+
+    __slots__ = ("_is_single_slot", "_pending", "_settings", "context", "iterator")
+
+    def __init__(
+        self, settings: Settings, context: GeneratorContext, iterator: Iterator[Any], is_single_slot: bool
+    ) -> None:
+        self._settings, self.context, self.iterator = settings, context, iterator
+        self._is_single_slot = is_single_slot
+        self._pending: Iterator[Any] = iter(())
+
+    def __next__(self) -> Any:
+        self._settings._context = self.context
+        while True:
+            for sample in self._pending:
+                return sample
+            drawn = next(self.iterator)
+            if type(drawn) is not ManySamples:
+                return drawn
+            self._pending = drawn.samples(self._is_single_slot)
+
+    def close(self) -> None:
+        """Close the generator: its ``finally`` blocks run, and what they raise passes."""
+        self._settings._context = self.context
+        close = getattr(self.iterator, "close", None)
+        if close is not None:
+            close()
+
+
+class StartedProvider:
+    """A started provider; made by :meth:`Provider.start <pydp2.providers.decorator.Provider.start>`.
+
+    Attributes:
+        settings: the object that the user's functions share.
+        declaration: what it declares.
+        wrap: ``wrap(sample)`` is the list of slot values of one yielded sample; raises BadSample, or ProviderError
+            (TypeError) for a dict where types are a list.
+        single: whether there is one slot, whose value is yielded bare.
+        wrapper: what ``arrange`` belongs to; its ``on_unknown`` may be set.
+    """
+
+    def __init__(self, settings: Settings, schema: Schema, calc_batch_size: Callable[[list[Any]], Any] | None) -> None:
+        self.settings = settings
+        self.schema = schema
+        self.is_single_slot = len(schema.slots) == 1
+        declared = settings.input_types  # more than the slots where input_order leaves names out
+        self.slot_order = SlotOrder(
+            schema.slots, self.is_single_slot, tuple(declared) if isinstance(declared, Mapping) else ()
+        )
+        self.arrange = self.slot_order.arrange
+        self._calc_batch_size = calc_batch_size
+
+    def weight_of(self, values: list[Any]) -> int:
+        """The weight of one wrapped sample: what ``calc_batch_size`` says, or 1.
+
+        Raises:
+            ProviderError: ``calc_batch_size`` raised, or its result is no whole number (TypeError), or negative or
+                above :data:`MAX_WEIGHT` (ValueError).
+        """
+        if self._calc_batch_size is None:
+            return 1
+        try:
+            weight = self._calc_batch_size(values)
+        except Exception as error:
+            raise from_user(f"calc_batch_size raised {type(error).__name__}", error, count_own_frames(error)) from None
+        if not isinstance(weight, Integral):
+            raise provider_error(
+                f"calc_batch_size must return a whole number, got {weight!r:.80} ({type(weight).__name__})", "TypeError"
+            )
+        whole = int(weight)
+        if not 0 <= whole <= MAX_WEIGHT:
+            raise provider_error(
+                f"calc_batch_size must return a weight from 0 to {MAX_WEIGHT}, got {whole!r:.80}", "ValueError"
+            )
+        return whole
+
+    def open_file(self, filename: str, *, file_index: int, seed: int, pass_id: int) -> OpenFile:
+        """A new run of ``process`` over ``filename``; nothing of it runs before the first ``next``.
+
+        ``file_index`` is its number in the file list, ``seed`` the job's; with ``pass_id`` they seed ``settings.rng``.
+        """
+        context = GeneratorContext(filename, file_index=file_index, seed=seed, pass_id=pass_id)
+        generator, settings = self.settings.generator, self.settings
+        iterator = None
+        if inspect.isgeneratorfunction(generator):
+            with contextlib.suppress(TypeError):  # it takes other arguments: then the first next() is to say so
+                iterator = generator(settings, filename)
+        return OpenFile(
+            settings, context, iterator or _iterate_result(generator, settings, filename), self.is_single_slot
+        )
+
+    def show_context(self, context: GeneratorContext) -> None:
+        """Let the settings show ``context`` until another generator runs."""
+        self.settings._context = context
+
+
+def _iterate_result(generator: Callable[..., Iterable[Any]], settings: Settings, filename: str) -> Iterator[Any]:
+    """A ``process`` that only returns an iterable, made to run at the first ``next`` like a generator function."""
+    result = generator(settings, filename)
+    if not isinstance(result, Iterable):
+        got = f"{result!r:.80} ({type(result).__name__})"
+        raise provider_error(f"process must yield samples, it returned {got}", "TypeError")
+    yield from result
+
+
+def start_provider(
+    function: Callable[..., Iterable[Any]],
+    options: ProviderOptions,
+    *,
+    args: Mapping[str, Any] | None,
+    is_train: bool,
+    input_order: Sequence[str] | None,
+    file_list: Sequence[str],
+    logger_name: str,
+) -> StartedProvider:
+    """Make the settings, run the hook, and read back what holds. See ``Provider.start``."""
+    name = f"{function.__module__}.{function.__qualname__}"
+    settings = Settings(
+        options, generator=function, file_list=file_list, input_order=input_order or (), logger_name=logger_name
+    )
+    given = {
+        **_checked_args(args),
+        "file_list": file_list,
+        "is_train": is_train,
+        "input_order": list(settings.input_order),
+    }
+    if options.init_hook is not None:
+        _run_hook(options.init_hook, settings, given, name)
+    elif args:
+        warnings.warn(
+            f"args have no effect: {name} has no init_hook to take {', '.join(args)}", UserWarning, stacklevel=3
+        )
+    weigher = check_calc_batch_size(settings.calc_batch_size)
+    return StartedProvider(settings, _make_schema(settings, options, is_train, weigher is not None, name), weigher)
+
+
+def _checked_args(args: Mapping[str, Any] | None) -> dict[str, Any]:
+    if args is None:
+        return {}
+    if not isinstance(args, Mapping):
+        raise OptionTypeError(f"args must be a dict of keyword arguments for the init_hook, got {type(args).__name__}")
+    for key in args:
+        if not isinstance(key, str):
+            raise OptionTypeError(f"args must have names as keys, got the key {key!r:.80} ({type(key).__name__})")
+    return dict(args)
+
+
+def _run_hook(hook: Callable[..., object], settings: Settings, given: dict[str, Any], name: str) -> None:
+    try:
+        inspect.signature(hook).bind(settings, **given)
+    except TypeError as error:
+        theirs = sorted(set(given) - set(_HOOK_ARGUMENTS))
+        raise provider_error(
+            f"the init_hook of {name} cannot be called: {error}; it is given settings, {', '.join(_HOOK_ARGUMENTS)} "
+            f"and args ({', '.join(theirs) or 'none'}): take what it does not need by **kwargs",
+            "TypeError",
+        ) from None
+    except ValueError:
+        pass  # a builtin without a signature: calling it will tell
+    try:
+        hook(settings, **given)
+    except (Exception, SystemExit) as error:
+        what = f"the init_hook of {name} raised {type(error).__name__}{remedy(error, settings.file_list)}"
+        raise from_user(what, error, count_own_frames(error)) from None
+
+
+def _make_schema(settings: Settings, options: ProviderOptions, is_train: bool, is_weighted: bool, name: str) -> Schema:
+    declared = _input_types(settings, options, name)
+    if not callable(settings.generator):
+        raise provider_error(f"settings.generator of {name} must be a function, the init_hook set another", "TypeError")
+    try:
+        slots = _ordered_slots(check_types("input_types", declared), settings.input_order, name)
+        check = check_flag("check", settings.check)
+        schema = Schema(
+            slots=slots,
+            shuffle=_resolved_shuffle(settings.should_shuffle, is_train, name),
+            pool_size=check_pool_weight("pool_size", settings.pool_size),
+            min_pool_size=check_pool_weight("min_pool_size", settings.min_pool_size),
+            can_over_batch_size=check_flag("can_over_batch_size", settings.can_over_batch_size),
+            weighted=is_weighted,
+            cache=int(check_cache(settings.cache)),
+            check=check,
+            check_fail_continue=check and check_flag("check_fail_continue", settings.check_fail_continue),
+        )
+    except (OptionError, OptionTypeError) as error:  # what @provider was given is checked already: so it was the hook
+        kind = "TypeError" if isinstance(error, OptionTypeError) else "ValueError"
+        raise provider_error(f"the init_hook of {name} left settings that cannot be: {error}", kind) from None
+    settings.input_types = declared
+    return schema
+
+
+def _input_types(settings: Settings, options: ProviderOptions, name: str) -> InputTypes:
+    """The highest of: set by the hook, ``input_types``, ``slots``, ``settings.slots`` set by the hook."""
+    for declared in (settings.input_types, options.input_types, options.slots, vars(settings).get("slots")):
+        if declared is not None:
+            return declared
+    raise provider_error(
+        f"input_types must be set, and {name} has none; "
+        "declare them in @provider(input_types=…), or set settings.input_types in the init_hook",
+        "ValueError",
+    )
+
+
+def _ordered_slots(input_types: InputTypes, input_order: Sequence[str], name: str) -> Slots:
+    if not isinstance(input_types, Mapping):
+        return Slots(tuple(input_types), None)
+    order = tuple(input_order) or tuple(input_types)
+    for slot in order:
+        if slot not in input_types:
+            known = ", ".join(input_types)
+            raise provider_error(f"input_order names {slot!r}, {name} declares {known}", "KeyError")
+        if order.count(slot) > 1:
+            raise provider_error(f"input_order must name each slot once, got {slot!r} twice", "ValueError")
+    return Slots(tuple(input_types[slot] for slot in order), order)
+
+
+def _resolved_shuffle(value: Any, is_train: bool, name: str) -> bool:
+    """What ``@provider`` was given is normalised; what the hook set is not: there, anything but a bool is None."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if value is not None:
+        warnings.warn(
+            f"the init_hook of {name} set should_shuffle={value!r:.80}, which is no bool: "
+            "taken as None, that is, shuffled in training only",
+            UserWarning,
+            stacklevel=2,
+        )
+    return is_train

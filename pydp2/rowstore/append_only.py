@@ -1,0 +1,123 @@
+"""Columns of many files side by side in one memory, where they stay: the cache fills it, and whoever has the memory
+gathers rows from it.
+
+Rows are numbered as they come. Each array of the columns has a region of its own, as long as it can become within the
+limit; so a row is found by its number alone, in every array, and rows of all files are gathered in one go. A region for
+each level of counts says where the entries of a row begin. All of this has a size on paper that is a multiple of the
+limit: the memory must be of the kind that is used when it is first written to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pydp2.columns.columns import Array, Columns, Ints
+from pydp2.rowstore.gather import EntryRanges, Selection, gather_copy
+from pydp2.rowstore.region_layout import RegionLayout
+
+
+class AppendOnlyStore:
+    """What lies in ``memory``, of ``layout``: who fills it appends, who only has it to read gathers rows by number."""
+
+    def __init__(self, layout: RegionLayout, memory: Any) -> None:
+        self.layout = layout
+        self._arrays = [[layout.view(memory, region) for region in regions] for regions in layout.arrays]
+        self._offsets = [[layout.view(memory, region) for region in regions] for regions in layout.offsets]
+        self.sample_indices, self.sizes, self.weights = (layout.view(memory, region) for region in layout.row_info)
+        """Of each row, int64."""
+        self.row_count = 0
+        """How many there are, of whoever fills it."""
+        self.nbytes = 0
+        """The sum of their sizes."""
+        self.max_weight = 0
+        self.unit_weights = True
+        """All weigh 1."""
+
+    held_bytes = 0
+    """Of rows that wait to be drawn; these here are the cache's."""
+    row_cost = 8
+    """Bytes of memory that a row holds for a trainer until it is taken: its number."""
+
+    @property
+    def shared_row_count(self) -> int:
+        """Rows are among the first so many that a trainer can gather by itself."""
+        return self.row_count
+
+    def append(self, columns: Columns, sample_indices: Ints, sizes: Ints, weights: Ints | None) -> tuple[int, Columns]:
+        """Copy rows in, with what is to be known of each (``weights`` None: all 1): the number of the first, and the
+        same columns where they lie now."""
+        at, end = self.row_count, self.row_count + columns.rows
+        views = []
+        for slot, arrays in enumerate(columns.arrays):
+            where = [slice(at, end)]
+            for mine, edges in zip(self._offsets[slot], columns.row_offsets(slot), strict=True):
+                begin = int(mine[at])
+                np.add(edges[1:], begin, out=mine[at + 1 : end + 1])
+                where.append(slice(begin, begin + int(edges[-1])))
+            found = [mine[where[min(i, len(where) - 1)]] for i, mine in enumerate(self._arrays[slot])]
+            for mine, theirs in zip(found, arrays, strict=True):
+                mine[...] = theirs
+            views.append(found)
+        self.sample_indices[at:end] = sample_indices
+        self.sizes[at:end] = sizes
+        self.weights[at:end] = 1 if weights is None else weights
+        self.row_count = end
+        self.nbytes += int(sizes.sum())
+        self.max_weight = max(self.max_weight, int(self.weights[at:end].max(initial=0)))
+        self.unit_weights = self.unit_weights and bool((self.weights[at:end] == 1).all())
+        return at, Columns(columns.slots, columns.rows, views)
+
+    def row_ids_of(self, columns: Columns) -> Ints:
+        """By which numbers the rows of ``columns`` are known here, ``(rows,)``: of what :meth:`append` gave, or a slice
+        of it. Raises ValueError for columns that lie elsewhere."""
+        if not columns.rows:
+            return np.empty(0, np.int64)
+        mine, theirs = self._arrays[0][0], columns.arrays[0][0]
+        first, rest = divmod(theirs.ctypes.data - mine.ctypes.data, mine.strides[0])
+        if rest or not 0 <= first <= self.row_count - columns.rows:
+            raise ValueError("columns that do not lie on the shelf")
+        return np.arange(first, first + columns.rows)
+
+    def sources(self, ids: Ints) -> list[tuple[Array, Selection]]:
+        """As of a :class:`HeapStore`: for each array of the columns of ``ids`` where its entries lie. Raises
+        IndexError for a row that cannot be."""
+        result: list[tuple[Array, Selection]] = []
+        for arrays, levels in zip(self._arrays, self._offsets, strict=True):
+            result.append((arrays[0], ids))
+            for level, edges in enumerate(levels, 1):
+                starts = edges[ids]
+                counts = edges[ids + 1] - starts
+                if len(ids) and not 0 <= int(counts.min()) <= int(counts.max()) <= len(arrays[level]):
+                    raise IndexError("a row without an end")  # before there is room made for it
+                which = EntryRanges(starts, counts)
+                result += [(a, which) for a in (arrays[level:] if level == len(levels) else arrays[level : level + 1])]
+        return result
+
+    def take(self, ids: Ints) -> Columns:
+        """The rows ``ids``, in that order, as columns over fresh, writable arrays. Raises IndexError for a row that
+        cannot be."""
+        taken = iter([gather_copy(array, which) for array, which in self.sources(ids)])
+        slots = self.layout.slots
+        return Columns(slots, len(ids), [[next(taken) for _ in fields] for fields in slots.fields])
+
+    def lengths(self, ids: Ints, slot: int) -> Ints:
+        """How many time steps each of the rows ``ids`` has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
+        edges = self._offsets[slot][self.layout.slots.types[slot].seq_type - 1]
+        return edges[ids + 1] - edges[ids]
+
+    def handles(self, ids: Ints) -> Ints:
+        """What a trainer is told of them: a row stays where it is."""
+        return ids
+
+    resolve = handles
+
+    def row_sizes(self, handles: Ints) -> Ints:
+        """The bytes of each of the rows ``handles``."""
+        return self.sizes[handles]
+
+    def release_later(self, ids: Ints) -> None:
+        """Nobody draws them now; they stay."""
+
+    release = release_later

@@ -1,0 +1,317 @@
+"""The pool's memory: rows come in chunks, leave one by one, in any order, and are gathered into batches.
+
+Order is none of its business: it gives out row ids and takes them back. Arrays with one entry per row are indexed by
+the id and their places used again; all others lie in arenas, where a row is a stretch that moves when garbage is
+swept out. Nothing is done per sample in Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pydp2.columns.columns import Array, Columns, Ints
+from pydp2.rowstore.gather import EntryRanges, Selection, compact, gather, gather_copy
+from pydp2.schema.input_types import Field, Slots
+
+_FIRST_ROWS = 1 << 14  # or as many as _SPARE holds, where they are large: small pools never move, large ones seldom
+_SLACK = 1 << 20  # bytes of garbage per arena that are not worth a sweep
+_MAX_SPARE_BYTES = 256 << 20  # bytes of room that is not needed yet
+_TIGHT_DIVISOR = 8  # of so many parts one more is room, where there is little
+_EMPTY = np.empty(0, np.uint8)
+_GARBAGE_DIVISOR = 6  # a sweep is due when of so many parts of what is live one more is garbage
+
+
+def _roomy_capacity(need: int, size: int) -> int:
+    """So many entries of ``size`` bytes to make room for when ``need`` are needed. Moving to a larger place costs more
+    than room that is never used."""
+    return max(need + need * 3 // 4, min(4 * need, need + _MAX_SPARE_BYTES // max(size, 1)))
+
+
+def _tight_capacity(need: int) -> int:
+    """The same where memory is short."""
+    return need + need // _TIGHT_DIVISOR
+
+
+def _grown_copy(array: Array, used: int, entries: int) -> Array:
+    """A copy of the first ``used`` of ``array`` with room for ``entries``. What is never written costs no memory."""
+    result = np.empty((entries, *array.shape[1:]), array.dtype)
+    result[:used] = array[:used]
+    return result
+
+
+def _extend_in_place(arrays: list[Array], entries: int) -> None:
+    """Make ``arrays`` as long as ``entries``, where they lie: with room for the longer ones alone. Raises MemoryError;
+    then some may have become longer."""
+    for i in range(len(arrays)):
+        array, arrays[i] = arrays[i], _EMPTY  # numpy moves an array only where nobody else has it
+        shape = (entries, *array.shape[1:])
+        try:
+            array.resize(shape)
+        except (ValueError, MemoryError):  # ValueError: somebody has it
+            size = entries * array.itemsize * math.prod(shape[1:])
+            raise MemoryError(f"Unable to allocate {size} bytes for an array that grows") from None
+        finally:
+            arrays[i] = array
+
+
+class _Arena:
+    """The arrays of one level below the rows; a row has the entries ``start`` to ``start + count`` of each.
+
+    Room that was never used costs no memory: arrays have plenty, and sweeping keeps low how much of it is ever used.
+    """
+
+    __slots__ = ("_bytes", "_garbage_allowed", "_high_water", "arrays", "counts", "end", "live_entries", "starts")
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self.arrays = [np.empty((0, *f.shape), f.dtype) for f in fields]
+        self.starts: Ints = np.empty(0, np.int64)
+        self.counts: Ints = np.empty(0, np.int64)
+        self._bytes = sum(f.entry_bytes for f in fields)
+        self._garbage_allowed = _SLACK // max(self._bytes, 1)
+        self._high_water = 0  # entries that were used at some time
+        self.end = 0  # entries in use or garbage; free from here on
+        self.live_entries = 0  # entries in use
+
+    @property
+    def capacity(self) -> int:
+        return len(self.arrays[0])
+
+    @property
+    def live_bytes(self) -> int:
+        return self.live_entries * self._bytes
+
+    @property
+    def held_bytes(self) -> int:
+        return self._high_water * self._bytes
+
+    def grown_rows(self, rows: int, capacity: int) -> tuple[Ints, Ints]:
+        return _grown_copy(self.starts, rows, capacity), _grown_copy(self.counts, rows, capacity)
+
+    def append(self, rows: Ints, edges: Ints, arrays: Sequence[Array], live: Array) -> None:
+        count = int(edges[-1])
+        need = self.live_entries + count
+        if self.end + count > self.capacity:
+            # Sweeping in place pays as long as it leaves a third of the room free; else it is time to grow.
+            if need * 3 <= self.capacity * 2:
+                self._compact(live, self.capacity)
+            else:
+                self._grow(live, need)
+        elif (
+            self.end > self.live_entries and self.end + count > need + need // _GARBAGE_DIVISOR + self._garbage_allowed
+        ):
+            self._compact(live, self.capacity)
+        at = self.end
+        for mine, theirs in zip(self.arrays, arrays, strict=True):
+            mine[at : at + count] = theirs
+        self.starts[rows] = edges[:-1] + at
+        self.counts[rows] = edges[1:] - edges[:-1]
+        self.end += count
+        self.live_entries += count
+        self._high_water = max(self._high_water, self.end)
+
+    def _grow(self, live: Array, need: int) -> None:
+        with contextlib.suppress(MemoryError):
+            self._compact(live, _roomy_capacity(need, self._bytes))
+            return
+        if self.end > self.live_entries:  # not while the error is there: it holds on to the arrays
+            self._compact(live, self.capacity)
+        _extend_in_place(self.arrays, max(self.capacity, _tight_capacity(need)))
+
+    def sources(self, rows: Ints) -> list[tuple[Array, Selection]]:
+        which = EntryRanges(self.starts[rows], self.counts[rows])
+        return [(a, which) for a in self.arrays]
+
+    def release(self, rows: Ints, live: Array) -> None:
+        self.live_entries -= int(self.counts[rows].sum())
+        if not self.live_entries:
+            self.end = 0
+        if self._high_water > 2 * self.live_entries + self._garbage_allowed:
+            with contextlib.suppress(MemoryError):  # there is no room to tidy up in
+                self._compact(live, self.live_entries + self.live_entries // 2)
+
+    def _compact(self, live: Array, capacity: int) -> None:
+        """Move the rows that are ``live`` together, into arrays of ``capacity`` entries. Raises MemoryError; then
+        nothing has changed."""
+        if self.end == self.live_entries:  # nothing to sweep, only to grow
+            self.arrays = [_grown_copy(a, self.end, capacity) for a in self.arrays]
+            self._high_water = self.live_entries
+            return
+        rows = np.flatnonzero(live)
+        rows = rows[self.counts[rows] > 0]
+        rows = rows[np.argsort(self.starts[rows])]
+        which = EntryRanges(self.starts[rows], self.counts[rows])
+        starts = np.cumsum(which.counts) - which.counts
+        if capacity == self.capacity:
+            for array in self.arrays:
+                compact(array, which)
+        else:
+            moved = [_grown_copy(a, 0, capacity) for a in self.arrays]
+            for old, new in zip(self.arrays, moved, strict=True):
+                gather(old, which, new[: self.live_entries])
+            self.arrays = moved
+            self._high_water = self.live_entries
+        self.starts[rows] = starts
+        self.end = self.live_entries
+
+
+class HeapStore:
+    """Rows of columns that can be taken and released in any order.
+
+    What is held stays below 1.25 times the most that was live at once, and for sequences and sparse slots below twice
+    what is live now, plus 1 MiB for each array; it is kept for use again. See docs/architecture.md.
+    """
+
+    __slots__ = (
+        "_arenas",
+        "_fixed",
+        "_fixed_bytes",
+        "_free",
+        "_free_count",
+        "_high_water",
+        "_live",
+        "_released",
+        "_slots",
+    )
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self._fixed_bytes = sum(fields[0].entry_bytes for fields in slots.fields)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows and give all memory back."""
+        fields = self._slots.fields
+        self._fixed = [np.empty((0, *f[0].shape), f[0].dtype) for f in fields]
+        self._arenas: list[list[_Arena]] = [
+            [_Arena([f for i, f in enumerate(each[1:], 1) if min(i, depth) == level + 1]) for level in range(depth)]
+            for each, depth in zip(fields, self._slots.depths, strict=True)
+        ]
+        self._live = np.empty(0, np.bool_)
+        self._high_water = 0  # rows that were used at some time
+        self._free: Ints = np.empty(0, np.int64)  # a stack: the first _free_count ids are free
+        self._free_count = 0
+        self._released: list[Ints] = []  # given back, and not released yet
+
+    def __len__(self) -> int:
+        """Live rows."""
+        return len(self._live) - self._free_count - sum(map(len, self._released))
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the live rows, as :meth:`Columns.sample_bytes` counts them."""
+        self._apply_releases()
+        return len(self) * self._fixed_bytes + sum(a.live_bytes for arenas in self._arenas for a in arenas)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the memory that rows have or had."""
+        return self._high_water * self._fixed_bytes + sum(a.held_bytes for arenas in self._arenas for a in arenas)
+
+    def append(self, columns: Columns) -> Ints:
+        """Copy the rows of ``columns`` in; their ids ``(rows,)``, valid until released."""
+        self._apply_releases()
+        count = columns.rows
+        if count > self._free_count:
+            self._add_rows(count - self._free_count)
+        self._free_count -= count
+        rows = self._free[self._free_count : self._free_count + count][::-1].copy()
+        self._live[rows] = True
+        if count:
+            self._high_water = max(self._high_water, int(rows.max()) + 1)
+        for slot, arrays in enumerate(columns.arrays):
+            self._fixed[slot][rows] = arrays[0]
+            depth = len(self._arenas[slot])
+            if not depth:
+                continue
+            for level, (arena, edges) in enumerate(zip(self._arenas[slot], columns.row_offsets(slot), strict=True), 1):
+                theirs = arrays[level:] if level == depth else arrays[level : level + 1]
+                # The rows just added have no place yet: they must not be swept.
+                arena.counts[rows] = 0
+                arena.append(rows, edges, theirs, self._live)
+        return rows
+
+    def take(self, ids: Any) -> Columns:
+        """The rows with these ``ids``, in that order, as columns over fresh, writable arrays."""
+        ids = np.asarray(ids, np.int64)
+        taken = iter([gather_copy(array, which) for array, which in self.sources(ids)])
+        return Columns(self._slots, len(ids), [[next(taken) for _ in fields] for fields in self._slots.fields])
+
+    def sources(self, ids: Ints) -> list[tuple[Array, Selection]]:
+        """For each array of the columns of ``ids``, in the order of :meth:`Columns.frames`, where its entries lie: an
+        array and what to gather of it. Valid until rows are appended or released."""
+        result: list[tuple[Array, Selection]] = []
+        for fixed, arenas in zip(self._fixed, self._arenas, strict=True):
+            result.append((fixed, ids))
+            for arena in arenas:
+                result += arena.sources(ids)
+        return result
+
+    def lengths(self, ids: Ints, slot: int) -> Ints:
+        """How many time steps each of the rows ``ids`` has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
+        return self._arenas[slot][self._slots.types[slot].seq_type - 1].counts[ids]
+
+    shared_row_count = 0
+    """Nobody else can gather rows here."""
+
+    def handles(self, ids: Ints) -> Ints:
+        """What somebody else would be told of them."""
+        return ids
+
+    def release_later(self, ids: Ints) -> None:
+        """Release ``ids`` together with others, before room is needed."""
+        self._released.append(ids)
+
+    def _apply_releases(self) -> None:
+        if self._released:
+            back, self._released = self._released, []
+            self.release(np.concatenate(back))
+
+    def release(self, rows: Any) -> None:
+        """Give the rows back; their ids are used again. Raises KeyError for an id that is not live, or given twice."""
+        ids = np.asarray(rows, np.int64)
+        if not len(ids):
+            return
+        ordered = np.sort(ids)
+        known = ordered[0] >= 0 and ordered[-1] < len(self._live)
+        if not known or (ordered[1:] == ordered[:-1]).any() or not self._live[ids].all():
+            raise KeyError(f"rows are released once, and only live ones; got {ids.tolist()[:20]}")
+        self._live[ids] = False
+        for arenas in self._arenas:
+            for arena in arenas:
+                arena.release(ids, self._live)
+        self._free[self._free_count : self._free_count + len(ids)] = ids
+        self._free_count += len(ids)
+
+    def _add_rows(self, missing: int) -> None:
+        need = len(self._live) + missing
+        first = min(_FIRST_ROWS, _MAX_SPARE_BYTES // max(1, self._fixed_bytes))
+        with contextlib.suppress(MemoryError):
+            self._grow_rows(max(first, _roomy_capacity(need, self._fixed_bytes)))
+            return
+        self._grow_rows(_tight_capacity(need), in_place=True)
+
+    def _grow_rows(self, new: int, *, in_place: bool = False) -> None:
+        """Have room for ``new`` rows in all; ``in_place``: without moving them. Raises MemoryError."""
+        old = len(self._live)
+        arenas = [arena for arenas in self._arenas for arena in arenas]
+        where = [arena.grown_rows(old, new) for arena in arenas]
+        fixed = self._fixed
+        if in_place:
+            _extend_in_place(fixed, new)
+        else:
+            fixed = [_grown_copy(a, self._high_water, new) for a in fixed]
+        live = np.zeros(new, np.bool_)
+        live[:old] = self._live
+        free = np.empty(new, np.int64)
+        # New ids below the free ones of the stack, the highest at the bottom: ids are given out in rising order.
+        free[: new - old] = np.arange(new - 1, old - 1, -1)
+        free[new - old : new - old + self._free_count] = self._free[: self._free_count]
+        for arena, (starts, counts) in zip(arenas, where, strict=True):
+            arena.starts, arena.counts = starts, counts
+        self._fixed, self._live, self._free = fixed, live, free
+        self._free_count += new - old

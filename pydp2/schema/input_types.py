@@ -1,0 +1,370 @@
+"""What a slot is: type, width and sequence level; the constructors that users write; all slots of a provider together.
+
+Also answers which arrays a slot becomes (:attr:`Slots.fields`), because everything that stores or sends samples starts
+from there. Nothing here looks at a sample.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError, count_text
+
+INT32_RANGE = 2**31  # ids below it are int32; a wider slot takes int64
+_MAX_SIDES = 32  # numpy allows twice as many, and a batch adds one
+_DTYPE_CODE = re.compile("[<>|=]?[fiu][1248]")
+_ROW_BYTES_LIMIT = 2**40  # a dense row beyond it cannot be meant, and numpy cannot even shape it
+
+
+class DataType(IntEnum):
+    """What one element of a slot is."""
+
+    Dense = 0
+    SparseNonValue = 1
+    SparseValue = 2
+    Index = 3
+
+
+class SequenceType(IntEnum):
+    """How deep the elements of a slot are nested."""
+
+    NO_SEQUENCE = 0
+    SEQUENCE = 1
+    SUB_SEQUENCE = 2
+
+
+_DATA_TYPES = frozenset(DataType)
+_SEQUENCE_TYPES = frozenset(SequenceType)
+
+
+def _enum_name(kind: type[IntEnum], code: int) -> str:
+    try:
+        return f"{kind.__name__}.{kind(code).name}"
+    except ValueError:
+        return f"INVALID({code})"
+
+
+@dataclass(frozen=True, repr=False)
+class InputType:
+    """The declaration of one slot; made by the constructors below.
+
+    ``dim``: width of a dense or sparse element, or the range of an index. ``seq_type``, ``type``: codes of
+    :class:`SequenceType` and :class:`DataType`. Dense slots may also declare ``dtype`` (None: float32) and ``shape``
+    (None: ``(dim,)``). Raises :class:`OptionError` or :class:`OptionTypeError`. See docs/semantics.md.
+    """
+
+    dim: int
+    seq_type: int
+    type: int
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.dim, bool) or not isinstance(self.dim, int):
+            raise OptionTypeError(f"the dim of an input type must be an int, got {self.dim!r}")
+        # What has no place for a number may be empty: rows of a dictionary without words.
+        alone = self.type == DataType.Index and self.seq_type == SequenceType.NO_SEQUENCE
+        if not (0 <= self.dim < 2**63):
+            raise OptionError(f"the dim of an input type must be at least 0 and below 2**63, got {self.dim}")
+        if not self.dim and (alone or self.type == DataType.Dense):
+            what = "the range of an integer slot" if alone else "the width of a dense slot"
+            raise OptionError(f"{what} must be at least 1, got 0: no value could be right")
+        if self.type != DataType.Dense:
+            if self.dtype is not None or self.shape is not None:
+                raise OptionError(f"only dense slots declare a dtype or a shape, got {self!r}")
+            return
+        if self.dtype is not None and not isinstance(self.dtype, np.dtype):
+            raise OptionTypeError(f"the dtype of an input type must be a numpy dtype, got {self.dtype!r}")
+        if self.dtype is not None and (self.dtype.kind not in "fiu" or self.dtype.itemsize > 8):
+            raise OptionError(f"a dense slot's dtype must be float16 to float64 or an integer type, got {self.dtype}")
+        if self.shape is not None and len(self.shape) > _MAX_SIDES:
+            raise OptionError(f"a dense slot's shape has at most {_MAX_SIDES} sides, got {len(self.shape)}")
+        if self.shape is not None and math.prod(self.shape) != self.dim:
+            elements = count_text(math.prod(self.shape), "element")
+            raise OptionError(f"the shape {self.shape} has {elements}, but dim is {self.dim}")
+        if self.dim * self.element_dtype.itemsize > _ROW_BYTES_LIMIT:
+            raise OptionError(f"a dense row of {self.dim} values would be larger than a TiB")
+
+    @property
+    def element_dtype(self) -> np.dtype[Any]:
+        """The dtype of a dense slot's values, or of the ids or indices of another."""
+        if self.type == DataType.Dense:
+            return self.dtype if self.dtype is not None else np.dtype(np.float32)
+        return np.dtype(np.int64 if self.dim > INT32_RANGE else np.int32)
+
+    @property
+    def element_shape(self) -> tuple[int, ...]:
+        """The shape of one dense element."""
+        return self.shape if self.shape is not None else (self.dim,)
+
+    def __repr__(self) -> str:
+        sequence, kind = _enum_name(SequenceType, self.seq_type), _enum_name(DataType, self.type)
+        text = f"dim={self.dim}, seq_type={sequence}, type={kind}"
+        if self.dtype is not None:
+            text += f", dtype={self.dtype.name}"
+        if self.shape is not None:
+            text += f", shape={self.shape}"
+        return f"InputType({text})"
+
+
+def _input_type(
+    dim: SupportsIndex,
+    seq_type: int,
+    kind: DataType,
+    dtype: DTypeLike | None = None,
+    shape: Sequence[SupportsIndex] | None = None,
+) -> InputType:
+    if isinstance(dim, bool) or not hasattr(dim, "__index__"):
+        raise OptionTypeError(f"the width or range of a slot must be an int, got {dim!r}")
+    try:
+        made = None if dtype is None else np.dtype(dtype).newbyteorder("=")
+    except TypeError as exc:
+        raise OptionTypeError(f"a dense slot's dtype must be one that numpy knows, got {dtype!r}") from exc
+    width = operator.index(dim)
+    try:
+        sides = None if shape is None else tuple(operator.index(s) for s in shape)
+    except TypeError as exc:
+        raise OptionTypeError(f"a dense slot's shape must be a tuple of ints, got {shape!r}") from exc
+    if sides is not None and any(s < 1 for s in sides):
+        raise OptionError(f"every side of a dense slot's shape must be at least 1, got {sides}")
+    try:
+        level = SequenceType(seq_type)
+    except ValueError:
+        raise OptionError(f"seq_type must be one of SequenceType, got {seq_type!r}") from None
+    # What says nothing new is dropped, so that equal declarations are equal.
+    return InputType(
+        dim=width,
+        seq_type=level,
+        type=kind,
+        dtype=None if made == np.dtype(np.float32) else made,
+        shape=None if sides == (width,) else sides,
+    )
+
+
+def dense_vector(
+    dim: SupportsIndex,
+    seq_type: int = SequenceType.NO_SEQUENCE,
+    *,
+    dtype: DTypeLike | None = None,
+    shape: Sequence[SupportsIndex] | None = None,
+) -> InputType:
+    """``dim`` numbers: a list or tuple of floats, or a numpy array of any real dtype and any shape with dim elements.
+
+    In a batch: ``(rows, dim)`` float32, or the declared ``dtype`` and ``(rows, *shape)``. Raises
+    :class:`OptionError`, :class:`OptionTypeError`. See docs/semantics.md.
+    """
+    return _input_type(dim, seq_type, DataType.Dense, dtype, shape)
+
+
+def dense_vector_sequence(
+    dim: SupportsIndex, *, dtype: DTypeLike | None = None, shape: Sequence[SupportsIndex] | None = None
+) -> InputType:
+    """A list of dense elements per sample, or one array ``(steps, dim)``. See docs/semantics.md."""
+    return dense_vector(dim, SequenceType.SEQUENCE, dtype=dtype, shape=shape)
+
+
+def dense_vector_sub_sequence(
+    dim: SupportsIndex, *, dtype: DTypeLike | None = None, shape: Sequence[SupportsIndex] | None = None
+) -> InputType:
+    """A list of lists of dense elements per sample. See docs/semantics.md."""
+    return dense_vector(dim, SequenceType.SUB_SEQUENCE, dtype=dtype, shape=shape)
+
+
+def sparse_binary_vector(dim: SupportsIndex, seq_type: int = SequenceType.NO_SEQUENCE) -> InputType:
+    """The indices, each in ``[0, dim)`` and once, of the columns that are 1. See docs/semantics.md."""
+    return _input_type(dim, seq_type, DataType.SparseNonValue)
+
+
+def sparse_binary_vector_sequence(dim: SupportsIndex) -> InputType:
+    """A list of sparse binary elements per sample. See docs/semantics.md."""
+    return sparse_binary_vector(dim, SequenceType.SEQUENCE)
+
+
+def sparse_binary_vector_sub_sequence(dim: SupportsIndex) -> InputType:
+    """A list of lists of sparse binary elements per sample. See docs/semantics.md."""
+    return sparse_binary_vector(dim, SequenceType.SUB_SEQUENCE)
+
+
+def sparse_float_vector(dim: SupportsIndex, seq_type: int = SequenceType.NO_SEQUENCE) -> InputType:
+    """``(index, value)`` pairs, each index in ``[0, dim)`` and once. See docs/semantics.md."""
+    return _input_type(dim, seq_type, DataType.SparseValue)
+
+
+def sparse_float_vector_sequence(dim: SupportsIndex) -> InputType:
+    """A list of sparse float elements per sample. See docs/semantics.md."""
+    return sparse_float_vector(dim, SequenceType.SEQUENCE)
+
+
+def sparse_float_vector_sub_sequence(dim: SupportsIndex) -> InputType:
+    """A list of lists of sparse float elements per sample. See docs/semantics.md."""
+    return sparse_float_vector(dim, SequenceType.SUB_SEQUENCE)
+
+
+def integer_value(value_range: SupportsIndex, seq_type: int = SequenceType.NO_SEQUENCE) -> InputType:
+    """One int in ``[0, value_range)``; int32 in a batch, int64 where the range asks for it. See docs/semantics.md."""
+    return _input_type(value_range, seq_type, DataType.Index)
+
+
+def integer_value_sequence(value_range: SupportsIndex) -> InputType:
+    """A list, tuple or 1-D array of ints per sample. See docs/semantics.md."""
+    return integer_value(value_range, SequenceType.SEQUENCE)
+
+
+def integer_value_sub_sequence(value_range: SupportsIndex) -> InputType:
+    """A list of lists of ints per sample. See docs/semantics.md."""
+    return integer_value(value_range, SequenceType.SUB_SEQUENCE)
+
+
+dense_slot = dense_array = dense_vector
+sparse_non_value_slot = sparse_binary_vector
+sparse_value_slot = sparse_vector = sparse_float_vector
+sparse_vector_sequence = sparse_float_vector_sequence
+sparse_vector_sub_sequence = sparse_float_vector_sub_sequence
+index_slot = integer_value
+integer_sequence = integer_value_sequence
+
+
+class Field(NamedTuple):
+    """One of the arrays that a slot becomes.
+
+    ``kind``: "subs", "steps" or "nnz" (how many sub-sequences a row, steps a row or sub-sequence, entries an element
+    has), then "ids", "indices" or "values". ``shape``: of one entry.
+    """
+
+    kind: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of one entry of the array."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+_COUNT_KINDS = ("subs", "steps", "nnz")
+
+
+def _fields_of(slot_type: InputType) -> tuple[Field, ...]:
+    fields = [Field(k, np.dtype(np.int32), ()) for k in ((), ("steps",), ("subs", "steps"))[slot_type.seq_type]]
+    if slot_type.type == DataType.Dense:
+        return (*fields, Field("values", slot_type.element_dtype, slot_type.element_shape))
+    if slot_type.type == DataType.Index:
+        return (*fields, Field("ids", slot_type.element_dtype, ()))
+    fields += [Field("nnz", np.dtype(np.int32), ()), Field("indices", slot_type.element_dtype, ())]
+    if slot_type.type == DataType.SparseValue:
+        fields.append(Field("values", np.dtype(np.float32), ()))
+    return tuple(fields)
+
+
+@dataclass(frozen=True)
+class Slots:
+    """All slots of a provider, in order; ``names`` when they were declared as a dict.
+
+    Raises :class:`OptionError` or :class:`OptionTypeError` when made of something else. See docs/semantics.md.
+    """
+
+    types: tuple[InputType, ...]
+    names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.types:
+            raise OptionError("input_types must declare at least one slot")
+        for i, declared in enumerate(self.types):
+            if not isinstance(declared, InputType):
+                raise OptionTypeError(
+                    f"input_types must hold input types like dense_vector(10); slot {i} is {declared!r}"
+                )
+            if declared.seq_type not in _SEQUENCE_TYPES or declared.type not in _DATA_TYPES:
+                raise OptionError(f"slot {i} has an unknown type code: {declared!r}")
+        if self.names is not None:
+            if any(not isinstance(n, str) for n in self.names):
+                raise OptionTypeError(f"the names of slots must be strings, got {self.names!r}")
+            if len(self.names) != len(self.types) or len(set(self.names)) != len(self.names):
+                many = count_text(len(self.types), "slot")
+                raise OptionError(f"{many} cannot have the names {self.names!r}: each needs one of its own")
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def index(self, name: str) -> int:
+        """The position of the slot called ``name``; KeyError that lists the names when there is none."""
+        if self.names is None or name not in self.names:
+            known = "slots have no names, only positions" if self.names is None else f"slots: {', '.join(self.names)}"
+            raise KeyError(f"no slot is called {name!r}; {known}")
+        return self.names.index(name)
+
+    def label(self, i: int) -> str:
+        """The slot as messages call it: its name, or "slot i"."""
+        return self.names[i] if self.names is not None else f"slot {i}"
+
+    @cached_property
+    def fields(self) -> tuple[tuple[Field, ...], ...]:
+        """Per slot the arrays that it becomes, counts from the outside in, then the elements."""
+        return tuple(_fields_of(t) for t in self.types)
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Per slot how many of its arrays are counts. Array number i of a slot has an entry per row for i = 0, else
+        as many as its count array number ``min(i, depth) - 1`` sums to."""
+        return tuple(sum(f.kind in _COUNT_KINDS for f in fields) for fields in self.fields)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """The column bytes of each sample, 0 where samples differ."""
+        return 0 if any(self.depths) else sum(fields[0].entry_bytes for fields in self.fields)
+
+    def to_wire(self) -> list[Any]:
+        """Plain lists of plain values; see :meth:`from_wire`."""
+        types = [
+            [t.dim, int(t.seq_type), int(t.type), t.dtype.str if t.dtype else None, list(t.shape) if t.shape else None]
+            for t in self.types
+        ]
+        return [types, None if self.names is None else list(self.names)]
+
+    @classmethod
+    def from_wire(cls, wire: object) -> Slots:
+        """The slots that :meth:`to_wire` made ``wire`` of; :class:`RemoteProtocolError` for anything else."""
+        try:
+            types, names = _checked_list(wire, 2)
+            made = [_input_type_from_wire(t) for t in _checked_list(types)]
+            return cls(tuple(made), None if names is None else tuple(_checked_list(names)))
+        except (OptionError, OptionTypeError, TypeError, ValueError) as exc:
+            raise RemoteProtocolError(f"slots that cannot be: {exc}") from exc
+
+
+def _checked_list(value: object, length: int | None = None) -> list[Any]:
+    if not isinstance(value, list | tuple) or (length is not None and len(value) != length):
+        raise TypeError(f"expected a list{'' if length is None else f' of {length}'}, got a {type(value).__name__}")
+    return list(value)
+
+
+def _input_type_from_wire(wire: object) -> InputType:
+    dim, seq_type, kind, dtype, shape = _checked_list(wire, 5)
+    for code in (dim, seq_type, kind):
+        if isinstance(code, bool) or not isinstance(code, int):
+            raise TypeError(f"expected an int, got a {type(code).__name__}")
+    if dtype is not None and (not isinstance(dtype, str) or not _DTYPE_CODE.fullmatch(dtype)):
+        raise TypeError("expected a dtype's short name")  # numpy would parse anything, as Python even
+    sides = None if shape is None else _checked_list(shape)
+    if DataType(kind) != DataType.Dense and (dtype, sides) != (None, None):
+        raise ValueError("only dense slots have a dtype or a shape")
+    return _input_type(dim, seq_type, DataType(kind), dtype, sides)
+
+
+MIN_CELL_BYTES = 1024
+"""Bytes of a row from which on a place pays: for smaller ones numbers cost as much as the rows."""
+
+
+def suits_cells(slots: Slots) -> bool:
+    """Whether samples of ``slots`` are all of one size, and so large that they are given places."""
+    return slots.row_bytes >= MIN_CELL_BYTES

@@ -1,0 +1,68 @@
+"""How much memory a service may use: that of the machine, of its control groups, of its address space; the least."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+
+from pydp2.errors import OutOfMemory
+from pydp2.metrics import cgroups
+from pydp2.transport import address_space
+
+SERVER_BASE_BYTES = 24 << 20
+"""Bytes of memory that a worker takes while it reads, beside what it has sent: chunks that it builds, of large rows."""
+SERVER_ADDRESS_BYTES = 400 << 20
+"""Bytes of address space that a server takes without a sample: libraries, stacks and heaps of its threads."""
+POOL_OVERHEAD = 1.25
+"""A pool takes so many times the bytes of what is in it."""
+
+
+@dataclass(frozen=True)
+class AvailableMemory:
+    """Some ``bytes``, and ``where`` they are, in words for errors: "of this machine". ``remedy``: what else than asking
+    for less makes more of them, "" for nothing."""
+
+    bytes: int
+    where: str
+    remedy: str = ""
+
+    def describe(self) -> str:
+        """Return a sentence's end: how much there is, and where."""
+        return f"{self.bytes} bytes {self.where}"
+
+
+def machine_memory() -> AvailableMemory:
+    """Return all memory of this machine."""
+    return AvailableMemory(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "of this machine")
+
+
+def available_memory() -> AvailableMemory:
+    """Return what a server may use, this process or one that it starts."""
+    found = [machine_memory()]
+    if (group := cgroups.tightest_memory_limit()) is not None:
+        where = f"left in control group {group.path} (its limit is {group.limit}, {group.used} are in use)"
+        found.append(AvailableMemory(group.free, where, "raise the limit of the group"))
+    if (most := address_space.address_limit()) is not None:
+        left = max(0, most - most // address_space.LIMIT_DIVISOR - SERVER_ADDRESS_BYTES)
+        where = f"of address space that are left (RLIMIT_AS is {most}, a server itself takes {SERVER_ADDRESS_BYTES})"
+        found.append(AvailableMemory(left, where, "raise the limit with `ulimit -v`"))
+    return min(found, key=lambda each: each.bytes)
+
+
+def describe_exhaustion(error: BaseException) -> OutOfMemory | None:
+    """Return what is to be told where ``error`` says that memory, or what takes some, is not to be had; else None."""
+    lacks = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+    if not lacks and not (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+        return None
+    if isinstance(error, OutOfMemory):
+        return error
+    have, most = available_memory(), address_space.address_limit()
+    has = f"there are {have.describe()}"
+    if most is not None:
+        has = f"it has {address_space.used_addresses()} of {most} bytes of address space (RLIMIT_AS)"
+    remedy = f", or {have.remedy}" if have.remedy else ""
+    return OutOfMemory(
+        f"the server has no memory for what it needs next ({error or 'it is not told how much'}); {has}; "
+        f"lower pool_bytes, memory_limit or batch_size{remedy}"
+    )

@@ -1,0 +1,32 @@
+"""Numbers for attempts: one count for all readings of a service, and whose each one is.
+
+So late output of a reading, of a worker or of an attempt that was given up never passes for that of another.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+R = TypeVar("R")
+
+
+class Attempts(Generic[R]):
+    """Those that are under way, each with the reading that it is of."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._of: dict[int, R] = {}
+
+    def begin(self, dispatcher: R) -> int:
+        """The number of an attempt that begins."""
+        self._last += 1
+        self._of[self._last] = dispatcher
+        return self._last
+
+    def dispatcher_of(self, attempt: int) -> R | None:
+        """The reading whose ``attempt`` is under way; None when it is over."""
+        return self._of.get(attempt)
+
+    def end(self, attempt: int) -> None:
+        """``attempt`` ended or was given up."""
+        self._of.pop(attempt, None)

@@ -1,0 +1,290 @@
+"""Who fills the cache with which file: of several readings that come to a file, one; the others wait for it
+(docs/order.md, "Cache").
+
+Waiting is no promise. When the reading that fills the cache ends, loses the file, or stands still in it, whoever waits
+reads the file by itself. So a job may wait for what another one reads, but never for what its trainer does. The same
+holds for the disk, which is asked for a file before a worker is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.cache.disk_messages import CacheNotice, DiskAnswer, DiskHit, DiskMiss, OfferSettled, WeightedRun
+from pydp2.cache.memory import MemoryCache
+from pydp2.order.sample_source import SampleRun
+from pydp2.protocol.file_ranges import FileRange
+from pydp2.server.dispatch.ledger import FileLedger
+from pydp2.server.dispatch.reread import copy_run, serve_from_cache, serve_from_disk
+
+LOOK_AHEAD = 32
+"""So many files before the merge wants them they are looked for on the disk."""
+
+
+class CacheConsumer(Protocol):
+    """A reading, as others of the same files see it."""
+
+    def prioritise(self, file: int) -> bool:
+        """The merge of another one waits for ``file``, which this one has claimed: whether it goes on with it."""
+        ...
+
+    def cache_settled(self, file: int) -> None:
+        """``file``, which this one waits for, is in the cache, or will not come from where it was to come from."""
+        ...
+
+
+class DiskTier(Protocol):
+    """A cache on disk, as :class:`pydp2.cache.disk.DiskCache` is one."""
+
+    @property
+    def accepts_offers(self) -> bool:
+        """Whether it is of use to offer a file."""
+        ...
+
+    @property
+    def is_stalled(self) -> bool:
+        """Nobody should wait for it."""
+        ...
+
+    def look_up(self, file: int) -> None:
+        """Find ``file``."""
+        ...
+
+    def offer(self, file: int, stamp: tuple[int, ...], samples: WeightedRun | None, dropped: Sequence[Any]) -> bool:
+        """Keep what is next in ``file``; False: it will not be kept."""
+        ...
+
+    def finish_file(self, file: int, stamp: tuple[int, ...]) -> None:
+        """``file`` was offered whole."""
+        ...
+
+    def discard(self, file: int) -> None:
+        """``file`` will not be complete."""
+        ...
+
+    def take_answers(self) -> list[DiskAnswer]:
+        """What was found and done since the last call."""
+        ...
+
+
+class _DiskStep:
+    """Has a claim on files for the disk: it looks for them, or writes them."""
+
+    def __init__(self, disk: DiskTier | None) -> None:
+        self._disk = disk
+
+    def prioritise(self, file: int) -> bool:
+        return self._disk is not None and not self._disk.is_stalled
+
+    def cache_settled(self, file: int) -> None:
+        raise AssertionError("the disk waits for nobody")
+
+
+class CacheFill:
+    """Of the files that the caches do not have yet, each has one reading at most that puts it there.
+
+    ``cache``: None where nothing is kept in memory; ``disk``: None where nothing is kept there. With both, the disk
+    takes what memory has no room for.
+    """
+
+    def __init__(self, cache: MemoryCache[SampleRun] | None, disk: DiskTier | None = None) -> None:
+        self.memory = cache
+        self.disk = disk
+        self._looking, self._writing = _DiskStep(disk), _DiskStep(disk)
+        self._holders: dict[int, CacheConsumer] = {}
+        self._waiting: dict[int, list[CacheConsumer]] = {}
+        self._claimed: dict[int, FileLedger] = {}
+        self._lookups: set[int] = set()
+        self._disk_answers: dict[
+            int, DiskHit | DiskMiss
+        ] = {}  # what the disk answered, until somebody comes to the file
+        self._stamps: dict[int, tuple[int, ...]] = {}  # of files that are on their way to the disk
+        self._spills: dict[int, tuple[int, ...]] = {}  # of files on their way to memory that may have to go there
+
+    def prefetch(self, order: npt.NDArray[np.int64], following: int, bound: int) -> bool | None:
+        """As :meth:`is_coming`, of ``order[following]``; the first ``bound`` are wanted now. Where that cannot be said
+        yet,
+        it and those behind it are looked for."""
+        comes = self.is_coming(int(order[following]), following - bound)
+        if comes is None:
+            self._look(order[following : bound + LOOK_AHEAD].tolist())
+        return comes
+
+    def is_coming(self, file: int, ahead: int = 0) -> bool | None:
+        """Whether ``file`` is in the cache, or somebody is about to put it there; None: that cannot be said yet.
+        ``ahead``: so many others are wanted before it."""
+        if file in self._holders or (self.memory is not None and self.memory.has(file)):
+            return True
+        if self.disk is None or self.disk.is_stalled:
+            return False
+        answer = self._disk_answers.get(file)
+        if isinstance(answer, DiskMiss):
+            return False
+        return True if answer is not None and ahead < LOOK_AHEAD else None
+
+    def _look(self, files: Iterable[int]) -> None:
+        """These will be wanted next: ask the disk for them."""
+        for file in files:
+            if (
+                self.disk is not None
+                and not self.is_coming(file)
+                and file not in self._disk_answers
+                and file not in self._lookups
+            ):
+                self._lookups.add(file)
+                self.disk.look_up(file)
+
+    def take_disk_answers(self) -> list[CacheNotice]:
+        """Take what the disk answered; what it has to say."""
+        said: list[CacheNotice] = []
+        for answer in () if self.disk is None else self.disk.take_answers():
+            match answer:
+                case CacheNotice():
+                    said.append(answer)
+                case OfferSettled(file):
+                    if self._holders.get(file) is self._writing:
+                        self._release(file)
+                case DiskHit(file) | DiskMiss(file):
+                    self._lookups.discard(file)
+                    holder = self._holders.get(file)
+                    if holder is None or holder is self._looking:
+                        self._disk_answers[file] = answer
+                        self._release(file)
+        return said
+
+    def open_file(self, ledger: FileLedger, reader: CacheConsumer) -> None:
+        """``reader`` comes to the file of ``ledger``: it is in the cache, or is waited for, or is read and put
+        there."""
+        cache, disk, file = self.memory, self.disk, ledger.file
+        if ledger.ended or (cache is None and disk is None):
+            return
+        if cache is not None and cache.has(file):
+            serve_from_cache(ledger, cache)
+        elif file in self._holders:
+            self._wait(ledger, reader)
+        elif disk is None or disk.is_stalled:
+            self._claim(ledger, reader, None)
+        else:
+            answer = self._disk_answers.pop(file, None)
+            if answer is None:
+                self._look([file])
+                self._holders[file] = self._looking
+                self._wait(ledger, reader)
+            elif isinstance(answer, DiskHit):
+                serve_from_disk(ledger, answer)
+            else:
+                self._claim(ledger, reader, answer.stamp)
+
+    def _wait(self, ledger: FileLedger, reader: CacheConsumer) -> None:
+        ledger.awaits_cache = True
+        self._waiting.setdefault(ledger.file, []).append(reader)
+
+    def _claim(self, ledger: FileLedger, reader: CacheConsumer, stamp: tuple[int, ...] | None) -> None:
+        """The file is not there. ``stamp``: with which it can be kept on the disk, None: it cannot."""
+        if ledger.reread is not None:
+            return
+        if self.memory is not None and not self.memory.full:
+            stamps = self._spills
+        elif self.disk is not None and self.disk.accepts_offers and stamp is not None:
+            stamps = self._stamps
+        else:
+            return
+        ledger.fills_cache = True
+        self._claimed[ledger.file] = ledger
+        self._holders[ledger.file] = reader
+        if stamp is not None:
+            stamps[ledger.file] = stamp
+
+    def prioritise(self, ledger: FileLedger, reader: CacheConsumer) -> None:
+        """The merge of ``reader`` waits for the file of ``ledger``. If that is not going on, it waits no longer."""
+        file = ledger.file
+        if not self._holders[file].prioritise(file):
+            self._waiting[file].remove(reader)
+            ledger.awaits_cache = False
+
+    def commit(self, ledger: FileLedger, part: FileRange, run: SampleRun | None) -> None:
+        """``part`` of a file was committed; if it ended now, it ended in order."""
+        if not ledger.fills_cache:
+            return
+        samples = None if run is None else copy_run(run)
+        if part.file in self._stamps:
+            self._to_disk(part.file, samples, part.dropped)
+        else:
+            self._to_memory(part.file, samples, part.dropped)
+        if ledger.ended and ledger.fills_cache:
+            if part.file in self._stamps:
+                assert self.disk is not None
+                self.disk.finish_file(part.file, self._stamps.pop(part.file))
+                self._holders[part.file] = self._writing
+                del self._claimed[part.file]
+                ledger.fills_cache = False
+            elif self.memory is not None:
+                self._spills.pop(part.file, None)
+                self.memory.finish_file(part.file)
+                self._release(part.file)
+
+    def _to_memory(self, file: int, samples: SampleRun | None, dropped: Sequence[Any]) -> None:
+        cache = self.memory
+        if cache is None or cache.full:
+            return
+        cache.offer(file, samples, dropped)
+        if cache.full:  # and all that was not whole is thrown out
+            thrown, cache.rejected = cache.rejected, {}
+            spills, self._spills = self._spills, {}
+            for each, holder in list(self._holders.items()):
+                if holder is self._looking or holder is self._writing or each in self._stamps:
+                    continue
+                if each in spills and self.disk is not None and self.disk.accepts_offers:
+                    self._stamps[each] = spills[each]
+                    runs, gaps = thrown.get(each, ([], []))
+                    for one in runs:
+                        self._to_disk(each, one, ())
+                    self._to_disk(each, None, gaps)
+                else:
+                    self._release(each)
+
+    def _to_disk(self, file: int, samples: SampleRun | None, dropped: Sequence[Any]) -> None:
+        stamp = self._stamps.get(file)
+        if self.disk is not None and stamp is not None and not self.disk.offer(file, stamp, samples, dropped):
+            self._give_up(file)
+
+    def _give_up(self, file: int) -> None:
+        """``file`` does not go to the disk."""
+        assert self.disk is not None
+        del self._stamps[file]
+        self.disk.discard(file)
+        self._release(file)
+
+    def abandon(self, ledger: FileLedger) -> None:
+        """The file of ``ledger`` will not be whole, or its reading wants nothing more of it."""
+        if not ledger.fills_cache:
+            return
+        if ledger.file in self._stamps:
+            self._give_up(ledger.file)
+        elif self.memory is not None:
+            self._spills.pop(ledger.file, None)
+            self.memory.discard(ledger.file)
+            self._release(ledger.file)
+
+    def detach(self, ledger: FileLedger, reader: CacheConsumer) -> None:
+        """``reader`` ends; ``ledger`` is one of its."""
+        if ledger.awaits_cache:
+            self._waiting[ledger.file].remove(reader)
+        self.abandon(ledger)
+
+    def end_pass(self) -> None:
+        """A reading is over: what was looked for in vain is let go, so that the next pass sees how things are then."""
+        self._disk_answers.clear()
+
+    def _release(self, file: int) -> None:
+        """Nobody has ``file`` any more: those who wait see what came of it."""
+        claimed = self._claimed.pop(file, None)
+        if claimed is not None:
+            claimed.fills_cache = False
+        if self._holders.pop(file, None) is not None:
+            for reader in self._waiting.pop(file, ()):
+                reader.cache_settled(file)

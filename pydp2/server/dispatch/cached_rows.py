@@ -1,0 +1,54 @@
+"""What a pass has to gain from a cache in memory that has everything (docs/order.md, "Cache"): its samples need not be
+copied into a store, and where it is one tail it is drawn without a merge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydp2.order.cached_pass import CachedSamples
+from pydp2.order.plan import PassPlan
+from pydp2.order.pool import RowIds
+from pydp2.order.snapshot import SnapshotPoint
+from pydp2.rowstore.append_only import AppendOnlyStore
+from pydp2.server.dispatch.cache_fill import CacheFill
+
+
+class CachedRows:
+    """The store of a pass whose samples all lie on ``row_store`` already."""
+
+    def __init__(self, row_store: AppendOnlyStore) -> None:
+        self.row_store = row_store
+
+    def append(self, columns: Any) -> RowIds:
+        """Where they lie."""
+        return self.row_store.row_ids_of(columns)
+
+
+def cached_rows(
+    plan: PassPlan, cache_fill: CacheFill | None, saved: SnapshotPoint | None, early_ends: Mapping[int, Any] | None
+) -> tuple[CachedRows, CachedSamples | None] | None:
+    """Where all samples of the pass of ``plan`` lie; None: some do not lie there, or not as the pass wants them. And
+    which they are, None where the merge has to see them: the pool cannot hold them all, or the order may depend on
+    more than that they are there."""
+    cache = None if cache_fill is None else cache_fill.memory
+    if cache is None or cache.row_store is None or len(cache) != plan.files or saved or early_ends:
+        return None
+    row_store = cache.row_store
+    found = CachedRows(row_store)
+    if not plan.wait_for_all or plan.buckets is not None or cache.has_dropped or row_store.nbytes >= plan.pool_bytes:
+        return found, None
+    if row_store.max_weight > plan.batch_size and not plan.can_over_batch_size:
+        return found, None  # it fails, at a place that the merge knows
+    names = cache.sample_set()
+    weight = row_store.row_count if row_store.unit_weights else int(row_store.weights[: row_store.row_count].sum())
+    all_ = CachedSamples(
+        names.row_ids,
+        names.encoded,
+        row_store.weights,
+        row_store.sizes,
+        weight,
+        row_store.nbytes,
+        row_store.unit_weights,
+    )
+    return found, all_

@@ -1,0 +1,89 @@
+"""Read-ahead credit in bytes: what cannot deadlock (docs/order.md, "Credit").
+
+A budget is split into a reserve of equal shares, one for each file of the cycle, and a rest that files not yet bound
+draw from. A bound file may always come to its share, so the file that the merge waits for can always be read; a file
+not yet bound takes only what is left of the rest. When no file is left that is not bound, the shares take up the rest.
+One sample may exceed this, alone, when the merge waits for exactly that sample.
+"""
+
+from __future__ import annotations
+
+from pydp2.server.dispatch.ledger import FileLedger
+
+
+class Credit:
+    """Who uses how much of a read-ahead budget of ``budget`` bytes."""
+
+    def __init__(self, budget: int, cycle_length: int, workers: int) -> None:
+        self._cycle_length, self._workers = cycle_length, workers
+        self._all_bound = False
+        self.resize(budget)
+        self._use: dict[int, int] = {}
+        self._bound: set[int] = set()
+        self._ahead_use = 0
+
+    def resize(self, budget: int) -> None:
+        """The budget is ``budget`` from now on. Who uses more than the new share gets nothing until it uses less."""
+        self.budget = budget
+        self.share = max(1, budget // (self._cycle_length if self._all_bound else 2 * self._cycle_length))
+        self.rest = budget - self.share * self._cycle_length
+        # Several workers read ahead side by side, so no single file may take all of the rest.
+        self.ahead = max(1, min(self.share, self.rest // max(1, self._workers)))
+
+    @property
+    def used(self) -> int:
+        """The bytes in use by all files."""
+        return sum(self._use.values())
+
+    def set_use(self, file: int, use: int) -> None:
+        """``file`` now uses ``use`` bytes: granted and unspent, in flight, or committed and not merged."""
+        before = self._use.get(file, 0)
+        if use:
+            self._use[file] = use
+        else:
+            self._use.pop(file, None)
+        if file not in self._bound:
+            self._ahead_use += use - before
+
+    def bind(self, file: int, *, last: bool = False) -> None:
+        """``file`` is one of the files of the cycle: it draws on its own share from now on. ``last``: no other one will
+        be."""
+        self._bound.add(file)
+        self._ahead_use -= self._use.get(file, 0)
+        if last:
+            self._all_bound = True
+            self.resize(self.budget)
+
+    def release(self, file: int) -> None:
+        """The merge is done with ``file``."""
+        if file not in self._bound:
+            self._ahead_use -= self._use.get(file, 0)
+        self._use.pop(file, None)
+        self._bound.discard(file)
+
+    def room(self, file: int) -> int:
+        """How many bytes more ``file`` may be granted now."""
+        use = self._use.get(file, 0)
+        if file in self._bound:
+            return max(0, self.share - use)
+        return max(0, min(self.ahead - use, self.rest - self._ahead_use))
+
+    def grant_for(self, ledger: FileLedger, *, pressing: bool) -> int:
+        """How many bytes more the file of ``ledger`` is granted now: what there is room for, when that is worth a
+        message, or when the merge is waiting (``pressing``).
+
+        A worker that waits for credit gets none drop by drop, as fast as the merge takes samples: it would send as many
+        chunks, and each takes more memory than a few small samples in it.
+        """
+        room, step = self.room(ledger.file), self.min_grant(ledger)
+        missing = ledger.need - ledger.unspent  # of the sample that it has in hand
+        more = 0
+        if room and (pressing or (room >= max(step, missing) and (missing > 0 or ledger.unspent < 2 * step))):
+            more = room
+        if pressing and missing > more and not ledger.runs:
+            more = missing  # one sample larger than the share, alone, because nothing else can go on
+        return more
+
+    def min_grant(self, ledger: FileLedger) -> int:
+        """The least that is worth a message."""
+        return (self.share if ledger.bound else self.ahead) // 4

@@ -1,0 +1,430 @@
+"""One pass over the files: who reads which, how far, and what the merge finds. Pure: no IO, no clock.
+
+It is the source of the merge on one side and the dispatcher of the workers on the other; between them lies the ledger.
+``order`` is the order in which the merge wants files; files are handed out in that order, so that what is needed first
+is read first, whichever worker happens to be free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.errors import Error, RemoteProtocolError, from_wire
+from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceState
+from pydp2.order.snapshot import UNREACHED, FilePosition, Reread, SnapshotPoint
+from pydp2.protocol.file_ranges import FILE_RAISED, FileAssignment, FileRange
+from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
+from pydp2.server.actions import Action, Send
+from pydp2.server.dispatch.attempts import Attempts
+from pydp2.server.dispatch.cache_fill import CacheFill
+from pydp2.server.dispatch.credit import Credit
+from pydp2.server.dispatch.file_queue import FileQueue
+from pydp2.server.dispatch.ledger import FileLedger
+from pydp2.server.dispatch.losses import Losses, condemnation
+from pydp2.server.dispatch.reread import attach_frames, open_ledger, reread_terms
+from pydp2.server.dispatch.worker_load import MAX_FILES, WorkerLoad
+
+_FIRST_SAMPLES = 8  # a file not yet bound starts with this part of what it may come to
+_MANY_SAMPLES = 4096  # samples that a merge waits for, at most: a worker sends as many at a time
+_FEW_FILES = 128  # so many that a pool lacks are not asked for by halves
+_MAX_UNBOUND = (
+    4096  # files not yet bound that are known at a time: tiny ones use next to no credit, but each has an entry
+)
+
+
+def _same_share(file: int) -> int:
+    return 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadContext:
+    """What all passes of a service have in common when their files are read.
+
+    ``budget``: bytes of read-ahead credit; ``label``: the name of a file by its number; ``skip_errors``: a file whose
+    generator raises ends there; ``error_budget``: how much a pass may lose, see :class:`Losses`.
+    """
+
+    workers: int
+    budget: int
+    label: Callable[[int], str]
+    skip_errors: bool = False
+    error_budget: float | None = None
+    cache: CacheFill | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleReading:
+    """How the merge takes from the files of its cycle, of which there are ``length``.
+
+    ``share``: how much it takes of a file, compared with others; ``ramp``: how far the first files are read turn by
+    turn.
+    """
+
+    length: int
+    share: Callable[[int], int] = _same_share
+    ramp: Mapping[int, int] = field(default_factory=dict)
+
+
+class FileDispatcher:
+    """Files of one pass on their way from workers to the merge.
+
+    ``order``: the files in the order in which the merge wants them; ``saved`` and ``early_ends``: the point at which a
+    pass is taken up in its middle, and what is known of files that ended early before it.
+    """
+
+    def __init__(
+        self,
+        context: ReadContext,
+        cycle: CycleReading,
+        *,
+        pass_id: int,
+        seed: int,
+        order: npt.NDArray[np.int64],
+        saved: SnapshotPoint | None = None,
+        early_ends: Mapping[int, tuple[int, str]] | None = None,
+    ) -> None:
+        self.pass_id, self.seed = pass_id, seed
+        self._order = order
+        self._cycle_length = max(1, cycle.length)
+        self._workers, self.label, self._pull = context.workers, context.label, cycle.share
+        self._ramp = cycle.ramp
+        self._skip = context.skip_errors
+        self._cache = CacheFill(None) if context.cache is None else context.cache
+        # of a pass that is taken up in its middle, as many files again are bound to bring back the pool
+        self.credit = Credit(context.budget, self._cycle_length * (1 if saved is None else 2), context.workers)
+        self.ledgers: dict[int, FileLedger] = {}
+        self._next = 0  # files of the order below this position have an entry or are done
+        self._bound = 0
+        self._positions: npt.NDArray[np.int64] | None = None
+        if saved is not None:
+            self._next = self._bound = saved.next_file
+            self._positions = np.empty(len(order), np.int64)
+            self._positions[order] = np.arange(len(order))
+        self._waiting, self._load = FileQueue(), WorkerLoad()
+        self._blocked_on_credit: dict[int, FileLedger] = {}
+        self._actions: list[Action] = []
+        self._grants: dict[int, dict[int, list[int]]] = {}  # by worker and attempt, told with the next dispatch
+        self.losses = Losses(pass_id, self.label, context.error_budget, early_ends or {}, saved, order)
+        self.samples_committed = 0
+        self._ended = False
+        self.budget, self.number = context.budget, 0
+        """What all readings of the service share, and which of them this is."""
+        self.attempts: Attempts[FileDispatcher] = Attempts()
+        """The coordinator gives it these when it begins."""
+
+    # -- the merge's side ------------------------------------------------------------------------------------------
+    def wanted_samples(self, part: FileRange) -> Reread | None:
+        """What was asked for of the file of ``part``, when that is read again in part by the attempt that sends it."""
+        ledger = self.ledgers.get(part.file)
+        return None if ledger is None or ledger.attempt != part.attempt else ledger.reread
+
+    @property
+    def merged_counts(self) -> tuple[int, int]:
+        """Samples and dropped samples that the merge has passed."""
+        return self.losses.taken, self.losses.dropped
+
+    def position(self, file: int) -> FilePosition:
+        """Where the merge stands in ``file``."""
+        return self.ledgers[file].merge_position()
+
+    def open_file(self, file: int, reread: Reread | None = None) -> None:
+        """``file`` takes turns from now on, or is read again for what ``reread`` names."""
+        if reread is not None:
+            self._reread(file, reread)
+            return
+        ledger = self.ledgers.get(file)
+        if ledger is None:
+            ledger = self._enter_file(file, self._bound)
+            self._waiting.push(ledger)
+        self._bound += 1
+        self._next = max(self._next, self._bound)
+        ledger.bound = True
+        self.credit.bind(file, last=self._bound == len(self._order))
+        if not ledger.ended and ledger.worker is not None:
+            self._load.bind(ledger.worker, file)
+            self._grant(ledger, tell=True)
+
+    def _reread(self, file: int, reread: Reread) -> None:
+        assert self._positions is not None
+        ledger = self._enter_file(file, int(self._positions[file]), reread)
+        ledger.bound = True
+        self.credit.bind(file, last=self._bound == len(self._order))
+        self._waiting.push(ledger)
+
+    def next_run(self, file: int) -> SampleRun | FileFailure | SourceState:
+        """What is next in ``file``."""
+        ledger, losses = self.ledgers[file], self.losses
+        if ledger.dropped:
+            self._merge_moved(ledger)
+        front = ledger.next_run()
+        if front is END and not losses.error and ledger.meet_end():
+            self._actions += losses.end(file, ledger.committed, ledger.early_end)
+        if losses.error:
+            return FileFailure(losses.error)
+        if ledger.dropped and isinstance(front, SampleRun):
+            front.hi = front.lo + losses.allowed_samples(ledger.dropped, front.sample_indices[front.lo : front.hi])
+        return WAIT if front is None else front
+
+    def consume(self, file: int, count: int) -> None:
+        """``count`` samples of ``file`` went into the pool."""
+        ledger = self.ledgers[file]
+        y = ledger.consume(count)
+        if ledger.reread is None or y >= ledger.reread.start:  # else they had been taken before
+            self.losses.taken += count
+        if ledger.dropped:
+            self._merge_moved(ledger, y)
+        else:
+            self._update_credit(ledger)
+
+    def _merge_moved(self, ledger: FileLedger, edge: int | None = None) -> None:
+        for dropped_sample in ledger.pass_dropped(edge):
+            self._actions += self.losses.drop(ledger.file, dropped_sample)
+            if self.losses.error:
+                break
+        self._update_credit(ledger)
+
+    def close_file(self, file: int) -> None:
+        """The merge met the end of ``file``, or needs nothing more of it."""
+        ledger = self.ledgers.pop(file)
+        self._cache.detach(ledger, self)
+        if ledger.worker is not None and not ledger.ended:
+            self._unassign(ledger.worker, ledger)
+        self._blocked_on_credit.pop(file, None)
+        self.credit.release(file)
+
+    def want(self, file: int, need: int = 1, missing: int = 1) -> None:
+        """The merge waits for ``need`` samples of ``file``, and lacks ``missing`` of all files."""
+        ledger = self.ledgers[file]
+        if ledger.awaits_cache:
+            self._cache.prioritise(ledger, self)
+            if ledger.awaits_cache:
+                return
+            self._waiting.push(ledger)
+        if ledger.worker is None:
+            self._waiting.prioritise(file)
+            return
+        self._grant(ledger, pressing=True)
+        if ledger.committed < self._ramp.get(file, 0):
+            need = -(-max(missing // 2, min(missing, _FEW_FILES)) // len(self._load))
+        elif not ledger.in_cycle:  # the next batch lacks as many of the same: more at a time, the longer it goes on
+            need = max(need, min(ledger.committed, _MANY_SAMPLES // 4))
+        self._request_samples(ledger, need)
+
+    def _request_samples(self, ledger: FileLedger, need: int = 1) -> None:
+        if not ledger.wanted and ledger.worker is not None:
+            ledger.wanted = True
+            self._actions.append(Send(ledger.worker, Want(ledger.attempt, ledger.committed + min(need, _MANY_SAMPLES))))
+
+    def _update_credit(self, ledger: FileLedger) -> None:
+        self.credit.set_use(ledger.file, ledger.use)
+        if not ledger.ended and ledger.worker is not None:
+            self._blocked_on_credit[ledger.file] = ledger
+
+    # -- the workers' side -----------------------------------------------------------------------------------------
+    def add_worker(self, worker: int) -> None:
+        """``worker`` can be given files."""
+        self._load.add_worker(worker)
+        self._actions.append(Send(worker, BeginReading(self.number, self.pass_id, self.seed)))
+
+    def worker_lost(
+        self,
+        worker: int,
+        running: tuple[int, int, int] | None,
+        how: str,
+        *,
+        hungry: bool = False,
+        sample_timeout: float | None = None,
+    ) -> None:
+        """``worker`` is gone: its files become new attempts, and the one that it was running is to blame. The other
+        arguments are those of :class:`pydp2.server.actions.WorkerGone`."""
+        for ledger in self._load.remove_worker(worker):
+            file, sample_index = ledger.file, None
+            if running is not None and running[:2] == (file, ledger.attempt):
+                sample_index = running[2]
+            self.attempts.end(ledger.attempt)
+            condemned = ledger.worker_starved(sample_index) if hungry else ledger.worker_died(sample_index)
+            self.credit.set_use(file, ledger.use)
+            self._blocked_on_credit.pop(file, None)
+            if condemned and sample_index is not None:
+                error = condemnation(
+                    self.label(file), sample_index, how, self._skip, hungry=hungry, sample_timeout=sample_timeout
+                )
+                self._end_early(ledger, error)
+            else:
+                self._waiting.push(ledger)
+
+    def commit(self, worker: int, part: FileRange, run: SampleRun | None) -> None:
+        """A range that came from ``worker``. Late output of attempts given up is dropped without a word."""
+        ledger = self.ledgers.get(part.file)
+        if ledger is None or not ledger.accepts(worker, part):
+            return
+        ledger.commit(part, run)
+        self.samples_committed += part.rows
+        self._actions += self.losses.note_changed(part.file) if part.did_not_repeat else ()
+        if part.state == FILE_RAISED:
+            self._end_early(ledger, from_wire(part.error))
+        else:
+            self._cache.commit(ledger, part, run)
+            if ledger.ended:
+                self._unassign(worker, ledger)
+        self._update_credit(ledger)
+
+    def worker_blocked(self, worker: int, file: int, attempt: int, sample_index: int, need: int) -> None:
+        """``worker`` waits in ``file``: for credit of ``need``, or (0) at a stop."""
+        ledger = self.ledgers.get(file)
+        if ledger is None or ledger.worker != worker or ledger.attempt != attempt or ledger.ended:
+            return
+        if sample_index > ledger.committed:
+            raise RemoteProtocolError(
+                f"file {file} waits at sample {sample_index}, but {ledger.committed} are committed"
+            )
+        if sample_index < ledger.committed:
+            return  # it did wait there, until a grant crossed the report
+        if need:
+            ledger.need = need
+            self._blocked_on_credit[file] = ledger
+        elif ledger.pause <= sample_index:  # else the stop is lifted, and the worker does not know it yet
+            ledger.pauses.discard(ledger.pause)
+            self._grant(ledger, tell=True)
+
+    def _unassign(self, worker: int, ledger: FileLedger) -> None:
+        self._load.unassign(worker, ledger)
+        self._blocked_on_credit.pop(ledger.file, None)
+        self.attempts.end(ledger.attempt)
+        ledger.worker = None
+
+    def _end_early(self, ledger: FileLedger, error: Error) -> None:
+        worker = ledger.worker
+        ledger.end_early(error, skip=self._skip)
+        self.credit.set_use(ledger.file, ledger.use)
+        self._cache.abandon(ledger)
+        if worker is not None:
+            self._unassign(worker, ledger)
+
+    # -- what readings of other jobs say, over one cache -----------------------------------------------------------
+    def prioritise(self, file: int) -> bool:
+        """The merge of another one waits for ``file``, which this one has claimed: whether it goes on with it."""
+        ledger = self.ledgers[file]
+        if ledger.worker is None:
+            self._waiting.prioritise(file)
+            return True
+        self._grant(ledger)
+        if ledger.need > ledger.unspent:
+            return False  # it waits for its own merge to make room
+        self._request_samples(ledger)
+        return True
+
+    def cache_settled(self, file: int) -> None:
+        """``file``, which this one waits for, is in the cache, or will not come from where it was to come from."""
+        ledger = self.ledgers[file]
+        ledger.awaits_cache = False
+        self._cache.open_file(ledger, self)
+        self._waiting.push(ledger)
+
+    # -- handing out -----------------------------------------------------------------------------------------------
+    def dispatch(self, expecting: int = 0) -> list[Action]:
+        """Assign files and grant credit; all actions since the last call. ``expecting``: workers that are starting."""
+        if self._load and not self._ended:
+            items: dict[int, list[FileAssignment]] = {}
+            self._assign_waiting(items, expecting)
+            self._assign_ahead(items)
+            for worker, assignments in items.items():
+                for i in range(0, len(assignments), MAX_FILES):
+                    these = assignments[i : i + MAX_FILES]
+                    frames = attach_frames(these, self.ledgers)
+                    self._actions.append(Send(worker, Assign(self.number, [a.to_wire() for a in these]), frames))
+            for ledger in sorted(self._blocked_on_credit.values(), key=lambda e: e.position):
+                self._grant(ledger)
+        self._actions += [Send(worker, Grant([*items.values()])) for worker, items in self._grants.items()]
+        self._grants.clear()
+        out, self._actions = self._actions, []
+        return out
+
+    def end(self) -> list[Action]:
+        """The pass is over or was left: workers drop what they have of it."""
+        self._ended = True
+        self._cache.end_pass()
+        out, self._actions = self._actions, []  # what the merge met last is still to be told
+        out += [Send(worker, EndReading(self.number)) for worker in self._load]
+        for ledger in self.ledgers.values():
+            self._cache.detach(ledger, self)
+            if ledger.worker is not None:
+                self.attempts.end(ledger.attempt)
+        self._load.clear()
+        return out
+
+    def _assign_waiting(self, items: dict[int, list[FileAssignment]], expecting: int) -> None:
+        # those that are starting get their share of the files of the cycle, unless they keep a merge waiting
+        most = (
+            max(0, -(-self._cycle_length // self._workers) * len(self._load) - self._load.total) if expecting else None
+        )
+        ledgers = [self.ledgers[file] for file in self._waiting.pop(most) if file in self.ledgers]
+        # what the merge takes the most of first: so they come out alike
+        for ledger in sorted(ledgers, key=lambda ledger: ledger.pull, reverse=True):
+            if ledger.worker is None and not ledger.ended and not ledger.awaits_cache:
+                worker = self._load.least_loaded()
+                items.setdefault(worker, []).append(self._assign(worker, ledger))
+
+    def _assign_ahead(self, items: dict[int, list[FileAssignment]]) -> None:
+        if self._waiting:
+            return
+        while self._next < len(self._order) and len(self.ledgers) < self._cycle_length + _MAX_UNBOUND:
+            file = int(self._order[self._next])
+            comes = self._cache.prefetch(self._order, self._next, self._bound)
+            if comes is None:
+                return
+            if comes:
+                self._next += 1  # the merge finds it there when it binds it
+                continue
+            worker = self._load.least_loaded()
+            if self._load.is_backed_up(worker):
+                return
+            if self.credit.room(file) < self.credit.ahead // _FIRST_SAMPLES:
+                return
+            ledger = self._enter_file(file, self._next)
+            self._next += 1
+            items.setdefault(worker, []).append(self._assign(worker, ledger))
+
+    def _enter_file(self, file: int, position: int, reread: Reread | None = None) -> FileLedger:
+        until, _ = self.losses.early_ends.get(file, (UNREACHED, ""))
+        ledger = self.ledgers[file] = open_ledger(file, position, reread, until)
+        ledger.pull = self._pull(file)
+        if file not in self.losses.early_ends:  # the cache knows nothing of an end that only this job has
+            self._cache.open_file(ledger, self)
+        return ledger
+
+    def _assign(self, worker: int, ledger: FileLedger) -> FileAssignment:
+        ledger.worker, ledger.attempt = worker, self.attempts.begin(self)
+        room = self.credit.room(ledger.file)
+        ledger.limit += room if ledger.bound else min(room, max(1, self.credit.ahead // _FIRST_SAMPLES))
+        self.credit.set_use(ledger.file, ledger.use)
+        self._load.assign(worker, ledger)
+        return FileAssignment(
+            ledger.file, ledger.attempt, ledger.position, ledger.committed, ledger.spent_bytes, ledger.limit,
+            ledger.pause, ledger.bound, ledger.crcs, until=ledger.until, block_length=ledger.pull,
+            ramp_until=self._ramp.get(ledger.file, 0), **reread_terms(ledger.reread),
+        )  # fmt: skip
+
+    def _grant(self, ledger: FileLedger, *, pressing: bool = False, tell: bool = False) -> None:
+        """Raise the limit of ``ledger`` if there is room worth a message, or if the merge is waiting (``pressing``)."""
+        assert ledger.worker is not None
+        more = self.credit.grant_for(ledger, pressing=pressing)
+        if not more and not tell:
+            if ledger.unspent >= 2 * self.credit.min_grant(ledger):
+                self._blocked_on_credit.pop(ledger.file, None)
+            return
+        if more:
+            ledger.limit = max(ledger.limit, ledger.spent_bytes) + more
+            ledger.need = 0
+        self.credit.set_use(ledger.file, ledger.use)
+        self._blocked_on_credit.pop(ledger.file, None)
+        item = [ledger.attempt, ledger.limit, ledger.pause, int(ledger.bound)]
+        self._grants.setdefault(ledger.worker, {})[ledger.attempt] = item
+
+    def file_count(self, worker: int) -> int:
+        """How many files ``worker`` was given that have not ended."""
+        return self._load.file_count(worker)

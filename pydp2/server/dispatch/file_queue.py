@@ -1,0 +1,36 @@
+"""Files that wait for a worker, in the order in which the merge wants them."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from pydp2.server.dispatch.ledger import FileLedger
+
+
+class FileQueue:
+    """Of one reading. A file may stand here that has got its worker meanwhile."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []  # (position, file)
+        self._urgent: set[int] = set()  # those that a merge waits for now
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def push(self, ledger: FileLedger) -> None:
+        """The file of ``ledger`` needs a worker, unless nothing is to be read of it here."""
+        if not ledger.ended and not ledger.awaits_cache:
+            heappush(self._heap, (ledger.position, ledger.file))
+
+    def prioritise(self, file: int) -> None:
+        """A merge waits for ``file``."""
+        self._urgent.add(file)
+
+    def pop(self, most: int | None) -> list[int]:
+        """All of them; or (``most``) so many, and beyond that those that a merge waits for."""
+        files: list[int] = []
+        while self._heap and (most is None or len(files) < most):
+            files.append(heappop(self._heap)[1])
+        urgent = [file for file in self._urgent if file not in files] if self._heap else []
+        self._urgent.clear()
+        return files + urgent

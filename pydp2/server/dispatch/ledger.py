@@ -1,0 +1,187 @@
+"""The ledger: what of each file is committed, and where its attempts stand (docs/order.md, "Ledger").
+
+A range of a file is committed once, in order, by the attempt that is valid now. Everything else is refused: output of a
+worker that was given up, a range that was sent twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pydp2.errors import Error, RemoteProtocolError
+from pydp2.order.sample_source import END, FileFailure, SampleRun, SourceState
+from pydp2.order.snapshot import UNREACHED, FilePosition, Reread
+from pydp2.protocol.file_ranges import DROPPED_COST, FILE_OPEN, SAMPLE_COST, FileRange
+
+DroppedSample = tuple[int, str, str]
+"""(sample index, slot, reason) of a dropped sample."""
+NO_PAUSE = 1 << 62
+MAX_DEATHS = 3
+"""A file that was running in this many dead workers at the same sample is condemned."""
+MAX_MEMORY_DEATHS = 5
+"""So is one that this many workers in a row could not read on in the memory that they may have."""
+
+
+@dataclass(slots=True)
+class FileLedger:
+    """One file of a pass. ``position`` is its place in the order in which the merge wants files."""
+
+    file: int
+    position: int
+    pull: int = 1  # how much of it the merge takes in the same time, compared with others
+    bound: bool = False
+    worker: int | None = None
+    attempt: int = 0
+    committed: int = 0  # sample indices below are committed
+    crcs: list[int] = field(default_factory=list)  # running checksums there
+    spent_bytes: int = 0  # cost of what is committed
+    merged: int = 0  # cost of what the merge has taken
+    limit: int = 0  # cost up to which the worker may send
+    runs: deque[SampleRun] = field(default_factory=deque)  # committed, not merged
+    dropped: deque[DroppedSample] = field(default_factory=deque)  # committed, not passed by the merge
+    tail: SourceState | FileFailure | None = None  # what comes after the runs, once known
+    early_end: Error | None = None  # why the file is taken to end there
+    end_met: bool = False  # the merge has met its end
+    pauses: set[int] = field(default_factory=set)  # sample indices before which all must be committed
+    need: int = 0  # cost of the sample that the worker holds in hand for lack of credit
+    wanted: bool = False  # the worker was told that the merge waits
+    deaths: dict[int, int] = field(default_factory=dict)
+    memory_deaths: int = 0  # so many workers in a row had too much memory while they ran it, and nothing new came of it
+    reread: Reread | None = None  # of a file that is read again in part: what is needed of it
+    until: int = UNREACHED  # nothing from this sample index on is needed
+    next_index: int = 0  # the sample index that the merge takes next
+    end_index: deque[tuple[int, list[int]]] = field(default_factory=deque)  # of each run: its end, the checksum there
+    in_cache: bool = False  # its samples came from the cache and use no credit
+    fills_cache: bool = False  # what is committed of it goes to the cache
+    awaits_cache: bool = False  # another reading puts it there, and no worker is asked for it
+
+    @property
+    def in_cycle(self) -> bool:
+        """The merge takes turns with this file and others."""
+        return self.pull > 1
+
+    @property
+    def ended(self) -> bool:
+        """No worker has to run it any more."""
+        return self.tail is not None
+
+    @property
+    def use(self) -> int:
+        """Bytes of credit: granted and unspent, in flight, committed and not merged."""
+        return (
+            0 if self.in_cache else max(self.limit, self.spent_bytes) - self.merged
+        )  # a dropped sample may exceed the limit
+
+    @property
+    def unspent(self) -> int:
+        """Of what was granted, so much is not spent."""
+        return max(0, self.limit - self.spent_bytes)
+
+    @property
+    def pause(self) -> int:
+        """The next sample index at which the worker has to wait."""
+        return min(self.pauses, default=NO_PAUSE)
+
+    def accepts(self, worker: int, part: FileRange) -> bool:
+        """Whether ``part`` comes from the attempt that is valid now."""
+        return self.worker == worker and self.attempt == part.attempt and not self.ended
+
+    def commit(self, part: FileRange, run: SampleRun | None) -> None:
+        """Commit the range of ``part``; ``run`` holds its samples. Raises RemoteProtocolError when it leaves a gap."""
+        if part.first_index != self.committed:
+            raise RemoteProtocolError(
+                f"file {self.file}: a range from sample {part.first_index}, but {self.committed} are committed"
+            )
+        if part.rows + len(part.dropped) != part.count and self.reread is None:
+            raise RemoteProtocolError(f"file {self.file}: a range of {part.count} with {part.rows} samples")
+        cost = DROPPED_COST * len(part.dropped)
+        if run is not None:
+            cost += run.nbytes(run.hi - run.lo) + SAMPLE_COST * part.rows
+            self.runs.append(run)
+            self.end_index.append((part.first_index + part.count, part.crcs))
+        self.dropped.extend((y, slot, reason) for y, slot, reason in part.dropped)
+        self.committed += part.count
+        self.memory_deaths = 0
+        self.crcs = part.crcs
+        self.spent_bytes += cost
+        self.wanted = False
+        self.need = 0
+        if part.state != FILE_OPEN:
+            self.tail = END
+            self.limit = self.spent_bytes
+
+    def worker_died(self, sample_index: int | None) -> bool:
+        """The worker is gone, while asking for ``sample_index`` of this file or not at all. True: the file is
+        condemned."""
+        self.worker = None
+        self.limit = self.spent_bytes
+        self.need = 0
+        self.wanted = False
+        if sample_index is not None:
+            self.deaths[sample_index] = self.deaths.get(sample_index, 0) + 1
+        # Before a sample that was deadly once is asked for again, all before it must have arrived.
+        self.pauses = {y for y in self.deaths if y > self.committed}
+        return sample_index is not None and self.deaths[sample_index] >= MAX_DEATHS
+
+    def worker_starved(self, sample_index: int | None) -> bool:
+        """As :meth:`worker_died`, of a worker that had too much memory. Which sample it was asking for is chance: a
+        file is
+        condemned when nothing new comes of it, again and again."""
+        self.worker_died(None)
+        self.memory_deaths += sample_index is not None
+        return self.memory_deaths >= MAX_MEMORY_DEATHS
+
+    def end_early(self, error: Error, *, skip: bool) -> None:
+        """The file ends at what is committed: with ``error`` at that place, or (``skip``) as if it ended there."""
+        self.tail = END if skip else FileFailure(error)
+        self.early_end = error if skip else None
+        self.worker = None
+        self.limit = self.spent_bytes
+
+    # -- what the merge asks -------------------------------------------------------------------------------------------
+    def pass_dropped(self, edge: int | None = None) -> Iterator[DroppedSample]:
+        """Step over the dropped samples below ``edge`` (None: before the next sample), each when it is asked for."""
+        if edge is None:
+            edge = int(self.runs[0].sample_indices[self.runs[0].lo]) if self.runs else NO_PAUSE
+        while self.dropped and self.dropped[0][0] < edge:
+            dropped_sample = self.dropped.popleft()
+            self.merged += DROPPED_COST
+            self.next_index = max(self.next_index, dropped_sample[0] + 1)
+            yield dropped_sample
+
+    def next_run(self) -> SampleRun | FileFailure | SourceState | None:
+        """The next samples, or what comes instead; None: not known yet."""
+        if self.runs:
+            return self.runs[0].view()
+        return self.tail
+
+    def meet_end(self) -> bool:
+        """The merge looks at the end: whether it meets it now, and in order, not before a sample that is asked for."""
+        asked = None if self.reread is None else self.reread.sample_indices
+        if self.end_met or (asked is not None and len(asked) and self.committed <= int(asked[-1])):
+            return False
+        self.end_met = True
+        return True
+
+    def consume(self, count: int) -> int:
+        """The merge took ``count`` samples of the first run; the sample index of the last one."""
+        run = self.runs[0]
+        end = run.lo + count
+        self.merged += run.nbytes(count) + SAMPLE_COST * count
+        run.lo = end
+        last = int(run.sample_indices[end - 1])
+        self.next_index = max(self.next_index, last + 1)
+        if run.lo == run.hi:
+            self.runs.popleft()
+            if self.end_index:
+                self.end_index.popleft()
+        return last
+
+    def merge_position(self) -> FilePosition:
+        """Where the merge stands, and the checksum at the end of what it is taking from."""
+        check, crcs = self.end_index[0] if self.end_index else (self.committed, self.crcs)
+        if self.in_cache or not crcs:
+            check, crcs = 0, []
+        return FilePosition(self.file, self.next_index, check, crcs)

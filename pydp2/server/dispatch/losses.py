@@ -1,0 +1,163 @@
+"""What a pass loses: dropped samples, and files that end early; and what is told of it. Pure: no IO, no clock.
+
+A loss counts when the merge meets it, not when a worker did: so what is counted before a batch, where an error budget
+ends the pass, and what is told of it are the same in every run (docs/order.md, "Losses").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.errors import (
+    BadSample,
+    BudgetExceeded,
+    Error,
+    FileCondemned,
+    NotRepeatable,
+    ProviderError,
+    at_sample,
+    builtin_name_of_mixed,
+    count_text,
+)
+from pydp2.order.snapshot import SnapshotPoint
+from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Action, Log, Loss
+from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, DroppedSample
+
+MIN_SAMPLES_FOR_SHARE = 10
+"""Where the budget is a share, so many losses are always allowed: of a few samples a share says nothing."""
+_REASON = 300  # characters of the reason of a fact
+_TOLD = 4000  # of what a quarantine says
+
+
+class Losses:
+    """Those of one pass. ``budget``: so many are allowed (int), or such a share of all samples (float); None: any.
+
+    ``early_ends``: files that are known to end early, of a pass that is taken up in its middle, at the point ``saved``;
+    ``order``: in which it wants files.
+    """
+
+    def __init__(
+        self,
+        pass_id: int,
+        label: Callable[[int], str],
+        budget: float | None,
+        early_ends: Mapping[int, tuple[int, str]],
+        saved: SnapshotPoint | None,
+        order: npt.NDArray[np.int64],
+    ) -> None:
+        self._pass_id = pass_id
+        self._label = label
+        self._budget = budget
+        self.early_ends: dict[int, tuple[int, str]] = dict(early_ends)
+        """Files that end early, and why: (sample index, reason). What no data explains."""
+        self.ended = 0 if saved is None else _ends_met(early_ends, saved, order)
+        """Files whose early end the merge has met."""
+        self.dropped = 0 if saved is None else saved.dropped
+        self.taken = 0 if saved is None else saved.merged
+        """Good samples that the merge has taken."""
+        self._changed: set[int] = set()
+        self.error: Error | None = None
+        """The budget is exceeded."""
+
+    def drop(self, file: int, dropped_sample: DroppedSample) -> list[Action]:
+        """The merge passed a dropped sample of ``file``."""
+        y, slot, reason = dropped_sample
+        self.dropped += 1
+        text = at_sample(self._label(file), y, slot, reason)
+        self._judge(text)
+        return [Log(text, kind="dropped"), Loss(self._pass_id, self._label(file), y, slot, reason, "dropped")]
+
+    def end(self, file: int, y: int, early: Error | None) -> list[Action]:
+        """The merge met the end of ``file`` at sample index ``y``: ``early`` says why it ends there, if a worker did
+        now."""
+        if early is None and file not in self.early_ends:
+            return []
+        self.ended += 1
+        out: list[Action] = []
+        kind, reason = ENDED_EARLY, self.early_ends.get(file, (0, ""))[1]
+        if early is not None:
+            kind, reason = _kind(early), str(early)
+            self.early_ends[file] = (y, reason[:_REASON])
+            out.append(Log(f"the rest of a file is left out: {reason}", kind="skipped"))
+        self._judge(reason)
+        slot = early.slot if isinstance(early, BadSample) else ""
+        exception = builtin_name_of_mixed(early) if isinstance(early, ProviderError) else ""
+        timeout = early.sample_timeout if isinstance(early, FileCondemned) else None
+        return [*out, Loss(self._pass_id, self._label(file), y, slot, reason[:_TOLD], kind, exception, timeout)]
+
+    def note_changed(self, file: int) -> list[Action]:
+        """``file`` did not repeat itself, which is borne with. Nothing is lost, but the pass is another one."""
+        if file in self._changed:
+            return []
+        self._changed.add(file)
+        text = (
+            f"file {self._label(file)}: process() did not repeat itself when it was run again; the pass goes on with "
+            'what it gives now (on_changed="warn")'
+        )
+        return [Log(text, kind="changed")]
+
+    def allowed_samples(self, dropped_samples: Collection[DroppedSample], sample_indices: npt.NDArray[np.int64]) -> int:
+        """How many samples of ``sample_indices``, next in a file, may be taken until one of its ``dropped_samples`` is
+        one too many."""
+        lost = self.dropped + self.ended
+        if self._exceeded(lost + len(dropped_samples), self.taken):
+            for number, dropped_sample in enumerate(dropped_samples, 1):
+                before = int(np.searchsorted(sample_indices, dropped_sample[0]))
+                if before == len(sample_indices):
+                    break
+                if self._exceeded(lost + number, self.taken + before):
+                    return before
+        return len(sample_indices)
+
+    def _exceeded(self, lost: int, taken: int) -> bool:
+        budget = self._budget
+        if budget is None or isinstance(budget, int):
+            return budget is not None and lost > budget
+        return lost > max(MIN_SAMPLES_FOR_SHARE, budget * (lost + taken))
+
+    def _judge(self, last: str) -> None:
+        lost = self.dropped + self.ended
+        if self.error is None and self._exceeded(lost, self.taken):
+            self.error = BudgetExceeded(
+                f"pass {self._pass_id} has lost more than error_budget={self._budget} allows: of "
+                f"{lost + self.taken:,} samples so far "
+                f"{count_text(self.dropped, 'bad one was', 'bad ones were', ',')} dropped, and "
+                f"{count_text(self.ended, 'file', form=',')} ended early; mend the data (quarantine=PATH lists each "
+                f"loss, `pydp2 check` shows them all), or raise error_budget. The last one: {last}"
+            )
+
+
+def _ends_met(early_ends: Collection[int], saved: SnapshotPoint, order: npt.NDArray[np.int64]) -> int:
+    """Of how many files with ``early_ends`` the merge had met the end at the point ``saved``."""
+    cycle_files = [cycle_file.file for cycle_file in saved.cycle]
+    merged = order[: saved.next_file]
+    return int(np.isin(merged, [file for file in early_ends if file not in cycle_files]).sum())
+
+
+def condemnation(
+    label: str, y: int, how: str, skip: bool, *, hungry: bool = False, sample_timeout: float | None = None
+) -> FileCondemned:
+    """What the deaths at sample ``y`` come to; ``how``: the last one, in words. ``hungry``: for lack of memory;
+    ``sample_timeout``: for taking longer than so many seconds."""
+    rest = "" if skip else ', or pass on_error="skip"'
+    if hungry:
+        return FileCondemned(
+            f"file {label}, sample {y}: {MAX_MEMORY_DEATHS} workers in a row had more memory than they may before "
+            f"process() came further (the last one {how}); raise worker_memory, or cut the file into smaller ones{rest}"
+        )
+    return FileCondemned(
+        f"file {label}, sample {y}: three workers died while process() produced it (the last one {how}); mend the code "
+        f"that reads this sample, or take the file out of the list{rest}",
+        sample_timeout=sample_timeout,
+    )
+
+
+def _kind(error: Error) -> str:
+    if isinstance(error, FileCondemned):
+        return "condemned" if error.sample_timeout is None else TIMED_OUT
+    if isinstance(error, NotRepeatable):
+        return "not repeated"
+    return "bad sample" if isinstance(error, BadSample) else "raised"

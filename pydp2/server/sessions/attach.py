@@ -1,0 +1,161 @@
+"""What a trainer asks of a service, checked: the plan of its job, and what its stream depends on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from hashlib import blake2b
+from typing import Any
+
+from pydp2.cache.disk_messages import CacheOrigin, cache_key
+from pydp2.cache.file_format import FORMAT_VERSION
+from pydp2.errors import OptionError, StateMismatch
+from pydp2.file_list import FileList
+from pydp2.options.tables import JobOptions, job_options, place_options
+from pydp2.order.random_bits import ORDER_VERSION
+from pydp2.protocol import messages as m
+from pydp2.protocol.early_ends import by_file
+from pydp2.schema.provider_schema import Schema
+from pydp2.server.available_memory import POOL_OVERHEAD, SERVER_BASE_BYTES, AvailableMemory
+from pydp2.server.sessions.job_buckets import parse_bucket_options
+from pydp2.server.sessions.job_buckets import stream_identity as fits_buckets
+from pydp2.server.sessions.pass_runner import JobPlan
+from pydp2.server.spec import ServiceSpec
+
+_PLAN_OPTIONS = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
+_TRAINER_OPTIONS = ("prefetch", "lease")  # what each trainer of a job may say for itself
+_BATCHES_IN_FLIGHT = 4  # batches at a trainer and the service beside those that it has asked for ahead
+_SESSION_BYTES = 64  # characters
+_MAX_JOBS = 16  # at a time: what is told of all of them fits into one message
+
+
+def requested_options(attach: m.Attach, spec: ServiceSpec) -> JobOptions:
+    """The options of ``attach``. Raises OptionError or OptionTypeError for what cannot be."""
+    if attach.version != m.WIRE_VERSION:
+        raise OptionError(
+            f"the service speaks wire version {m.WIRE_VERSION}, the client {attach.version}; "
+            "use the same release of pydp2 on both sides"
+        )
+    place_options(attach.job, attach.rank, attach.world_size)
+    if len(attach.session) > _SESSION_BYTES:
+        raise OptionError(f"a session must be a text of at most {_SESSION_BYTES} characters, got {len(attach.session)}")
+    given = job_options(**attach.options)
+    if given.share == "dynamic" and attach.world_size != 1:
+        raise OptionError(
+            'share="dynamic" gives batches to whoever asks first and knows no ranks: leave world_size out'
+        )
+    return given
+
+
+def check_memory(
+    job: str,
+    given: JobOptions,
+    others: Mapping[str, JobOptions],
+    spec: ServiceSpec,
+    have: AvailableMemory,
+    row_bytes: int,
+) -> None:
+    """Raise OptionError unless ``job`` fits into what there is beside the ``others``: each has a pool of its own.
+    ``have``: what there was before the first of them; ``row_bytes``: what a sample takes at least."""
+    if len(others) >= _MAX_JOBS:
+        raise OptionError(
+            f"the service has {len(others)} jobs, and {_MAX_JOBS} are the most; wait until one of them is over, "
+            f"or start a second service for {job!r}"
+        )
+    beside = (
+        sum(_in_flight_bytes(each, row_bytes) for each in (given, *others.values())) + SERVER_BASE_BYTES * spec.workers
+    )
+    beside += int((POOL_OVERHEAD - 1) * sum(each.pool_bytes for each in (given, *others.values())))
+    need = spec.memory_limit + given.pool_bytes + beside
+    rest = f"with {beside} bytes for workers={spec.workers}, batches under way and room in pools, "
+    remedy = f", or {have.remedy}" if have.remedy else ""
+    if need > have.bytes:
+        raise OptionError(
+            f"pool_bytes={given.pool_bytes} and memory_limit={spec.memory_limit}, {rest}together exceed the "
+            f"{have.describe()}; lower one of them (pool_bytes is part of the order){remedy}"
+        )
+    if given.prefetch_bytes + given.pool_bytes + spec.memory_limit > have.bytes:
+        raise OptionError(
+            f"prefetch_bytes={given.prefetch_bytes}, pool_bytes={given.pool_bytes} and memory_limit="
+            f"{spec.memory_limit} together exceed the {have.describe()}; lower prefetch_bytes{remedy}"
+        )
+    need += sum(other.pool_bytes for other in others.values())
+    if need > have.bytes:
+        pools = ", ".join(f"{other.pool_bytes} of job {name!r}" for name, other in others.items())
+        raise OptionError(
+            f"pool_bytes={given.pool_bytes} of job {job!r}, pool_bytes={pools} and memory_limit={spec.memory_limit}, "
+            f"{rest}are {need} bytes together, more than the {have.describe()}; lower one of them (pool_bytes is "
+            f"part of the order){remedy}, or wait until a job is over"
+        )
+
+
+def _in_flight_bytes(job: JobOptions, row_bytes: int) -> int:
+    """Bytes of batches that a trainer of ``job`` has, and of those that are on their way to it."""
+    batch = min(job.batch_size * row_bytes, job.pool_bytes)
+    return _BATCHES_IN_FLIGHT * batch + min(job.prefetch * batch, max(job.prefetch_bytes, batch))
+
+
+def check_same_options(job: str, first: JobOptions, given: JobOptions, ending: str = "") -> None:
+    """Raise OptionError unless trainers with these options can share ``job``; ``ending``: when that is over."""
+    one, other = asdict(first), asdict(given)
+    wrong = [
+        f"{name} is {one[name]!r} there, {other[name]!r} here"
+        for name in one
+        if one[name] != other[name] and name not in _TRAINER_OPTIONS
+    ]
+    if wrong:
+        raise OptionError(
+            f"job {job!r} is under way with other options: {'; '.join(wrong)}; all ranks must say the same{ending}"
+        )
+
+
+def job_plan(given: JobOptions, schema: Schema) -> JobPlan:
+    """The plan of a job with the options ``given``."""
+    shuffle = schema.shuffle if given.shuffle is None else given.shuffle
+    buckets = parse_bucket_options(given, schema.slots)
+    return JobPlan(shuffle=shuffle, buckets=buckets, **{name: getattr(given, name) for name in _PLAN_OPTIONS})
+
+
+def stream_identity(plan: JobPlan, schema: Schema, spec: ServiceSpec, files: FileList, source: str) -> dict[str, Any]:
+    """What the stream of a job depends on: a state is only good where all of it is the same."""
+    declared = schema.to_wire()
+    return {
+        "order_version": ORDER_VERSION,
+        "list": files.fingerprint(),
+        "provider_source": source,
+        "args": blake2b(spec.args, digest_size=8).hexdigest(),
+        "is_train": spec.is_train,
+        "on_error": "skip" if spec.skip_errors else "raise",
+        **{name: getattr(plan, name) for name in ("shuffle", *_PLAN_OPTIONS)},
+        **{name: declared[name] for name in declared if name not in ("shuffle", "slots")},
+        "slots": blake2b(repr(declared["slots"]).encode(), digest_size=8).hexdigest(),
+        **fits_buckets(plan.buckets, schema.slots),
+    }
+
+
+def cache_origin(schema: Schema, spec: ServiceSpec, files: FileList, source: str) -> CacheOrigin:
+    """What the cache on disk has to tell apart: all that decides what a provider yields for a file. Not the job's
+    options, and not the levels of the pool: those say what becomes of samples later."""
+    declared = schema.to_wire()
+    told = {name: declared[name] for name in ("slots", "check", "check_fail_continue", "weighted")}
+    key = cache_key(
+        FORMAT_VERSION, source, spec.provider, blake2b(spec.args, digest_size=16).digest(), spec.is_train,
+        list(spec.input_order), spec.root, told, sys.byteorder,
+    )  # fmt: skip
+    return CacheOrigin(key, spec.provider, files, spec.root, schema.slots, schema.weighted)
+
+
+def check_early_ends(told: Iterable[list[Any]], files: int) -> Mapping[int, tuple[int, str]]:
+    """The early-end records that a state holds, by file. Raises StateMismatch for one of a file that the list does not
+    have."""
+    found = by_file(told)
+    if found and (file := max(found)) >= files:
+        raise StateMismatch(f"the state has a fact of file {file}, the list has {files}: it is damaged")
+    return found
+
+
+def check_batch_numbers(begin: m.BeginPass) -> None:
+    """Raise StateMismatch unless the batches that a state has beyond its position are numbers."""
+    if any(type(index) is not int or not 0 <= index < m.INT_LIMIT for index in begin.acknowledged_ahead):
+        raise StateMismatch("the state has a batch that is no number: it is damaged")

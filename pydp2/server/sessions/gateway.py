@@ -1,0 +1,438 @@
+"""The clients' side of a service: who is attached, what they are sent."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydp2.cache.disk import DiskCache
+from pydp2.cache.memory import MemoryCache
+from pydp2.errors import Error, JobTaken, ProtocolError, RemoteProtocolError, Rewound, to_wire
+from pydp2.file_list import FileList
+from pydp2.options.tables import JobOptions
+from pydp2.order.sample_source import SampleRun
+from pydp2.order.snapshot import SnapshotPoint
+from pydp2.protocol import messages as m
+from pydp2.protocol.early_ends import split_frames
+from pydp2.protocol.link_states import Link, LinkRole, LinkState, client_link
+from pydp2.rowstore.append_only import AppendOnlyStore
+from pydp2.rowstore.batch_rows import BatchRows
+from pydp2.rowstore.region_layout import RegionLayout
+from pydp2.schema.provider_schema import Schema
+from pydp2.server.actions import Action, Log
+from pydp2.server.available_memory import AvailableMemory, available_memory
+from pydp2.server.dispatch.cache_fill import CacheFill
+from pydp2.server.dispatch.file_dispatcher import ReadContext
+from pydp2.server.sessions.attach import (
+    cache_origin,
+    check_batch_numbers,
+    check_early_ends,
+    check_memory,
+    check_same_options,
+    requested_options,
+)
+from pydp2.server.sessions.job_session import JobSession, ServiceContext, combine_stats
+from pydp2.server.sessions.outbox import drain
+from pydp2.server.sessions.trainer import Trainer
+from pydp2.server.snapshots.snapshotter import Snapshotter
+from pydp2.server.spec import ServiceSpec
+from pydp2.server.workers.cell_grants import CellGrants
+from pydp2.server.workers.worker_pool import WorkerPool
+from pydp2.transport import Hub, PeerGone, SharedRegion
+
+_RETRY_SECONDS = 0.05  # seconds between looks whether a place that somebody waits for is free
+_MAX_PENDING = 64  # who asks for a job and has not been answered yet
+_MAX_VANISHED = 64  # peers that vanished
+_READ_AHEAD = 256 << 20  # bytes read ahead of the merge, where the memory limit allows
+_MAX_POOL_FRAMES = 1024  # of 64 KiB: a pool of more samples than memory could hold
+_MAX_MESSAGES = 256  # taken in one round, so that a flood of them does not keep batches back
+
+
+class _VanishedPeer:
+    """Somebody who is gone, since ``when``; 0 once it was told."""
+
+    def __init__(self, job_session: JobSession | None, trainer: Trainer | None, when: float) -> None:
+        self.session, self.trainer, self.when = job_session, trainer, when
+
+
+class ClientGateway:
+    """The jobs of a service, the trainers of each, and anybody who asks for figures."""
+
+    def __init__(
+        self,
+        spec: ServiceSpec,
+        files: FileList,
+        hub: Hub,
+        worker_pool: WorkerPool,
+        log: Callable[[str, str], None],
+        snapshotter: Snapshotter,
+    ) -> None:
+        self._spec = spec
+        self._files = files
+        self._hub = hub
+        self._worker_pool = worker_pool
+        self._log = log
+        self._snapshotter = snapshotter
+        self._links: dict[bytes, Link] = {}
+        self._pending: list[tuple[bytes, m.Attach]] = []
+        self._waiting: list[tuple[bytes, m.Attach, float]] = []  # since when, for a place that somebody has
+        self._schema: Schema | None = None
+        self._source = ""
+        self._cache: CacheFill | None = None
+        self._cell_grants: CellGrants | None = None
+        self.disk: DiskCache | None = None
+        """The cache on disk, where the provider asks for one."""
+        self._available: AvailableMemory | None = None
+        self._budget = min(_READ_AHEAD, spec.memory_limit // 2)
+        self._sessions: dict[str, JobSession] = {}  # by name of the job
+        self._at: dict[bytes, JobSession] = {}  # who is attached to which
+        self._vanished: dict[bytes, _VanishedPeer] = {}
+        self._probed = self._retried = 0.0
+        self.outbox: list[Action] = []
+        """Actions for workers that followed from what clients said; the loop carries them out."""
+        self.server_stats: Callable[[], dict[str, Any]] = dict
+
+    def provider_ready(self, schema: Schema, source: str, cell_grants: CellGrants | None = None) -> None:
+        """The provider is known, and where its samples have their places: jobs can begin."""
+        self._schema = schema
+        self._source = source
+        self._cell_grants = cell_grants
+        if cell_grants is not None:  # trainers on this machine gather for themselves
+            self._hub.fd_offer.offered = cell_grants.for_trainers
+        if schema.cache:
+            self._cache = self._caches(schema)
+        if self._snapshotter.durable:
+            self._snapshotter.restore(
+                len(self._files), lambda kept: self._open_job(kept.name, kept.world, kept.options), time.monotonic()
+            )
+        pending, self._pending = self._pending, []
+        for peer, attach in pending:
+            if peer in self._links:  # it may have left meanwhile
+                self._attach(peer, attach, time.monotonic())
+
+    def _caches(self, schema: Schema) -> CacheFill:
+        spec = self._spec
+        if schema.cached_on_disk and self._source:
+            origin = cache_origin(schema, spec, self._files, self._source)
+            self.disk = DiskCache(Path(spec.cache_dir), origin, spec.cache_size)
+        elif schema.cached_on_disk:
+            self._log(
+                "nothing is kept on disk: the provider is not in a file, so nobody could tell when it changes", ""
+            )
+        return CacheFill(self._in_memory(schema) if schema.cached_in_memory else None, self.disk)
+
+    def _in_memory(self, schema: Schema) -> MemoryCache[SampleRun] | None:
+        layout = RegionLayout(schema.slots, self._spec.memory_limit - self._budget)
+        if not layout.max_rows:
+            least = layout.min_row_bytes
+            self._log(
+                f"the cache in memory cannot keep a single sample: one needs at least {least} bytes, and "
+                f"the cache may have {layout.limit} of memory_limit={self._spec.memory_limit}; every pass reads its "
+                f"files again; raise memory_limit to {least + min(least, _READ_AHEAD)} or more",
+                "cache",
+            )
+            return None
+        row_store = None
+        with contextlib.suppress(OSError):  # without that many addresses each file lies where it was read
+            lasting = SharedRegion(layout.size)
+            row_store = AppendOnlyStore(layout, lasting.memory)
+            if lasting.read_only_descriptor is not None:  # here, too
+                self._hub.fd_offer.offered = lasting.read_only_descriptor, layout.note
+        return MemoryCache(layout.limit, row_store)
+
+    def _rows_in_cache(self, peer: bytes, picked: BatchRows) -> int:
+        shown = picked.shared_row_count
+        return shown if shown and self._hub.fd_offer.is_used_by(peer) else 0
+
+    def take_disk_answers(self) -> None:
+        """The cache on disk has found or done something."""
+        if self._cache is not None:
+            for said in self._cache.take_disk_answers():
+                self._log(said.text, said.kind)
+
+    @property
+    def caching(self) -> bool:
+        """Whether what comes from workers now is kept in memory for later passes."""
+        return self._cache is not None and self._cache.memory is not None and not self._cache.memory.full
+
+    # -- what clients say ------------------------------------------------------------------------------------------
+    def receive(self, now: float) -> bool:
+        """Take what came; True when there may be more."""
+        for _ in range(_MAX_MESSAGES):
+            received = self._hub.receive()
+            if received is None:
+                return False
+            peer, frames = received
+            try:
+                self._handle(peer, frames, now)
+            except ProtocolError as error:
+                self._log(f"a client broke the protocol: {error}", "protocol")
+                self._detach(peer, 0, 0)
+                self._forget(peer)
+            self._deliver(now)
+        return True
+
+    def _handle(self, peer: bytes, frames: list[memoryview], now: float) -> None:
+        message, body = m.decode(self._hub.open_message(peer, frames))
+        link = self._links.get(peer)
+        if peer in self._vanished:
+            if isinstance(message, m.Detach):
+                self._detach_vanished(self._vanished[peer], message)
+            return
+        if link is None:
+            link = client_link(LinkRole.SERVER)
+            if not isinstance(message, m.Attach | m.AskStats):
+                raise RemoteProtocolError(f"{type(message).__name__} from somebody who is not attached")
+            self._links[peer] = link
+        link.check_received(message)
+        match message:
+            case m.Attach() if self._schema is None:
+                if len(self._pending) >= _MAX_PENDING:
+                    raise RemoteProtocolError("too many ask for the job before it can begin")
+                self._pending.append((peer, message))
+            case m.Attach():
+                self._attach(peer, message, now)
+            case m.AskStats():
+                self._send(peer, m.Stats(self.stats()))
+            case m.Detach(run, done):
+                self._detach(peer, run, done)
+            case _:
+                self._handle_in_pass(peer, message, body, now)
+        self._forget_if_unattached(peer, link)
+
+    def _handle_in_pass(self, peer: bytes, message: m.Message, body: Sequence[memoryview], now: float) -> None:
+        job_session = self._at.get(peer)
+        match message:
+            case m.BeginPass(run):
+                if job_session is None or job_session.trainers.by_peer(peer) is None:
+                    gone = Rewound("another process has the place of this trainer; connect again, or end this one")
+                    self._send(peer, m.Failed(run, to_wire(gone)))
+                else:
+                    self._begin_pass(job_session, peer, message, body, now)
+            case _ if job_session is None or job_session.trainers.by_peer(peer) is None:
+                pass  # of one whose place was taken: it has been told
+            case m.LeavePass(run, done):
+                job_session.trainers.leave(peer, run, done, now)
+            case m.Need(_, _, _, waited, worked):
+                job_session.count_trainer_time(waited, worked)
+                job_session.trainers.need(peer, message, now)
+
+    def _attach(self, peer: bytes, attach: m.Attach, now: float, since: float | None = None) -> None:
+        """Give ``peer`` its place. It has waited for that since ``since``, when somebody has it."""
+        assert self._schema is not None
+        try:
+            given = requested_options(attach, self._spec)
+            job_session = self._sessions.get(attach.job)
+            if job_session is not None:  # whose place is taken by somebody who vanished has it
+                self._probe(job_session.trainers.by_rank(attach.rank))
+            if job_session is not None and job_session.trainers.ends_with(attach.session, now):
+                self._drop_job(job_session)
+                job_session = None
+            if job_session is None:
+                job_session = self._open_job(attach.job, attach.world_size, given)
+            check_same_options(attach.job, job_session.options, given, job_session.trainers.ending_reason(now))
+            position = job_session.trainers.attach(peer, attach, now)
+        except JobTaken as taken:
+            since = now if since is None else since
+            if now - since > self._spec.timing.taken_rank_notice or len(self._waiting) >= _MAX_PENDING:
+                self._send(peer, m.Refused(to_wire(taken)))
+            else:
+                self._waiting.append((peer, attach, since))  # who has the place may have vanished a moment ago
+            return
+        except Error as error:
+            self._send(peer, m.Refused(to_wire(error)))
+            return
+        self._at[peer] = job_session
+        self._deliver(now)  # who knows that it has its place is written down, or it could not come back to it
+        service = {
+            "files": len(self._files), "workers": self._spec.workers, "shuffle": job_session.runner.plan.shuffle,
+            "position": position, "fits": job_session.stream_identity, "durable": self._snapshotter.durable,
+        }  # fmt: skip
+        self._send(peer, m.Welcome(self._schema.to_wire(), service))
+
+    def _open_job(self, name: str, world: int, given: JobOptions) -> JobSession:
+        """The desk of a job that begins. Raises OptionError when the machine cannot hold one more."""
+        assert self._schema is not None
+        if self._available is None:  # now: its processes have what they have, and no job has a pool yet
+            self._available = available_memory()
+        others = {each.name: each.options for each in self._sessions.values()}
+        check_memory(name, given, others, self._spec, self._available, self._schema.slots.row_bytes)
+        job_session = self._sessions[name] = JobSession(
+            name, world, given, self._context(), lambda text, kind: self._log_job(name, text, kind)
+        )
+        return job_session
+
+    def _context(self) -> ServiceContext:
+        assert self._schema is not None
+        spec = self._spec
+        read = ReadContext(
+            workers=spec.workers, budget=self._budget, label=lambda file: self._files[file],
+            skip_errors=spec.skip_errors, error_budget=spec.error_budget, cache=self._cache,
+        )  # fmt: skip
+        return ServiceContext(
+            schema=self._schema, spec=spec, files=self._files, source=self._source, read=read,
+            store=None if self._cell_grants is None else self._cell_grants.store, worker_pool=self._worker_pool,
+            act=lambda actions: self.outbox.extend(actions),
+        )  # fmt: skip
+
+    def _log_job(self, job: str, text: str, kind: str) -> None:
+        """Tell the user something of ``job``, by name where there are several."""
+        named = text.startswith(f"job {job!r}") or len(self._sessions) < 2
+        self.outbox.append(Log(text if named else f"job {job!r}: {text}", kind))
+
+    def _drop_job(self, job_session: JobSession) -> None:
+        """The job is over."""
+        job_session.trainers.stop()
+        del self._sessions[job_session.name]
+        if not self._sessions and self._cell_grants is not None:
+            self._cell_grants.release_memory()
+        self._at = {peer: at for peer, at in self._at.items() if at is not job_session}
+
+    # -- passes ----------------------------------------------------------------------------------------------------
+    def _begin_pass(
+        self, job_session: JobSession, peer: bytes, begin: m.BeginPass, body: Sequence[memoryview], now: float
+    ) -> None:
+        if len(body) > _MAX_POOL_FRAMES:
+            raise RemoteProtocolError(f"BeginPass: {len(body)} frames, at most {_MAX_POOL_FRAMES} are allowed")
+        body, told = split_frames("BeginPass", body, begin.early_end_frames)
+        if bool(body) != bool(begin.snapshot):
+            raise RemoteProtocolError("BeginPass: a point and its pool come together")
+        try:
+            saved = (
+                SnapshotPoint.from_wire(begin.snapshot, b"".join(body), len(self._files)) if begin.snapshot else None
+            )
+            early_ends = check_early_ends(told, len(self._files))
+            check_batch_numbers(begin)
+        except Error as error:
+            self._send(peer, m.Failed(begin.request_id, to_wire(error)))
+            return
+        job_session.trainers.begin(peer, begin, saved, early_ends, now)
+
+    def serve(self, most: int, now: float) -> bool:
+        """Send what trainers have credit for, about ``most`` batches; True when there may be more."""
+        more = False
+        for job_session in list(self._sessions.values()):
+            more = job_session.serve(max(1, most // len(self._sessions))) or more
+            self._deliver(now)
+        return more
+
+    def _deliver(self, now: float) -> None:
+        """Send what the jobs have to say; what has to be written down is, before."""
+        if self._snapshotter.durable and any(
+            job_session.trainers.snapshot_due for job_session in self._sessions.values()
+        ):
+            self._snapshotter.write(self._sessions.values(), now, wait=True)
+        for job_session in self._sessions.values():
+            for peer, message, frames, batches in drain(job_session.trainers.out, self._rows_in_cache):
+                if self._send(peer, message, frames):
+                    job_session.count_sent(batches, now)
+
+    # -- whether they live -----------------------------------------------------------------------------------------
+    def watch(self, now: float) -> None:
+        """Look whether trainers are still there, now and then, and whose lease ran out."""
+        if now - self._probed > self._spec.timing.trainer_probe:
+            self._probed = now
+            for trainer in [
+                trainer for job_session in self._sessions.values() for trainer in job_session.trainers.trainers.values()
+            ]:
+                self._probe(trainer)
+        for gone in self._vanished.values():
+            if gone.when and now - gone.when > self._spec.timing.last_words:
+                gone.when = 0.0
+                if gone.session is not None and gone.trainer is not None:
+                    who = f"rank {gone.trainer.rank} is gone"
+                    if gone.session.trainers.alone:
+                        who = "the trainer is gone; its job is free"
+                    self._log_job(gone.session.name, who, "trainer")
+        if now - self._retried > _RETRY_SECONDS:
+            self._retried = now
+            waiting, self._waiting = self._waiting, []
+            for peer, attach, since in waiting:
+                if peer in self._links:
+                    self._attach(peer, attach, now, since)
+        for job_session in list(self._sessions.values()):
+            job_session.trainers.check_leases(now)
+            self._deliver(now)
+            if job_session.trainers.ends_with(None, now):
+                self._drop_job(job_session)
+        self._snapshotter.write(self._sessions.values(), now)
+
+    def _probe(self, trainer: Trainer | None) -> None:
+        if trainer is not None and trainer.peer:
+            self._send(trainer.peer, m.Probe())
+
+    def _detach(self, peer: bytes, run: int, done: int) -> None:
+        job_session = self._at.pop(peer, None)
+        trainer = None if job_session is None else job_session.trainers.by_peer(peer)
+        if trainer is not None:
+            self._detach_vanished(_VanishedPeer(job_session, trainer, 0.0), m.Detach(run, done))
+
+    def _detach_vanished(self, gone: _VanishedPeer, detach: m.Detach) -> None:
+        """``gone`` left in order; it may have vanished before its last words were read."""
+        gone.when = 0.0
+        job_session, trainer = gone.session, gone.trainer
+        if job_session is None or trainer is None or self._sessions.get(job_session.name) is not job_session:
+            return
+        if job_session.trainers.trainers.get(trainer.rank) is trainer:
+            job_session.trainers.detach(trainer, detach.request_id, detach.used_batches, time.monotonic())
+        if job_session.trainers.empty and not job_session.trainers.awaits_ranks:
+            self._drop_job(job_session)
+
+    def _vanish(self, peer: bytes) -> None:
+        """Nothing can be sent to ``peer`` any more. What it said last may still be under way, Detach for one."""
+        now = time.monotonic()
+        job_session = self._at.get(peer)
+        self._forget(peer)
+        trainer = None if job_session is None else job_session.trainers.by_peer(peer)
+        self._vanished[peer] = _VanishedPeer(job_session, trainer, now if trainer is not None else 0.0)
+        if job_session is not None and trainer is not None:
+            job_session.trainers.connection_lost(trainer, now)
+        if len(self._vanished) > _MAX_VANISHED:
+            del self._vanished[next(iter(self._vanished))]
+
+    def _send(self, peer: bytes, message: m.Message, frames: Sequence[Any] = ()) -> bool:
+        link = self._links.get(peer)
+        if link is None:
+            return False
+        link.check_sending(message)
+        try:
+            self._hub.send(peer, [m.encode(message), *frames])
+        except PeerGone:
+            self._vanish(peer)
+            return False
+        self._forget_if_unattached(peer, link)
+        return True
+
+    def _forget_if_unattached(self, peer: bytes, link: Link) -> None:
+        """Who only asked, was refused, or left is as good as never seen: nothing is kept of it."""
+        if link.state is LinkState.NEW:
+            self._forget(peer)
+
+    def _forget(self, peer: bytes) -> None:
+        self._links.pop(peer, None)
+        self._at.pop(peer, None)
+        self._hub.forget_peer(peer)
+
+    def close(self, reason: str, error: Error | None, *, asked: bool) -> None:
+        """Tell everybody that the service ends: ``error`` is what it could not survive. Unless its program ``asked``
+        for that, it may be started again."""
+        self._snapshotter.write(self._sessions.values(), time.monotonic(), wait=True)
+        back = self._snapshotter.durable and not asked
+        for peer in list(self._links):
+            self._send(peer, m.Closing(reason, {} if error is None else to_wire(error), back))
+
+    def stats(self) -> dict[str, Any]:
+        """How it is going, as plain data."""
+        now = time.monotonic()
+        jobs = {name: job_session.stats(now) for name, job_session in self._sessions.items()}
+        cache = None if self._cache is None else self._cache.memory
+        kept: dict[str, Any] = {} if cache is None else {"files": len(cache), "bytes": cache.bytes}
+        if self.disk is not None:
+            kept |= {"disk": self.disk.figures()}
+        have = self._available or available_memory()
+        room = {"bytes": have.bytes, "where": have.where}
+        figures = {"jobs": jobs, "cache": kept, "memory_available": room}
+        return combine_stats([*jobs.values()], self._budget) | figures | self.server_stats()

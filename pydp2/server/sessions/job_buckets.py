@@ -1,0 +1,117 @@
+"""What ``bucket_by`` means for a job: its slot, what a pass begins with, and how much padding buckets leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.errors import OptionError, OptionTypeError, StateMismatch
+from pydp2.options.tables import JobOptions
+from pydp2.options.values import bucket_bounds
+from pydp2.order.plan import BucketPlan
+from pydp2.schema.input_types import Slots
+
+_DEFAULT_BUCKETS = 8  # buckets, where neither they nor their bounds were given
+
+
+def parse_bucket_options(options: JobOptions, slots: Slots) -> BucketPlan | None:
+    """What ``options`` ask for. Raises OptionError where the slot is not there, or no sequence."""
+    by, bounds = options.bucket_by, options.bucket_bounds
+    if by is None:
+        return None
+    sequences = [slots.label(i) for i, declared in enumerate(slots.types) if declared.seq_type]
+    known = f"sequences here: {', '.join(sequences)}" if sequences else "no slot here is a sequence"
+    if isinstance(by, int):
+        slot = by
+    else:
+        slot = slots.names.index(by) if slots.names is not None and by in slots.names else len(slots)
+    if slot >= len(slots):
+        raise OptionError(f"bucket_by={by!r} must be a slot, but there is none of that name or number; {known}")
+    if not slots.types[slot].seq_type:
+        raise OptionError(f"bucket_by={by!r} must be a sequence, whose lengths differ, and it is none; {known}")
+    return BucketPlan(
+        slot, bounds, bounds is None, len(bounds) + 1 if bounds else options.num_buckets or _DEFAULT_BUCKETS
+    )
+
+
+def stream_identity(buckets: BucketPlan | None, slots: Slots) -> dict[str, Any]:
+    """What a state must agree with, by option."""
+    if buckets is None:
+        return {}
+    return {
+        "bucket_by": buckets.slot if slots.names is None else slots.names[buckets.slot],
+        "bucket_bounds": None if buckets.automatic else list(buckets.bounds or ()),
+        "num_buckets": buckets.max_buckets if buckets.automatic else None,
+    }
+
+
+def small_pool_warning(buckets: BucketPlan | None, pool_size: int, batch_size: int) -> str:
+    """What is to be said of a pool that may have to grow beyond its size for its buckets; empty where it need not."""
+    if buckets is None or pool_size == -1 or pool_size >= buckets.max_buckets * batch_size:
+        return ""
+    return (
+        f"pool_size={pool_size} may be too small for {buckets.max_buckets} buckets with batches of {batch_size}; "
+        "the pool holds more where no bucket could fill a batch otherwise, and mixes little; raise pool_size, or take "
+        "fewer buckets"
+    )
+
+
+def begin_buckets(buckets: BucketPlan | None, told: Mapping[str, Any], ranks: int) -> BucketPlan | None:
+    """What a pass for so many ``ranks`` begins with; ``told``: what is known of an earlier pass, or of this one.
+
+    Raises StateMismatch for bounds and groups that cannot be, or that do not suit the ranks.
+    """
+    if buckets is None:
+        return None
+    bounds, group = buckets.bounds, told.get("group", ranks)
+    try:
+        if "bounds" in told and list(told["bounds"]):
+            bounds = bucket_bounds("bounds", told["bounds"])
+        elif "bounds" in told:
+            bounds = ()
+        if (buckets.bounds or bounds) != bounds or len(bounds or ()) >= buckets.max_buckets:
+            raise ValueError("other bounds than were asked for")
+        if type(group) is not int or not 0 < group < 1 << 20:
+            raise ValueError("a group of batches that cannot be")
+    except (OptionError, OptionTypeError, TypeError, ValueError) as error:
+        raise StateMismatch(f"the buckets in the state cannot be read ({error}): it is damaged") from None
+    if group % ranks:
+        raise StateMismatch(
+            f"the state is in the middle of a pass that gives {group} batches in a row from one bucket, but the job "
+            f"has {ranks} ranks; use a number of ranks that divides {group}, or go on at the next pass"
+        )
+    return replace(buckets, bounds=bounds, group_size=group)
+
+
+class PaddingStats:
+    """How much of the delivered batches would be padding, were each padded to its longest sequence."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.padded = 0
+
+    def add(self, lengths: npt.NDArray[np.int64]) -> None:
+        """A batch was delivered, with sequences of these ``lengths``."""
+        self.steps += int(lengths.sum())
+        self.padded += len(lengths) * int(lengths.max(initial=0))
+
+    @property
+    def share(self) -> float:
+        """The part of all places that holds no step, from 0 to 1."""
+        return 1 - self.steps / self.padded if self.padded else 0.0
+
+    def figures(self, slots: Slots, slot: int) -> dict[str, Any]:
+        """As plain data."""
+        return {"slot": slots.label(slot), "steps": self.steps, "places": self.padded, "share": self.share}
+
+    def describe(self, slots: Slots, slot: int, bounds: tuple[int, ...] | None) -> str:
+        """One line for the end of a pass."""
+        listed = ", ".join(map(str, bounds or ())) or "none"
+        return (
+            f"{slots.label(slot)} padded to the longest of each batch is {self.share:.1%} padding "
+            f"({self.steps} steps in {self.padded} places; bounds of the buckets: {listed})"
+        )

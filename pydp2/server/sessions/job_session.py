@@ -1,0 +1,187 @@
+"""One job as the clients' side of the service has it: its trainers, what it reads, what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydp2.file_list import FileList
+from pydp2.metrics import RateCounter, bottleneck_of
+from pydp2.options.tables import JobOptions
+from pydp2.protocol import messages as m
+from pydp2.rowstore.cells import CellStore
+from pydp2.schema.provider_schema import Schema
+from pydp2.server.actions import Action
+from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
+from pydp2.server.sessions.attach import job_plan, stream_identity
+from pydp2.server.sessions.job_buckets import small_pool_warning
+from pydp2.server.sessions.pass_runner import PassEnded, PassRunner
+from pydp2.server.sessions.trainer_group import GroupOptions, TrainerGroup
+from pydp2.server.spec import ServiceSpec
+from pydp2.server.workers.worker_pool import WorkerPool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceContext:
+    """What all jobs of a service have in common, once the provider is known.
+
+    ``source``: a fingerprint of the provider's code; ``store`` makes a row store of cells, None where rows have none;
+    ``act`` is given what follows for workers.
+    """
+
+    schema: Schema
+    spec: ServiceSpec
+    files: FileList
+    source: str
+    read: ReadContext
+    store: Callable[[], CellStore] | None
+    worker_pool: WorkerPool
+    act: Callable[[Sequence[Action]], None]
+
+
+class JobSession:
+    """The job ``name`` of ``world`` ranks, with the options ``given``."""
+
+    def __init__(
+        self, name: str, world: int, given: JobOptions, service: ServiceContext, log: Callable[[str, str], None]
+    ) -> None:
+        schema, spec, files = service.schema, service.spec, service.files
+        self.name = name
+        self.options = given
+        self._worker_pool = service.worker_pool
+        self._act = service.act
+        self._log = log
+        self._cache = service.read.cache
+        self._reading: FileDispatcher | None = None
+        self._samples = RateCounter()
+        self._batches = RateCounter()
+        self._waited = self._worked = 0.0
+        self._warned_bytes = False
+        plan = job_plan(given, schema)
+        self.stream_identity = stream_identity(plan, schema, spec, files, service.source)
+        """What its stream depends on, by name."""
+        self.runner = PassRunner(plan, schema, service.read, files=len(files), store=service.store)
+        group = GroupOptions(
+            name=name,
+            world=world,
+            dynamic=given.share == "dynamic",
+            lease=given.lease,
+            prefetch_bytes=given.prefetch_bytes,
+            missing_rank=spec.timing.missing_rank,
+        )
+        self.trainers = TrainerGroup(
+            self.runner, group, on_begin=self._begin_reading, on_end=self._log_pass_end, log=log
+        )
+        if -1 != schema.pool_size < plan.batch_size:
+            log(
+                f"pool_size={schema.pool_size} is smaller than batch_size={plan.batch_size}; the pool "
+                f"holds {plan.batch_size} instead",
+                "pool",
+            )
+        if warning := small_pool_warning(plan.buckets, schema.pool_size, plan.batch_size):
+            log(warning, "pool")
+
+    # -- passes ----------------------------------------------------------------------------------------------------
+    def _begin_reading(self, dispatcher: FileDispatcher | None) -> None:
+        """Of this job, only ``dispatcher`` is read from now on."""
+        if self._reading is not None:
+            self._act(self._worker_pool.end_pass(self._reading))
+        self._reading = dispatcher
+        if dispatcher is not None:
+            self._worker_pool.begin_pass(dispatcher, self.name)
+
+    def _log_pass_end(self, end: PassEnded) -> None:
+        if end.dropped:
+            what = "bad sample was" if end.dropped == 1 else "bad samples were"
+            self._log(f"pass {self.runner.pass_id}: {end.dropped} {what} dropped", "")
+        cache = None if self._cache is None or self._cache.disk is not None else self._cache.memory
+        if cache is not None and cache.full:  # with a disk beside it the rest goes there
+            self._log(
+                f"the cache is full at {cache.limit} bytes: the files that did not fit are read "
+                "again in every pass; raise memory_limit to keep all",
+                "cache",
+            )
+
+    def serve(self, most: int) -> bool:
+        """Cut what trainers have credit for, about ``most`` batches; True when there may be more."""
+        more = self.trainers.serve(most)
+        if self.runner.byte_limited and not self._warned_bytes:
+            self._warned_bytes = True
+            self._log(
+                f"pool_bytes={self.runner.plan.pool_bytes} is reached before the pool has the size that was asked for; "
+                "batches are drawn from what fits",
+                "pool",
+            )
+        return more
+
+    # -- figures ---------------------------------------------------------------------------------------------------
+    def count_sent(self, batches: Sequence[m.BatchHead], now: float) -> None:
+        """Batches went out."""
+        if batches:
+            self._samples.add(now, sum(head.rows for head in batches))
+            self._batches.add(now, len(batches))
+
+    def count_trainer_time(self, waited: int, worked: int) -> None:
+        """A trainer says how it spent its time, in us."""
+        self._waited += waited / 1e6
+        self._worked += worked / 1e6
+
+    def stats(self, now: float) -> dict[str, Any]:
+        """How it is going, as plain data."""
+        job, dispatcher = self.runner, self.runner.dispatcher
+        return {
+            "pass": job.pass_id,
+            "attached": not self.trainers.empty,
+            "samples": job.total_samples,
+            "batches": job.total_batches,
+            "samples_in_pass": job.samples,
+            "batches_in_pass": job.batches,
+            "samples_per_second": self._samples.per_second(now),
+            "batches_per_second": self._batches.per_second(now),
+            "dropped": 0 if dispatcher is None else dispatcher.losses.dropped,
+            "pool": job.pool_figures(),
+            "read_ahead": {
+                "budget": 0 if dispatcher is None else dispatcher.credit.budget,
+                "used": 0 if dispatcher is None else dispatcher.credit.used,
+            },
+            "run_again": dict(zip(("files", "samples"), job.run_again, strict=True)),
+            "padding": job.padding_figures(),
+            "trainer": {"waited_seconds": self._waited, "worked_seconds": self._worked},
+            "bottleneck": bottleneck_of(self._waited, self._worked),
+        }
+
+
+_NO_STATS: dict[str, Any] = {
+    "pass": -1, "attached": False, "samples": 0, "batches": 0, "samples_in_pass": 0, "batches_in_pass": 0,
+    "samples_per_second": 0.0, "batches_per_second": 0.0, "dropped": 0, "pool": {}, "read_ahead": {"used": 0},
+    "run_again": {"files": 0, "samples": 0}, "padding": {},
+    "trainer": {"waited_seconds": 0.0, "worked_seconds": 0.0},
+}  # fmt: skip
+
+
+def combine_stats(jobs: Sequence[dict[str, Any]], budget: int) -> dict[str, Any]:
+    """The figures of all ``jobs``: those of the only one, or sums. "pass" is then the latest that any is in."""
+    total = _NO_STATS if not jobs else _sum_stats(jobs) if len(jobs) > 1 else jobs[0]
+    trainer = total["trainer"]
+    return total | {
+        "read_ahead": {"budget": budget, "used": total["read_ahead"]["used"]},
+        "bottleneck": bottleneck_of(trainer["waited_seconds"], trainer["worked_seconds"]),
+    }
+
+
+def _sum_stats(jobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    total: dict[str, Any] = {}
+    for name, none in _NO_STATS.items():
+        values = [job[name] for job in jobs]
+        if name == "pass":
+            total[name] = max(values)
+        elif name == "attached":
+            total[name] = any(values)
+        elif name == "padding":
+            total[name] = {}  # of unlike buckets: each job has its own
+        elif isinstance(none, dict):
+            total[name] = {key: sum(value[key] for value in values) for key in values[0]}
+        else:
+            total[name] = sum(values)
+    return total

@@ -1,0 +1,79 @@
+"""What trainers are told, small batches of one trainer several to a message."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydp2.protocol import messages as m
+from pydp2.protocol.batch_packing import MAX_BATCHES, MAX_PACK_BYTES, can_follow, pack_heads
+from pydp2.rowstore.batch_rows import BatchRows, concat_rows
+
+OutMessage = tuple[bytes, m.Message, Sequence[Any]]
+"""To whom, what, and its frames; those of a BatchHead begin with the :class:`BatchRows` of its rows."""
+
+
+@dataclass(slots=True)
+class _MessagePack:
+    heads: list[m.BatchHead]
+    picked: list[BatchRows]
+    behind: Sequence[Any]  # frames of the first that follow the columns
+    kept: int  # so many rows has the cache where they lie, if their numbers are enough
+    nbytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nbytes = self._carries(self.picked[0])
+
+    def _carries(self, picked: BatchRows) -> int:
+        return 8 * len(picked) if self.kept else picked.nbytes
+
+    def takes(self, head: m.BatchHead, picked: BatchRows, kept: int) -> bool:
+        more = self._carries(picked)
+        fits = len(self.heads) < MAX_BATCHES and self.nbytes + more <= MAX_PACK_BYTES and kept == self.kept
+        if not fits or not can_follow(head, self.heads[0]):
+            return False
+        self.heads.append(head)
+        self.picked.append(picked)
+        self.nbytes += more
+        return True
+
+
+def _here(peer: bytes, picked: BatchRows) -> int:
+    return 0
+
+
+def drain(
+    out: deque[OutMessage], kept: Callable[[bytes, BatchRows], int] = _here
+) -> Iterator[tuple[bytes, m.Message, Sequence[Any], list[m.BatchHead]]]:
+    """Empties ``out``: what is sent to whom, and which batches that announces. Each gets its own in order.
+
+    ``kept``: of how many rows a peer can gather those that were picked, so that it needs their numbers alone; 0: it
+    cannot.
+    """
+    packs: dict[bytes, _MessagePack] = {}
+    while out:
+        peer, message, frames = out.popleft()
+        pack = packs.get(peer)
+        if isinstance(message, m.BatchHead):
+            picked, *behind = frames
+            known = kept(peer, picked)
+            if pack is not None and pack.takes(message, picked, known):
+                continue
+            packs[peer] = _MessagePack([message], [picked], behind, known)
+        else:
+            packs.pop(peer, None)
+        if pack is not None:
+            yield _encode_pack(peer, pack)
+        if not isinstance(message, m.BatchHead):
+            yield peer, message, frames, []
+    for peer, pack in packs.items():
+        yield _encode_pack(peer, pack)
+
+
+def _encode_pack(peer: bytes, pack: _MessagePack) -> tuple[bytes, m.Message, Sequence[Any], list[m.BatchHead]]:
+    head, rows = pack_heads(pack.heads), concat_rows(pack.picked)
+    if pack.kept:
+        return peer, replace(head, shared_rows=pack.kept), [rows.handles(), *pack.behind], pack.heads
+    return peer, head, [rows, *pack.behind], pack.heads

@@ -1,0 +1,393 @@
+"""A job: the passes of one trainer. Makes the plan of a pass, pulls batches from its stream while there is credit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from typing import Any
+
+from pydp2.errors import Error, NotRepeatable
+from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
+from pydp2.order.bucketing import make_batcher
+from pydp2.order.cached_pass import CachedPassBatcher
+from pydp2.order.file_order import block_length, files_in_order
+from pydp2.order.plan import UNBOUNDED, BucketPlan, PassPlan
+from pydp2.order.snapshot import SnapshotPoint
+from pydp2.protocol.batch_packing import BATCH_COST
+from pydp2.protocol.early_ends import to_list
+from pydp2.rowstore.append_only import AppendOnlyStore
+from pydp2.rowstore.batch_rows import BatchRows
+from pydp2.rowstore.cells import CellStore
+from pydp2.rowstore.heap import HeapStore
+from pydp2.schema.provider_schema import Schema
+from pydp2.server.dispatch.cached_rows import cached_rows
+from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
+from pydp2.server.sessions.job_buckets import PaddingStats, begin_buckets
+
+_PULLS_PER_CALL = 32  # batches cut in one call
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """The job's options that the order depends on."""
+
+    batch_size: int
+    seed: int
+    shuffle: bool
+    order: str
+    interleave: int
+    pool_bytes: int
+    last_batch: str
+    buckets: BucketPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CutBatch:
+    """A batch that was cut."""
+
+    cut: BatchCut
+    rows: BatchRows
+    bucket: dict[str, Any]
+
+    @property
+    def cost(self) -> int:
+        """The bytes that it counts as long as it is kept: its columns, and what is known of it."""
+        return self.rows.padded_bytes + BATCH_COST
+
+
+@dataclass(frozen=True, slots=True)
+class BatchGroup:
+    """Batches that go out together, one for each rank, at the end of a pass maybe fewer.
+
+    ``after``: the position of whoever has used its one of them. What the pass can be taken up from then: ``point``
+    (None: its start), ``early_ends`` as ``[file, sample index, reason]``, ``resumable`` samples of the tail.
+    """
+
+    batches: list[CutBatch]
+    after: int
+    tail_consumed: int
+    point: SnapshotPoint | None
+    early_ends: list[list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class PassEnded:
+    """The pass is over."""
+
+    batches: int
+    samples: int
+    dropped: int
+    uniform: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PassBroken:
+    """The pass failed."""
+
+    error: Error
+
+
+class PassRunner:
+    """Passes over the files of the list, one at a time."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        schema: Schema,
+        context: ReadContext,
+        *,
+        files: int,
+        store: Callable[[], CellStore] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.schema = schema
+        self._context = context
+        self._files = files
+        self._cache = context.cache
+        self._cell_store = store  # makes one for samples whose rows have cells
+        self.pass_id = -1
+        self._skip_to = 0
+        self._acknowledged_ahead: frozenset[int] = frozenset()
+        self._world = 1
+        self._cut_batches: list[CutBatch] = []  # of the next group
+        self._cut_bytes = 0
+        self._end: PassEnded | None = None
+        self._early_ends: list[list[Any]] = []
+        self.samples = 0  # delivered in this pass
+        self.batches = 0
+        self.total_samples = 0
+        self.total_batches = 0
+        self.waiting_for: int | None = None
+        self.more = False
+        """:meth:`next_group` had nothing because a group of so many ranks is not cut in one call: others have their
+        turn."""
+        self.pool_over_limit = False
+        """It had nothing because there is no room for the rest of the group."""
+        self._batcher: Batcher | None = None
+        self._store: HeapStore | CellStore | AppendOnlyStore | None = None
+        self._pool: HeapStore | None = None  # of the pass before: its memory need not be made anew
+        self.dispatcher: FileDispatcher | None = None
+        self.padding = PaddingStats()
+        self._bounds: dict[str, Any] = {}  # of buckets, once they are drawn: a rank without a batch does not know them
+
+    def begin(
+        self,
+        pass_id: int,
+        *,
+        batch: int = 0,
+        saved: SnapshotPoint | None = None,
+        early_ends: Mapping[int, tuple[int, str]] | None = None,
+        beyond: Collection[int] = (),
+        buckets: Mapping[str, Any] | None = None,
+        world: int = 1,
+    ) -> FileDispatcher:
+        """Start pass ``pass_id`` before batch ``batch``, from the point ``saved``, for ``world`` ranks; what to read.
+
+        ``beyond``: later batches that are not wanted; ``buckets``: what batches of an earlier pass, or of this one,
+        said of them. Raises OptionError when ``saved`` is no point of this pass.
+        """
+        self.leave()
+        self.padding = PaddingStats()
+        self._skip_to = batch
+        self._acknowledged_ahead = frozenset(beyond)
+        self._world = world
+        self._cut_batches, self._cut_bytes, self._end, self._early_ends = [], 0, None, []
+        job, provider = self.plan, self.schema
+        self.pass_id = pass_id
+        self.samples = self.batches = 0
+        cached = provider.cached_in_memory
+        plan = PassPlan(
+            seed=job.seed,
+            pass_id=pass_id,
+            files=self._files,
+            batch_size=job.batch_size,
+            shuffle=job.shuffle,
+            interleave=job.interleave,
+            pool_size=provider.pool_size,
+            min_pool_size=provider.min_pool_size,
+            can_over_batch_size=provider.can_over_batch_size,
+            pool_bytes=job.pool_bytes,
+            wait_for_all=cached and job.shuffle and pass_id > 0,
+            last_batch=job.last_batch,
+            relaxed=job.order == "relaxed",
+            buckets=begin_buckets(job.buckets, self._bounds | dict(buckets or {}), world),
+        )
+        if plan.buckets is not None and plan.buckets.bounds is not None:
+            self._bounds = {"bounds": list(plan.buckets.bounds)}  # whoever asks before the next batch needs them too
+        order = files_in_order(plan)
+        if saved is not None:
+            saved.validate(order, plan.cycle_length)
+        cycle = CycleReading(
+            length=min(plan.cycle_length, max(1, self._files)),
+            share=partial(block_length, plan) if plan.shuffle and not plan.relaxed else _equal_share,
+            ramp=_ramp(plan, order[: plan.cycle_length].tolist()) if saved is None else {},
+        )
+        self.dispatcher = FileDispatcher(
+            self._context, cycle, pass_id=pass_id, seed=job.seed, order=order, saved=saved, early_ends=early_ends
+        )
+        there = cached_rows(plan, self._cache, saved, early_ends)
+        if there is None:
+            if self._cell_store is not None:
+                self._store = self._cell_store()
+            else:
+                self._store = HeapStore(provider.slots) if self._pool is None else self._pool
+            self._batcher = make_batcher(plan, self.dispatcher, self._store, order, saved)
+        else:
+            place, listing = there
+            self._store = place.row_store
+            if listing is None:
+                self._batcher = make_batcher(plan, self.dispatcher, place, order, saved)
+            else:
+                self.dispatcher.losses.taken = len(listing.row_ids)  # there is nothing that it would read
+                self._batcher = CachedPassBatcher(plan, self.dispatcher, listing)
+        self._pool = None
+        return self.dispatcher
+
+    @property
+    def buckets(self) -> dict[str, Any]:
+        """What the buckets of this pass are; {} without, and before they are known."""
+        if self._batcher is None or self._batcher.plan.buckets is None or not self._bounds:
+            return {}
+        return {**self._bounds, "group": self._batcher.plan.buckets.group_size}
+
+    def has_early_ends(self, early_ends: Mapping[int, tuple[int, str]]) -> bool:
+        """Whether this pass has all of ``early_ends``."""
+        known = {} if self.dispatcher is None else self.dispatcher.losses.early_ends
+        return all(file in known and known[file][0] == y for file, (y, _) in early_ends.items())
+
+    @property
+    def run_again(self) -> tuple[int, int]:
+        """Files, and samples of them, that are run again because the pass was taken up in its middle."""
+        return (0, 0) if self._batcher is None else self._batcher.reread_counts
+
+    @property
+    def running(self) -> bool:
+        """A pass is under way."""
+        return self._batcher is not None
+
+    @property
+    def byte_limited(self) -> bool:
+        """The pool of this pass was stopped by its limit in bytes."""
+        return self._batcher is not None and self._batcher.byte_limited
+
+    def leave(self) -> None:
+        """The pass is over or not wanted any more."""
+        if isinstance(self._store, HeapStore) and len(self._store) == 0:  # at its end
+            self._pool = self._store
+        self._batcher = None
+        self._store = None
+        self._cut_batches.clear()
+        self.dispatcher = None
+        self.waiting_for = None
+        self.more = self.pool_over_limit = False
+
+    def next_group(self, pulls: int = _PULLS_PER_CALL, room: float = inf) -> BatchGroup | PassEnded | PassBroken | None:
+        """The next batches that go out together; None: nothing now. The order is decided here and nowhere else.
+
+        Cuts ``pulls`` batches at most, and none once those of the group that is begun cost ``room`` bytes.
+
+        With one rank a group is a batch. With ``last_batch`` "drop" or "pad" all ranks get equally many: what is left
+        at the end of the pass is dropped, or made up with batches that are padding alone.
+        """
+        if self._batcher is None or self.dispatcher is None:
+            return None
+        if self._end is not None:
+            return replace(self._end, samples=self.samples)
+        self.more = self.pool_over_limit = False
+        for pull in range(self._world - len(self._cut_batches)):
+            self.more, self.pool_over_limit = pull == pulls, self._cut_bytes >= room
+            if self.more or self.pool_over_limit:
+                return None
+            outcome = self._pull()
+            if isinstance(outcome, CutBatch):
+                self._cut_batches.append(outcome)
+                self._cut_bytes += outcome.cost
+                continue
+            if isinstance(outcome, PassEnded):
+                self._end = self._even_last_group(outcome)
+            elif outcome is None or self.plan.last_batch != "keep":
+                return outcome
+            if not self._cut_batches:
+                return outcome if self._end is None else replace(self._end, samples=self.samples)
+            break
+        batches, self._cut_batches, self._cut_bytes = self._cut_batches, [], 0
+        for ready in batches:
+            rows = len(ready.cut.row_ids) - ready.cut.padding
+            self.samples += rows
+            self.total_samples += rows
+        self.batches += len(batches)
+        self.total_batches += len(batches)
+        early_ends = self.dispatcher.losses.early_ends
+        if len(self._early_ends) != len(early_ends):
+            self._early_ends = to_list(early_ends)
+        last = batches[-1].cut
+        return BatchGroup(batches, last.index + 1, last.tail_consumed, self._point(), self._early_ends)
+
+    def _even_last_group(self, over: PassEnded) -> PassEnded:
+        """The end of the pass, where the last batches are not one for each rank."""
+        missing = self._world - len(self._cut_batches)
+        if not self._cut_batches or self.plan.last_batch == "keep":
+            return over
+        if self.plan.last_batch == "drop":
+            missing = -len(self._cut_batches)
+            self._cut_batches = []
+        else:
+            first, last = self._cut_batches[0], self._cut_batches[-1].cut
+            rows = first.cut.row_ids
+            self._cut_batches += [
+                CutBatch(
+                    BatchCut(last.index + 1 + i, rows, 0, 0, len(rows), last.tail_consumed), first.rows, first.bucket
+                )
+                for i in range(missing)
+            ]
+        return replace(over, batches=over.batches + missing)
+
+    def _pull(self) -> CutBatch | PassEnded | PassBroken | None:
+        assert self._batcher is not None
+        assert self._store is not None
+        assert self.dispatcher is not None
+        outcome = self._batcher.next()
+        while isinstance(outcome, BatchCut) and (
+            outcome.index < self._skip_to or outcome.index in self._acknowledged_ahead
+        ):
+            self._store.release(
+                outcome.row_ids[: len(outcome.row_ids) - outcome.padding]
+            )  # used before the state was saved
+            outcome = self._batcher.next()
+        self.waiting_for = None
+        match outcome:
+            case BlockedOnFile(file, need, missing):
+                self.waiting_for = file
+                self.dispatcher.want(file, need, missing)
+                return None
+            case BatchCut():
+                picked = BatchRows(self._store, outcome.row_ids, outcome.padding, outcome.nbytes)
+                if self.plan.buckets is not None:
+                    self.padding.add(picked.lengths(self.plan.buckets.slot))
+                return CutBatch(outcome, picked, self._bucket(outcome))
+            case PassDone(batches) if batches < self._skip_to:
+                return PassBroken(
+                    NotRepeatable(
+                        f"pass {self.pass_id} has {batches} batches, but {self._skip_to} were delivered when the state "
+                        "was saved: the files do not give the same samples any more"
+                    )
+                )
+            case PassDone(batches):
+                uniform = not self.schema.weighted
+                return PassEnded(batches, self.samples, self.dispatcher.losses.dropped, uniform)
+            case PassFailed(error):
+                return PassBroken(error)
+
+    def _bucket(self, cut: BatchCut) -> dict[str, Any]:
+        """Where ``cut`` came from, and what the buckets of this pass are; {} without buckets."""
+        if self._batcher is None or self._batcher.plan.buckets is None:
+            return {}
+        bounds = list(self._batcher.pool.bounds or ())
+        self._bounds = {"bounds": bounds}
+        return {"longest": cut.bucket_bound, "bounds": bounds, "group": self._batcher.plan.buckets.group_size}
+
+    def padding_figures(self) -> dict[str, Any]:
+        """How much padding the batches of this pass would have; {} without buckets."""
+        return {} if self.plan.buckets is None else self.padding.figures(self.schema.slots, self.plan.buckets.slot)
+
+    def describe_padding(self) -> str:
+        """The same for the log, at the end of a pass; empty without buckets."""
+        if self._batcher is None or self.plan.buckets is None:
+            return ""
+        told = self.padding.describe(self.schema.slots, self.plan.buckets.slot, self._batcher.pool.bounds)
+        return f"pass {self.pass_id}: {told}"
+
+    def _point(self) -> SnapshotPoint | None:
+        return self._batcher.snapshot if self._batcher is not None and self.plan.order == "strict" else None
+
+    def pool_figures(self) -> dict[str, Any]:
+        """The pool as plain numbers."""
+        if self._batcher is None or self._store is None:
+            return {"samples": 0, "weight": 0, "bytes": 0, "memory": 0}
+        pool = self._batcher.pool
+        return {
+            "samples": len(pool), "weight": pool.weight, "bytes": pool.bytes, "memory": self._store.held_bytes,
+        }  # fmt: skip
+
+
+def _equal_share(file: int) -> int:
+    """What the merge takes of a file, compared with others, where it does not take turns with several."""
+    return 1
+
+
+def _ramp(plan: PassPlan, first: list[int]) -> dict[int, int]:
+    """How far each of the ``first`` files of the cycle is read turn by turn: what the first two batches will take of
+    it.
+
+    Without this a worker would finish its first file before it looked at its second, and the merge, which takes
+    turns with all, would wait. Speed only: nothing to win where the pool wants everything first, with one file of the
+    cycle, or where there are no turns.
+    """
+    level = plan.fill_level(0)
+    if level >= UNBOUNDED or len(first) < 2 or plan.relaxed:
+        return {}
+    turns = {file: block_length(plan, file) for file in first}
+    rounds = -(-(level + plan.batch_size) // sum(turns.values()))
+    return {file: rounds * turn for file, turn in turns.items()}

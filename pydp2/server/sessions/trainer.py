@@ -1,0 +1,159 @@
+"""One trainer of a job: what it has been sent, what of that it has used, and where it stands in the pass."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydp2.order.snapshot import SnapshotPoint
+from pydp2.protocol import messages as m
+from pydp2.protocol.early_ends import to_frames
+from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch
+from pydp2.server.snapshots.job_snapshot import PassState, ResumePoint
+
+
+@dataclass(slots=True)
+class InFlightBatch:
+    """A batch that is kept until it is used. ``group``: what it was cut with, without the batches; ``first``: the first
+    of these. ``cost``: the bytes that it counts against ``prefetch_bytes``."""
+
+    batch: CutBatch
+    group: BatchGroup
+    first: int
+    cost: int
+
+    @property
+    def index(self) -> int:
+        return self.batch.cut.index
+
+
+def split_group(group: BatchGroup) -> list[InFlightBatch]:
+    """Each batch of ``group`` by itself: none keeps the rows of another."""
+    shared, first = group, group.batches[0].cut.index
+    if len(group.batches) > 1:
+        shared = BatchGroup([], group.after, group.tail_consumed, group.point, group.early_ends)
+    return [InFlightBatch(ready, shared, first, ready.cost) for ready in group.batches]
+
+
+def batches_received(begin: m.BeginPass, batches: Iterable[InFlightBatch]) -> list[int]:
+    """Which of ``batches`` the trainer that says ``begin`` has had."""
+    return [held.index for held in batches if held.index < begin.first_batch or held.index in begin.acknowledged_ahead]
+
+
+@dataclass(slots=True, eq=False)
+class Trainer:
+    """A trainer. ``peer`` is empty while nobody is connected in its place; ``last_heard``: when it last said
+    something."""
+
+    rank: int
+    peer: bytes = b""
+    session: str = ""
+    pid: int = 0
+    last_heard: float = 0.0
+    joined: bool = True  # it knows the present generation
+    state: PassState = PassState.BEFORE
+    run: int = 0
+    credit: int = 0
+    in_flight: deque[InFlightBatch] = field(default_factory=deque)
+    in_flight_bytes: int = 0  # what they cost
+    sent: int = 0  # of them, in the present run
+    sent_bytes: int = 0
+    unread_bytes: int = 0  # sent in earlier runs of this connection, where they may still lie
+    used_count: int = 0  # batches of the present run that are used
+    first_unused: int = 0  # before this batch it has had all of its own
+    point: SnapshotPoint | None = None  # the last one told
+    early_ends_known: int = 0  # told
+    ahead: int = 0  # the most that it asked for at a time beyond the one that it takes next
+    pending: m.BeginPass | None = None  # of a pass that cannot begin yet
+
+    def enqueue(self, held: InFlightBatch) -> None:
+        """A batch is its own."""
+        self.in_flight.append(held)
+        self.in_flight_bytes += held.cost
+
+    def clear(self) -> None:
+        """Nothing is kept for it any more."""
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
+        self._forget_sent()
+
+    def _forget_sent(self) -> None:
+        """A run is over: of what was sent in it and not used, nobody knows whether it was read."""
+        self.unread_bytes += self.sent_bytes
+        self.sent = self.sent_bytes = 0
+
+    def acknowledge(self, done: int) -> list[int]:
+        """The first ``done`` batches that were sent in this run are used: they are kept no longer. Which these are."""
+        numbers = []
+        while self.used_count < done and self.sent:
+            held = self.in_flight.popleft()
+            self.in_flight_bytes -= held.cost
+            self.sent_bytes -= held.cost
+            self.sent -= 1
+            self.used_count += 1
+            self.unread_bytes = 0  # that came before it
+            numbers.append(held.index)
+        return numbers
+
+    def add_credit(self, count: int) -> None:
+        """It takes ``count`` batches more; none: it has read all that came, and waits."""
+        if not count:
+            self.unread_bytes = 0
+        self.credit += count
+        self.ahead = max(self.ahead, self.credit + self.sent - 1)
+
+    def can_send(self, cost: int, limit: int) -> bool:
+        """Whether a batch of ``cost`` bytes may be sent, where ``limit`` bytes may be sent and not used. One beside the
+        one in its hand may, however large they are."""
+        at_least = self.sent < 2 and not self.unread_bytes
+        return self.credit > 0 and (at_least or self.unread_bytes + self.sent_bytes + cost <= limit)
+
+    def pop_next(self) -> InFlightBatch:
+        """The next batch that is its own goes out."""
+        held = self.in_flight[self.sent]
+        self.sent += 1
+        self.sent_bytes += held.cost
+        self.credit -= 1
+        return held
+
+    def join(self, begin: m.BeginPass, early_ends: int) -> list[int]:
+        """The trainer, who knows so many early-end records, goes on with the run of ``begin``; which batches it has
+        used."""
+        used = batches_received(begin, self.in_flight)
+        self.in_flight = deque(held for held in self.in_flight if held.index not in used)
+        self.in_flight_bytes = sum(held.cost for held in self.in_flight)
+        self.state = PassState.IN
+        self.first_unused = max(self.first_unused, begin.first_batch)
+        self._forget_sent()
+        self.used_count = 0
+        self.credit = self.ahead = begin.credit
+        self.early_ends_known = early_ends
+        return used
+
+    def disconnect(self) -> None:
+        """Nobody is connected any more: what was sent and not used is sent again to whoever comes."""
+        self.peer = b""
+        self.sent = self.sent_bytes = self.unread_bytes = self.used_count = self.credit = 0
+        self.point, self.early_ends_known = None, 0
+        self.pending = None
+
+    def reset(self) -> None:
+        """Before a pass."""
+        self.state = PassState.BEFORE
+        self.clear()
+        self.used_count = self.credit = self.first_unused = 0
+        self.point, self.early_ends_known = None, 0
+
+    def head(self, held: InFlightBatch, at: ResumePoint) -> tuple[m.BatchHead, list[Any]]:
+        """What announces ``held``, and its frames; ``at``: where the trainer is once it has it."""
+        cut, picked = held.batch.cut, held.batch.rows
+        point = None if at.point is self.point else at.point
+        early_ends = to_frames(held.group.early_ends[self.early_ends_known :])
+        self.point, self.early_ends_known = at.point, len(held.group.early_ends)
+        head = m.BatchHead(
+            self.run, cut.index, len(picked), cut.size, cut.pool_weight, cut.padding, at.tail_consumed, at.batch_index,
+            at.acknowledged_ahead, {} if point is None else point.to_wire(), len(early_ends), held.batch.bucket,
+        )  # fmt: skip
+        return head, [picked, *(() if point is None else (point.pool,)), *early_ends]

@@ -1,0 +1,2 @@
+"""Writes down where each job stands, so that a service can go on after its process was killed (docs/order.md,
+"State")."""

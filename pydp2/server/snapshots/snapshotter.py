@@ -1,0 +1,103 @@
+"""Keeps what the jobs of a service need to go on: when it is written down, and how they are brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import msgpack
+
+from pydp2.errors import StateMismatch
+from pydp2.options.tables import JobOptions
+from pydp2.protocol.stream_identity import differences
+from pydp2.server.snapshots.job_snapshot import JobSnapshot
+from pydp2.server.snapshots.state_dir import StateDir
+
+
+class _Trainers(Protocol):
+    """The trainers of a job, as :class:`pydp2.server.sessions.trainer_group.TrainerGroup` has them."""
+
+    def snapshot(self, options: JobOptions, fits: dict[str, Any]) -> JobSnapshot:
+        """Return what is written down of the job."""
+        ...
+
+    def restore(self, kept: JobSnapshot, now: float, *, last: bool) -> None:
+        """Be the job that was written down; ``last``: nothing was written after it."""
+        ...
+
+
+class SnapshottedJob(Protocol):
+    """A job that can be written down, as :class:`pydp2.server.sessions.job_session.JobSession` can."""
+
+    @property
+    def options(self) -> JobOptions:
+        """The options that its trainers share."""
+        ...
+
+    @property
+    def stream_identity(self) -> dict[str, Any]:
+        """What its stream depends on."""
+        ...
+
+    @property
+    def trainers(self) -> _Trainers:
+        """Its trainers."""
+        ...
+
+
+class Snapshotter:
+    """Of the state directory ``path`` (None: nothing is kept), written every ``every`` seconds. Raises OptionError,
+    StateMismatch."""
+
+    def __init__(self, path: str | None, log: Callable[[str, str], None], every: float) -> None:
+        self._every = every
+        self._path = path
+        self._state = None if path is None else StateDir(path, log)
+        self._found: list[Any] = []
+        self._begun = False  # until then nothing is written over what was found
+        self._at = 0.0
+        if self._state is not None:
+            self._state.check()
+            self._found = self._state.read()
+
+    @property
+    def durable(self) -> bool:
+        """Whether the service can go on when it is started again."""
+        return self._state is not None
+
+    def restore(self, files: int, opens: Callable[[JobSnapshot], SnapshottedJob], now: float) -> None:
+        """Open the desk of each job that was written down. Raises StateMismatch where a stream would be another."""
+        assert self._state is not None
+        for plain in self._found:
+            kept = JobSnapshot.from_plain(plain, files)
+            job_session = opens(kept)
+            if wrong := differences(kept.stream_identity, _plain(job_session.stream_identity)):
+                raise StateMismatch(
+                    f"state_dir={self._path!r} was written for another stream of job {kept.name!r}: "
+                    f"{'; '.join(wrong)}; start the service with what it was started with, or give another directory"
+                )
+            job_session.trainers.restore(kept, now, last=self._state.intact)
+        self._found = []
+        self._begun = True
+
+    def write(self, job_sessions: Iterable[SnapshottedJob], now: float, *, wait: bool = False) -> None:
+        """Write down how ``job_sessions`` stand, if it is time, or (``wait``) before this returns."""
+        if self._state is None or not self._begun or not (wait or now - self._at >= self._every):
+            return
+        self._at = now
+        jobs = [
+            job_session.trainers.snapshot(job_session.options, job_session.stream_identity).to_plain()
+            for job_session in job_sessions
+        ]
+        self._state.write(jobs, wait=wait)
+
+    def close(self) -> None:
+        """Write what is due."""
+        if self._state is not None:
+            self._state.close()
+
+
+def _plain(fits: dict[str, Any]) -> dict[str, Any]:
+    """As it comes out of a file."""
+    plain: dict[str, Any] = msgpack.unpackb(msgpack.packb(fits))
+    return plain

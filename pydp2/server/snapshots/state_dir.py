@@ -1,0 +1,210 @@
+"""The state directory of a service: what it writes down, so that it can go on when it is started again.
+
+Two snapshots are kept, so that one is whole whatever happens while the other is written: a new one is written beside
+them, brought to the disk, and only then takes the place of the last, which takes that of the one before. A thread does
+the writing, because a disk may take its time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, cast
+
+import msgpack
+
+from pydp2.errors import OptionError, StateMismatch
+
+VERSION = 1
+LAST, BEFORE, NEW = "snapshot", "snapshot.old", "snapshot.new"
+_MAGIC = b"pydp2 state\n"
+_HEAD = struct.Struct("<12sIQQ16s")  # magic, version, serial, size of what follows, digest of all but itself
+_SLOW = 5.0  # seconds that a service waits for a disk
+
+
+class DamagedSnapshot(Exception):
+    """What was read is no whole snapshot."""
+
+
+def encode(serial: int, jobs: list[dict[str, Any]], version: int = VERSION) -> bytes:
+    """A snapshot; ``serial``: a later one has a greater number."""
+    body = cast(bytes, msgpack.packb(jobs))
+    return _HEAD.pack(_MAGIC, version, serial, len(body), _digest(version, serial, body)) + body
+
+
+def decode(data: bytes) -> tuple[int, list[Any]]:
+    """Inverse of :func:`encode`. Raises Damaged, or StateMismatch for one of a newer release."""
+    if len(data) < _HEAD.size:
+        raise DamagedSnapshot(f"it has {len(data)} bytes, its head alone needs {_HEAD.size}")
+    magic, version, serial, size, digest = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if magic != _MAGIC:
+        raise DamagedSnapshot("it does not begin as one")
+    if len(body) != size:
+        raise DamagedSnapshot(f"it has {len(body)} bytes of {size}")
+    if digest != _digest(version, serial, body):
+        raise DamagedSnapshot("its checksum is wrong")
+    if version > VERSION:
+        raise StateMismatch(
+            f"it has version {version}, this pydp2 reads up to {VERSION}: it was written by a newer release"
+        )
+    jobs = msgpack.unpackb(body, strict_map_key=True, max_ext_len=0)
+    if not isinstance(jobs, list):
+        raise DamagedSnapshot("it is no list of jobs")
+    return serial, jobs
+
+
+def _digest(version: int, serial: int, body: bytes) -> bytes:
+    return blake2b(body, digest_size=16, salt=struct.pack("<IQ", version, serial)).digest()
+
+
+class StateDir:
+    """The directory ``path``. ``log(text, kind)`` tells what is wrong with it.
+
+    Raises OptionError when it cannot be written, StateMismatch when a newer release wrote there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], log: Callable[[str, str], None]) -> None:
+        self._path = Path(path)
+        self._log = log
+        self._serial = 0
+        self.intact = True
+        """What was read is the last that was written."""
+        self._jobs: list[dict[str, Any]] = []
+        self._failed: str | None = None  # why the last one could not be written
+        self._said = False
+        self._pending: bytes | None = None
+        self._written = threading.Condition()
+        self._busy = False
+        self._ends = False
+        self._thread: threading.Thread | None = None
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+    def read(self) -> list[Any]:
+        """The jobs of the latest snapshot that is whole; [] where there is none."""
+        found: dict[str, tuple[int, list[Any]]] = {}
+        wrong: dict[str, str] = {}
+        for name in (BEFORE, LAST, NEW):
+            try:
+                found[name] = decode((self._path / name).read_bytes())
+            except FileNotFoundError:
+                continue
+            except DamagedSnapshot as error:
+                wrong[name] = str(error)
+            except OSError as error:
+                wrong[name] = error.strerror or "it cannot be read"
+            except StateMismatch as error:
+                raise StateMismatch(
+                    f"state_dir={str(self._path)!r} holds a snapshot that cannot be used: {error}; use that one, or "
+                    "another directory"
+                ) from None
+        if LAST in wrong:
+            self.intact = False
+            instead = "the one before it is used" if found else "the service begins anew"
+            self._log(f"the snapshot {self._path / LAST} is damaged ({wrong[LAST]}); {instead}", "")
+        elif found.keys() == {BEFORE}:
+            self.intact = False
+            self._log(f"{self._path / BEFORE} is used: a later snapshot could not be written", "")
+        if not found:
+            return []
+        self._serial, self._jobs = max(found.values(), key=lambda one: one[0])
+        return self._jobs
+
+    def check(self) -> None:
+        """Raise OptionError unless files can be made here."""
+        trial = self._path / NEW
+        try:
+            if not trial.exists():
+                trial.touch(0o600)
+                trial.unlink()
+        except OSError as error:
+            raise OptionError(
+                f"state_dir={str(self._path)!r} must be a directory that can be written: {error.strerror}; choose "
+                "another place, or leave the option out"
+            ) from None
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+    def write(self, jobs: list[dict[str, Any]], *, wait: bool = False) -> None:
+        """Write ``jobs`` down, soon, or with ``wait`` before this returns."""
+        if jobs != self._jobs or self._failed is not None:
+            self._jobs = jobs
+            self._serial += 1
+            with self._written:
+                self._pending = encode(self._serial, jobs)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._work, name="pydp2-state", daemon=True)
+                    self._thread.start()
+                self._written.notify_all()
+        done = True
+        if wait:
+            with self._written:
+                done = self._written.wait_for(lambda: self._pending is None and not self._busy, _SLOW)
+        self._tell(None if done else f"the disk took more than {_SLOW:g} s")
+
+    def _tell(self, slow: str | None) -> None:
+        why = slow or self._failed
+        if why is None:
+            if self._said and not self._busy:
+                self._said = False
+                self._log(f"the state can be written to {self._path} again", "")
+        elif not self._said:
+            self._said = True
+            self._log(
+                f"the state cannot be written to {self._path}: {why}; the pass goes on, and until that is mended the "
+                "service can only go on from the states that its trainers have",
+                "",
+            )
+
+    def _work(self) -> None:
+        while True:
+            with self._written:
+                self._written.wait_for(lambda: self._pending is not None or self._ends)
+                if self._pending is None:
+                    return
+                data, self._pending = self._pending, None
+                self._busy = True
+            try:
+                self._replace(data)
+                failed = None
+            except OSError as error:
+                failed = error.strerror or str(error)
+                with contextlib.suppress(OSError):  # what is there is not the last any more, and who reads it must know
+                    (self._path / LAST).rename(self._path / BEFORE)
+                with contextlib.suppress(OSError):
+                    (self._path / NEW).unlink()
+            with self._written:
+                self._failed = failed
+                self._busy = False
+                self._written.notify_all()
+
+    def _replace(self, data: bytes) -> None:
+        new, last = self._path / NEW, self._path / LAST
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(file, view) :]
+            os.fsync(file)
+        finally:
+            os.close(file)
+        with contextlib.suppress(FileNotFoundError):
+            last.rename(self._path / BEFORE)
+        new.rename(last)
+        folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def close(self) -> None:
+        """Write what is due, and let go."""
+        with self._written:
+            self._ends = True
+            self._written.notify_all()
+        if self._thread is not None:
+            self._thread.join(_SLOW)

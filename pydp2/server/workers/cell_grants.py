@@ -1,0 +1,86 @@
+"""The memory in which rows of one size have their places (docs/architecture.md): made when the provider is known, shown
+to workers and trainers, given out to workers ahead of what they send."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+
+from pydp2.columns.columns import Ints
+from pydp2.rowstore.cells import CELL_NOTE_PREFIX, CellAllocator, CellRegion, CellRows, CellStore
+from pydp2.rowstore.region_layout import RegionLayout
+from pydp2.schema.provider_schema import Schema
+from pydp2.transport import SharedRegion
+
+_AHEAD = 16 << 20  # bytes of rows that a worker may put in places before it is granted more
+_MIN_CELLS = 8  # places
+_FREE_SHARE = 4  # one grant takes at most one of so many free places: rows that come as columns need some as well
+_ROOM = 4  # times the memory that a service may use: of these addresses, more than the machine has are never used
+
+
+class CellGrants:
+    """The places of a service: for workers, whom it grants them; for trainers; and for the stores of jobs."""
+
+    def __init__(self, lasting: SharedRegion, layout: RegionLayout) -> None:
+        self._lasting = lasting
+        self._places = CellAllocator(CellRegion(layout, lasting.memory))
+        self._note = CELL_NOTE_PREFIX + layout.note
+        self._rows_end = layout.row_info[0].offset
+        self._ahead = max(_MIN_CELLS, _AHEAD // layout.slots.row_bytes)
+        assert lasting.read_only_descriptor is not None
+        assert lasting.writable_descriptor is not None
+        self.for_trainers = lasting.read_only_descriptor, self._note
+        self.for_workers = lasting.writable_descriptor, self._note
+
+    def next_grant(self, worker: int) -> Ints | None:
+        """What ``worker`` is to be granted now; None: it has enough, or there is nothing."""
+        has = self._places.granted.get(worker, 0)
+        if 2 * has > self._ahead:
+            return None
+        places = self._places.grant(worker, min(self._ahead - has, self._places.free_count // _FREE_SHARE))
+        return places if len(places) else None
+
+    def claim(self, worker: int, places: Ints) -> CellRows:
+        """``worker`` has put rows in ``places``. Raises RemoteProtocolError for places that are not its own."""
+        return self._places.accept_filled(worker, places)
+
+    def worker_gone(self, worker: int) -> None:
+        """The process of ``worker`` has ended."""
+        self._places.reclaim_worker(worker)
+
+    def store(self) -> CellStore:
+        """For the pool of a pass."""
+        return CellStore(self._places)
+
+    def release_memory(self) -> None:
+        """There is no job: give the memory back."""
+        if not len(self._places):
+            with contextlib.suppress(OSError):  # it can be used again all the same
+                self._lasting.memory.madvise(mmap.MADV_REMOVE, 0, self._rows_end)
+
+    def close(self) -> None:
+        """Show it to nobody any more."""
+        self._lasting.close()
+
+
+def create_cell_grants(schema: Schema, limit: int) -> CellGrants | None:
+    """For samples of ``schema`` in a service that may use ``limit`` bytes; None where they have no places: they
+    are small or of several sizes, they are kept in a cache, or memory cannot be shared here."""
+    if not schema.uses_cells:
+        return None
+    room = max(_ROOM * limit, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    layout = RegionLayout(schema.slots, room)
+    if not layout.max_rows:  # not even one would fit
+        return None
+    try:
+        lasting = SharedRegion(layout.size, others_write=True)
+    except OSError:  # so many addresses are not to be had
+        return None
+    if lasting.read_only_descriptor is None:
+        return None
+    try:
+        return CellGrants(lasting, layout)
+    except MemoryError:  # nor is there any for what is kept of each place
+        lasting.close()
+        return None

@@ -1,0 +1,101 @@
+"""A chunk from the wire, as ranges that the ledger can commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.columns.columns import Columns, Ints, frame_count
+from pydp2.errors import RemoteProtocolError
+from pydp2.order.sample_source import SampleRun
+from pydp2.order.snapshot import Reread
+from pydp2.protocol.file_ranges import MAX_WEIGHT, FileRange
+from pydp2.protocol.messages import Chunk
+from pydp2.rowstore.cells import CellRows
+from pydp2.schema.provider_schema import Schema
+from pydp2.transport import array_views, owned_arrays
+
+WantedSamples = Callable[[FileRange], Reread | None]
+"""What was asked for of a file that is read again in part; None for late output of an attempt given up."""
+ClaimCells = Callable[[Ints], CellRows]
+"""The rows that a worker has put in places. Raises RemoteProtocolError for places that are not its own."""
+
+
+def decode_chunk(
+    chunk: Chunk,
+    body: Sequence[memoryview],
+    schema: Schema,
+    recalled: WantedSamples = lambda _: None,
+    *,
+    keep: bool = True,
+    taken: ClaimCells | None = None,
+) -> Iterator[tuple[FileRange, SampleRun | None]]:
+    """Each part of ``chunk`` with its samples. Everything is checked before the first is given.
+
+    ``keep``: they may stay for long, so they get memory of their own; else they may lie in memory that is shared with
+    the worker. ``taken``: what rows in places are; None: there are no places. Raises RemoteProtocolError when counts,
+    frames and slots do not agree.
+    """
+    parts = [FileRange.from_wire(connection) for connection in chunk.parts]
+    rows = chunk.rows
+    if sum(part.rows for part in parts) != rows:
+        raise RemoteProtocolError("Chunk: its parts do not add up to its rows")
+    if not rows:
+        if body:
+            raise RemoteProtocolError("Chunk: frames without rows")
+        return iter([(part, None) for part in parts])
+    slots = schema.slots
+    arrays = owned_arrays(body) if keep else array_views(body)
+    frames = 1 if chunk.in_cells else frame_count(slots)
+    if len(arrays) != frames + schema.weighted:
+        raise RemoteProtocolError(f"Chunk: expected {frames + schema.weighted} frames, got {len(arrays)}")
+    weights = None
+    if schema.weighted:
+        if arrays[frames].nbytes != 8 * rows:
+            raise RemoteProtocolError("Chunk: one weight for each row is needed")
+        weights = arrays[frames].view(np.int64)
+        if int(weights.min()) < 0 or int(weights.max()) > MAX_WEIGHT:
+            raise RemoteProtocolError(f"Chunk: a weight that is not from 0 to {MAX_WEIGHT}")
+    columns = (
+        _cell_rows(rows, arrays[0], taken) if chunk.in_cells else Columns.from_frames(slots, rows, arrays[:frames])
+    )
+    sizes = columns.sample_bytes()
+    sample_indices = np.empty(rows, np.int64)
+    out: list[tuple[FileRange, SampleRun | None]] = []
+    lo = 0
+    for part in parts:
+        hi = lo + part.rows
+        if not part.rows:
+            out.append((part, None))
+            continue
+        skipped = part.count - part.rows - len(part.dropped)
+        if skipped and (recall := recalled(part)) is not None:
+            sample_indices[lo:hi] = _wanted_indices(part, recall)
+        elif part.dropped and not skipped:
+            y = np.arange(part.first_index, part.first_index + part.count, dtype=np.int64)
+            sample_indices[lo:hi] = np.delete(
+                y, [dropped_sample - part.first_index for dropped_sample, _, _ in part.dropped]
+            )
+        else:  # with samples left out that were asked for, the ledger will not take it
+            sample_indices[lo:hi] = np.arange(part.first_index, part.first_index + part.rows)
+        out.append((part, SampleRun(columns, lo, hi, sample_indices, sizes, weights)))
+        lo = hi
+    return iter(out)
+
+
+def _cell_rows(rows: int, frame: npt.NDArray[np.uint8], taken: ClaimCells | None) -> CellRows:
+    if taken is None or frame.nbytes != 8 * rows:
+        raise RemoteProtocolError("Chunk: one place for each row is needed, of those that were granted")
+    return taken(frame.view(np.int64))
+
+
+def _wanted_indices(part: FileRange, recall: Reread) -> npt.NDArray[np.int64]:
+    """The sample indices of the rows of a part that leaves out what was not asked for."""
+    if part.dropped or part.first_index + part.count > recall.start:
+        raise RemoteProtocolError("Chunk: counts of a part contradict each other")
+    lo, hi = np.searchsorted(recall.sample_indices, [part.first_index, part.first_index + part.count])
+    if hi - lo != part.rows:
+        raise RemoteProtocolError(f"Chunk: {part.rows} samples where {hi - lo} were asked for")
+    return recall.sample_indices[lo:hi]

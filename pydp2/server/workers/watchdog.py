@@ -1,0 +1,128 @@
+"""What workers may not do: take too long for a sample, stand still, have too much memory. Whoever does is ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pydp2.engine import ZYGOTE, Engine
+from pydp2.errors import OptionError
+from pydp2.file_list import FileList
+from pydp2.metrics import RateCounter, private_bytes
+from pydp2.protocol.link_states import Link, LinkState
+from pydp2.protocol.worker_status import WorkerStatus
+from pydp2.server.spec import ServiceSpec
+
+MEMORY_INTERVAL = 0.1
+"""Seconds between looks at how much memory workers have."""
+
+
+@dataclass(slots=True)
+class WorkerConnection:
+    """A worker as the wire knows it."""
+
+    peer: bytes
+    link: Link
+    pid: int = 0
+    last_busy: int = 0
+    idle: int = 0
+    kill_reason: str = ""  # why it is being killed
+    over_memory: bool = False  # it had too much memory
+    sample_timeout: float | None = None  # seconds that its sample exceeded
+    kill_at: float = 0.0
+    rates: RateCounter = field(default_factory=RateCounter)
+
+
+class Watchdog:
+    """Looks after the workers on ``connections``."""
+
+    def __init__(
+        self,
+        spec: ServiceSpec,
+        files: FileList,
+        engine: Engine,
+        connections: Mapping[int, WorkerConnection],
+        status_row_of: Callable[[int], int | None],
+        log: Callable[[str, str], None],
+    ) -> None:
+        self._spec = spec
+        self._files = files
+        self._engine = engine
+        self._connections = connections
+        self._status_row_of = status_row_of
+        self._log = log
+        self._looked = self._weighed = 0.0
+        self._stopped: dict[int, float] = {}  # who was found stopped by a signal, and since when
+
+    def check_first_worker(self, pid: int) -> None:
+        """The first worker, process ``pid``, is ready. Raises OptionError when it has more memory than it may."""
+        limit, needs = self._spec.worker_memory, private_bytes(pid)
+        if limit is not None and needs >= limit:
+            raise OptionError(
+                f"worker_memory={limit} must be above what a worker has before it reads anything, which is {needs} "
+                "bytes here (shared libraries included); raise it, or leave it out"
+            )
+
+    def check(self, now: float) -> None:
+        """End those who do what they may not."""
+        limit = self._spec.sample_timeout
+        if limit is not None:
+            self._watch_samples(limit, now)
+        stopped = self._spec.timing.stopped_worker if limit is None else limit
+        if now - self._looked >= stopped / 4:
+            self._looked = now
+            self._watch_stopped(stopped, now)
+        if self._spec.worker_memory is not None and now - self._weighed >= MEMORY_INTERVAL:
+            self._weighed = now
+            self._check_memory(self._spec.worker_memory)
+
+    def _watch_samples(self, limit: float, now: float) -> None:
+        """Kill what takes longer than ``limit``: first its stack, then the process."""
+        for worker, connection in self._connections.items():
+            if connection.kill_reason:
+                if connection.kill_at and now >= connection.kill_at:
+                    connection.kill_at = 0.0
+                    self._engine.kill(worker)
+                continue
+            number = self._status_row_of(worker)
+            if number is None:
+                continue
+            status_row = WorkerStatus(self._engine.row(number))
+            running = status_row.running_sample
+            if (
+                running is not None
+                and time.monotonic_ns() - status_row.started_ns > limit * 1e9
+                and status_row.running_sample == running
+            ):
+                connection.kill_reason = f"was killed because one sample took longer than sample_timeout={limit:g} s"
+                connection.sample_timeout = limit
+                connection.kill_at = now + self._spec.timing.stack_dump
+                file = self._files[running[0]]
+                self._log(f"file {file}, sample {running[2]} takes longer than {limit:g} s; the stack:", "timeout")
+                self._engine.dump(worker)
+
+    def _watch_stopped(self, limit: float, now: float) -> None:
+        """Kill what a signal stopped for so long; between two samples, say, where none takes too long."""
+        watched = [*(worker for worker, connection in self._connections.items() if not connection.kill_reason), ZYGOTE]
+        self._stopped = {each: self._stopped.get(each, now) for each in watched if self._engine.is_stopped(each)}
+        for each, since in list(self._stopped.items()):
+            if now - since <= limit:
+                continue
+            why = f"killed because a signal had stopped it for longer than {limit:g} s"
+            if each == ZYGOTE:
+                self._log(f"the process that workers are forked from is {why}", "template")
+            else:
+                self._connections[each].kill_reason = f"was {why}"
+            del self._stopped[each]
+            self._engine.kill(each)
+
+    def _check_memory(self, limit: int) -> None:
+        """Kill what is ready and has more memory than ``limit``: another reads its files on."""
+        for worker, connection in self._connections.items():
+            if connection.kill_reason or connection.link.state is not LinkState.READY:
+                continue
+            if (has := private_bytes(connection.pid)) > limit:
+                connection.kill_reason = f"was replaced because it had {has >> 20} MB, more than worker_memory={limit}"
+                connection.over_memory = True
+                self._engine.kill(worker)

@@ -1,0 +1,58 @@
+"""Addresses of services: ``ipc://PATH``, or ``tcp://HOST:PORT?token=HEX``. The token is a secret: who has it is let in.
+
+Nothing here opens a socket. What is shown in messages and logs is shown without the token.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pydp2.errors import OptionError
+
+INNER_SUFFIX = ".in"
+"""Suffix of libzmq's own socket, which stands beside the public one of a service; other suffixes are as long."""
+MAX_PATH_BYTES = 107 - len(INNER_SUFFIX)
+"""Bytes of a path: an address of a Unix socket holds 108, the last one a NUL."""
+_TOKEN = re.compile(r"[0-9a-fA-F]{32,128}")
+
+
+def ipc_path(address: str) -> str | None:
+    """Return the path of an ``ipc://`` address, None for any other."""
+    path = address.removeprefix("ipc://")
+    return None if path == address else path
+
+
+def split_token(address: str) -> tuple[str, str]:
+    """Return where to connect or bind, and the token of a ``tcp://`` address, '' where it names none.
+
+    Raises OptionError for a token that is none, and for anything else behind a ``?``.
+    """
+    if not address.startswith("tcp://"):
+        return address, ""
+    endpoint, question, query = address.partition("?")
+    if not question:
+        return endpoint, ""
+    name, _, token = query.partition("=")
+    if name != "token" or not _TOKEN.fullmatch(token):
+        raise OptionError(
+            f"behind {endpoint} there must be ?token= and 32 to 128 hexadecimal digits, got {len(query)} other "
+            'characters; `python -c "import secrets; print(secrets.token_hex(16))"` makes a token'
+        )
+    return endpoint, token.lower()
+
+
+def with_token(endpoint: str, token: str) -> str:
+    """Return the address of ``endpoint`` with ``token``. Inverse of :func:`split`."""
+    return f"{endpoint}?token={token}" if token else endpoint
+
+
+def without_token(address: str) -> str:
+    """Return ``address`` without its token, for messages and logs."""
+    return address.partition("?")[0] if address.startswith("tcp://") else address
+
+
+def new_token() -> str:
+    """Return a token that nobody can guess: 128 random bits as hexadecimal digits."""
+    import secrets
+
+    return secrets.token_hex(16)

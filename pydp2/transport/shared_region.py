@@ -1,0 +1,86 @@
+"""Memory that one process fills for long, or some do, and that others of the machine may look at.
+
+An unnamed file as a slab is one (:mod:`.slabs`), of a size that is used only as far as it is written to. Nobody can cut
+it short, and who was only given it to look at cannot write there. It is gone with the last process that has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import sys
+
+from pydp2.transport.address_space import map_memory
+
+_NORESERVE = 0x4000 if sys.platform == "linux" else 0  # not among what mmap names; without it so much is refused
+_FUTURE_WRITE = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: what was mapped before can be written to, nothing else
+
+
+class SharedRegion:
+    """``size`` bytes, all 0, writable in this process: ``memory``. ``read_only_descriptor``: what others may be given,
+    None where
+    nothing can be; ``writable_descriptor``: what those are given who may write too, where ``others_write`` asks for
+    that. Raises OSError where there is no room for that many addresses."""
+
+    def __init__(self, size: int, *, others_write: bool = False) -> None:
+        self.read_only_descriptor: int | None = None
+        self.writable_descriptor: int | None = None
+        self.memory = self._map_shared(size, others_write) or _map_private(size)
+
+    def _map_shared(self, size: int, others_write: bool) -> mmap.mmap | None:
+        try:
+            descriptor = os.memfd_create("pydp2-cache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except (AttributeError, OSError):
+            return None
+        try:
+            os.ftruncate(descriptor, size)
+            memory = map_memory(descriptor, size)
+            self.read_only_descriptor = _sealed_read_only(descriptor, others_write=others_write)
+            if others_write:
+                self.writable_descriptor = os.dup(descriptor)
+        except (AttributeError, OSError):
+            self.close()  # one of them alone would lead to other memory than ours
+            return None
+        finally:
+            os.close(descriptor)
+        return memory
+
+    def close(self) -> None:
+        """Give nothing to anybody any more. The memory stays as long as something refers to it."""
+        for descriptor in (self.read_only_descriptor, self.writable_descriptor):
+            if descriptor is not None:
+                os.close(descriptor)
+        self.read_only_descriptor = self.writable_descriptor = None
+
+
+def _sealed_read_only(descriptor: int, *, others_write: bool) -> int:
+    """A descriptor of the same that can only be read. ``others_write``: others are still to write there. Raises
+    OSError,
+    AttributeError where that cannot be."""
+    short = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, short | (0 if others_write else _FUTURE_WRITE))
+    except OSError:  # an older kernel: there whoever has the other one opens it no other way than as it is given
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, short)
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _map_private(size: int) -> mmap.mmap:
+    return map_memory(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+
+
+def map_region(descriptor: int, size: int, *, writable: bool = False) -> mmap.mmap:
+    """The ``size`` bytes of what another process has as :class:`SharedRegion`, to be read (``writable``: and written).
+    Closes
+    ``descriptor``; raises OSError for what is not such a thing: whoever reads a file that is cut short meanwhile is
+    ended by a signal."""
+    try:
+        with contextlib.suppress(AttributeError):
+            seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+            if not seals & fcntl.F_SEAL_SHRINK or os.fstat(descriptor).st_size != size:
+                raise OSError("memory that is not sealed, or of another size")
+        return map_memory(descriptor, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,59 @@
+"""A worker's places in the memory of the service's rows: what is sent is put there, as long as there are places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pydp2.columns.columns import Columns, Ints
+from pydp2.errors import RemoteProtocolError
+from pydp2.rowstore.cells import CELL_NOTE_PREFIX, CellRegion
+from pydp2.rowstore.region_layout import RegionLayout
+from pydp2.schema.input_types import Slots, suits_cells
+from pydp2.transport import Line
+from pydp2.transport.shared_region import map_region
+
+
+class CellWriter:
+    """For rows of ``slots``, over ``line``."""
+
+    def __init__(self, line: Line, slots: Slots) -> None:
+        self._line, self._slots = line, slots
+        self._region: CellRegion | None = None
+        self._region_requested = False
+        self._free_cells: Ints = np.empty(0, np.int64)  # granted, not used
+
+    def add_cells(self, frames: Sequence[memoryview]) -> None:
+        """The server has granted places. The memory is asked for with the first of them. Raises RemoteProtocolError."""
+        if len(frames) != 1 or frames[0].nbytes % 8 or not suits_cells(self._slots):
+            raise RemoteProtocolError("Places: one frame with the number of each is needed, for rows that have some")
+        self._free_cells = np.concatenate([self._free_cells, np.frombuffer(frames[0], "<i8")])
+        if not self._region_requested:
+            self._region_requested = True
+            self._line.request_fd()
+
+    def write(self, columns: Columns) -> Ints | None:
+        """Put the rows of ``columns`` in places: which. None: there are too few, or the memory is not there."""
+        if len(self._free_cells) < columns.rows or not self._has_region():
+            return None
+        assert self._region is not None
+        places, self._free_cells = self._free_cells[: columns.rows], self._free_cells[columns.rows :]
+        try:
+            self._region.put(places, columns)
+        except IndexError:
+            raise RemoteProtocolError("Places: there are none of these numbers") from None
+        return places
+
+    def _has_region(self) -> bool:
+        """Whether the memory is there; it comes a little after it was asked for."""
+        if self._region is None and (wish := self._line.fd_request) is not None and (given := wish.poll()) is not None:
+            descriptor, note = given
+            layout = RegionLayout.from_note(self._slots, note.removeprefix(CELL_NOTE_PREFIX))
+            try:
+                self._region = CellRegion(layout, map_region(descriptor, layout.size, writable=True))
+            except (OSError, ValueError, OverflowError):  # no room for so many addresses: it goes without
+                wish.close()
+            else:
+                wish.accept()
+        return self._region is not None

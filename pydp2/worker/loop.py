@@ -1,0 +1,420 @@
+"""Which generator runs, and what is sent when (docs/order.md, "Credit", rule 4).
+
+One generator runs until its credit is used, it reaches a stop, or it ends; then another one (:mod:`.choice`). It gives
+way earlier to what a merge waits for: after about 20 ms, or at once if that is another job's merge and its own does not
+wait. Sending never blocks: a sample without credit is kept in hand. Between samples, about every millisecond, messages
+are looked for. Samples are sent when a chunk is full, when the merge waits for them, and after about 20 ms: also while
+the generator computes or waits for something, because then another thread sends them (:mod:`.late`).
+
+The two threads use the same things, but never at the same time. A lock taken twice a sample would do, and cost more
+than all the rest between two samples; so each says first what it is about to do, and looks then what the other one
+said. The interpreter's lock puts these four steps into one order for both: whichever looks last sees the other. So a
+service needs an interpreter that has it (:mod:`.lock`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pydp2.columns.columns import frame_count
+from pydp2.errors import BadSample, LocalProtocolError, OutOfMemory, ProviderError, to_wire
+from pydp2.packers.many_samples import ManySamples
+from pydp2.packers.sample_loop import SampleMarker
+from pydp2.protocol import messages as m
+from pydp2.protocol.file_ranges import FileAssignment, check_ints
+from pydp2.protocol.link_states import Link
+from pydp2.protocol.worker_status import ATTEMPT, FILE, RUNNING, SAMPLE_INDEX, STARTED_NS, WorkerStatus
+from pydp2.providers.error_location import user_error, with_location
+from pydp2.providers.started_provider import StartedProvider
+from pydp2.transport import Line, owned_arrays
+from pydp2.worker.cell_writer import CellWriter
+from pydp2.worker.chunk_builder import ChunkBuilder, ChunkContent
+from pydp2.worker.process_state import ProcessState
+from pydp2.worker.scheduler import TaskScheduler
+from pydp2.worker.segment import MAX_BLOCKED
+from pydp2.worker.task import FileTask
+from pydp2.worker.yielded_samples import YieldedSamples
+
+_POLL = 0.001
+_POLL_NS = 1_000_000
+_LAST_LINGER_MS = 2000  # for the last word of a worker
+FLUSH = 0.020
+"""Seconds that a sample waits at most for others to be sent with, and a job for another."""
+_SLOW = 0.005  # a sample that took this long is not kept waiting for the next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopOptions:
+    """What the service decides for the loop of a worker.
+
+    ``max_unbound``: how many files not yet bound a reading may have open here; ``times_samples``: write down when each
+    sample was asked for; ``allows_changed_samples``: a file that did not repeat itself is borne with.
+    """
+
+    max_unbound: int
+    times_samples: bool
+    allows_changed_samples: bool = False
+
+
+class WorkerLoop:
+    """The loop of a worker that is ready."""
+
+    def __init__(
+        self,
+        line: Line,
+        link: Link,
+        provider: StartedProvider,
+        files: Sequence[str],
+        status: WorkerStatus,
+        process_state: ProcessState,
+        options: LoopOptions,
+    ) -> None:
+        self._line = line
+        self._link = link
+        self._provider = provider
+        self._files = files
+        self._status = status
+        self._process_state = process_state
+        self._cell_writer = CellWriter(line, provider.schema.slots)
+        self._send_lock = threading.Lock()  # held while the other thread is about to send, or does
+        self._checksum_count = frame_count(provider.schema.slots) + 1
+        self._builder = ChunkBuilder(
+            provider.schema,
+            lambda error, task, y: with_location(error, files[task.file], y),
+            allows_changed_samples=options.allows_changed_samples,
+        )
+        # ``away``: the thread of the loop is in the user's code, and touches nothing here; ``sending``: see above
+        self._marker = SampleMarker(status.row, SAMPLE_INDEX, STARTED_NS, RUNNING, options.times_samples)
+        self._sample_loop = self._builder.sample_loop(provider.is_single_slot, self._marker)
+        self._packing_task: FileTask | None = None  # whose samples the drawer packs
+        # not a method of this: in a circle of objects the collector would take the drawer's buffer apart
+        provider.slot_order.on_unknown = partial(_report_unknown, process_state, files, status.row)
+        self._tasks = TaskScheduler(options.max_unbound)
+        self._blocked: list[list[int]] = []
+        self._busy = 0.0
+        self._idle = 0.0
+        self._is_quitting = False
+
+    def send(self, message: m.Message, frames: Sequence[Any] = ()) -> None:
+        """Send to the server."""
+        self._link.check_sending(message)
+        self._line.send([m.encode(message), *frames])
+
+    def report_no_memory(self, error: MemoryError) -> None:
+        """Tell the server that there is no memory to pack or send samples with, and nothing after that. To be said by
+        either thread; the process has to end then."""
+        lacks = OutOfMemory(
+            f"a worker has no memory for the samples that it packs ({error or 'it is not told how much'}); have "
+            "process() keep less, yield smaller samples, or raise what limits it (`ulimit -v`)"
+        )
+        with contextlib.suppress(LocalProtocolError):  # the other thread has told it
+            self.send(m.Broken(to_wire(lacks)))
+        self._line.close(linger_ms=_LAST_LINGER_MS)
+
+    def run(self) -> None:
+        """Until the server says Quit."""
+        while True:
+            self._receive(0)
+            if self._is_quitting:
+                return
+            task = self._tasks.choose(self._report_blocked)
+            if task is None:
+                self._flush()
+                began = time.perf_counter()
+                self._receive(-1)
+                self._idle += time.perf_counter() - began
+            elif task.unsent is not None:
+                self._send_last_chunk(self._builder.unsent_chunk(task, task.unsent))
+                task.unsent = None
+                self._report_blocked(task)
+            else:
+                began = time.perf_counter()
+                self._run_task(task)
+                self._busy += time.perf_counter() - began
+
+    # -- the other thread ------------------------------------------------------------------------------------------
+    def flush_overdue(self) -> None:
+        """Send what has waited for long, if the thread of the loop is in the user's code: it may stay there for hours.
+
+        For another thread. Where the loop is at work it looks for that itself.
+        """
+        with self._send_lock:
+            drawer = self._sample_loop
+            drawer.send_pending = True
+            try:
+                if drawer.in_user_code:
+                    self._collect_counts()
+                    if not self._builder.is_empty and time.perf_counter() - self._builder.oldest_at > FLUSH:
+                        self._flush()
+            finally:
+                drawer.send_pending = False
+
+    def _collect_counts(self) -> None:
+        """Count what the drawer has packed up to the sample that the user's code is at."""
+        self._sample_loop.counts_collected = True
+        self._count_packed()
+
+    @contextlib.contextmanager
+    def _in_user_code(self) -> Iterator[None]:
+        self._sample_loop.in_user_code = True
+        try:
+            yield
+        finally:
+            self._sample_loop.in_user_code = False
+            if self._sample_loop.send_pending:
+                self._wait_for_flush()
+
+    def _wait_for_flush(self) -> None:
+        """Until the other thread has sent."""
+        with self._send_lock:
+            pass
+
+    # -- messages --------------------------------------------------------------------------------------------------
+    def _receive(self, timeout_ms: int) -> None:
+        frames = self._line.receive(timeout_ms)
+        while frames is not None:
+            message, body = m.decode(frames)
+            self._link.check_received(message)
+            self._handle(message, body)
+            frames = self._line.receive(0)
+
+    def _handle(self, message: m.Message, body: Sequence[memoryview]) -> None:
+        match message:
+            case m.BeginReading(reading, pass_id, seed):
+                self._tasks.begin_reading(reading, pass_id, seed)
+            case m.Assign(reading, items):
+                recalled = [np.frombuffer(frame, np.int64) for frame in owned_arrays(body)]
+                for item in items:
+                    given = FileAssignment.from_wire(item)
+                    sample_indices = recalled[given.reread_frame - 1] if given.reread_frame else None
+                    self._tasks.add_task(reading, FileTask.from_assignment(given, self._checksum_count, sample_indices))
+            case m.Grant(items):
+                for item in items:
+                    self._grant(*check_ints("Grant", item, 4))
+            case m.Places():
+                self._cell_writer.add_cells(body)
+            case m.Want(attempt, until):
+                self._merge_waits(attempt, until)
+            case m.EndReading(reading):
+                self._flush()  # others may have something there
+                self._close_tasks(self._tasks.end_reading(reading))
+            case m.Quit():
+                self._builder.finish()
+                self._blocked.clear()
+                self._close_tasks(self._tasks.end_all_readings())
+                self._is_quitting = True
+
+    def _grant(self, attempt: int, limit: int, pause: int, bound: int) -> None:
+        task = self._tasks.task_of(attempt)
+        if task is not None:
+            task.limit, task.pause, task.bound = limit, pause, bool(bound)
+            task.wait_reported = False
+
+    def _merge_waits(self, attempt: int, until: int) -> None:
+        """Send what there is of the file that the merge waits for, or soon."""
+        wanted = self._tasks.mark_merge_waits(attempt, until)
+        if wanted is not None and wanted.is_ramping:
+            self._builder.lower_enough_rows(wanted, until)
+            if self._builder.is_full:
+                self._flush()
+        elif wanted is None or (
+            self._builder.has_samples_of(wanted) and (wanted is not self._packing_task or wanted.has_enough_for_merge)
+        ):
+            self._flush()  # of a file that has ended, the last samples may still be here
+
+    def _close_tasks(self, tasks: Iterable[FileTask]) -> None:
+        """Nobody wants them any more."""
+        for task in tasks:
+            self._close_generator(task)
+
+    # -- one file --------------------------------------------------------------------------------------------------
+    def _report_blocked(self, task: FileTask) -> None:
+        """Tell the server, with the next chunk, that ``task`` waits and for what."""
+        need = task.missing_credit
+        if need is not None and not task.wait_reported:
+            task.wait_reported = True
+            y = task.next_index if task.unsent is None else task.unsent.sample_index
+            self._blocked.append([task.file, task.attempt, y, need])
+
+    def _open_file(self, task: FileTask) -> None:
+        filename = self._files[task.file]
+        with self._in_user_code():
+            opened = self._provider.open_file(filename, file_index=task.file, seed=task.seed, pass_id=task.pass_id)
+        task.iterator, task.context, task.close = opened.iterator, opened.context, opened.close
+
+    def _switch_to(self, task: FileTask) -> None:
+        """From here on it is ``task`` whose code runs. Two of them may read the same file, for two jobs."""
+        row = self._status.row
+        if row[ATTEMPT] != task.attempt or row[FILE] != task.file:
+            self._process_state.switch_file(task.file)
+            row[ATTEMPT] = task.attempt
+
+    def _run_task(self, task: FileTask) -> None:  # noqa: C901 - the loop over samples: each call that is saved is saved for every sample
+        """Draw samples from ``task`` until it waits, ends, or something else is due."""
+        row = self._status.row
+        self._switch_to(task)
+        if not task.is_open:
+            self._open_file(task)
+        self._provider.show_context(task.context)
+        builder, wrap, weigh, clock = self._builder, self._provider.arrange, self._provider.weight_of, time.perf_counter
+        iterator, drawer = task.iterator, self._sample_loop
+        edge, turn_end, ramping = task.next_stop, task.block_end, task.is_ramping
+        assert iterator is not None
+        draw, self._packing_task = drawer.next_unpacked, task
+        if task.next_index >= task.until and not task.is_over:  # the last one had to wait for credit
+            builder.end_file(task)
+        polled = began = clock()
+        while not task.is_over:
+            if task.yielded is None:
+                try:
+                    try:
+                        sample = draw(
+                            iterator, task.next_index, *builder.packing_budget(task, min(edge, turn_end)), _POLL_NS
+                        )
+                    finally:  # as in _in_users_code
+                        if drawer.send_pending:
+                            self._wait_for_flush()
+                        self._count_packed()
+                except StopIteration:
+                    if not task.is_over:
+                        builder.end_file(task)
+                    break
+                except BaseException as error:
+                    if not task.is_over:
+                        builder.fail_file(task, user_error(error, self._files[task.file], task.next_index, self._files))
+                    break
+                if task.is_over:  # sent meanwhile, and found to be bad
+                    break
+                if type(sample) is ManySamples:
+                    self._provider.slot_order.report_unknown(sample.names)
+                    task.yielded = YieldedSamples(sample, self._provider.schema.slots, self._provider.is_single_slot)
+            else:  # yielded before and looked at now: that may run the user's code too
+                self._marker.begin_sample(task.next_index)
+            try:
+                if task.yielded is None:
+                    added = builder.add_sample(task, wrap(sample), weigh)
+                else:
+                    added = builder.add_yielded(task, min(edge, turn_end), wrap, weigh)
+            except BadSample as error:
+                builder.add_bad(task, error)
+                added = False
+            except ProviderError as error:
+                builder.fail_file(task, with_location(error, self._files[task.file], task.next_index))
+                break
+            except Exception as error:  # of the value itself, which may be any object
+                builder.fail_file(task, user_error(error, self._files[task.file], task.next_index, self._files))
+                break
+            row[RUNNING] = 0  # only now: calc_batch_size and the values are the user's too
+            if task.spent_bytes > task.limit and not task.is_replaying and task.next_index > task.start:
+                self._flush(unsent_of=task if added else None)
+                break
+            if task.next_index >= edge:
+                if task.next_index >= task.until and not task.is_over:
+                    builder.end_file(task)
+                    break
+                self._flush()
+                edge = task.next_stop
+                if not task.is_over and task.missing_credit is not None:
+                    break
+            now = clock()
+            if builder.is_full or task.has_enough_for_merge or now - builder.oldest_at > FLUSH or now - polled > _SLOW:
+                self._flush()
+            if task.next_index >= turn_end:
+                break
+            if now - polled > _POLL:
+                polled = now
+                self._receive(0)
+                if self._is_quitting or self._tasks.task_of(task.attempt) is not task:
+                    return
+                edge = task.next_stop
+                late = now - began > FLUSH
+                if (late or not task.merge_waits) and self._tasks.merge_waits_for_other(task, any_job=late):
+                    break
+        row[RUNNING] = 0
+        self._report_blocked(task)
+        if task.is_over:
+            self._finish_task(task)
+        if ramping and not self._tasks.is_ramping(task.reading):
+            self._flush()  # the first batches are made of what is here
+
+    def _count_packed(self) -> None:
+        """Count the samples that the drawer has packed."""
+        rows, nbytes = self._sample_loop.collect_counts()
+        if rows:
+            assert self._packing_task is not None
+            self._builder.count_packed(self._packing_task, rows, nbytes)
+
+    def _finish_task(self, task: FileTask) -> None:
+        self._tasks.remove_task(task)
+        # before the end of the file is told: the trainer may close the service on it
+        self._process_state.flush_output()
+        if self._builder.is_full or not self._tasks or task.merge_waits:
+            self._flush()
+        self._close_generator(task)
+
+    def _close_generator(self, task: FileTask) -> None:
+        if task.close is None:
+            return
+        self._switch_to(task)
+        try:
+            with self._in_user_code():
+                task.close()
+        except BaseException as error:
+            sys.stderr.write(
+                f"closing the generator of {self._files[task.file]} raised {type(error).__name__}: {error}\n"
+            )
+        task.iterator = task.yielded = None
+        self._process_state.restore()
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+    def _flush(self, unsent_of: FileTask | None = None) -> None:
+        """Send what was built and who waits."""
+        chunks: list[ChunkContent] = []
+        if not self._builder.is_empty:
+            chunks = self._builder.finish(unsent_of)
+            if unsent_of is not None:
+                self._report_blocked(unsent_of)
+        for packed in chunks[:-1]:
+            self._send_chunk(packed, [])
+        if chunks or self._blocked:
+            self._send_last_chunk(chunks[-1] if chunks else None)
+
+    def _send_last_chunk(self, packed: ChunkContent | None) -> None:
+        """Send ``packed``, and with it (their samples are on the way) the files that wait."""
+        blocked, self._blocked = self._blocked, []
+        self._send_chunk(packed, blocked[:MAX_BLOCKED])
+        for i in range(MAX_BLOCKED, len(blocked), MAX_BLOCKED):
+            self._send_chunk(None, blocked[i : i + MAX_BLOCKED])
+
+    def _send_chunk(self, packed: ChunkContent | None, blocked: list[list[int]]) -> None:
+        parts = [] if packed is None else [part.to_wire() for part in packed.ranges]
+        rows = 0 if packed is None else packed.columns.rows
+        frames: list[Any] = []
+        placed = False
+        if packed is not None and rows:
+            places = self._cell_writer.write(packed.columns)
+            placed = places is not None
+            frames = list(packed.columns.frames()) if places is None else [places]
+            if packed.weights is not None:
+                frames.append(np.array(packed.weights, np.int64))
+        busy, idle = int(self._busy * 1e6), int(self._idle * 1e6)
+        self.send(m.Chunk(rows, parts, blocked, busy, idle, placed), frames)
+        if packed is not None:
+            for part in packed.ranges:
+                task = self._tasks.task_of(part.attempt)
+                if task is not None:
+                    task.merge_waits = False
+
+
+def _report_unknown(process_state: ProcessState, files: Sequence[str], row: memoryview, text: str) -> None:
+    """Tell of keys that no slot has, in the sample that ``row`` says is looked at."""
+    process_state.print_once(f"file {files[row[FILE]]}, sample {row[SAMPLE_INDEX]}: {text}", "unknown_key")

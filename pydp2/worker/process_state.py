@@ -1,0 +1,74 @@
+"""What the user's code may change around itself, and is put back: the working directory, stdout and stderr.
+
+And whose output it is: see :mod:`pydp2.protocol.output_marks`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+import termios
+
+from pydp2.protocol.output_marks import file_change_mark, once_mark
+from pydp2.protocol.worker_status import FILE, NO_FILE, WORKER
+
+_NOTHING = bytes(4)
+
+
+class ProcessState:
+    """Of one worker. ``row`` is that of its status row, ``output_descriptor`` where its stdout and stderr lead before
+    any of
+    the user's
+    code runs, ``working_directory`` its working directory then."""
+
+    def __init__(self, worker: int, row: memoryview, output_descriptor: int, working_directory: str) -> None:
+        self._row = row
+        row[FILE], row[WORKER] = NO_FILE, worker + 1
+        self._output_descriptor = output_descriptor
+        self._working_directory = working_directory
+
+    def flush_output(self) -> None:
+        """What the user's code printed leaves this process."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # whatever the user's code put there
+                stream.flush()
+
+    def restore(self) -> None:
+        """Put back what a generator left elsewhere; let out what it printed."""
+        self.flush_output()
+        try:
+            here = os.getcwd()  # noqa: PTH109  # asked at every turn to another file, a Path would cost ten times as much
+        except OSError:
+            here = ""
+        if here != self._working_directory:
+            os.chdir(self._working_directory)
+            self.print_once(
+                f"process() changed the working directory to {here or 'a folder that is gone'}; it is put back to "
+                f"{self._working_directory}, where the entries of the list are looked up (said once)",
+                "chdir",
+            )
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            try:
+                os.fstat(number)
+            except OSError:
+                os.dup2(self._output_descriptor, number)
+            stream = getattr(sys, name)
+            if stream is None or getattr(stream, "closed", False):
+                setattr(sys, name, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115  # it is the process's stream
+
+    def switch_file(self, file: int) -> None:
+        """From here on it is ``file`` that prints."""
+        before = self._row[FILE]
+        if before == file:
+            return
+        self.restore()
+        unread = fcntl.ioctl(self._output_descriptor, termios.FIONREAD, _NOTHING) != _NOTHING
+        if unread:  # who reads it may look at the row too late
+            os.write(self._output_descriptor, file_change_mark(before, file))
+        self._row[FILE] = file
+
+    def print_once(self, text: str, kind: str) -> None:
+        """Show ``text`` to the user; of several workers that say something of this ``kind``, the first."""
+        os.write(self._output_descriptor, once_mark(text, kind).encode(errors="backslashreplace"))

@@ -1,0 +1,100 @@
+"""Samples that came in one yield, and how far a worker has come with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pydp2.columns.columns import Columns, Ints, offsets
+from pydp2.packers.many_samples import ManySamples
+from pydp2.protocol.file_ranges import SAMPLE_COST
+from pydp2.schema.input_types import Slots
+
+_LAYOUT_WINDOW = 4096  # samples that are laid out at a time: what that takes does not grow with the block
+MIN_TOGETHER = 8
+"""As many samples and fewer are packed one by one, which is faster."""
+_NONE: Ints = np.zeros(1, np.int64)
+
+
+class YieldedSamples:
+    """The samples of ``rows`` that were not packed yet; :attr:`remaining` of them."""
+
+    __slots__ = (
+        "_byte_offsets",
+        "_cost_offsets",
+        "_is_single_slot",
+        "_one_by_one_until",
+        "_position",
+        "_rows",
+        "_slots",
+        "_window",
+        "_window_end",
+        "_window_start",
+    )
+
+    def __init__(self, rows: ManySamples, slots: Slots, is_single_slot: bool) -> None:
+        self._rows, self._slots, self._is_single_slot = rows, slots, is_single_slot
+        self._position = self._window_start = self._window_end = 0
+        self._one_by_one_until = 0  # the samples before it go one by one
+        self._window: Columns | None = None  # samples _lo to _end, where they differ in size
+        self._byte_offsets: Ints = _NONE  # bytes of the first none, one, two … samples that are laid out
+        self._cost_offsets: Ints = _NONE  # and their costs
+
+    @property
+    def remaining(self) -> int:
+        """How many samples are still here."""
+        return len(self._rows) - self._position
+
+    def next_sample(self) -> Any:
+        """The next sample by itself."""
+        sample = self._rows.sample(self._position, self._is_single_slot)
+        self._position += 1
+        return sample
+
+    def take_columns(self, rows: int, max_bytes: int, credit: int) -> Columns | None:
+        """The next samples as columns (see :meth:`Rows.columns`), if they can be packed together.
+
+        As many as there are, but at most ``rows``, no more once they have ``max_bytes`` bytes, and only what costs no
+        more than ``credit``.
+        """
+        at = self._position
+        rows = min(rows, len(self._rows) - at)
+        if rows < MIN_TOGETHER or at < self._one_by_one_until:
+            return None
+        if size := self._slots.row_bytes:
+            rows = min(rows, -(-max_bytes // size), credit // (size + SAMPLE_COST))
+            laid = self._rows.columns(self._slots, at, at + rows) if rows >= MIN_TOGETHER else None
+            if laid is None:
+                self._one_by_one_until = at + max(rows, 1)
+        else:
+            laid = self._take_unequal(rows, max_bytes, credit)
+        if laid is not None:
+            self._position += laid.rows
+        return laid
+
+    def unpack_last(self, rows: int) -> None:
+        """The last ``rows`` that were taken go one by one."""
+        self._one_by_one_until, self._position = self._position, self._position - rows
+
+    def _take_unequal(self, rows: int, max_bytes: int, credit: int) -> Columns | None:
+        """As :meth:`take_columns`, of samples that differ in size."""
+        if self._position >= self._window_end:
+            self._lay_out_window()
+        if self._window is None:
+            return None
+        lo = self._position - self._window_start
+        rows = min(
+            rows,
+            self._window.rows - lo,
+            int(np.searchsorted(self._byte_offsets, self._byte_offsets[lo] + max_bytes)) - lo,
+            int(np.searchsorted(self._cost_offsets, self._cost_offsets[lo] + credit, "right")) - 1 - lo,
+        )
+        return self._window.slice(lo, lo + rows) if rows >= MIN_TOGETHER else None
+
+    def _lay_out_window(self) -> None:
+        self._window_start, self._window_end = self._position, min(self._position + _LAYOUT_WINDOW, len(self._rows))
+        self._window = self._rows.columns(self._slots, self._window_start, self._window_end)
+        if self._window is not None:
+            sizes = self._window.sample_bytes()
+            self._byte_offsets, self._cost_offsets = offsets(sizes), offsets(sizes + SAMPLE_COST)

@@ -1,0 +1,186 @@
+"""Batches that came as numbers: the rows that they name, a few small ones at a time, and nothing that is not there."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pydp2.client.lazy_rows import open_shared_rows, split_rows
+from pydp2.client.received import parse_batches
+from pydp2.columns.columns import Columns, Ints
+from pydp2.errors import RemoteProtocolError
+from pydp2.packers.packer import Packer
+from pydp2.protocol import messages as m
+from pydp2.protocol.batch_packing import MAX_PACK_BYTES, pack_heads
+from pydp2.rowstore.append_only import AppendOnlyStore
+from pydp2.rowstore.cells import CELL_NOTE_PREFIX, CellAllocator, CellRegion, StaleCells
+from pydp2.rowstore.region_layout import RegionLayout
+from pydp2.schema.input_types import Slots, dense_vector, integer_value, integer_value_sequence
+from pydp2.transport import SharedRegion
+
+SLOTS = Slots((integer_value(1 << 20), integer_value_sequence(1 << 20)))
+ROWS = 50
+
+
+def fill(row_store: AppendOnlyStore, factor: int = 1) -> AppendOnlyStore:
+    packer = Packer(SLOTS, strict=False)
+    for i in range(ROWS):
+        packer.add([i, [i] * (i % 4 * factor)])
+    columns = packer.finish().columns
+    row_store.append(columns, np.arange(ROWS), columns.sample_bytes(), None)
+    return row_store
+
+
+def shelf_of(factor: int = 1) -> AppendOnlyStore:
+    layout = RegionLayout(SLOTS, 1 << 20)
+    return fill(AppendOnlyStore(layout, bytearray(layout.size)), factor)
+
+
+SHELF = shelf_of()
+
+
+def head(index: int, rows: int, kept: int = 0) -> m.BatchHead:
+    return m.BatchHead(1, index, rows, rows, 9, 0, 0, index + 1, [], {}, 0, shared_rows=kept)
+
+
+def frame(ids: Any) -> list[memoryview]:
+    return [memoryview(np.asarray(ids, np.int64).tobytes())]
+
+
+def message(batches: list[list[int]], kept: int = ROWS) -> tuple[m.BatchHead, list[memoryview]]:
+    heads = [head(i, len(ids), kept) for i, ids in enumerate(batches)]
+    return pack_heads(heads), frame(sum(batches, []))  # noqa: RUF017  # a few
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(0, ROWS - 1), max_size=9), min_size=1, max_size=20))
+def test_each_batch_has_the_rows_that_it_names(batches: list[list[int]]) -> None:
+    found = parse_batches(SLOTS, *message(batches), SHELF)
+    assert [one.head.rows for one in found] == [len(ids) for ids in batches]
+    assert [one.nbytes for one in found] == [8 * len(ids) for ids in batches]
+    made = [one.to_batch(3) for one in found]
+    for ids, batch in zip(batches, made, strict=True):
+        assert batch[0].tolist() == ids
+        assert batch[1].values.tolist() == [i for i in ids for _ in range(i % 4)]
+        batch[0][:] = -1
+        batch[1].values[:] = -2
+    assert SHELF.take(np.arange(ROWS)).arrays[0][0].tolist() == list(range(ROWS))
+
+
+def test_small_ones_are_gathered_together_and_large_ones_alone() -> None:
+    ids = np.array([3] * 64)
+    for factor, together in ((1, 64), (MAX_PACK_BYTES // 120, 10), (MAX_PACK_BYTES // 20, 1), (MAX_PACK_BYTES, 1)):
+        row_store = shelf_of(1)
+        row_store.sizes[3] = 12 * factor
+        found = [lot for lot, _, _ in split_rows(row_store, ids, [1] * 64)]
+        assert found.count(found[0]) == together
+        assert [(lo, hi) for _, lo, hi in split_rows(row_store, ids, [1] * 64)][:together] == [
+            (i, i + 1) for i in range(together)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows", "kept", "frames"),
+    [
+        ([ROWS], 1, ROWS, 1),
+        ([-1], 1, ROWS, 1),
+        ([1 << 62], 1, ROWS, 1),
+        ([0], 2, ROWS, 1),
+        ([0, 1], 1, ROWS, 1),
+        ([0], 1, ROWS, 2),
+        ([0], 1, ROWS, 0),
+        ([0], 1, 1 << 40, 1),
+        ([0], 1 << 61, ROWS, 1),
+    ],
+)
+def test_what_cannot_be_rows_of_it_is_refused(ids: list[int], rows: int, kept: int, frames: int) -> None:
+    with pytest.raises(RemoteProtocolError):
+        parse_batches(SLOTS, head(0, rows, kept), frame(ids) * frames, SHELF)
+
+
+def test_numbers_of_a_cache_that_was_never_shown_are_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="not known"):
+        parse_batches(SLOTS, *message([[0]]), None)
+
+
+@pytest.mark.parametrize("edge", [-5, 1 << 40, 1 << 62, -(1 << 62)])
+def test_a_cache_that_says_of_its_rows_what_cannot_be_is_refused(edge: int) -> None:
+    for row in (7, 8):
+        row_store = shelf_of()
+        row_store._offsets[1][0][8] = edge
+        (one,) = parse_batches(SLOTS, *message([[row]]), row_store)
+        with pytest.raises(RemoteProtocolError):
+            one.to_batch(0)
+
+
+def test_a_cache_is_seen_as_it_is_filled_and_cannot_be_written_to() -> None:
+    layout = RegionLayout(SLOTS, 1 << 20)
+    lasting = SharedRegion(layout.size)
+    mine = AppendOnlyStore(layout, lasting.memory)
+    assert lasting.read_only_descriptor is not None
+    seen = open_shared_rows(SLOTS, os.dup(lasting.read_only_descriptor), (1 << 20).to_bytes(8, "little"))
+    assert seen is not None
+    fill(mine)
+    assert seen.take(np.array([7])).samples() == [[7, [7, 7, 7]]]
+    assert not seen.sample_indices.flags.writeable
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        seen.sample_indices.flags.writeable = True
+    for note in (
+        b"",
+        b"\1",
+        (1 << 21).to_bytes(8, "little"),
+        b"\xff" * 64,
+        CELL_NOTE_PREFIX,
+        CELL_NOTE_PREFIX + layout.note,
+    ):
+        assert open_shared_rows(SLOTS, os.dup(lasting.read_only_descriptor), note) is None
+    lasting.close()
+
+
+PLACED = Slots((dense_vector(300),))
+
+
+def placed() -> tuple[SharedRegion, CellAllocator, Ints]:
+    """Memory of rows that have places, and 9 that lie there: row i is full of i."""
+    layout = RegionLayout(PLACED, 1 << 20)
+    lasting = SharedRegion(layout.size, others_write=True)
+    places = CellAllocator(CellRegion(layout, lasting.memory))
+    rows = np.repeat(np.arange(9, dtype=np.float32)[:, None], 300, axis=1)
+    return lasting, places, places.put(Columns(PLACED, 9, [[rows]]))
+
+
+def test_rows_are_gathered_from_their_places_while_these_are_theirs() -> None:
+    lasting, places, ids = placed()
+    assert lasting.read_only_descriptor is not None
+    seen = open_shared_rows(PLACED, os.dup(lasting.read_only_descriptor), CELL_NOTE_PREFIX + places.region.layout.note)
+    assert isinstance(seen, CellRegion)
+    numbers = places.region.handles(ids)
+    first, second, third = (
+        parse_batches(PLACED, head(i, 3, places.high_water), frame(numbers[3 * i : 3 * i + 3]), seen)[0]
+        for i in range(3)
+    )
+    assert (first.nbytes, first.is_shared) == (3 * PLACED.row_bytes, True)
+    places.release_later(ids[3:4])
+    assert len(places) == 8
+    made = first.to_batch(0)
+    assert made[0][:, 7].tolist() == [0, 1, 2]
+    made[0][:] = -1
+    with pytest.raises(StaleCells):
+        second.to_batch(0)
+    assert third.to_batch(0)[0][:, 7].tolist() == [6, 7, 8]
+    (again,) = parse_batches(PLACED, head(0, 2, places.high_water), frame(numbers[:2]), seen)
+    assert again.to_batch(0)[0][:, 0].tolist() == [0, 1]
+    lasting.close()
+
+
+@pytest.mark.parametrize("number", [-1, 9, 1 << 39, -(1 << 62)])
+def test_numbers_that_are_those_of_no_place_are_refused(number: int) -> None:
+    lasting, places, _ = placed()
+    with pytest.raises(RemoteProtocolError, match="not among"):
+        parse_batches(PLACED, head(0, 1, places.high_water), frame([number]), places.region)
+    lasting.close()

@@ -1,0 +1,187 @@
+"""A batch as its user sees it: keys, kinds of values, ownership, padding."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pydp2.columns.batch import Batch, Csr, Ragged
+from pydp2.columns.columns import Columns
+from pydp2.errors import OptionError, OptionTypeError
+from pydp2.schema.input_types import (
+    Slots,
+    dense_vector,
+    dense_vector_sequence,
+    integer_value,
+    integer_value_sequence,
+    integer_value_sub_sequence,
+    sparse_binary_vector,
+    sparse_binary_vector_sequence,
+    sparse_float_vector,
+)
+
+quick = settings(max_examples=60, deadline=None)
+DIGITS = Slots((dense_vector(2), integer_value(10)), ("pixel", "label"))
+
+
+def batch_of(some, slots, samples):
+    return Batch(some.columns_of(slots, samples), pass_id=0, index=0, size=len(samples), pool_weight=9)
+
+
+def digits(some):
+    return batch_of(some, DIGITS, [[[0.0, 1.0], 3], [[2.0, 3.0], 4], [[4.0, 5.0], 5]])
+
+
+def test_a_slot_is_found_by_name_and_by_position(some):
+    batch = digits(some)
+    assert batch["label"] is batch[1] is batch[-1]
+    assert batch["label"].tolist() == [3, 4, 5]
+    assert (len(batch), batch.size, batch.pass_id, batch.index, batch.pool_weight, batch.padding) == (3, 3, 0, 0, 9, 0)
+
+
+def test_a_slot_that_is_not_there_is_an_error_that_lists_those_that_are(some):
+    with pytest.raises(KeyError, match="slots: pixel, label"):
+        digits(some)["labels"]
+    with pytest.raises(IndexError, match="the batch has 2"):
+        digits(some)[2]
+    unnamed = batch_of(some, Slots((integer_value(3),)), [[1]])
+    with pytest.raises(KeyError, match="no names, only positions"):
+        unnamed["label"]
+
+
+def test_keys_values_and_items_stand_in_slot_order(some):
+    batch = digits(some)
+    assert batch.names == batch.keys() == ("pixel", "label")
+    pixel, label = batch
+    assert [(k, v is w) for (k, v), w in zip(batch.items(), (pixel, label), strict=True)] == [
+        ("pixel", True), ("label", True),
+    ]  # fmt: skip
+    assert dict(batch)["label"] is label
+    unnamed = batch_of(some, Slots((integer_value(3), integer_value(3))), [[1, 2]])
+    assert unnamed.names is None
+    assert unnamed.keys() == (0, 1)
+    assert [k for k, _ in unnamed.items()] == [0, 1]
+
+
+def test_in_asks_for_a_slot_and_never_for_a_value(some):
+    batch = digits(some)
+    assert "pixel" in batch
+    assert "pixels" not in batch
+    assert [i in batch for i in (-3, -2, 1, 2)] == [False, True, True, False]
+    assert [other in batch for other in (None, 1.0, batch[0], [1])] == [False] * 4
+    unnamed = batch_of(some, Slots((integer_value(3), integer_value(3))), [[1, 2]])
+    assert "label" not in unnamed
+    assert 1 in unnamed
+
+
+def test_a_batch_can_be_unpacked_as_values_and_as_keywords(some):
+    batch = digits(some)
+    pixel, label = batch
+    assert [value is other for value, other in zip(batch.values(), (pixel, label), strict=True)] == [True, True]
+    assert dict(**batch).keys() == {"pixel", "label"}
+    assert list(iter(batch))[1] is label  # the values, where a dict would give its keys
+
+
+def test_the_repr_of_a_batch_says_what_is_in_it(some):
+    assert repr(digits(some)) == ("<Batch 0 of pass 0: 3 rows, size 3; pixel: float32 (3, 2); label: int32 (3,)>")
+    slots = Slots((integer_value_sub_sequence(9), sparse_float_vector(9)))
+    batch = batch_of(some, slots, [[[[1, 2], [3]], [(1, 2.0)]]])
+    assert repr(batch[0]) == "<Ragged 1 sequence, 3 steps in 2 sub-sequences, of int32 (3,)>"
+    assert repr(batch[1]) == "<Csr 1 x 9, float32, 1 entry>"
+
+
+def test_writing_into_a_batch_lasts_and_reaches_no_other(some):
+    columns = some.columns_of(DIGITS, [[[0.0, 1.0], 3], [[2.0, 3.0], 4]])
+    one, other = (Batch(columns.slice(i, i + 1), pass_id=0, index=i, size=1) for i in range(2))
+    one["pixel"][:] = 7
+    assert one["pixel"].tolist() == [[7, 7]]
+    assert other["pixel"].tolist() == [[2, 3]]
+
+
+def test_a_batch_over_memory_that_may_not_be_written_becomes_writable(some):
+    columns = some.columns_of(Slots((dense_vector(2), sparse_float_vector(3))), [[[0.0, 1.0], [(1, 0.5)]]])
+    frames = [f.tobytes() for f in columns.frames()]
+    batch = Batch(Columns.from_frames(columns.slots, 1, frames), pass_id=0, index=0, size=1)
+    batch[0][:] = 7
+    batch[1].values[:] = 8
+    assert batch[0].tolist() == [[7, 7]]
+    assert batch[1].values.tolist() == [8]
+
+
+def test_a_sparse_slot_is_csr_in_the_order_of_the_yields(some):
+    csr = batch_of(some, Slots((sparse_float_vector(9),)), [[[(5, 0.5), (1, 1.5)]], [[]], [[(8, 2.5)]]])[0]
+    assert isinstance(csr, Csr)
+    assert len(csr) == 3
+    assert csr.indptr.tolist() == [0, 2, 2, 3]
+    assert csr.indptr.dtype == csr.indices.dtype == np.int32
+    assert csr.indices.tolist() == [5, 1, 8]
+    assert csr.values.tolist() == [0.5, 1.5, 2.5]
+    assert csr.shape == (3, 9)
+
+
+def test_a_sparse_slot_becomes_a_scipy_matrix(some):
+    pytest.importorskip("scipy")
+    slots = Slots((sparse_binary_vector(3), sparse_float_vector(3)))
+    batch = batch_of(some, slots, [[[2, 0], [(1, 0.5)]], [[], []]])
+    assert batch[0].to_scipy().toarray().tolist() == [[1, 0, 1], [0, 0, 0]]
+    assert batch[1].to_scipy().toarray().tolist() == [[0, 0.5, 0], [0, 0, 0]]
+
+
+def test_without_scipy_the_error_says_what_to_install(some, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.setitem(sys.modules, "scipy.sparse", None)
+    csr = batch_of(some, Slots((sparse_binary_vector(3),)), [[[1]]])[0]
+    with pytest.raises(ImportError, match="pip install scipy"):
+        csr.to_scipy()
+
+
+def test_sequences_are_padded_to_the_longest(some):
+    ragged = batch_of(some, Slots((integer_value_sequence(9),)), [[[1, 2, 3]], [[]], [[4]]])[0]
+    padded, lengths = ragged.pad()
+    assert padded.tolist() == [[1, 2, 3], [0, 0, 0], [4, 0, 0]]
+    assert padded.dtype == np.int32
+    assert lengths.tolist() == [3, 0, 1]
+    padded, lengths = ragged.pad(value=-1, length=2)
+    assert padded.tolist() == [[1, 2], [-1, -1], [4, -1]]
+    assert lengths.tolist() == [2, 0, 1]
+    assert ragged.pad(length=5)[0].shape == (3, 5)
+
+
+@quick
+@given(rows=st.lists(st.lists(st.integers(0, 8), max_size=5), max_size=5), length=st.none() | st.integers(0, 6))
+def test_padding_loses_nothing_but_what_is_too_long(some, rows, length):
+    ragged = batch_of(some, Slots((integer_value_sequence(9),)), [[r] for r in rows])[0]
+    padded, lengths = ragged.pad(value=-1, length=length)
+    assert [p[:n] for p, n in zip(padded.tolist(), lengths.tolist(), strict=True)] == [r[:length] for r in rows]
+    assert (padded == -1).sum() == padded.size - lengths.sum()
+
+
+def test_dense_and_nested_sequences_are_padded_along_their_steps(some):
+    dense = batch_of(some, Slots((dense_vector_sequence(2),)), [[[[1.0, 2.0]]], [[[3.0, 4.0], [5.0, 6.0]]]])[0]
+    assert dense.pad()[0].tolist() == [[[1, 2], [0, 0]], [[3, 4], [5, 6]]]
+    nested = batch_of(some, Slots((integer_value_sub_sequence(9),)), [[[[1], [2, 3]]], [[[]]]])[0]
+    assert nested.pad()[0].tolist() == [[1, 2, 3], [0, 0, 0]]
+
+
+def test_what_cannot_be_padded_says_so(some):
+    slots = Slots((sparse_binary_vector_sequence(9), integer_value_sequence(9)))
+    batch = batch_of(some, slots, [[[[1]], [1]]])
+    with pytest.raises(OptionTypeError, match="sparse"):
+        batch[0].pad()
+    with pytest.raises(OptionError, match="at least 0"):
+        batch[1].pad(length=-1)
+    assert isinstance(batch[0], Ragged)
+    assert isinstance(batch[0].values, Csr)
+
+
+def test_an_empty_batch_has_a_value_for_every_slot():
+    slots = Slots((integer_value_sub_sequence(9), sparse_binary_vector(3), dense_vector(4, shape=(2, 2))))
+    batch = Batch(Columns.empty(slots), pass_id=1, index=2, size=0)
+    assert batch[0].sequence_start_positions.tolist() == batch[0].sub_sequence_start_positions.tolist() == [0]
+    assert batch[0].pad()[0].shape == (0, 0)
+    assert batch[1].shape == (0, 3)
+    assert batch[2].shape == (0, 2, 2)

@@ -1,0 +1,223 @@
+"""Columns against plain Python lists: slices, gathers, joins, frames, checksums, bytes."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pydp2.columns.columns import Columns, column_fields, expand_ranges, frame_count, running_crcs
+from pydp2.errors import RemoteProtocolError
+from pydp2.schema.input_types import (
+    Slots,
+    dense_vector,
+    dense_vector_sequence,
+    integer_value,
+    integer_value_sub_sequence,
+    sparse_binary_vector,
+    sparse_float_vector_sub_sequence,
+)
+
+quick = settings(max_examples=60, deadline=None)
+data = st.data()
+
+NESTED = Slots((sparse_float_vector_sub_sequence(9), integer_value(3)), ("s", "label"))
+
+
+def nested(some):
+    """Three rows with every kind of array below them."""
+    rows = [[[[[(1, 0.5)], []], []], 0], [[], 1], [[[[(2, 1.0), (0, 2.0)]]], 2]]
+    return some.columns_of(NESTED, rows), rows
+
+
+@quick
+@given(data=data)
+def test_a_slice_holds_the_rows_of_the_slice_and_shares_their_memory(some, data):
+    columns = some.columns_of(*data.draw(some.filled()))
+    lo, hi = data.draw(st.integers(0, 8)), data.draw(st.integers(0, 8))
+    part = columns.slice(lo, hi)
+    assert some.raw(part) == some.raw(some.columns_of(columns.slots, columns.samples()[lo:hi]))
+    for mine, theirs in zip(part.arrays, columns.arrays, strict=True):
+        assert all(not a.size or np.shares_memory(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+@quick
+@given(data=data)
+def test_take_copies_the_given_rows_in_the_given_order(some, data):
+    columns = some.columns_of(*data.draw(some.filled()))
+    rows = data.draw(st.lists(st.integers(0, columns.rows - 1), max_size=8)) if columns.rows else []
+    samples = columns.samples()
+    taken = columns.take(rows)
+    assert some.raw(taken) == some.raw(some.columns_of(columns.slots, [samples[i] for i in rows]))
+    for mine, theirs in zip(taken.arrays, columns.arrays, strict=True):
+        assert not any(np.shares_memory(a, b) for a, b in zip(mine, theirs, strict=True))
+        assert all(a.flags.writeable for a in mine)
+
+
+@quick
+@given(data=data)
+def test_the_slices_of_a_cut_join_to_the_whole(some, data):
+    columns = some.columns_of(*data.draw(some.filled()))
+    edges = sorted(data.draw(st.lists(st.integers(0, columns.rows), max_size=4)))
+    parts = [columns.slice(lo, hi) for lo, hi in zip([0, *edges], [*edges, columns.rows], strict=True)]
+    assert some.raw(Columns.concat(parts)) == some.raw(columns)
+
+
+@quick
+@given(data=data)
+def test_frames_come_back_as_the_same_columns(some, data):
+    columns = some.columns_of(*data.draw(some.filled()))
+    frames = columns.frames()
+    assert len(frames) == frame_count(columns.slots)
+    assert all(f.ndim == 1 and f.flags.c_contiguous for f in frames)
+    for sent in (frames, [f.tobytes() for f in frames], [memoryview(bytearray(f.tobytes())) for f in frames]):
+        again = Columns.from_frames(columns.slots, columns.rows, sent)
+        assert some.raw(again) == some.raw(columns)
+        assert some.raw(Columns.concat([again, columns])) == some.raw(Columns.concat([columns, columns]))
+
+
+@quick
+@given(data=data)
+def test_frames_that_were_tampered_with_are_refused_or_still_hold_together(some, data):
+    columns = some.columns_of(*data.draw(some.filled()))
+    frames = [bytearray(f.tobytes()) for f in columns.frames()]
+    rows = columns.rows
+    where = data.draw(st.integers(0, len(frames) - 1))
+    how = data.draw(st.sampled_from(["shorter", "longer", "rows", "flip", "drop", "swap"]))
+    if how == "shorter":
+        del frames[where][data.draw(st.integers(0, len(frames[where]))) :]
+    elif how == "longer":
+        frames[where] += bytes(data.draw(st.integers(1, 16)))
+    elif how == "rows":
+        rows += data.draw(st.sampled_from([-1, 1, 2**31, 2**62]))
+    elif how == "flip" and frames[where]:
+        frames[where][data.draw(st.integers(0, len(frames[where]) - 1))] ^= data.draw(st.integers(1, 255))
+    elif how == "drop":
+        del frames[where]
+    else:
+        frames.reverse()
+    try:
+        again = Columns.from_frames(columns.slots, rows, frames)
+    except RemoteProtocolError:
+        return
+    assert again.rows == rows >= 0
+    assert [len(s) for s in again.samples()] == [len(columns.slots)] * rows
+    assert again.take(range(rows)).nbytes == again.nbytes == int(again.sample_bytes().sum())
+
+
+def test_frames_of_another_size_or_number_are_always_refused(some):
+    columns, _ = nested(some)
+    frames = [f.tobytes() for f in columns.frames()]
+    for i in range(len(frames)):
+        for wrong in (frames[i][:-1], frames[i] + b"\0", frames[i] + bytes(8)):
+            with pytest.raises(RemoteProtocolError):
+                Columns.from_frames(NESTED, 3, [*frames[:i], wrong, *frames[i + 1 :]])
+        with pytest.raises(RemoteProtocolError):
+            Columns.from_frames(NESTED, 3, frames[:i] + frames[i + 1 :])
+    for rows in (2, 4, 0, -1, 2**70, True, "3", None, 3.0):
+        with pytest.raises(RemoteProtocolError):
+            Columns.from_frames(NESTED, rows, frames)
+    with pytest.raises(RemoteProtocolError):
+        Columns.from_frames(NESTED, 3, [*frames[:-1], "text"])
+
+
+@pytest.mark.parametrize("counts", [[-1, 3], [2**31 - 1, 2**31 - 1], [-(2**31), 2], [3, 0]])
+def test_counts_that_do_not_sum_to_the_entries_are_refused(counts):
+    slots = Slots((sparse_binary_vector(9),))
+    with pytest.raises(RemoteProtocolError):
+        Columns.from_frames(slots, 2, [np.array(counts, "i4"), np.zeros(2, "i4")])
+
+
+def test_a_frame_with_gaps_is_refused():
+    slots = Slots((integer_value(9),))
+    with pytest.raises(RemoteProtocolError):
+        Columns.from_frames(slots, 2, [np.zeros(4, "i4")[::2]])
+
+
+@quick
+@given(data=data)
+def test_the_checksum_does_not_depend_on_how_rows_are_cut_into_chunks(some, data):
+    columns = some.columns_of(*data.draw(some.filled()))
+    whole = running_crcs(columns, [0] * frame_count(columns.slots))
+    running = [0] * frame_count(columns.slots)
+    edges = sorted(data.draw(st.lists(st.integers(0, columns.rows), max_size=4)))
+    for lo, hi in zip([0, *edges], [*edges, columns.rows], strict=True):
+        running = running_crcs(columns.slice(lo, hi), running)
+    assert running == whole == [zlib.crc32(f.tobytes()) for f in columns.frames()]
+
+
+@quick
+@given(data=data)
+def test_the_bytes_of_samples_add_up_and_stay_with_the_row(some, data):
+    columns = some.columns_of(*data.draw(some.filled()))
+    sizes = columns.sample_bytes()
+    assert sizes.dtype == np.int64
+    assert sizes.sum() == columns.nbytes
+    for i, size in enumerate(sizes.tolist()):
+        alone = some.columns_of(columns.slots, [columns.samples()[i]])
+        assert alone.nbytes == size == columns.slice(i, i + 1).sample_bytes()[0]
+
+
+def test_a_row_s_bytes_count_four_for_each_length(some):
+    columns, _ = nested(some)
+    # label 4, subs 4; then 2 subs, 2 steps, 1 entry / nothing / 1 sub, 1 step, 2 entries
+    assert columns.sample_bytes().tolist() == [8 + 8 + 8 + 8, 8, 8 + 4 + 4 + 16]
+
+
+def test_the_arrays_stand_in_the_order_of_the_schema(some):
+    columns, rows = nested(some)
+    kinds = [[f.kind for f in fields] for fields in column_fields(NESTED)]
+    assert kinds == [["subs", "steps", "nnz", "indices", "values"], ["ids"]]
+    assert [a.tolist() for a in columns.arrays[0]] == [
+        [2, 0, 1], [2, 0, 1], [1, 0, 2], [1, 2, 0], [0.5, 1.0, 2.0],
+    ]  # fmt: skip
+    assert columns.samples() == rows
+    for fields, arrays in zip(column_fields(NESTED), columns.arrays, strict=True):
+        for (_, dtype, shape), array in zip(fields, arrays, strict=True):
+            assert (array.dtype, array.shape[1:]) == (dtype, shape)
+
+
+def test_lengths_are_int32_and_values_have_the_declared_dtype():
+    slots = Slots((dense_vector_sequence(4, dtype="uint8", shape=(2, 2)), integer_value_sub_sequence(2**33)))
+    dtypes = [[(f.kind, f.dtype.name, f.shape) for f in fields] for fields in column_fields(slots)]
+    assert dtypes == [
+        [("steps", "int32", ()), ("values", "uint8", (2, 2))],
+        [("subs", "int32", ()), ("steps", "int32", ()), ("ids", "int64", ())],
+    ]
+
+
+def test_slices_beyond_the_rows_are_cut_as_python_does(some):
+    columns = some.columns_of(Slots((integer_value(9),)), [[1], [2]])
+    assert columns.slice(1, 99).samples() == [[2]]
+    assert columns.slice(5, 9).rows == 0
+    assert len(columns.slice(1, 0)) == 0
+
+
+def test_a_row_that_is_not_there_cannot_be_taken(some):
+    columns = some.columns_of(Slots((dense_vector(1),)), [[[0.5]]])
+    with pytest.raises(IndexError):
+        columns.take([1])
+
+
+def test_empty_columns_have_every_array():
+    empty = Columns.empty(NESTED)
+    assert (empty.rows, empty.nbytes, empty.samples()) == (0, 0, [])
+    assert empty.take([]).slice(0, 0).rows == 0
+    assert Columns.from_frames(NESTED, 0, empty.frames()).rows == 0
+
+
+def test_spans_of_more_steps_than_are_kept_are_right():
+    starts, counts = np.array([5, 0], np.int64), np.array([3_000_000, 2_000_000], np.int64)
+    result = expand_ranges(starts, counts)
+    assert len(result) == 5_000_000
+    assert result[[0, 2_999_999, 3_000_000, -1]].tolist() == [5, 3_000_004, 0, 1_999_999]
+    assert expand_ranges(starts[:0], counts[:0]).tolist() == []
+    assert expand_ranges(starts, np.array([100_000, 1])).tolist()[-2:] == [100_004, 0]
+
+
+def test_the_repr_says_how_much_is_there(some):
+    columns = some.columns_of(Slots((integer_value(9),)), [[1], [2]])
+    assert repr(columns) == "<Columns: 2 rows, 1 slots, 8 bytes>"

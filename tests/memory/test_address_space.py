@@ -1,0 +1,226 @@
+"""Few addresses (RLIMIT_AS, `ulimit -v`), for all processes or for some: the stream is the same, or an error says what
+is missing."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydp2
+from pydp2.errors import OutOfMemory
+
+from ..runs import consume, processes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are set, and looked at, in ways of Linux")
+
+MB = 1_000_000
+FILES = [str(i) for i in range(6)]
+HOW: dict[str, Any] = {"batch_size": 4, "seed": 3}
+SERVICE: dict[str, Any] = {"workers": 2, "memory_limit": 16 * MB}
+JOB: dict[str, Any] = {"pool_bytes": 64 * MB}
+SLOTS = {
+    "places": "dense_vector(250000), integer_value(1000)",
+    "slabs": "dense_vector_sequence(50000), integer_value(1000)",
+    "cache": "dense_vector_sequence(50000), integer_value(1000)",
+}
+ROWS = """
+import numpy as np
+{before}
+@provider(input_types=[{slots}], pool_size=12, cache={cache})
+def process(settings, filename):
+    for y in range(8):
+        number = 8 * int(filename) + y
+        yield {value}, number
+"""
+LIMITED = """
+import resource
+def limited(settings, **_):
+    resource.setrlimit(resource.RLIMIT_AS, ({limit}, -1))
+"""
+LOWERED = "    resource.setrlimit(resource.RLIMIT_AS, (1_000_000_000, -1))\n"
+
+
+def code(kind: str, before: str = "") -> str:
+    value = 'np.full(250000, number, "f")' if kind == "places" else '[np.full(50000, number, "f")] * (y % 6)'
+    text = ROWS.format(slots=SLOTS[kind], cache=int(kind == "cache"), value=value, before=before)
+    return text.replace("pool_size=12", "pool_size=12, init_hook=limited") if before else text
+
+
+def digest(batch: pydp2.Batch) -> str:
+    first = batch[0]
+    arrays = [first] if hasattr(first, "tobytes") else [first.values, first.sequence_start_positions]
+    return blake2b(b"".join(each.tobytes() for each in [*arrays, batch[1]])).hexdigest()
+
+
+def stream(data: pydp2.Client, passes: int = 2) -> list[str]:
+    return [digest(batch) for _ in range(passes) for batch in data]
+
+
+def lower(pid: int, size: int) -> None:
+    """Let ``pid`` have no more addresses than it has, and ``size`` bytes."""
+    used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(pid, resource.RLIMIT_AS, (used + size, resource.RLIM_INFINITY))
+
+
+def slabs(pid: int) -> int:
+    """How many slabs ``pid`` has mapped, memory of the cache or of places left out."""
+    return sum(line.endswith("memfd:pydp2 (deleted)") for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+
+
+@pytest.fixture(params=list(SLOTS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def expected(kind: str, provider_file: Callable[..., str]) -> list[str]:
+    with pydp2.load(FILES, provider_file(code(kind)), **HOW, **SERVICE, **JOB) as data:
+        return stream(data)
+
+
+def test_a_server_that_cannot_map_what_others_offer_is_sent_frames(
+    kind: str,
+    expected: list[str],
+    provider_file: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        f"import resource, sys\nif 'pydp2.server' in str(sys.orig_argv):\n{LOWERED}"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    provider = provider_file(code(kind, LIMITED.format(limit=-1)))  # in its workers, which it forks, that ends again
+    with pydp2.launch(FILES, provider, **SERVICE) as service, service.connect(**HOW, **JOB) as data:
+        assert stream(data) == expected
+        assert slabs(service.pid) == 0
+        assert max(slabs(worker["pid"]) for worker in data.stats()["workers"]) == 1  # one that stands by lends nothing
+        assert data.stats()["workers_lost"] == 0
+
+
+def test_workers_that_cannot_map_what_they_offer_send_frames(
+    kind: str, expected: list[str], provider_file: Callable[..., str]
+) -> None:
+    provider = provider_file(code(kind, LIMITED.format(limit=700 * MB)))
+    with pydp2.load(FILES, provider, **HOW, **SERVICE, **JOB) as data:
+        assert stream(data) == expected
+        assert data.stats()["workers_lost"] == 0
+
+
+def test_a_trainer_that_cannot_map_what_it_offers_is_sent_frames(
+    kind: str, expected: list[str], provider_file: Callable[..., str], tmp_path: Path
+) -> None:
+    trainer = (
+        "import resource, sys\n"
+        "import pydp2\n"
+        "from tests.memory.test_address_space import HOW, JOB, lower, slabs, stream\n"
+        "import os\n"
+        "lower(os.getpid(), 200_000_000)\n"
+        "with pydp2.connect(sys.argv[1], **HOW, **JOB) as data:\n"
+        "    for each in stream(data):\n"
+        "        print(each)\n"
+    )
+    with pydp2.launch(FILES, provider_file(code(kind)), **SERVICE) as service:
+        done = subprocess.run(
+            [sys.executable, "-c", trainer, service.address], capture_output=True, text=True, timeout=60,
+            cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+    assert done.stdout.split() == expected, done.stderr
+
+
+UNDER = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+import pydp2
+from tests.memory.test_address_space import FILES, HOW, JOB, SERVICE, stream
+try:
+    with pydp2.load(FILES, sys.argv[2], **HOW, **JOB, **SERVICE) as data:
+        print(*stream(data), sep="\\n")
+except pydp2.errors.OptionError as error:
+    print("refused:", error)
+"""
+
+
+@pytest.mark.parametrize("limit", [300, 500, 700, 1000, 4000])
+def test_under_a_limit_for_all_of_them_a_pass_is_exact_or_refused_with_the_figures(
+    limit: int, kind: str, expected: list[str], provider_file: Callable[..., str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNDER, str(limit * MB), provider_file(code(kind))], capture_output=True, text=True,
+        timeout=60, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    if done.stdout.startswith("refused: "):
+        assert limit <= 700
+        assert f"of address space that are left (RLIMIT_AS is {limit * MB}," in done.stdout
+        assert "raise the limit with `ulimit -v`" in done.stdout
+    else:
+        assert limit >= 700
+        assert done.stdout.split() == expected, done.stderr
+    assert processes("pydp2-") == []
+
+
+def test_a_server_that_has_no_memory_left_says_so_to_the_trainer(
+    provider_file: Callable[..., str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    provider = provider_file(code("slabs").replace("pool_size=12", "pool_size=-1"))
+    with pydp2.launch(FILES, provider, **SERVICE) as service, service.connect(**HOW, **JOB) as data:
+        lower(service.pid, 3 * MB)
+        with pytest.raises(OutOfMemory) as caught:
+            stream(data)
+        assert isinstance(caught.value, MemoryError)
+        told = str(caught.value)
+        assert told.startswith("the server has no memory for what it needs next (Unable to allocate ")
+        assert "bytes of address space (RLIMIT_AS); lower pool_bytes, memory_limit or batch_size" in told
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_worker_that_has_no_memory_left_says_so_to_the_trainer(
+    provider_file: Callable[..., str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And its file is not condemned for that."""
+    before = "import numpy\nreal = numpy.array\n"
+    taking = (
+        "    import resource\n"
+        "    used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (used + 3_000_000,) * 2)\n"
+        "    for y in range(2000):\n"
+        "        yield [1] * 100000, y\n"
+    )
+    text = "@provider(input_types=[integer_value_sequence(9), integer_value(9999)])\ndef process(settings, filename):\n"
+    with pydp2.load(["a"], provider_file(before + text + taking), batch_size=4, workers=1, **JOB) as data:
+        seen = consume(data)
+    assert isinstance(seen.error, MemoryError), repr(seen.error)
+    assert "three workers died" not in seen.text
+
+
+def test_a_trainer_that_has_no_memory_for_a_batch_is_told_and_the_pass_ends(provider_file: Callable[..., str]) -> None:
+    """It must not go on behind a batch that it never saw."""
+    trainer = (
+        "import sys, os, resource\n"
+        "import pydp2\n"
+        "from tests.memory.test_address_space import HOW, JOB, lower\n"
+        "with pydp2.connect(sys.argv[1], **HOW | {'batch_size': 12}, **JOB) as data:\n"
+        "    one = iter(data)\n"
+        "    next(one)\n"
+        "    lower(os.getpid(), 1_000_000)\n"
+        "    try:\n"
+        "        kept = list(one)\n"
+        "    except pydp2.errors.OutOfMemory as error:\n"
+        "        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)\n"
+        "        print(error, next(one, 'over'))\n"
+    )
+    with pydp2.launch(FILES, provider_file(code("places")), **SERVICE) as service:
+        done = subprocess.run(
+            [sys.executable, "-c", trainer, service.address], capture_output=True, text=True, timeout=60,
+            cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+    assert done.stdout.startswith("this process has no memory for the next batch (Unable to allocate"), done
+    assert done.stdout.endswith("over\n")

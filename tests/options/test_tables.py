@@ -1,0 +1,523 @@
+"""Options: right names in the right place, values that can be; and configuration files."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pydp2
+from pydp2.errors import OptionError, OptionTypeError
+from pydp2.options.tables import (
+    ELSEWHERE,
+    JOB_OPTIONS,
+    PROVIDER_OPTIONS,
+    SERVICE_OPTIONS,
+    Config,
+    JobKeywords,
+    JobOptions,
+    ServiceKeywords,
+    ServiceOptions,
+    check_options,
+    job_options,
+    load_config,
+    service_options,
+)
+from pydp2.options.values import bind_address, number_of_bytes
+
+
+def test_defaults_are_as_documented() -> None:
+    assert service_options() == ServiceOptions(
+        workers=None,
+        start="auto",
+        memory_limit=None,
+        worker_memory=None,
+        sample_timeout=None,
+        on_error="raise",
+        error_budget=None,
+        quarantine=None,
+        on_changed="raise",
+        state_dir=None,
+        cache_dir=None,
+        cache_size=None,
+        bind=None,
+        input_order=None,
+    )
+    assert job_options(batch_size=128) == JobOptions(
+        batch_size=128,
+        seed=0,
+        shuffle=None,
+        order="strict",
+        interleave=16,
+        pool_bytes=1 << 30,
+        last_batch="keep",
+        prefetch=2,
+        prefetch_bytes=64 << 20,
+        bucket_by=None,
+        bucket_bounds=None,
+        num_buckets=None,
+    )
+
+
+def test_the_tables_say_name_help_and_default() -> None:
+    assert set(SERVICE_OPTIONS) == {
+        "workers", "start", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
+        "on_changed", "state_dir", "cache_dir", "cache_size", "bind", "input_order",
+    }  # fmt: skip
+    assert set(JOB_OPTIONS) == {
+        "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",
+        "prefetch_bytes",
+        "bucket_by", "bucket_bounds", "num_buckets",
+        "share", "lease",
+    }  # fmt: skip
+    for name, option in {**SERVICE_OPTIONS, **JOB_OPTIONS}.items():
+        assert option.help, name
+        assert option.required == (name == "batch_size")
+    assert JOB_OPTIONS["interleave"].default == 16
+
+
+KEYWORDS = {ServiceOptions: ServiceKeywords, JobOptions: JobKeywords}
+FORMS = (3, np.int64(3), 2.5, "pixel", "2GiB", Path("f"), True, None, ["a"], ("a",), [8, 16], (8, 16), b"x", {}, 1j)
+SAMPLE = {"bind": "ipc:///tmp/a", "error_budget": 0.5}  # values of options that not every text or number can be
+
+
+def members(kind: Any) -> set[Any]:
+    """The types in a union, each literal by itself; a sequence with what it holds."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return set().union(*(members(each) for each in typing.get_args(kind)))
+    return set(typing.get_args(kind)) if typing.get_origin(kind) is typing.Literal else {kind}
+
+
+def is_of(value: object, kind: Any) -> bool:
+    """Whether a type checker would take ``value`` for ``kind``."""
+    if kind is float:
+        return isinstance(value, float | int) and not isinstance(value, bool)
+    if kind is int:
+        return type(value) is int
+    if typing.get_origin(kind) in (list, tuple):
+        return type(value) is typing.get_origin(kind) and all(is_of(each, typing.get_args(kind)[0]) for each in value)
+    return isinstance(value, typing.get_origin(kind) or kind)
+
+
+@pytest.mark.parametrize("options", KEYWORDS)
+def test_the_keywords_for_type_checkers_are_those_of_the_tables(options: type[ServiceOptions | JobOptions]) -> None:
+    keywords = KEYWORDS[options]
+    declared = typing.get_type_hints(keywords)
+    table = {field.name: field for field in dataclasses.fields(options)}
+    assert list(table) == sorted(declared, key=list(table).index)
+    assert keywords.__required_keys__ == {n for n, field in table.items() if field.default is dataclasses.MISSING}
+    held = typing.get_type_hints(options)
+    for name, field in table.items():
+        taken, check = members(declared[name]), field.metadata["check"]
+        if choices := getattr(check, "allowed", ()):
+            assert taken == set(choices), name
+            continue
+        assert members(held[name]) <= taken, f"{name} is kept as what nobody could give"
+        for value in (*FORMS, *([SAMPLE[name]] if name in SAMPLE else [])):
+            try:
+                check(name, value)
+            except OptionTypeError:
+                assert not any(is_of(value, kind) for kind in taken), f"{name}={value!r} is declared, and not taken"
+            except OptionError:  # of this type, with another value
+                assert any(is_of(value, kind) for kind in taken), f"{name}={value!r} is not declared"
+            else:
+                assert any(is_of(value, kind) for kind in taken), f"{name}={value!r} is taken, and not declared"
+
+
+@pytest.mark.parametrize(
+    ("function", "tables"),
+    [
+        (pydp2.launch, [SERVICE_OPTIONS]),
+        (pydp2.connect, [JOB_OPTIONS]),
+        (pydp2.Service.connect, [JOB_OPTIONS]),
+        (pydp2.load, [SERVICE_OPTIONS, JOB_OPTIONS]),
+        (pydp2.bench, [SERVICE_OPTIONS, JOB_OPTIONS]),
+    ],
+)
+def test_a_signature_shows_options_with_their_defaults(function: Callable[..., Any], tables: list[Any]) -> None:
+    parameters = inspect.signature(function).parameters
+    assert not any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for table in tables:
+        for name, option in table.items():
+            if function is pydp2.bench and name == "batch_size":
+                assert parameters[name].default == 128
+                continue
+            assert parameters[name].default == (inspect.Parameter.empty if option.required else option.default)
+            assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+    assert "interleave: 'Whole' = 16" in str(inspect.signature(pydp2.connect))
+    if function in (pydp2.launch, pydp2.connect):
+        assert [name for name in tables[0] if not re.search(rf"\b{name}\b", inspect.getdoc(function) or "")] == []
+
+
+def test_options_are_given_in_several_forms_and_held_in_one() -> None:
+    given = service_options(
+        workers=np.int64(3), memory_limit="2GiB", sample_timeout=5, input_order=["a", "b"], bind="tcp://localhost:0"
+    )
+    assert given.workers == 3
+    assert type(given.workers) is int
+    assert given.memory_limit == 2 << 30
+    assert given.sample_timeout == 5.0
+    assert given.input_order == ("a", "b")
+    assert given.bind == "tcp://127.0.0.1:0"
+    for budget, held in ((np.int64(0), 0), (np.float32(0.25), 0.25), (100, 100), (0.01, 0.01)):
+        plain = service_options(error_budget=budget).error_budget
+        assert (type(plain), plain) == (type(held), held)
+    assert service_options(quarantine=Path("bad.jsonl")).quarantine == "bad.jsonl"
+    job = job_options(batch_size=1, seed=2**64 - 1, shuffle=False, order="relaxed", pool_bytes="10 kB", prefetch=1)
+    assert (job.seed, job.shuffle, job.order, job.pool_bytes) == (2**64 - 1, False, "relaxed", 10_000)
+    job = job_options(batch_size=1, bucket_by="words", bucket_bounds=[8, np.int32(16)])
+    assert (job.bucket_by, job.bucket_bounds, job.num_buckets) == ("words", (8, 16), None)
+    assert job_options(batch_size=1, bucket_by=np.int64(2), num_buckets=4).bucket_by == 2
+
+
+def test_options_of_buckets_need_their_slot_and_not_each_other() -> None:
+    for given in ({"bucket_bounds": [8]}, {"num_buckets": 4}):
+        with pytest.raises(OptionError, match=f"{next(iter(given))} needs bucket_by, the slot"):
+            job_options(batch_size=1, **given)
+    with pytest.raises(OptionError, match="bucket_bounds and num_buckets cannot both be given"):
+        job_options(batch_size=1, bucket_by="words", bucket_bounds=[8], num_buckets=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("batch_size", 0, OptionError, "batch_size must be at least 1, got 0"),
+        ("batch_size", -4, OptionError, "at least 1, got -4"),
+        ("batch_size", 2.0, OptionTypeError, r"must be a whole number, got 2\.0 \(float\)"),
+        ("batch_size", "8", OptionTypeError, r"must be a whole number, got '8' \(str\)"),
+        ("batch_size", True, OptionTypeError, "must be a whole number"),
+        ("batch_size", None, OptionTypeError, "must be a whole number, got None"),
+        ("seed", -1, OptionError, "seed must be at least 0"),
+        ("seed", 1 << 64, OptionError, "below 18446744073709551616"),
+        ("seed", None, OptionTypeError, "whole number"),
+        ("shuffle", "yes", OptionTypeError, "shuffle must be True, False or None, got 'yes'"),
+        ("shuffle", 1, OptionTypeError, "shuffle must be True, False or None"),
+        ("order", "strictly", OptionError, "'strict' or 'relaxed', got 'strictly'.*did you mean 'strict'"),
+        ("order", None, OptionTypeError, "'strict' or 'relaxed', got None"),
+        ("interleave", 0, OptionError, "interleave must be at least 1"),
+        ("pool_bytes", 0, OptionError, "at least one byte"),
+        ("pool_bytes", None, OptionTypeError, "bytes"),
+        ("last_batch", "discard", OptionError, "'keep', 'drop' or 'pad', got 'discard'"),
+        ("prefetch", 0, OptionError, "prefetch must be at least 1"),
+        ("prefetch", 1 << 70, OptionError, "prefetch must be at least 1 and below 4294967296"),
+        ("prefetch_bytes", 0, OptionError, "prefetch_bytes must be at least one byte, got 0"),
+        ("prefetch_bytes", "64 batches", OptionError, 'prefetch_bytes must be a size like "512MiB"'),
+        ("prefetch_bytes", 1.5, OptionTypeError, "prefetch_bytes must be a whole number of bytes or a text"),
+        ("bucket_by", 1.5, OptionTypeError, "must be the name or the number of a slot, got 1.5"),
+        ("bucket_by", True, OptionTypeError, "must be the name or the number of a slot"),
+        ("bucket_by", -1, OptionError, "must be the number of a slot, from 0, got -1"),
+        ("bucket_bounds", 8, OptionTypeError, r"must be a list of lengths like \[8, 16, 32\], got 8"),
+        ("bucket_bounds", [8, "9"], OptionTypeError, "must be a list of lengths"),
+        ("bucket_bounds", [], OptionError, "must have from 1 to 1000 lengths, got 0"),
+        ("bucket_bounds", [8, 8], OptionError, r"must rise .* greater than the one before, got \[8, 8\]"),
+        ("bucket_bounds", [0, 8], OptionError, "must rise from 1 or more"),
+        ("bucket_bounds", [8, 1 << 31], OptionError, "must be lengths below 2147483648"),
+        ("num_buckets", 1, OptionError, "num_buckets must be at least 2"),
+        ("workers", 0, OptionError, "workers must be at least 1"),
+        ("workers", "all", OptionTypeError, "workers must be a whole number"),
+        ("memory_limit", "2 gallons", OptionError, "memory_limit must be a size like .*, got '2 gallons'"),
+        ("memory_limit", 1.5, OptionTypeError, "whole number of bytes"),
+        ("error_budget", -1, OptionError, "error_budget must be at least 0, got -1; leave it out for no limit"),
+        ("error_budget", 0.0, OptionError, "a share above 0 and below 1, as error_budget=0.01, got 0"),
+        ("error_budget", 1.0, OptionError, "must be a whole number, as error_budget=100, or a share .*, got 1"),
+        ("error_budget", float("nan"), OptionError, "a share above 0 and below 1"),
+        ("error_budget", "1%", OptionTypeError, r"must be a number of samples or a share of them, got '1%' \(str\)"),
+        ("error_budget", True, OptionTypeError, "must be a number of samples"),
+        ("quarantine", "", OptionError, "quarantine must be the path of a file, got ''"),
+        ("error_budget", 1 << 80, OptionError, "error_budget must be at least 0, got"),
+        ("quarantine", "a\udcff", OptionError, "must be the path of a file, written in UTF-8"),
+        ("quarantine", "a\0b", OptionError, "must be the path of a file"),
+        ("quarantine", 3, OptionTypeError, r"must be the path of a file, got 3 \(int\)"),
+        ("quarantine", b"bad", OptionTypeError, "must be the path of a file"),
+        ("on_changed", "skip", OptionError, "on_changed must be 'raise' or 'warn', got 'skip'"),
+        ("sample_timeout", 0, OptionError, "more than 0 seconds and finite, got 0; leave it out for no limit"),
+        ("sample_timeout", float("inf"), OptionError, "more than 0 seconds"),
+        ("sample_timeout", float("nan"), OptionError, "more than 0 seconds"),
+        ("sample_timeout", "5s", OptionTypeError, "a number of seconds, got '5s' .*; None is for no limit"),
+        ("on_error", "ignore", OptionError, "'raise' or 'skip'"),
+        ("input_order", "ab", OptionTypeError, "must be a list of slot names, got 'ab'"),
+        ("input_order", [1], OptionTypeError, "must be a list of slot names"),
+        ("input_order", ["a", "b", "a"], OptionError, "each slot once, got 'a' twice"),
+        ("bind", 5555, OptionTypeError, "bind must be a text"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(name: str, value: Any, error: type[Exception], message: str) -> None:
+    make, given = (job_options, {"batch_size": 1}) if name in JOB_OPTIONS else (service_options, {})
+    with pytest.raises(error, match=message) as caught:
+        make(**{**given, name: value})
+    assert name in str(caught.value)
+
+
+def test_options_check_themselves_when_made_directly() -> None:
+    with pytest.raises(OptionError, match="workers must be at least 1"):
+        ServiceOptions(workers=0)
+    with pytest.raises(OptionTypeError, match="memory_limit must be given as 2147483648, got '2GiB'"):
+        ServiceOptions(memory_limit="2GiB")  # type: ignore[arg-type]
+    options = JobOptions(batch_size=3)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.batch_size = 4  # type: ignore[misc]
+    with pytest.raises(OptionError):
+        dataclasses.replace(options, seed=-1)
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        (1, 1), ("17", 17), ("17B", 17), ("1kB", 1000), ("1KB", 1000), ("1KiB", 1024), ("1.5MiB", 3 << 19),
+        (" 2 GiB ", 2 << 30), ("2gib", 2 << 30), ("3GB", 3 * 10**9), ("1TiB", 1 << 40), (np.int64(5), 5),
+    ],
+)  # fmt: skip
+def test_sizes_are_numbers_or_texts_with_a_unit(given: Any, size: int) -> None:
+    assert number_of_bytes("memory_limit", given) == size
+
+
+@pytest.mark.parametrize("wrong", ["", "GiB", "-1", "1e3", "2G", "2 Gib ibytes", "1,5GiB", "0", "0.1B"])
+def test_other_texts_are_no_sizes(wrong: str) -> None:
+    with pytest.raises(OptionError, match="memory_limit must be"):
+        number_of_bytes("memory_limit", wrong)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["ipc:///run/x.sock", "ipc://relative", "tcp://127.0.0.1:5555", "tcp://127.3.2.1:*", "tcp://[::1]:0"],
+)
+def test_loopback_and_socket_paths_can_be_bound(address: str) -> None:
+    assert bind_address("bind", address) == address
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("tcp://0.0.0.0:5555", "loopback .* got 'tcp://0.0.0.0:5555'; serving other hosts needs keys"),
+        ("tcp://*:5555", "loopback"),
+        ("tcp://192.168.1.5:5555", "loopback"),
+        ("tcp://example.org:5555", "loopback"),
+        ("tcp://[::]:5555", "loopback"),
+        ("tcp://127.0.0.1", "HOST:PORT"),
+        ("tcp://127.0.0.1:", "HOST:PORT"),
+        ("tcp://127.0.0.1:70000", "below 65536"),
+        ("tcp://127.0.0.1:5x", "HOST:PORT"),
+        ("tcp://127.0.0.1:²", "HOST:PORT"),
+        ("ipc://", "the path of a socket"),
+        ("ipc://@abstract", "the path of a socket"),
+        ("ipc://" + "x" * 108, "at most 104 bytes"),
+        ("ipc://" + "å" * 60, "at most 104 bytes"),
+        ("inproc://x", "must be ipc://PATH or tcp://"),
+        ("127.0.0.1:5555", "must be ipc://PATH or tcp://"),
+        ("", "must be ipc://PATH or tcp://"),
+    ],
+)
+def test_other_addresses_cannot_be_bound(address: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        bind_address("bind", address)
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "message"),
+    [
+        (
+            service_options,
+            {"batch_size": 3},
+            r"batch_size is not an option here: it belongs to connect\(\) or load\(\)",
+        ),
+        (job_options, {"workers": 3}, r"workers is not an option here: it belongs to launch\(\), load\(\) or serve"),
+        (job_options, {"args": {}}, r"args is not an option here: it belongs to launch\(\)"),
+        (job_options, {"pool_size": 3}, r"pool_size is not an option here: it belongs to @provider"),
+        (job_options, {"batchsize": 3}, "no option 'batchsize', did you mean 'batch_size'"),
+        (job_options, {"worker": 3}, "no option 'worker', did you mean 'workers'"),
+        (service_options, {"timeout": 3}, "no option 'timeout': write sample_timeout=60, for one sample"),
+        (
+            service_options,
+            {"xyz": 3},
+            "no option 'xyz'; known here: bind, cache_dir, cache_size, error_budget, input_order, memory_limit",
+        ),
+        (job_options, {}, "batch_size is needed"),
+    ],
+)
+def test_unknown_and_misplaced_names_are_told_the_right_one(
+    make: Callable[..., Any], given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionTypeError, match=message) as caught:
+        make(**given)
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "words"),
+    [
+        (job_options, "drop_last", 'write last_batch="drop"'),
+        (service_options, "drop_last", r'write last_batch="drop" in connect\(\) or load\(\)'),
+        (job_options, "num_workers", r"write workers=4 in launch\(\), load\(\) or serve"),
+        (service_options, "num_workers", "write workers=4; known here"),
+        (job_options, "prefetch_factor", "write prefetch=2; known"),
+        (job_options, "generator", "write seed=7; known"),
+        (service_options, "worker_init_fn", r"write init_hook=function in @provider\(...\), beside process; known"),
+        (job_options, "collate_fn", "a batch is made of the columns that input_types declare, so leave it out"),
+        (job_options, "pin_memory", "batches are numpy arrays"),
+        (job_options, "sampler", "nothing samples here: the order is drawn from seed=, and shuffle=False turns it off"),
+        (service_options, "persistent_workers", "workers live as long as the service, so leave it out"),
+        (job_options, "drop_remainder", 'write last_batch="drop"'),
+        (service_options, "num_parallel_calls", "write workers=4; known"),
+        (job_options, "buffer_size", r"write pool_size=4096, .* in @provider\(...\), beside process; known"),
+        (job_options, "num_epochs", ".*for epoch in range"),
+        (service_options, "worker_count", "write workers=4; known"),
+        (job_options, "shard_count", r"connect\(\) has rank=0, world_size=4"),
+    ],
+)
+def test_the_names_of_other_loaders_are_told_what_to_write(make: Callable[..., Any], name: str, words: str) -> None:
+    with pytest.raises(OptionTypeError, match=f"there is no option '{name}': {words}"):
+        make(**{name: 1})
+
+
+def test_what_is_written_in_place_of_another_loader_s_name_is_an_option_of_ours() -> None:
+    ours = {*SERVICE_OPTIONS, *JOB_OPTIONS, *PROVIDER_OPTIONS}
+    for name, (option, words) in ELSEWHERE.items():
+        assert name not in ours
+        assert option == "" or (option in ours and words.startswith(f"{option}=")), name
+
+
+def test_a_lease_cannot_be_without_limit_and_is_not_said_to_be() -> None:
+    for value, kind in ((-1, OptionError), (None, OptionTypeError), (float("inf"), OptionError)):
+        with pytest.raises(kind, match="lease must be") as caught:
+            job_options(batch_size=1, lease=value)
+        assert "limit" not in str(caught.value)
+        assert "or None" not in str(caught.value)
+
+
+def test_names_are_checked_against_any_two_places() -> None:
+    check_options({"a": 1}, ["a", "b"])
+    with pytest.raises(OptionTypeError, match="b is not an option here: it belongs to elsewhere"):
+        check_options(["b"], ["a"], ["b"], "elsewhere")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def write(text: str, name: str = "run.toml") -> Path:
+        (tmp_path / "data").mkdir(exist_ok=True)
+        path = tmp_path / name
+        path.write_text(text, "utf-8")
+        return path
+
+    return write
+
+
+WHOLE = """
+root = "data"
+provider = "mine.process"
+[args]
+dictionary = "words.txt"
+sizes = [1, 2]
+[train]
+list = "train.list"
+[test]
+list = "test.list"
+[service]
+workers = 2
+memory_limit = "1GiB"
+input_order = ["a", "b"]
+[job]
+batch_size = 128
+order = "relaxed"
+"""
+
+
+def test_a_file_gives_one_side_resolved(write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write(WHOLE)
+    root = tmp_path.resolve() / "data"
+    assert load_config(path) == Config(
+        root=root,
+        list=root / "train.list",
+        provider="mine.process",
+        args={"dictionary": "words.txt", "sizes": [1, 2]},
+        is_train=True,
+        service={"workers": 2, "memory_limit": 1 << 30, "input_order": ("a", "b")},
+        job={"batch_size": 128, "order": "relaxed"},
+    )
+    test = load_config(str(path), side="test")
+    assert (test.list, test.is_train) == (root / "test.list", False)
+    service_options(**test.service)
+    job_options(**test.job)
+
+
+def test_a_file_needs_little(write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write('provider = "m:p"\ntrain.list = "/lists/all"\n')
+    monkeypatch.chdir(tmp_path / "data")
+    config = load_config("../run.toml")
+    assert config == Config(tmp_path.resolve(), Path("/lists/all"), "m:p", {}, True, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("provder = 'm.p'", OptionTypeError, "no key 'provder' at the top of the file, did you mean 'provider'"),
+        ("workers = 2", OptionTypeError, r"workers cannot stand at the top of the file: it belongs in \[service\]"),
+        ("[job]\nworkers = 2", OptionTypeError, r"workers cannot stand in \[job\]: it belongs in \[service\]"),
+        ("[service]\nbatch_size = 2", OptionTypeError, r"batch_size .* belongs in \[job\]"),
+        ("[job]\npool_size = 2", OptionTypeError, r"pool_size .* belongs in @provider"),
+        ("list = 'x'", OptionTypeError, r"list .* belongs in \[train\] and \[test\]"),
+        ("[train]\nlists = 'x'", OptionTypeError, r"no key 'lists' in \[train\], did you mean 'list'"),
+        ("[job]\nbatchsize = 2", OptionTypeError, r"no key 'batchsize' in \[job\], did you mean 'batch_size'"),
+        ("[job]\ndrop_last = true", OptionTypeError, r'no key .drop_last. in \[job\]: write last_batch="drop"; known'),
+        ("[service]\ndrop_last = true", OptionTypeError, r'write last_batch="drop" in \[job\]; known there'),
+        ("[job]\nwrkers = 2", OptionTypeError, r"no key 'wrkers' in \[job\], did you mean 'workers'"),
+        ("train = 'x'", OptionTypeError, r"train must be a table, written \[train\], got 'x'"),
+        ("provider = 3", OptionTypeError, "provider must be a text, got 3"),
+        ("[train]\nlist = 3", OptionTypeError, r"needs list = .* in \[train\], got 3"),
+        ("[test]\nlist = 'x'", OptionError, r"the train side needs list = .* got None"),
+        ("root = 'nowhere'", OptionError, "root must be a folder, relative to this file, got 'nowhere': no folder /"),
+        ("[job]\nbatch_size = 0", OptionError, "batch_size must be at least 1, got 0"),
+        ("[service]\nbind = 'tcp://*:1'", OptionError, "bind must be on this machine's loopback"),
+        ("[job", OptionError, "not valid TOML"),
+        ("[job]\nseed = 1\nseed = 2", OptionError, "not valid TOML"),
+    ],
+)
+def test_what_cannot_be_in_a_file_is_told_with_its_name(
+    write: Callable[..., Path], text: str, error: type[Exception], message: str
+) -> None:
+    given = text if "provider" in text or "provder" in text else f"provider = 'm.p'\n{text}"
+    with pytest.raises(error, match=message) as caught:
+        load_config(write(given))
+    assert "run.toml: " in str(caught.value)
+
+
+def test_a_file_without_provider_is_refused(write: Callable[..., Path]) -> None:
+    with pytest.raises(OptionError, match=r"run\.toml: provider is needed, as in provider = "):
+        load_config(write("train.list = 'x'"))
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"nowhere\.toml cannot be read: No such file"):
+        load_config(tmp_path / "nowhere.toml")
+    with pytest.raises(OptionError, match="cannot be read: Is a directory"):
+        load_config(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b"# \xe5\n")
+    with pytest.raises(OptionError, match=r"latin\.toml: a configuration must be UTF-8"):
+        load_config(tmp_path / "latin.toml")
+
+
+def test_there_are_two_sides(write: Callable[..., Path]) -> None:
+    with pytest.raises(OptionError, match="side must be 'train' or 'test', got 'valid'"):
+        load_config(write(WHOLE), side="valid")
+
+
+def test_the_names_of_provider_options_are_those_of_the_decorator() -> None:
+    from pydp2.providers.options import ARGUMENTS
+
+    assert set(PROVIDER_OPTIONS) == set(ARGUMENTS)
+
+
+def test_the_keywords_of_a_provider_are_those_of_the_decorator() -> None:
+    from pydp2.providers.options import LegacyKeywords, ProviderKeywords
+
+    parameters = inspect.signature(pydp2.provider).parameters.values()
+    shown = {each.name: each.annotation for each in parameters if each.kind is not each.VAR_KEYWORD}
+    declared = {name: kind.__forward_arg__ for name, kind in ProviderKeywords.__annotations__.items()}
+    assert {name: kind for name, kind in declared.items() if name not in LegacyKeywords.__annotations__} == shown

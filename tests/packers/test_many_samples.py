@@ -1,0 +1,347 @@
+"""Many samples in one yield: the same columns, verdicts and words as the same samples yielded one by one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pydp2
+from pydp2 import rows
+from pydp2.columns.batch import Batch, Csr, Ragged
+from pydp2.columns.columns import Columns
+from pydp2.errors import BadSample, OptionError, OptionTypeError, ProviderError
+from pydp2.packers.many_samples import ManySamples
+from pydp2.packers.packer import Packer
+from pydp2.packers.slot_order import SlotOrder
+from pydp2.schema.input_types import (
+    DataType,
+    InputType,
+    SequenceType,
+    Slots,
+    dense_vector,
+    dense_vector_sequence,
+    integer_value,
+    integer_value_sequence,
+    integer_value_sub_sequence,
+    sparse_binary_vector,
+    sparse_float_vector,
+)
+
+thorough = settings(max_examples=300, deadline=None)
+FLOATS = [0.0, -1.5, 3.25, 1e39, 7e4, float("nan"), float("inf")]
+INTS = [0, 1, 2, 0, 1, 2, -1, 3, 10, 2**31 - 1, 2**31, 2**40, 2**62]
+
+
+@st.composite
+def _numbers(draw: Any, shape: tuple[int, ...], good: bool) -> Any:
+    """An array for a dense slot, or something like one."""
+    kinds = ["f4", "f8", "f2", "i4", "i8", "u1", "?", ">f4"]
+    dtype = draw(st.sampled_from(kinds if good else [*kinds, "c8", "O", "M8[D]"]))
+    total = int(np.prod(shape, dtype=int))
+    picked = draw(st.lists(st.sampled_from(FLOATS[:3] if good or dtype[0] not in "f>" else FLOATS),
+                           min_size=total, max_size=total))  # fmt: skip
+    with np.errstate(all="ignore"):
+        array = np.array(picked, "f8").reshape(shape).astype(dtype)
+    return np.asfortranarray(array) if draw(st.booleans()) else array
+
+
+@st.composite
+def _ids(draw: Any, count: int, good: bool, dim: int) -> Any:
+    """A flat array of ids."""
+    dtype = np.dtype(draw(st.sampled_from(["i4", "i8", "u1", "i1", "u8", "?", ">i8"] + ([] if good else ["f4", "O"]))))
+    allowed = [0, 1, 2] if good else INTS
+    picked = draw(st.lists(st.sampled_from([i for i in allowed if not good or i < dim]), min_size=count,
+                           max_size=count))  # fmt: skip
+    with np.errstate(all="ignore"):
+        return np.array(picked, "i8").astype(dtype)
+
+
+@st.composite
+def _edges(draw: Any, groups: int) -> Any:
+    lengths = draw(st.lists(st.integers(0, 3), min_size=groups, max_size=groups))
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+@st.composite
+def values(draw: Any, declared: InputType, count: int, good: bool) -> Any:
+    """Values of ``count`` samples of a slot in any form that :func:`rows` takes; mostly ones that fit if ``good``."""
+    if draw(st.integers(0, 9)) == 0:  # any form for any slot
+        other = st.sampled_from([InputType(3, s, t) for s in SequenceType for t in DataType])
+        declared = declared if good else draw(other)
+    if declared.seq_type == SequenceType.NO_SEQUENCE:
+        return draw(_elements(declared, count, good))
+    if declared.seq_type == SequenceType.SEQUENCE:
+        if declared.type == DataType.Index and draw(st.integers(0, 4)) == 0:
+            return draw(_ids(count * 2, good, declared.dim)).reshape(count, 2)
+        if declared.type == DataType.Dense and draw(st.integers(0, 4)) == 0:
+            return draw(_numbers((count, 2, *declared.element_shape), good))
+        edges = draw(_edges(count))
+        return Ragged(draw(_elements(declared, int(edges[-1]), good)), edges)
+    subs = draw(_edges(sum(draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)))))
+    edges = np.sort(np.array([0, *draw(st.lists(st.sampled_from(subs.tolist()), min_size=count - 1,
+                                                max_size=count - 1)), subs[-1]]))  # fmt: skip
+    inner = draw(_elements(declared, int(subs[-1]), good))
+    return Ragged(inner, edges, subs)
+
+
+@st.composite
+def _elements(draw: Any, declared: InputType, count: int, good: bool) -> Any:
+    if declared.type == DataType.Dense:
+        shapes = [(declared.dim,), declared.element_shape]
+        shape = draw(st.sampled_from(shapes if good else [*shapes, (declared.dim + 1,), ()]))
+        return draw(_numbers((count, *shape), good))
+    if declared.type == DataType.Index:
+        array = draw(_ids(count, good, declared.dim))
+        return array.tolist() if draw(st.integers(0, 3)) == 0 else array
+    edges = draw(_edges(count))
+    indices = draw(_ids(int(edges[-1]), good, declared.dim))
+    if good:  # each once in a row
+        indices = np.concatenate([[], *(np.arange(hi - lo) for lo, hi in pairwise(edges))])
+        indices = (indices % declared.dim).astype(draw(st.sampled_from(["i4", "i8", "u2"])))
+    binary = declared.type == DataType.SparseNonValue
+    if not good and draw(st.integers(0, 5)) == 0:
+        binary = not binary
+    numbers = None if binary else draw(_numbers((int(edges[-1]),), good))
+    return Csr(edges, indices, numbers, (count, declared.dim))
+
+
+@st.composite
+def yielded(draw: Any, slots: Slots, good: bool) -> ManySamples:
+    count = draw(st.integers(1, 6))
+    drawn = [draw(values(declared, count, good)) for declared in slots.types]
+    given_ = [value if len(value) == count and _unambiguous(value) else [None] * count for value in drawn]
+    if slots.names is None:
+        return rows(*given_)
+    return rows(**dict(zip(slots.names, given_, strict=True)))
+
+
+def _unambiguous(value: Any) -> bool:
+    try:
+        rows(value)
+    except OptionError:
+        return False
+    return True
+
+
+def singly(slots: Slots, strict: bool, given_: ManySamples, raw: Any) -> Any:
+    """What becomes of the samples one by one: the columns, and what is wrong with which."""
+    packer, wrapper = Packer(slots, strict), SlotOrder(slots)
+    found: dict[int, tuple[str, ...]] = {}
+    packed: list[int] = []
+    for i, sample in enumerate(given_.samples(len(slots) == 1)):
+        _add(packer, wrapper, sample, i, packed, found)
+    return _outcome(packer, packed, found, raw)
+
+
+def _add(packer: Packer, wrapper: SlotOrder, sample: Any, i: int, packed: list[int], found: Any) -> None:
+    try:
+        packer.add(wrapper.arrange(sample))
+        packed.append(i)
+    except BadSample as error:
+        found[i] = (str(error), error.slot, error.expected, error.got)
+
+
+def _outcome(packer: Packer, packed: list[int], found: Any, raw: Any) -> Any:
+    nbytes = packer.nbytes
+    cut = packer.finish()
+    for row, error in cut.bad:
+        found[packed[row]] = (str(error), error.slot, error.expected, error.got)
+    return raw(cut.columns), cut.sample_bytes.tolist(), nbytes, found
+
+
+@thorough
+@given(data=st.data(), strict=st.booleans(), good=st.booleans())
+def test_rows_become_what_their_samples_become_one_by_one(some: Any, data: Any, strict: bool, good: bool) -> None:
+    """However they are split, and with single samples between."""
+    slots = data.draw(some.slots)
+    given_ = data.draw(yielded(slots, good))
+    packer, wrapper = Packer(slots, strict), SlotOrder(slots)
+    found: dict[int, tuple[str, ...]] = {}
+    packed: list[int] = []
+    at = 0
+    while at < len(given_):
+        end = data.draw(st.integers(at + 1, len(given_)))
+        laid = given_.columns(slots, at, end) if data.draw(st.integers(0, 3)) else None
+        before = packer.nbytes
+        bad = None if laid is None else packer.add_columns(laid)
+        if laid is None or bad is None:
+            assert packer.nbytes == before
+            for i in range(at, end):
+                _add(packer, wrapper, given_.sample(i, len(slots) == 1), i, packed, found)
+        else:
+            assert laid.rows == end - at
+            expected = int(laid.sample_bytes().sum())
+            assert packer.nbytes - before == expected
+            assert all(row >= len(packed) for row, _ in bad)
+            packed += range(at, end)
+        at = end
+    assert _outcome(packer, packed, found, some.raw) == singly(slots, strict, given_, some.raw)
+
+
+@thorough
+@given(data=st.data())
+def test_usual_forms_are_packed_together(some: Any, data: Any) -> None:
+    """What a batch has, in the dtypes that it has it in."""
+    slots, samples = data.draw(some.filled())
+    columns = some.columns_of(slots, samples)
+    batch = Batch(columns, pass_id=0, index=0, size=len(samples))
+    if not all(map(_unambiguous, batch)):  # nested ones with empty sub-sequences
+        return
+    again = rows(*batch) if slots.names is None else rows(**dict(zip(slots.names, batch, strict=True)))
+    assert len(again) == len(samples)
+    if not samples:
+        return
+    packer = Packer(slots, strict=True)
+    laid = again.columns(slots, 0, len(samples))
+    assert laid is not None
+    assert packer.add_columns(laid) == []
+    assert some.raw(packer.finish().columns) == some.raw(columns)
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
+def test_a_sample_is_what_would_be_yielded_alone() -> None:
+    both = rows(a=np.array([[1.0, 2.0], [3.0, 4.0]]), b=[5, 6])
+    assert (len(both), repr(both)) == (2, "<rows: 2 samples, 2 slots>")
+    assert both.sample(1, False)["a"].tolist() == [3.0, 4.0]
+    assert both.sample(1, False)["b"] == 6
+    assert rows([5, 6], [7, 8]).sample(0, False) == (5, 7)
+    assert rows([5, 6]).sample(0, True) == 5
+    assert rows([5, 6]).sample(0, False) == (5,)
+    sparse = Csr(np.array([0, 0, 2]), np.array([4, 5]), np.array([0.5, 1.5]), (2, 9))
+    assert list(rows(sparse).samples(True)) == [[], [(4, 0.5), (5, 1.5)]]
+    nested = Ragged(np.arange(4), np.array([0, 3, 3, 4]), np.array([0, 1, 3, 4]))
+    entries = [[steps.tolist() for steps in sample] for sample in rows(nested).samples(True)]
+    assert entries == [[[0], [1, 2]], [], [[3]]]
+
+
+def test_mapped_files_are_packed_as_arrays_are(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(12.0).reshape(4, 3))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    slots = Slots((dense_vector(3),))
+    assert rows(mapped).columns(slots, 0, 4) is not None
+    sequences = Ragged(mapped, np.array([0, 1, 4]))
+    assert rows(sequences).columns(Slots((dense_vector_sequence(3),)), 0, 2) is not None
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        (dense_vector(2), np.ones((9, 2), np.float32)),
+        (integer_value(5), np.ones(9, np.int32)),
+        (integer_value_sequence(5), Ragged(np.ones(9, np.int32), np.arange(10))),
+        (sparse_binary_vector(5), Csr(np.arange(10), np.ones(9, np.int32), None, (9, 5))),
+        (sparse_float_vector(5), Csr(np.arange(10), np.ones(9, np.int32), np.ones(9, np.float32), (9, 5))),
+    ],
+)
+def test_what_was_packed_does_not_change_with_what_was_yielded(declared: InputType, value: Any) -> None:
+    slots = Slots((declared,))
+    packer = Packer(slots, strict=True)
+    laid = rows(value).columns(slots, 0, 9)
+    assert laid is not None
+    packer.add_columns(laid)
+    for array in (value, *([value.values] if isinstance(value, Csr | Ragged) else []), getattr(value, "indices", None)):
+        if isinstance(array, np.ndarray):
+            array[:] = 0
+    cut = packer.finish()
+    assert all(array.all() for array in cut.columns.arrays[0])
+
+
+# -- what rows() refuses -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda: rows(), OptionTypeError, "takes the values of all slots, by name or by position"),
+        (lambda: rows([1], a=[2]), OptionTypeError, "takes the values of all slots, by name or by position"),
+        (lambda: rows(a=np.ones((2, 3)), b=[1]), OptionError, "as many samples in each slot, but a has 2, b has 1"),
+        (lambda: rows([1], (1, 2)), OptionError, "but value 0 has 1, value 1 has 2"),
+        (lambda: rows(a=5), OptionTypeError, "lists and tuples; a is a int"),
+        (lambda: rows(a=np.float32(5)), OptionTypeError, "a is a float32"),
+        (lambda: rows(a=np.array(5)), OptionTypeError, "a is an array without dimensions"),
+        (lambda: rows(a=iter([5])), OptionTypeError, "a is a list_iterator"),
+        (lambda: rows(a=Ragged(np.ones(3), [0, 2])), OptionError,  # type: ignore[arg-type]
+         "a: sequence_start_positions must rise from 0 to 3"),
+        (lambda: rows(a=Ragged(np.ones(3), np.array([0, 2, 1, 3]))), OptionError, "must rise from 0 to 3"),
+        (lambda: rows(a=Ragged(np.ones(3), np.array([0.0, 3.0]))), OptionTypeError, "must be an array of ints"),
+        (lambda: rows(a=Ragged(np.ones(3), np.array([0, 1, 3]), np.array([0, 2, 3]))), OptionError,
+         "each of sequence_start_positions must be one of sub_sequence_start_positions"),
+        (lambda: rows(a=Ragged(np.ones(3), np.array([0, 1, 3]), np.array([0, 1, 1, 3]))), OptionError,
+         "an empty sub-sequence lies between two sequences"),
+        (lambda: rows(a=Csr(np.array([0, 2]), np.ones(2, int), np.ones(3), (1, 9))), OptionError,
+         "a value for each index, it has 3 for 2"),
+        (lambda: rows(a=Csr(np.array([1, 2]), np.ones(2, int), None, (1, 9))), OptionError,
+         "a: indptr must rise from 0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_rows_is_said_where_it_is_written(call: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    assert words in str(caught.value)
+
+
+def test_empty_sub_sequences_inside_a_sequence_and_at_both_ends_are_told_apart() -> None:
+    nested = Ragged(np.arange(4), np.array([0, 2, 4]), np.array([0, 0, 1, 1, 2, 4, 4]))
+    entries = [[steps.tolist() for steps in sample] for sample in rows(nested).samples(True)]
+    assert entries == [[[], [0], [], [1]], [[2, 3], []]]
+    slots = Slots((integer_value_sub_sequence(9),))
+    laid = rows(nested).columns(slots, 0, 2)
+    assert laid is not None
+    assert [array.tolist() for array in laid.arrays[0]] == [[4, 2], [0, 1, 0, 1, 2, 0], [0, 1, 2, 3]]
+
+
+# -- in this process ---------------------------------------------------------------------------------------------------
+BOTH = """
+import numpy as np
+from pydp2 import rows
+@provider(input_types={"x": dense_vector(2), "y": integer_value(20)}, check=True, check_fail_continue=True)
+def process(settings, filename):
+    x, y = np.arange(40, dtype=np.float32).reshape(20, 2), np.arange(20)
+    y[7] = 20
+    if filename == "rows":
+        yield rows(x=x[:0], y=y[:0])
+        yield rows(x=x[:3], y=y[:3])
+        yield {"x": x[3], "y": y[3]}
+        yield rows(x=x[4:], y=y[4:].tolist())
+    else:
+        for a, b in zip(x, y):
+            yield {"x": a, "y": b}
+"""
+
+
+def test_check_and_peek_and_samples_see_each_sample(provider_file: Any) -> None:
+    address = provider_file(BOTH)
+    reports = [pydp2.check([name], address) for name in ("rows", "singles")]
+    for report in reports:
+        assert (report.samples, report.found, report.findings[0].sample) == (19, 1, 7)
+        assert report.findings[0].text.partition(", ")[2].startswith("sample 7, slot y: expected an int in [0, 20)")
+    seen = [pydp2.peek([name], address, samples=10, batch_size=10) for name in ("rows", "singles")]
+    assert [[each.sample for each in one.samples] for one in seen] == [[0, 1, 2, 3, 4, 5, 6, 8, 9, 10]] * 2
+    assert seen[0].batch is not None
+    assert seen[0].batch[1].tolist() == seen[1].batch[1].tolist()  # type: ignore[index, union-attr]
+
+
+def test_numbers_that_differ_are_an_error_of_the_program() -> None:
+    @pydp2.provider(input_types=[integer_value(5), integer_value(5)])
+    def process(settings: Any, filename: str) -> Any:
+        yield rows([1], [1])
+        yield rows([1, 2], [1])
+
+    samples = process.samples("f")
+    assert next(samples) == [1, 1]
+    with pytest.raises(ProviderError) as caught:
+        next(samples)
+    assert "rows() needs as many samples in each slot" in str(caught.value)
+    assert "sample 1" in str(caught.value)
+
+
+def test_columns_are_views_of_what_was_yielded() -> None:
+    """So a large array is not copied before its samples are sent."""
+    array = np.zeros((1000, 16), np.float32)
+    laid = rows(array).columns(Slots((dense_vector(16),)), 0, 1000)
+    assert isinstance(laid, Columns)
+    assert np.shares_memory(laid.arrays[0][0], array)

@@ -1,0 +1,266 @@
+"""The compiled form of packing against the one in Python: the same columns, verdicts and words, drawn or added."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pydp2 import native
+from pydp2.errors import BadSample
+from pydp2.packers.packer import Packer
+from pydp2.packers.sample_loop import PackingBudget, SampleMarker
+from pydp2.schema.input_types import (
+    Slots,
+    dense_vector,
+    dense_vector_sequence,
+    integer_value,
+    integer_value_sequence,
+    sparse_binary_vector,
+    sparse_float_vector,
+)
+
+quick = settings(max_examples=150, deadline=None)
+needs_compiled = pytest.mark.skipif(not native.is_built(), reason="the compiled form was not built")
+PLENTY = PackingBudget(1 << 40, 1 << 40, 1 << 40, 64)
+SECOND = 1_000_000_000
+
+
+def outcome(packer: Packer, samples: list[list[Any]], marks: list[bool], raw: Any) -> list[Any]:
+    """All that can be seen of packing ``samples``; ``marks``: after which ones all is judged."""
+    seen: list[Any] = []
+    for values, mark in zip(samples, marks, strict=True):
+        try:
+            seen.append(packer.add(values))
+        except BadSample as error:
+            seen.append((str(error), error.slot, error.expected, error.got))
+        seen.append((packer.rows, packer.nbytes))
+        if mark:
+            seen.append([(row, str(error)) for row, error in packer.verify()])
+    cut = packer.finish()
+    return [*seen, raw(cut.columns), cut.sample_bytes.tolist(), [(row, str(error)) for row, error in cut.bad]]
+
+
+class Draw:
+    """Draws from samples as a worker does."""
+
+    def __init__(self, slots: Slots, *, strict: bool = True, fast: bool = True, timed: bool = False) -> None:
+        self.row = array("q", [0] * 8)
+        self.packer = Packer(slots, strict, fast)
+        self.single = len(slots) == 1
+        self.drawer = self.packer.sample_loop(self.single, SampleMarker(memoryview(self.row), 2, 4, 3, timed))
+        self.packed = 0
+
+    def __call__(self, samples: Iterator[Any], budget: PackingBudget = PLENTY, ns: int = SECOND) -> Any:
+        try:
+            return self.drawer.next_unpacked(samples, self.packed, *budget, ns)
+        finally:
+            rows, nbytes = self.drawer.collect_counts()
+            self.packer.count_packed(rows, nbytes)
+            self.packed += rows
+
+
+@needs_compiled
+@quick
+@given(data=st.data(), strict=st.booleans())
+def test_both_forms_say_the_same_of_any_samples(some: Any, data: Any, strict: bool) -> None:
+    slots = data.draw(some.slots)
+    sample = st.tuples(*(st.one_of(some.values(t), some.good_values(t)) for t in slots.types)).map(list)
+    samples = data.draw(st.lists(sample, max_size=6))
+    marks = [data.draw(st.booleans()) for _ in samples]
+    fast, slow = (outcome(Packer(slots, strict, form), samples, marks, some.raw) for form in (True, False))
+    assert fast == slow
+
+
+@needs_compiled
+@quick
+@given(data=st.data(), strict=st.booleans())
+def test_drawing_packs_what_adding_one_by_one_packs(some: Any, data: Any, strict: bool) -> None:
+    slots = data.draw(some.slots)
+    sample = st.tuples(*(some.good_values(t) for t in slots.types)).map(list)
+    samples = data.draw(st.lists(sample, max_size=12))
+    shapes = [data.draw(st.sampled_from(["list", "tuple", "dict"])) for _ in samples]
+    draw = Draw(slots, strict=strict)
+    slow = Packer(slots, strict, False)
+    costs = [slow.add(values) for values in samples]
+
+    def process() -> Iterator[Any]:
+        for values, shape in zip(samples, shapes, strict=True):
+            if shape == "dict" and slots.names is not None:
+                yield dict(zip(slots.names, values, strict=True))
+            elif draw.single:
+                yield values[0]
+            else:
+                yield values if shape == "list" else tuple(values)
+
+    drawn, at = process(), 0
+    while True:
+        budget = PackingBudget(*data.draw(st.tuples(st.integers(-1, 4), *[st.integers(-50, 400)] * 2)), 64)
+        before = draw.packed
+        try:
+            rest = draw(drawn, budget)
+        except StopIteration:
+            break
+        finally:
+            mine = costs[at : at + draw.packed - before]
+            assert len(mine) <= max(0, budget.max_rows)
+            assert not mine or sum(mine) + 64 * len(mine) <= budget.credit_bytes
+            assert sum(mine[:-1]) < max(1, budget.column_bytes)
+            at += len(mine)
+        values = list(rest.values()) if isinstance(rest, dict) and slots.names else [rest] if draw.single else rest
+        draw.packer.add(list(values))
+        at += 1
+    assert at == len(samples)
+    assert (draw.packer.rows, draw.packer.nbytes) == (slow.rows, slow.nbytes)
+    fast, plain = draw.packer.finish(), slow.finish()
+    assert some.raw(fast.columns) == some.raw(plain.columns)
+    assert not fast.bad
+
+
+@needs_compiled
+def test_usual_samples_are_packed_without_a_look_at_them() -> None:
+    slots = Slots(
+        (
+            dense_vector(3),
+            integer_value_sequence(10),
+            sparse_binary_vector(100),
+            sparse_float_vector(100),
+            dense_vector_sequence(2),
+            integer_value(5),
+        )
+    )
+    values = [[1.0, 2.0, 3.0], [1, 2], [7, 3], [(5, 1.0), [2, 2.0]], [[1.0, 2.0], (3.0, 4.0)], 4]
+    arrays = [
+        np.ones(3, np.float32), np.array([1, 2]), np.array([3, 4], np.int32), [], np.ones((2, 2)), np.int64(3),
+    ]  # fmt: skip
+    draw = Draw(slots)
+    with pytest.raises(StopIteration):
+        draw(iter([values, tuple(values), arrays]))
+    assert draw.packed == 3
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    "sample",
+    [(1,), (1, 2, 3), (5, 1), (-1, 1), (1.0, 1), (True, 1), (None, 1), {"a": 1}, "ab", None, (1, 10**30)],
+    ids=repr,
+)
+def test_what_it_is_not_certain_of_is_given_out(sample: Any) -> None:
+    draw = Draw(Slots((integer_value(5), integer_value(5))))
+    given_out = draw(iter([(1, 2), sample]))
+    assert given_out is sample
+    assert draw.packer.finish().columns.samples() == [[1, 2]]
+
+
+@needs_compiled
+def test_a_dict_with_more_keys_is_given_out_once_for_them_to_be_looked_at() -> None:
+    draw = Draw(Slots((integer_value(5), integer_value(5)), ("a", "b")))
+    more = {"a": 3, "b": 4, "c": 5}
+    samples = iter([{"a": 1, "b": 2}, more, more, {"a": 0, "c": 0}])
+    assert draw(samples) is more
+    assert draw(samples) == {"a": 0, "c": 0}
+    assert draw.packer.finish().columns.samples() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("fast", [pytest.param(True, marks=needs_compiled), False])
+def test_the_seat_tells_which_sample_is_asked_for(fast: bool) -> None:
+    draw = Draw(Slots((integer_value(100),)), fast=fast, timed=True)
+    seen = []
+
+    def process() -> Iterator[int]:
+        for i in range(5):
+            seen.append((draw.row[2], draw.row[3]))
+            assert 0 <= time.monotonic_ns() - draw.row[4] < SECOND
+            draw.row[3] = 0
+            yield i
+
+    samples = process()
+    for i in range(5):
+        draw.drawer.next_unpacked(samples, i, 0, 0, 0, 64, SECOND)
+    assert seen == [(i, 1) for i in range(5)]
+
+
+@needs_compiled
+def test_the_seat_follows_the_samples_that_are_packed() -> None:
+    draw = Draw(Slots((integer_value(100),)))
+    asked = []
+
+    def process() -> Iterator[int]:
+        for i in range(5):
+            asked.append(draw.row[2])
+            yield i
+
+    with pytest.raises(StopIteration):
+        draw(process())
+    assert asked == [0, 1, 2, 3, 4]
+    assert draw.row[2] == 5
+
+
+@pytest.mark.parametrize("fast", [pytest.param(True, marks=needs_compiled), False])
+def test_what_the_generator_raises_passes_and_what_was_packed_stays(fast: bool) -> None:
+    draw = Draw(Slots((integer_value(100),)), fast=fast)
+
+    def process() -> Iterator[int]:
+        yield 1
+        yield 2
+        raise KeyError("mine")
+
+    samples = process()
+    for i in (1, 2) if not fast else ():
+        draw.packer.add([draw(samples)])
+        assert draw.packer.rows == i
+    with pytest.raises(KeyError, match="mine"):
+        draw(samples)
+    assert draw.packer.finish().columns.samples() == [[1], [2]]
+    assert not draw.drawer.in_user_code
+
+
+@needs_compiled
+def test_it_stops_when_its_time_is_over() -> None:
+    draw = Draw(Slots((integer_value(1 << 40),)))
+    forever = iter(range(1 << 40))
+    began = time.monotonic()
+    draw(forever, ns=20_000_000)
+    assert 0.02 <= time.monotonic() - began < 5
+    assert draw.packed
+
+
+@needs_compiled
+def test_another_thread_may_take_what_was_packed_while_the_generator_runs() -> None:
+    draw = Draw(Slots((integer_value(1 << 40),)))
+    inside, go_on = threading.Event(), threading.Event()
+    taken: list[list[Any]] = []
+
+    def process() -> Iterator[int]:
+        yield from range(10)
+        inside.set()
+        assert go_on.wait(10)
+        yield from range(10, 20)
+
+    def other() -> None:
+        assert inside.wait(10)
+        drawer = draw.drawer
+        drawer.send_pending = True
+        assert drawer.in_user_code
+        drawer.counts_collected = True
+        draw.packer.count_packed(*drawer.collect_counts())
+        taken.extend(draw.packer.finish().columns.samples())
+        drawer.send_pending = False
+        go_on.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    samples = process()
+    assert draw(samples) == 10, "the sample that came meanwhile is given out"
+    thread.join()
+    draw.packer.add([10])
+    with pytest.raises(StopIteration):
+        draw(samples)
+    assert [value for [value] in taken + draw.packer.finish().columns.samples()] == list(range(20))

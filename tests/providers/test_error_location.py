@@ -1,0 +1,71 @@
+"""The one wording for where something went wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pydp2.errors import BadSample, FileCondemned, FormatError, ProviderError, RemoteError, provider_error
+from pydp2.providers import user_error, with_location
+
+
+def bad(slot: str = "", expected: str = "", got: str = "") -> BadSample:
+    return BadSample("as it was", slot=slot, expected=expected, got=got)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (bad("label", "an int", "'x'"), "file a/b.txt, sample 7, slot label: expected an int, got 'x'"),
+        (bad("slot 2", "an int", "'x'"), "file a/b.txt, sample 7, slot 2: expected an int, got 'x'"),
+        (bad("all slots", "2 values", "3"), "file a/b.txt, sample 7, all slots: expected 2 values, got 3"),
+        (bad(), "file a/b.txt, sample 7: as it was"),
+        (ProviderError("it broke"), "file a/b.txt, sample 7: it broke"),
+        (FileCondemned("three deaths"), "file a/b.txt, sample 7: three deaths"),
+    ],
+)
+def test_file_and_sample_come_first_then_slot_expected_and_got(error: RemoteError, text: str) -> None:
+    placed = with_location(error, "a/b.txt", 7)
+    assert str(placed) == text
+    assert type(placed) is type(error)
+
+
+def test_a_placed_bad_sample_keeps_its_parts() -> None:
+    placed = with_location(bad("label", "an int", "'x'"), "f", 0)
+    assert (placed.slot, placed.expected, placed.got) == ("label", "an int", "'x'")
+
+
+def test_a_placed_error_keeps_what_it_says_beside_its_text() -> None:
+    assert with_location(FileCondemned("three deaths", sample_timeout=2.5), "f", 0).sample_timeout == 2.5
+    placed = with_location(FormatError("cut off", file="a.rec", offset=7), "f", 0)
+    assert (placed.file, placed.offset) == ("a.rec", 7)
+
+
+def test_a_placed_provider_error_is_still_of_the_builtin_class() -> None:
+    placed = with_location(provider_error("no such word", "KeyError"), "f", 3)
+    assert isinstance(placed, ProviderError)
+    assert isinstance(placed, KeyError)
+    assert str(placed) == "file f, sample 3: no such word"
+
+
+def test_what_the_user_raised_keeps_its_class_and_its_traceback() -> None:
+    try:
+        int("word")
+    except ValueError as error:
+        told = user_error(error, "f", 3)
+    assert isinstance(told, ValueError)
+    assert str(told).startswith("file f, sample 3: process raised ValueError\n\nTraceback (most recent call last):\n")
+    assert 'int("word")' in str(told)
+
+
+def test_our_own_words_about_process_are_only_placed() -> None:
+    assert str(user_error(provider_error("must yield", "TypeError"), "f", 0)) == "file f, sample 0: must yield"
+
+
+@pytest.mark.parametrize(("path", "hint"), [("no/such/file", True), ("/no/such/file", False)])
+def test_a_relative_path_that_is_not_there_is_told_where_it_was_looked_up(path: str, hint: bool) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        open(path).close()
+    text = str(user_error(caught.value, "a.txt", 0))
+    assert (f"; relative paths start at {Path.cwd()}, or where root= (--root) says" in text.splitlines()[0]) == hint

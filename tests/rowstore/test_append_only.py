@@ -1,0 +1,110 @@
+"""Columns side by side: rows are found by number, whatever they came with and wherever the memory comes from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pydp2.columns.columns import Columns
+from pydp2.rowstore.append_only import AppendOnlyStore
+from pydp2.rowstore.batch_rows import BatchRows, concat_rows
+from pydp2.rowstore.region_layout import ROW_OVERHEAD, RegionLayout
+from pydp2.schema.input_types import Slots, dense_vector, integer_value, integer_value_sequence
+
+data = st.data()
+
+
+def shelf_of(slots: Slots, limit: int = 1 << 14) -> AppendOnlyStore:
+    layout = RegionLayout(slots, limit)
+    return AppendOnlyStore(layout, bytearray(layout.size))
+
+
+def fill(row_store: AppendOnlyStore, columns: Columns, weights: list[int] | None = None) -> tuple[int, Columns]:
+    count = columns.rows
+    return row_store.append(
+        columns, np.arange(count), columns.sample_bytes(), None if weights is None else np.array(weights, np.int64)
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=data)
+def test_rows_of_all_that_was_put_there_are_gathered_by_number(some, data):
+    slots = data.draw(some.slots)
+    sample = st.tuples(*map(some.good_values, slots.types)).map(list)
+    row_store = shelf_of(slots)
+    parts, looks, first = [], [], 0
+    for _ in range(data.draw(st.integers(1, 4))):
+        columns = some.columns_of(slots, data.draw(st.lists(sample, max_size=5)))
+        at, look = fill(row_store, columns)
+        assert at == first
+        first += columns.rows
+        parts.append(columns)
+        looks.append(look)
+    for part, look in zip(parts, looks, strict=True):
+        assert [f.tobytes() for f in look.frames()] == [f.tobytes() for f in part.frames()]
+    everything = Columns.concat(parts)
+    assert (row_store.row_count, row_store.nbytes) == (everything.rows, everything.nbytes)
+    ids = np.array(data.draw(st.lists(st.integers(0, max(0, first - 1)), max_size=9)) if first else [], np.int64)
+    expected = everything.take(ids)
+    reader = AppendOnlyStore(row_store.layout, np.concatenate(memory_of(row_store)).tobytes())
+    for each in (row_store, reader):
+        taken = each.take(ids)
+        assert [f.tobytes() for f in taken.frames()] == [f.tobytes() for f in expected.frames()]
+        assert all(a.flags.writeable for arrays in taken.arrays for a in arrays)
+        for slot, declared in enumerate(slots.types):
+            if declared.seq_type:
+                assert each.lengths(ids, slot).tolist() == expected.lengths(slot).tolist()
+
+
+def memory_of(row_store: AppendOnlyStore) -> list[np.ndarray]:
+    """What the memory of ``row_store`` holds, as somebody else sees it."""
+    array = row_store.sample_indices
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return [np.frombuffer(array.base, np.uint8)]
+
+
+def test_what_is_drawn_stays_and_batches_are_gathered_together(some):
+    slots = Slots((integer_value(99), integer_value_sequence(99)))
+    row_store = shelf_of(slots)
+    fill(row_store, some.columns_of(slots, [[i, [i] * i] for i in range(6)]))
+    first, second = BatchRows(row_store, np.array([5, 0, 5]), 1), BatchRows(row_store, np.array([2]))
+    both = concat_rows([first, second])
+    assert both.columns().samples() == [[5, [5] * 5], [0, []], [5, [5] * 5], [2, [2, 2]]]
+    assert Columns.from_frames(slots, 4, both.frames()).samples() == both.columns().samples()
+    del first, second, both
+    assert row_store.take(np.arange(6)).samples() == [[i, [i] * i] for i in range(6)]
+
+
+@pytest.mark.parametrize("row", [-1000, 1000])
+def test_a_row_that_cannot_be_is_refused(some, row):
+    slots = Slots((integer_value(99), integer_value_sequence(99)))
+    with pytest.raises(IndexError):
+        shelf_of(slots, 1000).take(np.array([row]))
+
+
+def test_it_knows_of_all_rows_what_a_pass_depends_on(some):
+    slots = Slots((integer_value(99),))
+    row_store = shelf_of(slots)
+    fill(row_store, some.columns_of(slots, [[1], [2]]))
+    assert (row_store.unit_weights, row_store.max_weight) == (True, 1)
+    fill(row_store, some.columns_of(slots, [[1], [2]]), [1, 1])
+    assert (row_store.unit_weights, row_store.max_weight) == (True, 1)
+    fill(row_store, some.columns_of(slots, [[1], [2], [3]]), [0, 7, 1])
+    assert (row_store.unit_weights, row_store.max_weight) == (False, 7)
+    assert row_store.weights[:7].tolist() == [1, 1, 1, 1, 0, 7, 1]
+    assert row_store.sizes[:7].tolist() == [4] * 7
+
+
+@pytest.mark.parametrize("limit", [0, 1, 67, 68, 5000])
+def test_as_many_rows_fit_as_the_limit_holds_and_where_sizes_are_fixed_it_is_little_larger_than_that(some, limit):
+    slots = Slots((integer_value(99),))
+    layout = RegionLayout(slots, limit)
+    assert layout.max_rows == limit // (ROW_OVERHEAD + 4)
+    assert layout.size <= limit + 4 * 4096
+    row_store = AppendOnlyStore(layout, bytearray(layout.size))
+    fill(row_store, some.columns_of(slots, [[i % 99] for i in range(layout.max_rows)]))
+    assert row_store.take(np.arange(layout.max_rows)).samples() == [[i % 99] for i in range(layout.max_rows)]
+    assert RegionLayout(Slots((dense_vector(1000),)), 1 << 30).size < 1 << 30

@@ -1,0 +1,289 @@
+"""Rows that have places: what was put is what is gathered, a place is one row's at a time, and whoever comes too late
+for a row finds out."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pydp2.columns.columns import Columns, Ints
+from pydp2.errors import RemoteProtocolError
+from pydp2.rowstore.batch_rows import BatchRows
+from pydp2.rowstore.cells import CellAllocator, CellRegion, CellRows, CellStore, StaleCells
+from pydp2.rowstore.region_layout import RegionLayout
+from pydp2.schema.input_types import (
+    MIN_CELL_BYTES,
+    Slots,
+    dense_array,
+    dense_vector,
+    integer_value,
+    integer_value_sequence,
+    suits_cells,
+)
+
+SLOTS = Slots((dense_vector(300), integer_value(1 << 20)))
+ROOM = 40  # places
+
+
+def places_of(rows: int = ROOM) -> CellAllocator:
+    layout = RegionLayout(SLOTS, rows * (64 + SLOTS.row_bytes))
+    assert layout.max_rows == rows
+    return CellAllocator(CellRegion(layout, bytearray(layout.size)))
+
+
+def columns_of(numbers: list[int]) -> Columns:
+    values = np.array(numbers, np.float32)[:, None] + np.arange(300, dtype=np.float32) / 1000
+    return Columns(SLOTS, len(numbers), [[values.astype(np.float32)], [np.array(numbers, np.int32)]])
+
+
+def numbers_of(columns: Columns) -> list[int]:
+    """What :func:`columns_of` made ``columns`` of."""
+    numbers: list[int] = columns.arrays[1][0].tolist()
+    assert (columns.arrays[0][0] == columns_of(numbers).arrays[0][0]).all()
+    return numbers
+
+
+def put(places: CellAllocator, worker: int, numbers: list[int]) -> CellRows:
+    """What a worker does that was granted places."""
+    granted = places.grant(worker, len(numbers))
+    assert len(granted) == len(numbers)
+    places.region.put(granted, columns_of(numbers))
+    return places.accept_filled(worker, granted)
+
+
+@pytest.mark.parametrize(
+    ("types", "fits"),
+    [
+        ((dense_vector(MIN_CELL_BYTES // 4),), True),
+        ((dense_vector(MIN_CELL_BYTES // 4 - 1),), False),
+        ((dense_vector(MIN_CELL_BYTES // 4 - 1), integer_value(9)), True),
+        ((dense_array(MIN_CELL_BYTES, shape=(2, MIN_CELL_BYTES // 2), dtype="u1"),), True),
+        ((dense_vector(MIN_CELL_BYTES), integer_value_sequence(9)), False),
+    ],
+)
+def test_large_samples_of_one_size_have_places_and_no_others(types: Any, fits: bool) -> None:
+    assert suits_cells(Slots(types)) is fits
+
+
+def test_what_was_put_is_gathered_by_its_number_in_any_order() -> None:
+    places = places_of()
+    store = CellStore(places)
+    ids = store.append(put(places, 3, [5, 6, 7]))
+    assert numbers_of(store.take(ids[[2, 0, 0]])) == [7, 5, 5]
+    assert numbers_of(places.region.take(store.handles(ids[[1, 2]]))) == [6, 7]
+    assert [array.tolist() for array in map(np.asarray, store.take(ids).arrays[1])] == [[5, 6, 7]]
+    taken = store.take(ids)
+    taken.arrays[0][0][:] = -1
+    assert numbers_of(store.take(ids)) == [5, 6, 7]
+
+
+def test_who_comes_too_late_finds_out_though_the_place_has_the_same_number() -> None:
+    places = places_of(4)
+    store = CellStore(places)
+    for turn in range(9):
+        told = store.handles(ids := store.append(put(places, 0, [turn, turn + 1])))
+        assert numbers_of(places.region.take(told)) == [turn, turn + 1]
+        store.release(ids[:1])
+        again = store.append(put(places, 1, [100]))
+        with pytest.raises(StaleCells):
+            places.region.take(told)
+        assert numbers_of(places.region.take(told[1:])) == [turn + 1]
+        store.release(np.concatenate([again, ids[1:]]))
+
+
+def test_a_mark_never_makes_a_number_that_a_message_cannot_carry() -> None:
+    places = places_of()
+    store = CellStore(places)
+    ids = store.append(put(places, 0, [8]))
+    places.region.generations[ids] = (1 << 22) - 1
+    assert 0 <= int(store.handles(ids)[0]) < 1 << 62
+    assert places.region.resolve(store.handles(ids)).tolist() == ids.tolist()
+    store.release(ids)
+    assert store.handles(store.append(put(places, 0, [8]))).tolist() == ids.tolist()
+    assert places.region.resolve(np.array([-1, -(1 << 62)])).max() < 0
+
+
+def test_places_that_were_not_granted_are_refused() -> None:
+    places = places_of()
+    mine, other = places.grant(0, 3), places.grant(1, 3)
+    held = places.accept_filled(0, mine[:1])
+    for wrong in ([*mine[:1]], [*other[:1]], [mine[1], mine[1]], [-1], [1 << 40], [1 << 62], [ROOM - 1], []):
+        with pytest.raises(RemoteProtocolError, match="not granted"):
+            places.accept_filled(0, np.array(wrong, np.int64))
+    assert places.granted == {0: 2, 1: 3}
+    assert len(places) == held.rows
+
+
+def test_a_worker_gets_as_many_as_there_are_and_no_row_is_put_where_there_is_none() -> None:
+    places = places_of(4)
+    assert places.grant(0, 9).tolist() == [0, 1, 2, 3]
+    assert places.grant(1, 1).tolist() == []
+    with pytest.raises(MemoryError, match="2 places are needed"):
+        places.put(columns_of([1, 2]))
+    places.reclaim_worker(0)
+    assert len(places.put(columns_of([1, 2, 3]))) == 3
+    with pytest.raises(MemoryError):
+        places.put(columns_of([1, 2]))
+    assert len(places.grant(0, 9)) == 1
+
+
+def test_what_nobody_claims_or_has_any_more_is_given_back() -> None:
+    places = places_of()
+    store = CellStore(places)
+    placed = put(places, 0, [1, 2, 3, 4])
+    rows = store.append(placed.slice(1, 3))
+    assert numbers_of(store.take(rows)) == [2, 3]
+    with pytest.raises(ValueError, match="claimed once"):
+        store.append(placed.slice(2, 4))
+    part = placed.slice(2, 4).slice(1, 2)
+    assert part.sample_bytes().tolist() == [SLOTS.row_bytes]
+    last = store.append(part)
+    assert numbers_of(store.take(last)) == [4]
+    store.release(last)
+    del part
+    del placed
+    assert len(places) == len(store) == 2
+    picked = BatchRows(store, rows[:1])
+    del store
+    assert len(places) == 2
+    assert numbers_of(picked.columns()) == [2]
+    del picked
+    gc.collect()
+    assert len(places) == 0
+
+
+def test_rows_are_given_back_once() -> None:
+    places = places_of()
+    store, other = CellStore(places), CellStore(places)
+    ids = store.append(put(places, 0, [1, 2]))
+    for wrong in (ids + 2, ids):
+        with pytest.raises(KeyError):
+            other.release(wrong)
+    store.release(ids)
+    with pytest.raises(KeyError):
+        store.release(ids)
+    places.release_later(ids)
+    with pytest.raises(KeyError, match="given back once"):
+        places.grant(0, 1)
+
+
+def test_no_slot_of_them_has_steps() -> None:
+    store = CellStore(places_of())
+    with pytest.raises(TypeError, match="no sequences"):
+        store.lengths(np.array([0]), 0)
+
+
+class Machine(RuleBasedStateMachine):
+    """Workers, stores and trainers over one memory. Each row is a number of its own; a dict says what lies where."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = places_of()
+        self.stores = [CellStore(self.places), CellStore(self.places)]
+        self.granted: dict[int, list[int]] = {0: [], 1: [], 2: []}
+        self.chunks: list[tuple[CellRows, list[int]]] = []  # sent, with where their rows lie
+        self.batches: list[tuple[BatchRows, list[int]]] = []
+        self.lies: dict[int, int] = {}
+        self.next = 0
+        self.told: list[tuple[Ints, list[int]]] = []
+
+    def fresh(self, count: int) -> list[int]:
+        self.next += count
+        return list(range(self.next - count, self.next))
+
+    @rule(worker=st.integers(0, 2), count=st.integers(0, 9))
+    def grant(self, worker: int, count: int) -> None:
+        places = self.places.grant(worker, count).tolist()
+        taken = {place for all_ in self.granted.values() for place in all_} | set(self.lies)
+        assert not taken & set(places)
+        assert len(places) == min(count, ROOM - len(taken))
+        self.granted[worker] += places
+
+    @rule(worker=st.integers(0, 2))
+    def worker_dies(self, worker: int) -> None:
+        self.places.reclaim_worker(worker)
+        self.granted[worker] = []
+
+    @precondition(lambda self: any(self.granted.values()))
+    @rule(worker=st.integers(0, 2), count=st.integers(1, 5))
+    def worker_sends(self, worker: int, count: int) -> None:
+        mine, self.granted[worker] = self.granted[worker][:count], self.granted[worker][count:]
+        if mine:
+            numbers = self.fresh(len(mine))
+            self.places.region.put(np.array(mine), columns_of(numbers))
+            self.lies |= dict(zip(mine, numbers, strict=True))
+            self.chunks.append((self.places.accept_filled(worker, np.array(mine)), mine))
+
+    @precondition(lambda self: self.chunks)
+    @rule(which=st.integers(0, 99))
+    def chunk_is_late(self, which: int) -> None:
+        for place in self.chunks.pop(which % len(self.chunks))[1]:
+            del self.lies[place]
+
+    @precondition(lambda self: self.chunks)
+    @rule(which=st.integers(0, 99), store=st.integers(0, 1), cut=st.integers(0, 4), reverse=st.booleans())
+    def pool_takes(self, which: int, store: int, cut: int, reverse: bool) -> None:
+        placed, mine = self.chunks.pop(which % len(self.chunks))
+        for part in sorted((slice(0, cut), slice(cut, len(mine))), key=lambda part: part.start, reverse=reverse):
+            if here := mine[part]:
+                rows = self.stores[store].append(placed.slice(part.start, part.start + len(here)))
+                assert rows.tolist() == here
+                self.batches.append((BatchRows(self.stores[store], rows), here))
+
+    @rule(store=st.integers(0, 1), count=st.integers(1, 4))
+    def rows_come_another_way(self, store: int, count: int) -> None:
+        numbers = self.fresh(count)
+        if ROOM - len(self.lies) - sum(map(len, self.granted.values())) < count:
+            with pytest.raises(MemoryError):
+                self.stores[store].append(columns_of(numbers))
+            return
+        rows = self.stores[store].append(columns_of(numbers))
+        self.lies |= dict(zip(rows.tolist(), numbers, strict=True))
+        self.batches.append((BatchRows(self.stores[store], rows), rows.tolist()))
+
+    @precondition(lambda self: self.batches)
+    @rule(which=st.integers(0, 99))
+    def trainer_is_told(self, which: int) -> None:
+        picked, places = self.batches[which % len(self.batches)]
+        self.told.append((picked.handles(), [self.lies[place] for place in places]))
+
+    @precondition(lambda self: self.batches)
+    @rule(which=st.integers(0, 99))
+    def batch_is_used(self, which: int) -> None:
+        picked, places = self.batches.pop(which % len(self.batches))
+        assert numbers_of(picked.columns()) == [self.lies.pop(place) for place in places]
+
+    @rule(store=st.integers(0, 1))
+    def pass_is_left(self, store: int) -> None:
+        left = self.stores[store]
+        self.stores[store] = CellStore(self.places)
+        for picked, places in self.batches:
+            if picked._store is left:
+                for place in places:
+                    del self.lies[place]
+        self.batches = [batch for batch in self.batches if batch[0]._store is not left]
+
+    @invariant()
+    def what_trainers_were_told_is_there_or_they_find_out(self) -> None:
+        there = set(self.lies.values())
+        assert len(self.places) == len(self.lies)
+        for told, numbers in self.told:
+            if there.issuperset(numbers):
+                assert numbers_of(self.places.region.take(told)) == numbers
+            else:
+                with pytest.raises(StaleCells):
+                    self.places.region.take(told)
+
+    @invariant()
+    def what_is_granted_is_counted(self) -> None:
+        assert {w: n for w, n in self.places.granted.items() if n} == {w: len(p) for w, p in self.granted.items() if p}
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

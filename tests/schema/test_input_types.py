@@ -1,0 +1,125 @@
+"""Declarations: what they accept, how they read, and how they travel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError
+from pydp2.schema.input_types import (
+    DataType,
+    InputType,
+    SequenceType,
+    Slots,
+    dense_vector,
+    dense_vector_sequence,
+    integer_value,
+    integer_value_sequence,
+    sparse_binary_vector,
+)
+
+quick = settings(max_examples=60, deadline=None)
+
+
+def test_the_codes_are_those_of_the_original():
+    assert [int(c) for c in DataType] == [0, 1, 2, 3]
+    assert [c.name for c in DataType] == ["Dense", "SparseNonValue", "SparseValue", "Index"]
+    assert [c.name for c in SequenceType] == ["NO_SEQUENCE", "SEQUENCE", "SUB_SEQUENCE"]
+    assert InputType(3, 1, 3) == integer_value(3, SequenceType.SEQUENCE)
+    assert hash(InputType(3, 1, 3)) == hash(integer_value(np.int64(3), 1))
+
+
+def test_a_declared_dtype_and_shape_show_and_count():
+    image = dense_vector(4, dtype="uint8", shape=(2, 2))
+    assert repr(image) == (
+        "InputType(dim=4, seq_type=SequenceType.NO_SEQUENCE, type=DataType.Dense, dtype=uint8, shape=(2, 2))"
+    )
+    assert image == dense_vector(4, dtype=np.uint8, shape=[2, 2])
+    assert image != dense_vector(4, dtype="uint8")
+    assert dense_vector(4, dtype="float32", shape=(4,)) == dense_vector(4), "the defaults say nothing new"
+    assert dense_vector_sequence(4, dtype=">i2").element_dtype == np.dtype(np.int16), "in the machine's byte order"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: dense_vector(0), lambda: dense_vector(-1), lambda: integer_value(2**63), lambda: dense_vector(2**50),
+        lambda: dense_vector(4, shape=(2, 3)), lambda: dense_vector(4, shape=(-2, -2)), lambda: dense_vector(4, 3),
+        lambda: dense_vector(4, dtype="bool"), lambda: dense_vector(4, dtype="complex64"),
+        lambda: dense_vector(4, dtype="O"), lambda: dense_vector(1, shape=(1,) * 33),
+        lambda: InputType(4, 0, DataType.Index, np.dtype("f4")), lambda: Slots(()),
+        lambda: Slots((InputType(3, 0, 9),)), lambda: Slots((InputType(3, 3, 0),)),
+        lambda: Slots((integer_value(3),), ("a", "b")), lambda: Slots((integer_value(3),) * 2, ("a", "a")),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_is_refused_when_it_is_declared(make):
+    with pytest.raises(OptionError):
+        make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: dense_vector("4"), lambda: dense_vector(4.0), lambda: integer_value(True), lambda: integer_value(None),
+        lambda: dense_vector(4, dtype="no such"), lambda: dense_vector(4, shape=4), lambda: dense_vector(4, shape="22"),
+        lambda: InputType("4", 0, 0), lambda: InputType(4, 0, 0, "f4"), lambda: Slots((3,)),
+        lambda: Slots((integer_value(3),), (3,)),
+    ],
+)  # fmt: skip
+def test_a_type_that_cannot_be_is_refused_when_it_is_declared(make):
+    with pytest.raises(OptionTypeError):
+        make()
+
+
+def test_a_dictionary_without_words_may_be_declared_where_a_sample_may_have_none_of_them():
+    assert integer_value_sequence(0).dim == sparse_binary_vector(0).dim == 0
+
+
+def test_a_slot_that_no_value_fits_is_refused_when_it_is_declared():
+    with pytest.raises(OptionError, match="the range of an integer slot must be at least 1, got 0: no value"):
+        integer_value(0)
+    with pytest.raises(OptionError, match="the width of a dense slot must be at least 1, got 0: no value"):
+        dense_vector_sequence(0)
+
+
+def test_slots_are_called_by_name_or_position():
+    named, plain = Slots((integer_value(3),), ("label",)), Slots((integer_value(3),))
+    assert (named.label(0), plain.label(0), len(plain)) == ("label", "slot 0", 1)
+    assert named.index("label") == 0
+    with pytest.raises(KeyError, match="slots: label"):
+        named.index("x")
+    with pytest.raises(KeyError, match="only positions"):
+        plain.index("label")
+
+
+@quick
+@given(data=st.data())
+def test_slots_come_back_from_the_wire(some, data):
+    slots = data.draw(some.slots)
+    wire = slots.to_wire()
+    assert Slots.from_wire(wire) == slots
+    assert Slots.from_wire(tuple(map(tuple_or_none, wire))) == slots, "a codec may make tuples of lists"
+
+
+def tuple_or_none(value):
+    return None if value is None else tuple(value)
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        None, 3, [], [[]], [[], None], [[[1, 0, 3, None, None]]], [[[1, 0, 3, None]], None],
+        [[["1", 0, 3, None, None]], None],
+        [[[1, 0, 4, None, None]], None], [[[1, 3, 3, None, None]], None], [[[True, 0, 3, None, None]], None],
+        [[[1, 0, 3, "<f4", None]], None], [[[4, 0, 0, "|O8", None]], None], [[[4, 0, 0, "<c8", None]], None],
+        [[[4, 0, 0, None, [2, 3]]], None], [[[4, 0, 0, None, ["2", "2"]]], None], [[[4, 0, 0, "x" * 1000, None]], None],
+        [[[1, 0, 3, None, None]], ["a", "b"]], [[[1, 0, 3, None, None]], [["a"]]], [[[1, 0, 3, None, None]], "a"],
+        [[[2**70, 0, 3, None, None]], None], [[[1, 2**70, 3, None, None]], None], [[[1, 0, None, None, None]], None],
+        {"types": []}, [[[4, 0, 0, "V8", None]], None], [[[4, 0, 0, [1], None]], None],
+    ],
+)  # fmt: skip
+def test_slots_that_cannot_be_are_refused_from_the_wire(wire):
+    with pytest.raises(RemoteProtocolError):
+        Slots.from_wire(wire)

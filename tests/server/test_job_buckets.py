@@ -1,0 +1,134 @@
+"""What bucket_by means for a job: which slot, which bounds, what a state may say, and how padding is counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pydp2 import (
+    dense_vector,
+    integer_value,
+    integer_value_sequence,
+    integer_value_sub_sequence,
+    sparse_binary_vector_sequence,
+)
+from pydp2.errors import OptionError, StateMismatch
+from pydp2.options.tables import job_options
+from pydp2.order.plan import BucketPlan
+from pydp2.packers.packer import Packer
+from pydp2.schema.input_types import Slots
+from pydp2.server.sessions.job_buckets import (
+    PaddingStats,
+    begin_buckets,
+    parse_bucket_options,
+    small_pool_warning,
+    stream_identity,
+)
+
+NAMED = Slots((integer_value_sequence(9), integer_value(5), integer_value_sub_sequence(9)), ("words", "label", "text"))
+BARE = Slots((integer_value(5), integer_value_sequence(9)))
+
+
+def options(**given: Any) -> Any:
+    return job_options(batch_size=4, **given)
+
+
+def test_a_slot_goes_by_its_name_or_its_number() -> None:
+    assert parse_bucket_options(options(), NAMED) is None
+    assert parse_bucket_options(options(bucket_by="words"), NAMED) == BucketPlan(0, None, True, 8)
+    assert parse_bucket_options(options(bucket_by="text", num_buckets=3), NAMED) == BucketPlan(2, None, True, 3)
+    assert parse_bucket_options(options(bucket_by=1, bucket_bounds=[8, 16]), BARE) == BucketPlan(1, (8, 16), False, 3)
+
+
+@pytest.mark.parametrize(
+    ("by", "slots", "says"),
+    [
+        ("label", NAMED, "bucket_by='label' must be a sequence, whose lengths differ.*sequences here: words, text"),
+        ("word", NAMED, "bucket_by='word' must be a slot, but there is none of that name.*here: words, text"),
+        (3, NAMED, "bucket_by=3 must be a slot"),
+        ("words", BARE, "must be a slot.*sequences here: slot 1"),
+        (0, BARE, "bucket_by=0 must be a sequence.*sequences here: slot 1"),
+        (0, Slots((dense_vector(3),)), "no slot here is a sequence"),
+    ],
+)
+def test_a_slot_that_is_not_there_or_no_sequence_is_refused(by: str | int, slots: Slots, says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        parse_bucket_options(options(bucket_by=by), slots)
+
+
+def test_a_state_holds_the_options_of_buckets_only_where_there_are_some() -> None:
+    assert stream_identity(None, NAMED) == {}
+    assert stream_identity(BucketPlan(0, (8, 16), False, 3), NAMED) == {
+        "bucket_by": "words", "bucket_bounds": [8, 16], "num_buckets": None,
+    }  # fmt: skip
+    assert stream_identity(BucketPlan(1, None, True, 8), BARE) == {
+        "bucket_by": 1,
+        "bucket_bounds": None,
+        "num_buckets": 8,
+    }
+
+
+def test_a_pass_begins_with_what_is_known_of_the_one_before_and_goes_on_with_its_group() -> None:
+    automatic, given = BucketPlan(0, None, True, 8), BucketPlan(0, (8, 16), False, 3)
+    assert begin_buckets(None, {}, 2) is None
+    assert begin_buckets(automatic, {}, 2) == BucketPlan(0, None, True, 8, 2)
+    assert begin_buckets(automatic, {"bounds": [3, 9]}, 4) == BucketPlan(0, (3, 9), True, 8, 4)
+    assert begin_buckets(automatic, {"bounds": []}, 1) == BucketPlan(0, (), True, 8, 1)
+    assert begin_buckets(given, {"bounds": [8, 16], "group": 6}, 3) == BucketPlan(0, (8, 16), False, 3, 6)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "told", "ranks", "says"),
+    [
+        (BucketPlan(0, (8,), False, 2), {"bounds": [9]}, 1, "damaged"),
+        (BucketPlan(0, None, True, 3), {"bounds": [1, 2, 3]}, 1, "damaged"),
+        (BucketPlan(0, None, True, 8), {"bounds": [3, 3]}, 1, "damaged"),
+        (BucketPlan(0, None, True, 8), {"bounds": 3}, 1, "damaged"),
+        (BucketPlan(0, None, True, 8), {"bounds": [3], "group": 0}, 1, "damaged"),
+        (BucketPlan(0, None, True, 8), {"bounds": [3], "group": "2"}, 1, "damaged"),
+        (
+            BucketPlan(0, None, True, 8),
+            {"bounds": [3], "group": 4},
+            3,
+            "gives 4 batches in a row .* has 3 ranks; .*divides",
+        ),
+    ],
+)
+def test_buckets_of_a_state_that_cannot_be_are_refused(
+    buckets: BucketPlan, told: dict[str, Any], ranks: int, says: str
+) -> None:
+    with pytest.raises(StateMismatch, match=says):
+        begin_buckets(buckets, told, ranks)
+
+
+def test_a_pool_that_may_have_to_grow_for_its_buckets_is_spoken_of() -> None:
+    buckets = BucketPlan(0, None, True, 8)
+    assert (
+        small_pool_warning(None, 1, 100)
+        == small_pool_warning(buckets, -1, 100)
+        == small_pool_warning(buckets, 800, 100)
+        == ""
+    )
+    assert "pool_size=700 may be too small for 8 buckets with batches of 100" in small_pool_warning(buckets, 700, 100)
+
+
+def test_padding_is_what_the_longest_of_each_batch_has_more_than_the_others() -> None:
+    slots = Slots((sparse_binary_vector_sequence(9), integer_value_sub_sequence(9)))
+    padding = PaddingStats()
+    assert padding.share == 0.0
+    for lengths in ([1, 3], [4, 4], [0], []):
+        packer = Packer(slots, strict=True)
+        for length in lengths:
+            packer.add([[[1]] * length, [[1] * length, [1] * 2]])
+        columns = packer.finish().columns
+        assert columns.lengths(0).tolist() == lengths
+        assert columns.lengths(1).tolist() == [length + 2 for length in lengths]
+        assert columns.lengths(1).dtype == np.int64
+        padding.add(columns.lengths(0))
+    assert (padding.steps, padding.padded) == (12, 14)
+    assert padding.figures(slots, 0) == {"slot": "slot 0", "steps": 12, "places": 14, "share": 1 - 12 / 14}
+    assert "slot 0 padded to the longest of each batch is 14.3% padding" in padding.describe(slots, 0, (2, 4))
+    assert "bounds of the buckets: 2, 4)" in padding.describe(slots, 0, (2, 4))
+    assert "bounds of the buckets: none)" in padding.describe(slots, 0, ())

@@ -1,0 +1,270 @@
+"""Who gets which batch when trainers come, go, hang and go back: a job whose batches are numbers, random schedules."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from pydp2.client.position import Position
+from pydp2.errors import JobTaken, OptionError, RemoteProtocolError, Rewound, from_wire
+from pydp2.protocol import messages as m
+from pydp2.protocol.batch_packing import BATCH_COST
+from pydp2.server.snapshots.job_snapshot import PassState
+from pydp2.server.timing import DEFAULT_TIMING
+from tests.seeds import each_seed
+from tests.server.teams import LEASE, Trainer, World
+
+BYTES = [1, 3 * BATCH_COST, 1 << 20]
+"""What a trainer may be sent and not have used: two batches, three, or more than it asks for."""
+
+
+def run_out(world: World, trainers: list[Trainer], passes: int = 1) -> None:
+    """All of ``trainers`` to the end of pass number ``passes`` - 1."""
+    for _ in range(10_000):
+        going = [t for t in trainers if t.position.pass_id < passes]
+        if not going:
+            return
+        for trainer in going:
+            if trainer.over:
+                world.begin(trainer)
+            world.next(trainer)
+            world.team.check_leases(world.now)
+            world.serve()
+    raise AssertionError("no end")
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("length", [0, 1, 5, 12])
+def test_batches_go_to_the_ranks_in_turn(world: int, length: int) -> None:
+    made = World(length, world)
+    trainers = [made.come(rank) for rank in range(world)]
+    run_out(made, trainers, passes=2)
+    for rank, trainer in enumerate(trainers):
+        assert trainer.used == [(p, n) for p in range(2) for n in range(rank, length, world)]
+    assert made.numbers.begun == [(0, 0), (1, 0)]
+    assert len(made.ended) == 2
+
+
+def test_all_ranks_say_the_same_position_after_the_same_step() -> None:
+    made = World(30, 3)
+    trainers = [made.come(rank) for rank in range(3)]
+    for trainer in trainers:
+        made.begin(trainer)
+    for step in range(1, 9):
+        assert [made.next(trainer) for trainer in trainers] == [3 * step - 3, 3 * step - 2, 3 * step - 1]
+        states = [trainer.position.to_state({}) for trainer in trainers]
+        assert states[0] == states[1] == states[2]
+        assert states[0]["batch"] == 3 * step
+
+
+def test_the_others_go_on_until_their_window_is_full_and_it_is_said_who_is_missing() -> None:
+    made = World(100, 3)
+    first, second = made.come(0), made.come(1)
+    made.begin(first)
+    made.begin(second)
+    count = 0
+    while made.next(first) is not None:
+        assert made.next(second) is not None
+        count += 1
+    assert 3 < count < 20, "a window, not the pass"
+    made.team.check_leases(made.now)
+    made.now += DEFAULT_TIMING.missing_rank + 1
+    for _ in range(3):
+        made.team.check_leases(made.now)
+    assert made.logs == ["job 'default' waits for rank 2, which never came; connect with rank=2, world_size=3"]
+    third = made.come(2)
+    made.begin(third)
+    run_out(made, [first, second, third])
+    assert made.used() == [(0, n) for n in range(100)]
+
+
+def test_what_a_killed_rank_had_not_used_goes_to_the_next_that_takes_its_place() -> None:
+    made = World(20, 2)
+    stays, dies = made.come(0), made.come(1)
+    made.begin(stays)
+    made.begin(dies)
+    assert [made.next(dies), made.next(dies)] == [1, 3]
+    made.vanish(dies)  # with batch 3 in its hand, and more on the way
+    comes = made.come(1)
+    assert (comes.position.pass_id, comes.position.batch) == (0, 2)
+    run_out(made, [stays, comes])
+    assert comes.used == [(0, n) for n in range(3, 20, 2)]
+    assert stays.used == [(0, n) for n in range(0, 20, 2)]
+
+
+def test_a_place_is_taken_from_one_who_is_silent_and_from_nobody_else() -> None:
+    made = World(20, 2)
+    one, other = made.come(0), made.come(1)
+    made.begin(one)
+    made.begin(other)
+    assert made.next(other) == 1
+    made.now += LEASE - 1
+    with pytest.raises(JobTaken, match=r"rank 1 is taken \(process 1, last heard of 29 s ago\); .* lease=30 s"):
+        made.come(1)
+    made.now += 1
+    taker = made.come(1)
+    assert isinstance(from_wire(other.inbox[-1].error), Rewound)  # type: ignore[attr-defined]
+    with pytest.raises(RemoteProtocolError, match="lost its place"):
+        made.next(other)
+    made.trainers.remove(other)
+    run_out(made, [one, taker])
+    assert made.used() == [(0, n) for n in range(20)]
+
+
+def test_the_next_pass_begins_when_all_have_ended_or_left_this_one() -> None:
+    made = World(8, 2)
+    one, other = made.come(0), made.come(1)
+    made.begin(one)
+    made.begin(other)
+    while not one.over:
+        made.next(one)
+    made.begin(one)
+    assert made.next(one) is None
+    assert made.numbers.begun == [(0, 0)]
+    made.next(other)
+    made.leave(other)
+    assert made.numbers.begun == [(0, 0), (1, 0)]
+    made.begin(other)
+    run_out(made, [one, other], passes=2)
+    assert [n for p, n in other.used if p == 0] == [1], "it forfeits the rest"
+    assert [n for p, n in one.used + other.used if p == 1] == [0, 2, 4, 6, 1, 3, 5, 7]
+
+
+def test_another_world_size_or_a_rank_for_two_is_refused() -> None:
+    made = World(8, 2)
+    made.come(0)
+    with pytest.raises(OptionError, match=r"job 'default' has world_size=2, this trainer says 3"):
+        made.team.attach(b"x", m.Attach(1, "default", 1, 3, "s", {}, 1), made.now)
+    with pytest.raises(JobTaken, match="rank 0 is taken"):
+        made.come(0)
+
+
+def test_a_loaded_state_rewinds_all_and_those_who_load_it_too_join() -> None:
+    made = World(40, 2)
+    one, other = made.come(0), made.come(1)
+    for trainer in (one, other):
+        made.begin(trainer)
+    for _ in range(5):
+        made.next(one)
+        made.next(other)
+    state = one.position.to_state({})
+    for _ in range(4):
+        made.next(one)
+        made.next(other)
+    one.used.clear()
+    other.used.clear()
+    one.hand = other.hand = None
+    made.begin(one, Position.from_state(state, {}))
+    assert made.next(other) is None
+    assert isinstance(other.error, Rewound)
+    made.begin(other)
+    made.next(other)
+    assert isinstance(other.error, Rewound), "going on in the old generation"
+    other.hand = None
+    other.used.clear()
+    made.begin(other, Position.from_state(state, {}))
+    assert len(made.numbers.begun) == 2, "it joins"
+    run_out(made, [one, other])
+    assert made.used() == [(0, n) for n in range(10, 40)]
+    made.begin(one, Position.from_state(state, {}))
+    assert made.numbers.begun[-1] == (0, 10), "a second time opens the next generation"
+
+
+def test_dynamic_batches_go_to_whoever_asks_first_and_each_is_used_once() -> None:
+    made = World(30, 1, dynamic=True)
+    slow, fast = made.come(), made.come()
+    made.begin(slow)
+    made.begin(fast)
+    made.next(slow)
+    for _ in range(5):
+        made.next(fast)
+    run_out(made, [fast, slow])
+    assert made.used() == [(0, n) for n in range(30)]
+    assert len(fast.used) > len(slow.used)
+
+
+def test_dynamic_what_a_silent_trainer_has_goes_to_the_others_when_its_lease_is_over() -> None:
+    made = World(30, 1, dynamic=True)
+    hangs, goes_on = made.come(), made.come()
+    made.begin(hangs)
+    made.begin(goes_on)
+    first = made.next(hangs)
+    assert first is not None
+    while made.next(goes_on) is not None:
+        pass
+    assert not goes_on.over, "it waits for the others' batches to be used"
+    made.now += LEASE + 1
+    made.team.check_leases(made.now)
+    made.serve()
+    made.receive(goes_on)
+    while not goes_on.over:
+        made.next(goes_on)
+    assert sorted(goes_on.used) == [(0, n) for n in range(30)]
+    assert "batches of a silent trainer go to others" in made.logs[0]
+    hangs.hand = None
+    assert made.next(hangs) is None, "it wakes, and what lies in its box is not its any more"
+    assert hangs.used == []
+
+
+def test_dynamic_one_who_wakes_before_anybody_took_its_batches_goes_on_with_them() -> None:
+    made = World(10, 1, dynamic=True)
+    trainer = made.come()
+    made.begin(trainer)
+    assert [made.next(trainer), made.next(trainer)] == [0, 1]
+    made.now += LEASE + 1
+    made.team.check_leases(made.now)
+    run_out(made, [trainer])
+    assert trainer.used == [(0, n) for n in range(10)]
+
+
+@each_seed(150)
+def test_each_batch_is_used_once_however_trainers_come_and_go(seed: int) -> None:
+    """Kills (what a killed one had in hand counts as not used), broken connections, silence."""
+    choose = Random(seed)
+    dynamic = choose.random() < 0.4
+    world = 1 if dynamic else choose.choice([1, 2, 3])
+    length = choose.choice([0, 1, 3, 10, 40])
+    made = World(length, world, dynamic=dynamic, seed=seed, prefetch_bytes=choose.choice(BYTES))
+    used: list[tuple[int, int]] = []
+    ranks = range(choose.choice([1, 2, 3]) if dynamic else world)
+    trainers = {rank: made.come(0 if dynamic else rank) for rank in ranks}
+    for _ in range(choose.choice([30, 300])):
+        rank = choose.choice([*ranks])
+        trainer = trainers.get(rank)
+        made.now += choose.choice([0.0, 0.1, 1.0])
+        if trainer is None:
+            trainers[rank] = made.come(0 if dynamic else rank)
+            continue
+        act = choose.random()
+        if trainer.over:
+            if trainer.position.pass_id < 3:
+                made.begin(trainer)
+        elif act < 0.03 and len(trainers) > 1:
+            used += trainer.used
+            made.vanish(trainer)
+            del trainers[rank]
+        elif act < 0.06:
+            made.reconnect(trainer)
+        elif act < 0.07:
+            made.now += LEASE + 5
+            for each in trainers.values():
+                if each.waits:
+                    made.beat(each)
+            made.team.check_leases(made.now)
+            made.serve()
+            for hung in [key for key, each in trainers.items() if dynamic and each.hand is not None]:
+                used += trainers.pop(hung).used  # connected, and never heard of again
+        elif trainer.waits:
+            made.receive(trainer)
+        else:
+            made.next(trainer)
+    for rank in ranks:
+        if rank not in trainers:
+            trainers[rank] = made.come(0 if dynamic else rank)
+    made.finish(trainers.values(), 3)
+    for trainer in trainers.values():
+        assert trainer.error is None
+        used += trainer.used
+    assert sorted(used) == [(p, n) for p in range(3) for n in range(length)]
+    assert all(member.state is PassState.BEFORE for member in made.team.trainers.values())

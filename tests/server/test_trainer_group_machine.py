@@ -1,0 +1,171 @@
+"""A job under whatever happens to its trainers and to its service, searched by Hypothesis and not listed.
+
+Trainers connect, take, hang back, lose their connection and die; the service is killed and started again from what it
+has written down. Whatever was done before, in peace they come to the end of three passes, and each batch was used once,
+by the rank that it belongs to. A sequence that fails is shown as the shortest that does.
+"""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pydp2.protocol.batch_packing import BATCH_COST
+from pydp2.server.snapshots.job_snapshot import PassState
+from tests.server.teams import Trainer, World
+
+PASSES = 3
+FAIR = 4000  # rounds of a fair schedule: far more than three passes here take
+which = st.integers(0, 2)
+
+
+class Shared(RuleBasedStateMachine):
+    """Up to three trainers of one job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dead: list[tuple[int, int, int]] = []  # (rank, pass, batch) that those who died had used
+        self.trainers: dict[int, Trainer] = {}
+
+    @initialize(
+        world=st.integers(0, 3), length=st.sampled_from([0, 1, 2, 5, 9, 23]),
+        last_batch=st.sampled_from(["keep", "drop"]), prefetch_bytes=st.sampled_from([1, 3 * BATCH_COST, 1 << 20]),
+    )  # fmt: skip
+    def begin(self, world: int, length: int, last_batch: str, prefetch_bytes: int) -> None:
+        self.dynamic = world == 0
+        self.places = 3 if self.dynamic else world
+        self.length = length
+        self.made = World(
+            length, max(1, world), dynamic=self.dynamic, last_batch=last_batch, prefetch_bytes=prefetch_bytes
+        )
+        left = 0 if self.dynamic or last_batch == "keep" else length % world
+        self.expected = [(p, n) for p in range(PASSES) for n in range(length - left)]
+
+    def _of(self, number: int) -> Trainer | None:
+        return self.trainers.get(number % self.places)
+
+    @rule(number=which)
+    def come(self, number: int) -> None:
+        number %= self.places
+        if number not in self.trainers:
+            self.trainers[number] = self.made.come(0 if self.dynamic else number)
+
+    @rule(number=which, steps=st.integers(1, 9))
+    def take(self, number: int, steps: int) -> None:
+        """It iterates, ``steps`` steps of it."""
+        for _ in range(steps):
+            trainer = self._of(number)
+            if trainer is None or (trainer.over and trainer.position.pass_id >= PASSES):
+                return
+            if trainer.over:
+                self.made.begin(trainer)
+            elif trainer.waits:
+                self.made.receive(trainer)
+            else:
+                self.made.next(trainer)
+
+    @rule(steps=st.integers(1, 30), first=which)
+    def train(self, steps: int, first: int) -> None:
+        """All are there and take turns."""
+        for number in range(self.places):
+            self.come(number)
+        for step in range(steps):
+            self.take(first + step, 1)
+
+    @rule(number=which)
+    def break_connection(self, number: int) -> None:
+        trainer = self._of(number)
+        if trainer is not None and not trainer.away:
+            self.made.reconnect(trainer)
+
+    @precondition(lambda self: self.places > 1)  # the job of one rank ends with it
+    @rule(number=which)
+    def die(self, number: int) -> None:
+        trainer = self._of(number)
+        if trainer is not None and not trainer.away and len(self.trainers) > 1:
+            self._count(trainer)
+            self.made.vanish(trainer)
+            del self.trainers[number % self.places]
+
+    @rule()
+    def write(self) -> None:
+        self.made.write()
+
+    @rule()
+    def kill_service(self) -> None:
+        if self.made.disk:
+            self.made.crash()
+
+    @rule(seconds=st.floats(0.1, 3.0))
+    def wait(self, seconds: float) -> None:
+        self.made.now += seconds
+        self._spoken()
+        self.made.team.check_leases(self.made.now)
+        self.made.serve()
+
+    def _spoken(self) -> None:
+        """Nobody is silent for as long as a lease: what happens then is told in test_team."""
+        for trainer in self.trainers.values():
+            if not trainer.away and trainer.waits:
+                self.made.beat(trainer)
+            trainer.spoke = self.made.now
+        for member in self.made.team.trainers.values():
+            if member.peer:
+                member.last_heard = self.made.now
+
+    def _count(self, trainer: Trainer) -> None:
+        self.dead += [(trainer.rank, p, n) for p, n in trainer.used]
+
+    @invariant()
+    def nobody_is_refused(self) -> None:
+        for trainer in self.trainers.values():
+            assert trainer.error is None, trainer.error
+
+    @invariant()
+    def a_rank_has_its_own_batches_only(self) -> None:
+        if self.trainers and not self.dynamic:
+            for trainer in self.trainers.values():
+                assert all(n % self.places == trainer.rank for _, n in trainer.used)
+
+    @invariant()
+    def few_batches_wait_for_a_rank(self) -> None:
+        if self.trainers and not self.dynamic:
+            assert all(len(member.in_flight) <= 4 + 2 * 2 + 1 for member in self.made.team.trainers.values())
+            assert len(self.made.team._unclaimed) <= 4 + 2 * 2 + 1
+
+    @invariant()
+    def nobody_is_sent_more_than_it_may_have(self) -> None:
+        if self.trainers:
+            for member in self.made.team.trainers.values():
+                sent = member.sent_bytes + member.unread_bytes
+                assert sent <= max(self.made.team._limit, 2 * BATCH_COST)
+                assert member.sent_bytes == sum(held.cost for held in list(member.in_flight)[: member.sent])
+                assert member.in_flight_bytes == sum(held.cost for held in member.in_flight)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "made"):
+            return
+        for number in range(self.places):
+            self.come(number)
+        for _ in range(FAIR):
+            going = [each for each in self.trainers.values() if not (each.over and each.position.pass_id >= PASSES)]
+            if not going:
+                break
+            self.made.now += 0.5
+            self._spoken()
+            for number in range(self.places):
+                self.take(number, 1)
+                self.nobody_is_refused()
+            self.made.team.check_leases(self.made.now)
+            self.made.serve()
+        else:
+            raise AssertionError(f"no end: {[(t.rank, t.position, t.waits) for t in going]}")
+        for trainer in self.trainers.values():
+            self._count(trainer)
+        assert sorted((p, n) for _, p, n in self.dead) == self.expected
+        assert all(member.state is PassState.BEFORE for member in self.made.team.trainers.values())
+
+
+TestShared = Shared.TestCase
+TestShared.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

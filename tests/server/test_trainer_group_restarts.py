@@ -1,0 +1,169 @@
+"""A service that is killed and started again: what was written down, and what trainers know, give the same stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from random import Random
+
+from pydp2.errors import Rewound
+from tests.seeds import each_seed
+from tests.server.teams import LEASE, World
+
+
+def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kills: bool) -> list[tuple[int, int]]:
+    """Trainers iterate while the service, and with ``kills`` they too, are killed; then in peace to the end. What was
+    used."""
+    choose = Random(seed)
+    used: list[tuple[int, int]] = []
+    dynamic = made.team.dynamic
+    trainers = {rank: made.come(0 if dynamic else rank) for rank in ranks}
+    for _ in range(choose.choice([30, 300])):
+        rank = choose.choice([*ranks])
+        trainer = trainers.get(rank)
+        made.now += choose.choice([0.0, 0.1, 1.0])
+        if trainer is None:
+            trainers[rank] = made.come(0 if dynamic else rank)
+            continue
+        act = choose.random()
+        if act < 0.03:
+            made.crash(snapshot)
+        elif act < 0.06:
+            made.write()
+        elif act < 0.08 and not any(each.away for each in made.trainers):
+            made.now += LEASE / 2
+            for member in made.team.trainers.values():
+                member.last_heard = (
+                    made.now if member.peer else member.last_heard
+                )  # all who are there are heard of in time
+            for each in made.trainers:
+                each.spoke = made.now
+            made.team.check_leases(made.now)
+            made.serve()
+        elif trainer.over:
+            if trainer.error is None and trainer.position.pass_id < passes:
+                made.begin(trainer)
+        elif act < 0.10 and kills and len(trainers) > 1 and not trainer.away:
+            used += trainer.used
+            made.vanish(trainer)
+            del trainers[rank]
+        elif trainer.waits:
+            made.receive(trainer)
+        else:
+            made.next(trainer)
+    for rank in ranks:
+        if rank not in trainers:
+            trainers[rank] = made.come(0 if dynamic else rank)
+    made.finish(trainers.values(), passes, close=True)
+    for trainer in trainers.values():
+        used += trainer.used
+        if trainer.error is not None:
+            raise trainer.error
+    return used
+
+
+def drawn(seed: int, *, shared: float = 0.4, lengths: Sequence[int] = (0, 1, 3, 10, 40)) -> tuple[Random, World]:
+    """A job, and what its further choices are drawn from; ``shared``: how many of them are dynamic."""
+    choose = Random(-seed - 1)
+    dynamic = choose.random() < shared
+    world = 1 if dynamic else choose.choice([2, 3])
+    return choose, World(
+        choose.choice(lengths), world, dynamic=dynamic, seed=seed, prefetch_bytes=choose.choice([1, 4096, 1 << 20])
+    )
+
+
+def everything(made: World) -> list[tuple[int, int]]:
+    return [(p, n) for p in range(3) for n in range(made.numbers.length)]
+
+
+@each_seed(300)
+def test_no_batch_is_lost_or_repeated_whoever_dies(seed: int) -> None:
+    choose, made = drawn(seed)
+    ranks = range(choose.choice([1, 2, 3]) if made.team.dynamic else made.team.world)
+    used = run(made, seed, ranks, snapshot=-1, passes=3, kills=True)
+    assert sorted(used) == everything(made)
+
+
+@each_seed(300)
+def test_a_job_of_one_rank_needs_nothing_written_down(seed: int) -> None:
+    made = World(Random(seed).choice([0, 1, 3, 10, 40]), 1, seed=seed)
+    made.write = lambda: None  # type: ignore[method-assign]
+    used = run(made, seed, range(1), snapshot=-1, passes=3, kills=False)
+    assert used == everything(made)
+
+
+@each_seed(300)
+def test_from_an_older_snapshot_the_stream_is_the_same_or_is_refused(seed: int) -> None:
+    _, made = drawn(seed)
+    try:
+        used = run(made, seed, range(3 if made.team.dynamic else made.team.world), snapshot=-2, passes=3, kills=False)
+    except Rewound:
+        return
+    assert sorted(used) == everything(made)
+
+
+@each_seed(300)
+def test_without_any_snapshot_the_stream_is_the_same_or_is_refused(seed: int) -> None:
+    _, made = drawn(seed, shared=0.6, lengths=(1, 3, 10, 40))
+    try:
+        used = run(made, seed, range(3 if made.team.dynamic else made.team.world), snapshot=-9, passes=3, kills=False)
+    except Rewound:
+        return
+    assert sorted(used) == everything(made)
+
+
+def test_who_loaded_a_state_and_was_answered_goes_on_after_a_kill() -> None:
+    made = World(40, 2)
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    for _ in range(4):
+        for trainer in trainers:
+            made.next(trainer)
+    state = deepcopy(trainers[0].position)
+    for trainer in trainers:
+        made.begin(trainer, deepcopy(state))
+    seen = [[made.next(trainer) for trainer in trainers]]
+    made.crash()
+    seen += [[made.next(trainer) or made.receive(trainer) for trainer in trainers] for _ in range(3)]
+    assert seen == [[8, 9], [10, 11], [12, 13], [14, 15]]
+
+
+def test_a_rank_that_comes_back_after_another_loaded_a_state_is_told() -> None:
+    made = World(40, 2)
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    start = deepcopy(trainers[0].position)
+    for _ in range(4):
+        for trainer in trainers:
+            made.next(trainer)
+    made.write()
+    made.crash()
+    made.begin(trainers[0], start)
+    assert made.next(trainers[0]) == 0
+    trainers[1].inbox.clear()
+    made.next(trainers[1])
+    assert isinstance(trainers[1].error, Rewound)
+
+
+def test_a_trainer_whose_connection_was_cut_before_the_service_died_keeps_what_it_has_had() -> None:
+    made = World(40, 1, dynamic=True)
+    trainers = [made.come(), made.come()]
+    for trainer in trainers:
+        made.begin(trainer)
+    seen = [[made.next(trainer)] for trainer in trainers]
+    cut = made.team.by_peer(trainers[1].peer)
+    assert cut is not None
+    made.team.connection_lost(cut, made.now)
+    made.deliver()
+    made.crash()
+    for trainer in trainers:
+        trainer.inbox.clear()
+    assert made.next(trainers[0]) is None  # it asks first, and waits for the other
+    seen[1].append(made.next(trainers[1]))
+    for _ in range(60):
+        for mine, trainer in zip(seen, trainers, strict=True):
+            mine.append(made.receive(trainer) if trainer.waits else None if trainer.over else made.next(trainer))
+    assert [trainer.error for trainer in trainers] == [None, None]
+    assert sorted(n for mine in seen for n in mine if n is not None) == [*range(40)]

@@ -1,0 +1,63 @@
+"""Who has which files: what the merge takes of each worker's comes out alike, whatever it takes of one."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydp2.server.dispatch.file_queue import FileQueue
+from pydp2.server.dispatch.ledger import FileLedger
+from pydp2.server.dispatch.worker_load import WorkerLoad
+
+
+@given(st.lists(st.sampled_from([16, 23, 32, 45, 64]), max_size=60), st.integers(1, 5))
+def test_files_given_to_the_idlest_leave_no_worker_more_than_one_file_behind(pulls: list[int], workers: int) -> None:
+    crew = WorkerLoad()
+    for worker in range(workers):
+        crew.add_worker(worker)
+    has: dict[int, list[FileLedger]] = {worker: [] for worker in range(workers)}
+    for file in sorted(range(len(pulls)), key=pulls.__getitem__, reverse=True):
+        worker = crew.least_loaded()
+        has[worker].append(entry := FileLedger(file, file, pull=pulls[file]))
+        crew.assign(worker, entry)
+    sums = [sum(pulls[entry.file] for entry in entries) for entries in has.values()]
+    assert max(sums) - min(sums) <= max(pulls, default=0)
+    assert crew.total == len(pulls)
+    for worker, entries in has.items():
+        for entry in entries[::2]:
+            crew.unassign(worker, entry)
+            crew.unassign(worker, entry)  # it has it no more
+    rest = {worker: sum(pulls[entry.file] for entry in entries[1::2]) for worker, entries in has.items()}
+    assert rest[crew.least_loaded()] == min(rest.values())
+
+
+def test_what_is_lost_with_a_worker_weighs_on_nobody() -> None:
+    crew = WorkerLoad()
+    for worker in (1, 2):
+        crew.add_worker(worker)
+    for worker, file in ((1, 3), (2, 1), (2, 1)):
+        crew.assign(worker, FileLedger(file, 0, pull=10 * file))
+    assert crew.least_loaded() == 2
+    assert [entry.file for entry in crew.remove_worker(1)] == [3]
+    crew.add_worker(3)
+    assert (len(crew), list(crew), crew.least_loaded()) == (2, [2, 3], 3)
+    crew.clear()
+    assert not crew
+
+
+@given(st.lists(st.integers(0, 20), unique=True), st.sets(st.integers(0, 20)), st.integers(0, 25) | st.none())
+def test_files_leave_in_order_as_many_as_may_and_those_that_a_merge_waits_for(
+    files: list[int], urgent: set[int], most: int | None
+) -> None:
+    waiting = FileQueue()
+    for file in files:
+        waiting.push(FileLedger(file, position=100 - file))
+    for file in urgent & set(files):
+        waiting.prioritise(file)
+    ordered = sorted(files, reverse=True)
+    first = ordered if most is None else ordered[:most]
+    found = waiting.pop(most)
+    assert found[: len(first)] == first
+    assert sorted(found[len(first) :]) == sorted(urgent & set(files) - set(first))
+    assert bool(waiting) == (len(first) < len(files))
+    assert waiting.pop(None) == ordered[len(first) :]

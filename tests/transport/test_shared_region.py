@@ -1,0 +1,110 @@
+"""Memory that one process fills and others look at: they see what it writes, and can neither write nor cut it short."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from pydp2.transport import shared_region
+from pydp2.transport.shared_region import SharedRegion, map_region
+
+SIZE = 3 * mmap.PAGESIZE
+
+
+def copy(made: SharedRegion) -> int:
+    assert made.read_only_descriptor is not None
+    return os.dup(made.read_only_descriptor)
+
+
+@pytest.mark.parametrize("seal", [True, False])
+def test_who_looks_sees_what_is_written_and_cannot_write(seal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not seal:  # a kernel that does not know of it
+        monkeypatch.setattr(shared_region, "_FUTURE_WRITE", 1 << 20)
+    made = SharedRegion(SIZE)
+    seen = map_region(copy(made), SIZE)
+    made.memory[100:104] = b"here"
+    assert seen[100:104] == b"here"
+    with pytest.raises(TypeError):
+        seen[100:104] = b"gone"
+    given = copy(made)
+    for attempt in (
+        lambda: mmap.mmap(given, SIZE),
+        lambda: mmap.mmap(given, SIZE, prot=mmap.PROT_WRITE),
+        lambda: os.write(given, b"gone"),
+        lambda: os.ftruncate(given, 0),
+    ):
+        with pytest.raises(OSError, match=r"denied|permitted|Bad|Invalid"):
+            attempt()
+    os.close(given)
+    made.close()
+    made.close()
+    assert made.read_only_descriptor is None
+    assert seen[100:104] == b"here"
+    del made
+    assert seen[100:104] == b"here"
+
+
+def test_nor_can_it_make_its_mapping_one_that_can_be_written_to() -> None:
+    made = SharedRegion(SIZE)
+    seen = map_region(copy(made), SIZE)
+    made.close()
+    (line,) = [
+        line for line in Path("/proc/self/maps").read_text().splitlines() if "pydp2-cache" in line and " r--s " in line
+    ]
+    begin = int(line.partition("-")[0], 16)
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(begin), ctypes.c_size_t(SIZE), mmap.PROT_READ | mmap.PROT_WRITE) == -1
+    del seen
+
+
+def test_what_is_not_written_costs_nothing() -> None:
+    made = SharedRegion(1 << 40)
+    made.memory[1 << 39] = 1
+    assert made.read_only_descriptor is not None
+    assert os.fstat(made.read_only_descriptor).st_blocks * 512 <= 1 << 22
+    made.close()
+
+
+def test_without_memfd_it_is_memory_of_the_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    made = SharedRegion(1 << 40)
+    made.memory[1 << 39] = 1
+    assert made.memory[(1 << 39) + 1] == 0
+    assert made.read_only_descriptor is None
+    made.close()
+
+
+def test_where_there_are_not_so_many_addresses_it_says_so() -> None:
+    with pytest.raises(OSError, match="memory"):
+        SharedRegion(1 << 60)
+
+
+def test_what_is_not_such_a_thing_is_refused_and_closed(tmp_path: Path) -> None:
+    made = SharedRegion(SIZE)
+    given = copy(made)
+    made.close()
+    (tmp_path / "file").write_bytes(bytes(SIZE))
+    unsealed = os.memfd_create("other", os.MFD_ALLOW_SEALING)
+    os.ftruncate(unsealed, SIZE)
+    for descriptor, size in ((given, SIZE - 1), (os.open(tmp_path / "file", os.O_RDONLY), SIZE), (unsealed, SIZE)):
+        with pytest.raises(OSError, match=r"sealed|Invalid"):
+            map_region(descriptor, size)
+        with pytest.raises(OSError, match="Bad"):
+            os.fstat(descriptor)
+
+
+def test_where_only_one_of_two_descriptors_can_be_had_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be of other memory than the one that is written to."""
+
+    def cannot(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", cannot)
+    made = SharedRegion(SIZE, others_write=True)
+    assert made.read_only_descriptor is made.writable_descriptor is None
+    made.memory[:4] = b"here"
