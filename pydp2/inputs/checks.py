@@ -70,7 +70,7 @@ def expected_id(dim: int) -> str:
 def _in_a_list(value: object, kind: type[int] | type[float]) -> str:
     """The hint for one number where a list of one is needed; '' for anything else."""
     kinds: tuple[type, ...] = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
-    if not isinstance(value, kinds):
+    if not isinstance(value, kinds) or isinstance(value, np.timedelta64):  # numpy has it among the integers
         return ""
     number: Any = value.item() if isinstance(value, np.generic) else value  # a float16 cannot be compared with 2**53
     return f" (write [{kind(number)!r}])" if abs(number) < 1 << 53 else ""

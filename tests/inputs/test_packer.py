@@ -234,6 +234,7 @@ def test_every_float_type_is_a_float(kind, strict):
 def test_what_is_no_real_number_is_never_parsed(value, strict):
     assert said(dense_vector(2), [0.5, value], strict).endswith(" at [1]")
     assert said(integer_value(9), value, strict)
+    assert said(integer_value_sequence(9), value, strict)
     assert said(integer_value_sequence(9), [1, value], strict).endswith(" at [1]")
     assert said(sparse_float_vector(9), [(1, value)], strict).endswith(" at [0][1]")
 
