@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import re
 import subprocess
@@ -300,3 +301,40 @@ def test_fewer_than_ten_functions_are_longer_or_have_more_arguments_than_the_lim
     ]
     assert len(exceptions) < 10
     assert [text for text in exceptions if not re.fullmatch(r"(C901|PLR0913) - .+", text)] == []
+
+
+def test_what_a_docstring_refers_to_exists() -> None:
+    """Modules by their file; classes, functions and methods by a definition of that name."""
+    known: set[str] = set()
+    for file in python_files("pydp2", "cli"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            match node:
+                case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.Attribute(attr=name):
+                    known.add(name)
+                case ast.Name(id=name):
+                    known.add(name)
+    wrong = []
+    for file in python_files("pydp2", "cli"):
+        for kind, target in re.findall(r":(mod|class|func|meth|attr):`~?([\w.]+)`", file.read_text("utf-8")):
+            path = ROOT / target.replace(".", "/") if target.startswith("pydp2.") else file.parent / target.lstrip(".")
+            foreign = target.partition(".")[0] in sys.stdlib_module_names | {"numpy", "zmq"}
+            if kind == "mod" and not foreign and not (path.is_dir() or path.with_suffix(".py").is_file()):
+                wrong.append(f"{file.relative_to(ROOT)}: {target}")
+            if kind != "mod" and not foreign and target.rpartition(".")[2] not in known:
+                wrong.append(f"{file.relative_to(ROOT)}: {target}")
+    assert wrong == []
+
+
+def test_an_error_that_a_docstring_says_is_raised_exists() -> None:
+    trees = {file: ast.parse(file.read_text("utf-8")) for file in python_files("pydp2", "cli")}
+    classes = {node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    wrong = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module)
+        for names in re.findall(r"[Rr]aises? ((?:[A-Z]\w+(?:, | and | or )?)+)", ast.get_docstring(node) or "")
+        for name in re.findall(r"[A-Z]\w+", names)
+        if name not in classes and not hasattr(builtins, name)
+    ]
+    assert wrong == []

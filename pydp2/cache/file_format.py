@@ -200,7 +200,8 @@ def _digest(version: int, start: int, index: bytes | memoryview) -> bytes:
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 class CacheEntryReader:
-    """The entry at ``path``: its :attr:`index`, and what it holds. Raises Damaged, or OSError when it cannot be opened.
+    """The entry at ``path``: its :attr:`index`, and what it holds. Raises DamagedEntry, or OSError when it cannot be
+    opened.
 
     The bytes are mapped, and stay so while an array looks at them; the file may be replaced or removed meanwhile.
     """
@@ -224,7 +225,7 @@ class CacheEntryReader:
         self.index = _read_index(self._data)
 
     def verify(self, progress: Callable[[], None] = lambda: None) -> None:
-        """Raise Damaged unless all bytes are those that were written. ``progress`` is called after every block."""
+        """Raise DamagedEntry unless all bytes are those that were written. ``progress`` is called after every block."""
         if any(self._data[_HEAD.size : _FIRST_BLOCK]):
             raise DamagedEntry("there is something between its head and its samples")
         for number, block in enumerate(self.index.blocks):
@@ -233,7 +234,7 @@ class CacheEntryReader:
             progress()
 
     def pieces(self, slots: Slots, *, weighted: bool) -> list[StoredPiece]:
-        """The samples, which must be those of ``slots``. Raises Damaged where they cannot be."""
+        """The samples, which must be those of ``slots``. Raises DamagedEntry where they cannot be."""
         found: list[tuple[Columns, npt.NDArray[np.int64] | None]] = []
         frames = frame_count(slots)
         for number, block in enumerate(self.index.blocks):

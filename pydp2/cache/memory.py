@@ -1,8 +1,8 @@
 """CACHE_PASS_IN_MEM: whole files in memory, up to a limit.
 
 Keeps the first that fit: a pass larger than the limit would push out of an LRU exactly what the next pass wants first.
-A file that is whole moves to the shelf, where there is one: samples that lie there can be gathered by their numbers,
-from all files together. What was offered of it is from then on a look at what lies there.
+A file that is whole moves to the append-only store, where there is one: samples that lie there can be gathered by their
+numbers, from all files together. What was offered of it is from then on a look at what lies there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pydp2.rowstore.region_layout import ROW_OVERHEAD
 
 
 class CacheableRun(Protocol):
-    """Consecutive samples of one file: rows ``lo`` to ``hi`` of ``columns``, with their sizes in bytes. For a shelf
+    """Consecutive samples of one file: rows ``lo`` to ``hi`` of ``columns``, with their sizes in bytes. For a
+    append-only store
     they have sample indices and weights as well."""
 
     columns: Any
@@ -36,7 +37,7 @@ _DROPPED_BYTES = 512  # bytes per dropped sample
 
 
 class CachedSampleSet(NamedTuple):
-    """All samples that are there: the rows of the shelf in the order of names, and the names as a set."""
+    """All samples that are there: the rows of the append-only store in the order of names, and the names as a set."""
 
     row_ids: Ints
     encoded: bytes
@@ -57,7 +58,9 @@ class MemoryCache(Generic[S]):
         self._partial: dict[int, tuple[int, list[S], list[DroppedSample]]] = {}
         self.rejected: dict[int, tuple[list[S], list[DroppedSample]]] = {}
         """What was not whole when it was found to be full, for whoever wants to keep it elsewhere."""
-        self._row_ranges: dict[int, tuple[int, int]] = {}  # of each file in the shelf: its first row, and how many
+        self._row_ranges: dict[
+            int, tuple[int, int]
+        ] = {}  # of each file in the append-only store: its first row, and how many
         self._sample_set: CachedSampleSet | None = None
 
     def __len__(self) -> int:
@@ -109,7 +112,7 @@ class MemoryCache(Generic[S]):
                 _move_to_store(part, self.row_store)
 
     def sample_set(self) -> CachedSampleSet:
-        """All samples that are there, where there is a shelf, and no file that has dropped ones."""
+        """All samples that are there, where there is an append-only store, and no file that has dropped ones."""
         if self._sample_set is None:
             files = np.array(sorted(self._row_ranges), np.int64)
             where = np.array([self._row_ranges[file] for file in files.tolist()], np.int64).reshape(-1, 2)

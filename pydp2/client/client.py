@@ -1,7 +1,7 @@
 """A trainer's end of a job: iterating is one pass, and the stream's state lives here.
 
-No thread: batches that were granted arrive in ZeroMQ's own while the trainer computes (:mod:`.ahead` says how many),
-and are turned into arrays when they are asked for.
+No thread: batches that were granted arrive in ZeroMQ's own while the trainer computes (:mod:`.prefetch_window` says how
+many), and are turned into arrays when they are asked for.
 """
 
 from __future__ import annotations

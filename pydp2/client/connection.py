@@ -35,7 +35,7 @@ class Connection:
     An exception that a signal handler raises anywhere in here loses no message, but where ``is_damaged`` tells of it.
     (Where it comes just when the service has handed a descriptor over, that stays open.)
 
-    ``name``: its address as it may be shown. Raises NotNow, NotAdmitted, ServiceUnreachable.
+    ``name``: its address as it may be shown. Raises HubUnavailable, NotAdmitted, ServiceUnreachable.
     """
 
     def __init__(self, address: str, deadline: float, session: ClientGuard | None = None) -> None:

@@ -20,7 +20,7 @@ from pydp2.schema.input_types import Slots, suits_cells
 from pydp2.transport.shared_region import map_region
 
 SharedRows = AppendOnlyStore | CellRegion
-"""The memory of a service that a trainer gathers from: its cache, or the places of its rows."""
+"""The memory of a service that a trainer gathers from: its cache, or the cells of its rows."""
 
 
 def open_shared_rows(slots: Slots, descriptor: int, note: bytes) -> SharedRows | None:
@@ -54,7 +54,7 @@ class LazyRows:
         return 0 if self._columns is None else self._columns.nbytes * (hi - lo) // max(1, len(self._numbers))
 
     def columns(self, lo: int, hi: int) -> Columns:
-        """Some of them. Raises RemoteProtocolError where they lie nowhere, Moved where they are others by now."""
+        """Some of them. Raises RemoteProtocolError where they lie nowhere, StaleCells where they are others by now."""
         if self._columns is None:
             try:
                 self._columns = self._shown.take(self._numbers)

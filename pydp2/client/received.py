@@ -57,7 +57,8 @@ class ReceivedBatch:
         return self.head.request_id != run or self.number < done
 
     def to_batch(self, pass_id: int) -> Batch:
-        """For the trainer. Raises RemoteProtocolError where its rows are none, Moved where they are others by now."""
+        """For the trainer. Raises RemoteProtocolError where its rows are none, StaleCells where they are others by
+        now."""
         head = self.head
         if isinstance(self.rows, Columns):
             columns = self.rows

@@ -1,8 +1,8 @@
 """Samples as columns: the one layout that chunks, the pool, batches and the wire share.
 
 Each slot is a tuple of arrays (:attr:`Slots.fields`): counts from the outside in, then the elements of all rows one
-after the other. Nothing here checks what the values mean; :mod:`.packer` does that before columns are made, and
-:meth:`Columns.from_frames` checks what could break us: sizes and counts.
+after the other. Nothing here checks what the values mean; :mod:`pydp2.packers.packer` does that before columns are
+made, and :meth:`Columns.from_frames` checks what could break us: sizes and counts.
 """
 
 from __future__ import annotations

@@ -82,16 +82,16 @@ class Batcher:
     ) -> None:
         self.plan = plan
         self._source = source
-        recalls = {} if snapshot is None else rereads_of(plan, snapshot)
-        self.merge = (RelaxedMerge if plan.relaxed else Merge)(plan, source, file_order, snapshot, recalls)
+        rereads = {} if snapshot is None else rereads_of(plan, snapshot)
+        self.merge = (RelaxedMerge if plan.relaxed else Merge)(plan, source, file_order, snapshot, rereads)
         self.pool = self._new_pool(store)
         self.batch_index = 0 if snapshot is None else snapshot.batch_index
-        self.reread_counts = (len(recalls), sum(recall.rerun_count for recall in recalls.values()))
+        self.reread_counts = (len(rereads), sum(reread.rerun_count for reread in rereads.values()))
         """What is run again to take the pass up: files, and how many of their samples were run before."""
         self.snapshot = snapshot
         """The latest point of the pass from which it could be taken up again; None: its start."""
         self._restore = (
-            PoolRestore(source, plan.cycle_length, recalls, {cycle_file.file for cycle_file in snapshot.cycle})
+            PoolRestore(source, plan.cycle_length, rereads, {cycle_file.file for cycle_file in snapshot.cycle})
             if snapshot
             else None
         )

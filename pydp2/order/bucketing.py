@@ -1,9 +1,9 @@
 """Batches of samples alike in length: which bucket a sample belongs to, and which one comes next (docs/order.md,
 "Buckets").
 
-A pool that keeps its samples in lots, one for each bucket, and draws a batch from one of them as a pool without buckets
-draws it from all; and a stream that pulls from the merge until some lot can fill the batches that come next. Nothing
-here runs in a pass without buckets.
+A pool that keeps its samples in buckets, one for each bucket, and draws a batch from one of them as a pool without
+buckets draws it from all; and a stream that pulls from the merge until some bucket can fill the batches that come next.
+Nothing here runs in a pass without buckets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydp2.order.sample_source import ChunkSpan, SampleRun, SampleSource
 from pydp2.order.snapshot import SnapshotPoint
 
 _UNTIL_GROUP = 0
-"""The level that stands for "until a lot can fill the group"."""
+"""The level that stands for "until a bucket can fill the group"."""
 
 
 def automatic_bounds(lengths: npt.NDArray[np.int64], weights: npt.NDArray[np.int64], count: int) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ class _Bucket:
 
 
 class BucketPool(Pool):
-    """A pool whose batches are drawn from one bucket each. ``row_ids`` is the lot that the last batch came from."""
+    """A pool whose batches are drawn from one bucket each. ``row_ids`` is the bucket that the last batch came from."""
 
     _row_arrays = (*Pool._row_arrays, "_length")
 
@@ -82,12 +82,12 @@ class BucketPool(Pool):
 
     @property
     def exhausted(self) -> bool:
-        """The lot that the last batch came from has nothing left."""
+        """The bucket that the last batch came from has nothing left."""
         return not self._by_bucket[self.bucket_number - 1].count
 
     # -- what waits ------------------------------------------------------------------------------------------------
     def add(self, file: int, run: SampleRun) -> None:
-        """Put the samples of ``run`` at the ends of their lots."""
+        """Put the samples of ``run`` at the ends of their buckets."""
         rows = self._store_run(file, run)
         self._sample_count += len(rows)
         if not self._uniform:
@@ -100,14 +100,14 @@ class BucketPool(Pool):
         return rows
 
     def _sort_into_buckets(self, rows: RowIds) -> None:
-        """Put ``rows`` into their lots, in this order."""
-        lots = self._by_bucket
+        """Put ``rows`` into their buckets, in this order."""
+        buckets = self._by_bucket
         numbers = self._numbers_for(self._length[rows]).tolist()
         # Runs are short: a loop costs less here than a few numpy calls for each bucket.
         for k, row, weight in zip(numbers, rows.tolist(), self._weight[rows].tolist(), strict=True):
-            lot = lots[k]
-            lot.row_ids.append(row)
-            lot.weight += weight
+            bucket = buckets[k]
+            bucket.row_ids.append(row)
+            bucket.weight += weight
 
     def bucket_numbers(self, run: SampleRun) -> npt.NDArray[np.int64]:
         """The buckets of the samples of ``run``, by number."""
@@ -131,13 +131,13 @@ class BucketPool(Pool):
         self.bounds = bounds
         self._by_bucket = [_Bucket() for _ in range(len(bounds) + 1)]
 
-    # -- which lot -------------------------------------------------------------------------------------------------
+    # -- which bucket -------------------------------------------------------------------------------------------------
     def group_left(self, n: int) -> int:
         """How many batches the group of batch ``n`` has from there on."""
         return self._buckets.group_size - n % self._buckets.group_size
 
     def needed_weights(self, n: int) -> list[int]:
-        """Below what weight of each lot it is no use to ask whether they are able."""
+        """Below what weight of each bucket it is no use to ask whether they are able."""
         needs = [self.group_left(n) * self._plan.batch_size] * len(self._by_bucket)
         if self._in_same_group(n):
             needs[self.bucket_number - 1] = self._plan.batch_size
@@ -145,11 +145,11 @@ class BucketPool(Pool):
 
     def bucket_weights(self) -> list[int]:
         """What waits in each."""
-        return [lot.weight for lot in self._by_bucket]
+        return [bucket.weight for bucket in self._by_bucket]
 
     def can_fill_group(self, n: int) -> bool:
-        """Whether a lot can fill what comes from batch ``n`` on: the rest of its group."""
-        return self._continues_group(n) or any(self._can_fill(lot, self.group_left(n)) for lot in self._by_bucket)
+        """Whether a bucket can fill what comes from batch ``n`` on: the rest of its group."""
+        return self._continues_group(n) or any(self._can_fill(bucket, self.group_left(n)) for bucket in self._by_bucket)
 
     def _continues_group(self, n: int) -> bool:
         """Batch ``n`` comes from the bucket of the one before: it is of the same group, and there is enough."""
@@ -158,34 +158,34 @@ class BucketPool(Pool):
     def _in_same_group(self, n: int) -> bool:
         return n % self._buckets.group_size != 0 and self.bucket_number > 0
 
-    def _can_fill(self, lot: _Bucket, batches: int) -> bool:
-        """Whether ``lot`` is sure to give so many batches, none for lack of samples below its size."""
+    def _can_fill(self, bucket: _Bucket, batches: int) -> bool:
+        """Whether ``bucket`` is sure to give so many batches, none for lack of samples below its size."""
         need = batches * self._plan.batch_size
-        if lot.weight < need:
+        if bucket.weight < need:
             return False
         over = batches - 1  # so many batches may take more than they need, each by its last sample
         if not over or self._uniform or not self._plan.can_over_batch_size:
             return True
-        if lot.weight - over * self._max_weight >= need - over:
+        if bucket.weight - over * self._max_weight >= need - over:
             return True  # no need to look for the heaviest that are there
-        weights = self._weight[lot.waiting_ids]
+        weights = self._weight[bucket.waiting_ids]
         heaviest = np.partition(weights, max(0, len(weights) - over))[-over:]
-        return lot.weight - int(heaviest.sum()) >= need - over
+        return bucket.weight - int(heaviest.sum()) >= need - over
 
     def _choose_bucket(self, n: int) -> int:
-        """The number of the lot that batch ``n`` and the rest of its group come from."""
-        lots = {k: lot for k, lot in enumerate(self._by_bucket) if lot.count}
-        able = {k: lot for k, lot in lots.items() if self._can_fill(lot, self.group_left(n))}
-        lots = able or {k: lot for k, lot in lots.items() if self._can_fill(lot, 1)} or lots
+        """The number of the bucket that batch ``n`` and the rest of its group come from."""
+        buckets = {k: bucket for k, bucket in enumerate(self._by_bucket) if bucket.count}
+        able = {k: bucket for k, bucket in buckets.items() if self._can_fill(bucket, self.group_left(n))}
+        buckets = able or {k: bucket for k, bucket in buckets.items() if self._can_fill(bucket, 1)} or buckets
         if not self._plan.shuffle:
-            return min(lots, key=lambda k: self._sample_of(lots[k].first_row))
-        total = sum(lot.weight for lot in lots.values())
+            return min(buckets, key=lambda k: self._sample_of(buckets[k].first_row))
+        total = sum(bucket.weight for bucket in buckets.values())
         at = int(RandomBits(self._plan.seed, self._plan.pass_id, "bucket", n).draw(1)[0]) * total >> 64
-        for k, lot in lots.items():
-            at -= lot.weight
+        for k, bucket in buckets.items():
+            at -= bucket.weight
             if at < 0:
                 return k
-        return next(iter(lots))  # nothing weighs anything
+        return next(iter(buckets))  # nothing weighs anything
 
     def _sample_of(self, row: int) -> tuple[int, int]:
         return int(self._file[row]), int(self._sample_index[row])
@@ -194,23 +194,23 @@ class BucketPool(Pool):
         """The rows of batch ``n`` and their weight; they leave the pool (but not the store)."""
         if not self._continues_group(n):
             self.bucket_number = self._choose_bucket(n) + 1
-        lot = self._by_bucket[self.bucket_number - 1]
+        bucket = self._by_bucket[self.bucket_number - 1]
         self.bucket_bound = (*(self.bounds or ()), 0)[self.bucket_number - 1]
-        self.row_ids, self._tail, self._tail_position = lot.row_ids, lot.tail, lot.tail_position
+        self.row_ids, self._tail, self._tail_position = bucket.row_ids, bucket.tail, bucket.tail_position
         rows, weight = super().draw(n)
-        lot.tail_position = self._tail_position
-        lot.weight -= weight
+        bucket.tail_position = self._tail_position
+        bucket.weight -= weight
         self._sample_count -= len(rows)
         return rows, weight
 
     # -- between batches -------------------------------------------------------------------------------------------
     def _sort(self) -> None:
-        for lot in self._by_bucket:
-            lot.row_ids = self._sorted(lot.row_ids)
+        for bucket in self._by_bucket:
+            bucket.row_ids = self._sorted(bucket.row_ids)
 
     def _all_in_sample_order(self) -> RowIds:
         """All rows that wait, by name."""
-        return self._in_sample_order(np.concatenate([lot.waiting_ids for lot in self._by_bucket]))
+        return self._in_sample_order(np.concatenate([bucket.waiting_ids for bucket in self._by_bucket]))
 
     def encode_samples(self) -> bytes:
         """The samples of the pool as a set."""
@@ -223,16 +223,16 @@ class BucketPool(Pool):
         return 0
 
     def start_tail(self) -> bytes:
-        """No sample will be added any more: what is left in each lot gets one permutation (shuffle on), or keeps its
+        """No sample will be added any more: what is left in each bucket gets one permutation (shuffle on), or keeps its
         order. The samples, as a set."""
         self.fix_bounds()
         plan, rows = self._plan, self._all_in_sample_order()
         numbers = self._numbers_for(self._length[rows])
-        for k, lot in enumerate(self._by_bucket):
-            lot.tail = rows[numbers == k]
+        for k, bucket in enumerate(self._by_bucket):
+            bucket.tail = rows[numbers == k]
             if plan.shuffle:
-                lot.tail = lot.tail[permutation(plan.seed, plan.pass_id, "tail", len(lot.tail), k)]
-            lot.row_ids = array("q")
+                bucket.tail = bucket.tail[permutation(plan.seed, plan.pass_id, "tail", len(bucket.tail), k)]
+            bucket.row_ids = array("q")
         return encode_set(self._file[rows], self._sample_index[rows])
 
     def resume_tail(self, tail_consumed: int, total: int) -> None:
@@ -276,7 +276,8 @@ class BucketBatcher(Batcher):
         return BucketPool(self.plan, store, self.plan.buckets)
 
     def _fill(self) -> BlockedOnFile | PassFailed | None:
-        """As without buckets; then on until a lot can fill the group, or a batch at least where bytes are the limit."""
+        """As without buckets; then on until a bucket can fill the group, or a batch at least where bytes are the
+        limit."""
         stopped = super()._fill()
         if stopped is not None or self._in_tail:
             return stopped

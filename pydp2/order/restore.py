@@ -24,15 +24,15 @@ def rereads_of(plan: PassPlan, snapshot: SnapshotPoint) -> dict[int, Reread]:
         files, sample_indices = files[kept], sample_indices[kept]
     numbers, starts = np.unique(files, return_index=True)
     ends = np.append(starts, len(files))[1:]
-    recalls = {int(file): Reread(sample_indices[lo:hi]) for file, lo, hi in zip(numbers, starts, ends, strict=True)}
+    rereads = {int(file): Reread(sample_indices[lo:hi]) for file, lo, hi in zip(numbers, starts, ends, strict=True)}
     for cycle_file in snapshot.cycle:
-        recall = recalls.setdefault(cycle_file.file, Reread(np.empty(0, np.int64)))
-        recall.start, recall.checksum_index, recall.crcs = (
+        reread = rereads.setdefault(cycle_file.file, Reread(np.empty(0, np.int64)))
+        reread.start, reread.checksum_index, reread.crcs = (
             cycle_file.sample_index,
             cycle_file.checksum_index,
             cycle_file.crcs,
         )
-    return recalls
+    return rereads
 
 
 class PoolRestore:
@@ -45,7 +45,7 @@ class PoolRestore:
         self._source = source
         self._rereads = rereads
         self._cycle_files = cycle_files
-        self._files = deque(sorted(file for file, recall in rereads.items() if len(recall.sample_indices)))
+        self._files = deque(sorted(file for file, reread in rereads.items() if len(reread.sample_indices)))
         self._unbound = deque(file for file in self._files if file not in cycle_files)
         for _ in range(max_open):
             self._open_next()

@@ -2,7 +2,8 @@
 
 ``rows(pixel=X, label=y)`` is what ``{"pixel": X[i], "label": y[i]}`` would be, yielded for each i in turn; that is the
 whole of its meaning (:meth:`Rows.sample`). What is certainly right in type and width is also given as columns
-(:meth:`Rows.columns`), whose values :mod:`.verdicts` judges; all else is packed sample by sample, and judged there.
+(:meth:`Rows.columns`), whose values :mod:`.vector_checks` judges; all else is packed sample by sample, and judged
+there.
 """
 
 from __future__ import annotations

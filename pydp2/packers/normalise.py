@@ -2,7 +2,7 @@
 
 :func:`normalise` is the authority on types and lengths. The packer's fast paths accept only what they are certain of
 and leave the rest to it, so that a verdict never depends on the path. What can be judged for many samples at once
-(ranges, overflow, duplicates) is judged in :mod:`.verdicts`.
+(ranges, overflow, duplicates) is judged in :mod:`.vector_checks`.
 """
 
 from __future__ import annotations

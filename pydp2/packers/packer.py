@@ -1,7 +1,7 @@
 """Samples to columns: pack each one the moment it was yielded, judge the values of many at once.
 
-The hot loop of a worker is :meth:`Packer.add`. How a value becomes bytes is said in :mod:`.adders`, what is bad in
-:mod:`.checks` (types and lengths, at once) and :mod:`.verdicts` (values, later).
+The hot loop of a worker is :meth:`Packer.add`. How a value becomes bytes is said in :mod:`.slot_writers`, what is bad
+in :mod:`.normalise` (types and lengths, at once) and :mod:`.vector_checks` (values, later).
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ class Packer:
         Raises :class:`BadSample` for a wrong number of values, a None, a wrong type or length; the packer is then as
         it was before. Ranges, overflow and duplicates are found by :meth:`verify`.
         """
-        adders = self._writers
-        if len(values) != len(adders):
-            expected, got = count_text(len(adders), "value"), f"{len(values)}"
+        writers = self._writers
+        if len(values) != len(writers):
+            expected, got = count_text(len(writers), "value"), f"{len(values)}"
             raise BadSample(f"all slots: expected {expected}, got {got}", slot="all slots", expected=expected, got=got)
         size = slot = 0
         for value in values:  # counting by hand, because zip and enumerate cost as much as packing a label
             try:
-                size += adders[slot].add(value)
+                size += writers[slot].add(value)
             except Exception:
-                size += self._add_checked(adders[slot], value)
+                size += self._add_checked(writers[slot], value)
             slot += 1  # noqa: SIM113
         self.rows += 1
         self.nbytes += size
@@ -89,7 +89,7 @@ class Packer:
         return sample_loop(self._writers, self._slots, single, marker)
 
     def count_packed(self, rows: int, nbytes: int) -> None:
-        """The drawer has packed ``rows`` samples, good in every way."""
+        """The sample loop has packed ``rows`` samples, good in every way."""
         self.rows += rows
         self.nbytes += nbytes
 

@@ -45,7 +45,7 @@ class PackingBudget(NamedTuple):
 
 
 class SampleLoop(Protocol):
-    """Draws samples; see :class:`Drawer`."""
+    """Draws samples; see :class:`SampleLoop`."""
 
     in_user_code: bool
     send_pending: bool

@@ -1,7 +1,7 @@
 """The checks that are made for many samples at once: ranges, overflow, duplicates; and the casts that follow them.
 
 :func:`check_values` turns what an adder gathered into the arrays of a slot, and says which rows are bad. Types and
-lengths were judged before, in :mod:`.checks`, which also has the words.
+lengths were judged before, in :mod:`.normalise`, which also has the words.
 """
 
 from __future__ import annotations

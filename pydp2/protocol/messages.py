@@ -124,7 +124,8 @@ class Quit(Message):
 
 @dataclass(frozen=True, slots=True)
 class Chunk(Message):
-    """Worker: ranges of files. ``parts`` are :class:`Part` as lists; their rows lie in the frames, one after another.
+    """Worker: ranges of files. ``parts`` are :class:`FileRange` as lists; their rows lie in the frames, one after
+    another.
     ``in_cells``: in place of their columns, one frame with the number of the place that each was put in, int64.
 
     ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample in hand that costs ``need`` (0:
@@ -231,9 +232,9 @@ class BatchHead(Message):
     ``position_after``. ``early_end_frames``: so many frames of new early-end records stand behind all others.
     ``bucket``: "longest", the bound of its bucket (0: none), the "bounds" of all, and the "group" of batches that come
     from one; {} without buckets. ``following``: batches that come with it, their rows behind its own in the columns;
-    see :mod:`.packs`. ``shared_rows``: the columns are not here, but the numbers of their rows, int64, in one frame;
-    the service has so many rows in the memory that it shows, its cache or places, where this client gathers them (0:
-    the columns are here).
+    see :mod:`.batch_packing`. ``shared_rows``: the columns are not here, but the numbers of their rows, int64, in one
+    frame; the service has so many rows in the memory that it shows, its cache or places, where this client gathers them
+    (0: the columns are here).
     """
 
     has_body: ClassVar[bool] = True

@@ -51,7 +51,7 @@ class OpenFile(Iterator[Any]):
 
     Attributes:
         context: what settings show while it runs. A loop that draws many samples in a row from one file may call
-            :meth:`Running.activate` with it once and then draw from ``iterator`` directly.
+            :meth:`StartedProvider.show_context` with it once and then draw from ``iterator`` directly.
         iterator: the generator itself, which gives :class:`Rows` as they are.
     """
 

@@ -38,7 +38,7 @@ class Channel:
         self._closed = False
 
     def put(self, item: object) -> None:
-        """Add ``item``, as soon as there is room. Raises Closed."""
+        """Add ``item``, as soon as there is room. Raises ChannelClosed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not self._size or len(self._items) < self._size)
             if self._closed:
@@ -47,7 +47,8 @@ class Channel:
             self._changed.notify_all()
 
     def get(self, wait: bool = True) -> Any:
-        """The next item, as soon as there is one. Raises Closed; without ``wait`` IndexError where there is none."""
+        """The next item, as soon as there is one. Raises ChannelClosed; without ``wait`` IndexError where there is
+        none."""
         with self._changed:
             if wait:
                 self._changed.wait_for(lambda: self._closed or self._items)
@@ -120,7 +121,7 @@ def _end(channels: Sequence[Channel], members: list[PassHelper], threads: list[t
 
 
 def read_into(reader: Reader, put: Callable[[ReaderMessage], None]) -> None:
-    """Put the entries of a pass as messages, then its end or what it raised. Raises Closed."""
+    """Put the entries of a pass as messages, then its end or what it raised. Raises ChannelClosed."""
     try:
         with iterating(reader) as (entries,):
             for entry in entries:

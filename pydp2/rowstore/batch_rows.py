@@ -80,7 +80,7 @@ class RowView:
 class BatchRows(RowView):
     """The rows of a batch, of which the last ``padding`` stand for others a second time; ``nbytes`` without these.
 
-    The store keeps them as long as there is this object; then, and not before, their places are used again. So a batch
+    The store keeps them as long as there is this object; then, and not before, their cells are used again. So a batch
     can be sent a second time, and lies in memory once.
     """
 

@@ -1,10 +1,10 @@
-"""Rows of one size in memory that several processes see: each has a place, from the worker that packed it to the
+"""Rows of one size in memory that several processes see: each has a cell, from the worker that packed it to the
 trainer that takes it, and in between goes by its number.
 
-The server says whose a place is (:class:`Places`): granted to a worker, who puts a row there and says so; then held
-until nobody needs the row any more. Who gathers rows and was given up meanwhile must not take what lies there now for
-what lay there then: a place has a mark that changes when it is given back, numbers that are sent to a trainer carry it,
-and it is compared once the rows are gathered. See docs/architecture.md.
+The server says whose a cell is (:class:`CellAllocator`): granted to a worker, who puts a row there and says so; then
+held until nobody needs the row any more. Who gathers rows and was given up meanwhile must not take what lies there now
+for what lay there then: a cell has a mark that changes when it is given back, numbers that are sent to a trainer carry
+it, and it is compared once the rows are gathered. See docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pydp2.rowstore.region_layout import RegionLayout
 
 CELL_NOTE_PREFIX = b"places"
 """What begins the note on such memory, before that of its layout."""
-_CELL_BITS = 40  # of a number are the place, those above it the mark
+_CELL_BITS = 40  # of a number are the cell, those above it the mark
 _CELL_MASK = (1 << _CELL_BITS) - 1
 _GENERATION_MASK = (1 << 62 - _CELL_BITS) - 1
 _OWNER_NONE, _OWNER_SERVER, _OWNER_FIRST_WORKER = (
     0,
     1,
     2,
-)  # whose a place is: nobody's, the server's, of worker w: _FIRST + w
+)  # whose a cell is: nobody's, the server's, of worker w: _FIRST + w
 
 
 class StaleCells(Exception):
-    """Rows that were gathered are not those that were named: their places were given back meanwhile."""
+    """Rows that were gathered are not those that were named: their cells were given back meanwhile."""
 
 
 class CellRegion:
@@ -43,7 +43,7 @@ class CellRegion:
         self.layout = layout
         self._arrays = [layout.view(memory, regions[0]) for regions in layout.arrays]
         self.generations: Ints = layout.view(memory, layout.row_info[0])
-        """Of each place, how often it was given back, as far as that can be counted; the server's to write."""
+        """Of each cell, how often it was given back, as far as that can be counted; the server's to write."""
         self.row_cost = layout.slots.row_bytes
         """Bytes that a row holds here until it is taken."""
 
@@ -66,7 +66,7 @@ class CellRegion:
         return cells | self.generations[cells] << _CELL_BITS
 
     def resolve(self, handles: Ints) -> Ints:
-        """The places of ``handles``, which may be anything."""
+        """The cells of ``handles``, which may be anything."""
         return np.where(handles < 0, handles, handles & _CELL_MASK)
 
     def row_sizes(self, handles: Ints) -> Ints:
@@ -74,55 +74,55 @@ class CellRegion:
         return np.full(len(handles), self.row_cost)
 
     def take(self, handles: Ints) -> Columns:
-        """The rows of ``handles``, as :meth:`take_cells`. Raises Moved when they are others by now."""
-        places = handles & _CELL_MASK
-        columns = self.take_cells(places)
-        if (self.generations[places] != handles >> _CELL_BITS).any():  # looked at last: what was there is copied now
+        """The rows of ``handles``, as :meth:`take_cells`. Raises StaleCells when they are others by now."""
+        cells = handles & _CELL_MASK
+        columns = self.take_cells(cells)
+        if (self.generations[cells] != handles >> _CELL_BITS).any():  # looked at last: what was there is copied now
             raise StaleCells
         return columns
 
 
 class CellAllocator:
-    """The server's side: whose each place of ``rows`` is. Nothing waits: where there is no place, rows take another
+    """The server's side: whose each cell of ``rows`` is. Nothing waits: where there is no cell, rows take another
     way."""
 
     def __init__(self, rows: CellRegion) -> None:
         self.region = rows
         count = rows.layout.max_rows
-        # of the addresses of these, as much is ever used as there are places in use
+        # of the addresses of these, as much is ever used as there are cells in use
         self._owner = np.zeros(count, np.int32)
-        self._free: Ints = np.empty(count, np.int64)  # a stack, of places that were used before
+        self._free: Ints = np.empty(count, np.int64)  # a stack, of cells that were used before
         self._free_count = 0
-        self._high_water = 0  # from here on no place was ever used
+        self._high_water = 0  # from here on no cell was ever used
         self._released: list[Ints] = []  # given back, and not free yet
         self.granted: dict[int, int] = {}
         """By worker, how many it has and has not put a row in."""
 
     def __len__(self) -> int:
-        """Places that hold a row."""
+        """Cells that hold a row."""
         self._apply_releases()
         return self._high_water - self._free_count - sum(self.granted.values())
 
     @property
     def free_count(self) -> int:
-        """Places that are nobody's."""
+        """Cells that are nobody's."""
         self._apply_releases()
         return len(self._owner) - self._high_water + self._free_count
 
     @property
     def high_water(self) -> int:
-        """Places that were used at some time."""
+        """Cells that were used at some time."""
         return self._high_water
 
     def grant(self, worker: int, count: int) -> Ints:
-        """``count`` places, or as many as there are, for ``worker`` to put rows in."""
-        places = self._allocate(count)
-        self._owner[places] = _OWNER_FIRST_WORKER + worker
-        self.granted[worker] = self.granted.get(worker, 0) + len(places)
-        return places
+        """``count`` cells, or as many as there are, for ``worker`` to put rows in."""
+        cells = self._allocate(count)
+        self._owner[cells] = _OWNER_FIRST_WORKER + worker
+        self.granted[worker] = self.granted.get(worker, 0) + len(cells)
+        return cells
 
     def accept_filled(self, worker: int, cells: Ints) -> CellRows:
-        """``worker`` has put rows in ``cells``: these. Raises RemoteProtocolError for places that are not its own."""
+        """``worker`` has put rows in ``cells``: these. Raises RemoteProtocolError for cells that are not its own."""
         known = len(cells) and 0 <= int(cells.min()) <= int(cells.max()) < self._high_water
         if not known or (self._owner[cells] != _OWNER_FIRST_WORKER + worker).any() or _has_duplicates(cells):
             raise RemoteProtocolError("Chunk: rows in places that were not granted, or twice in one")
@@ -131,23 +131,23 @@ class CellAllocator:
         return CellRows(self, cells)
 
     def put(self, columns: Columns) -> Ints:
-        """Copy the rows of ``columns`` to places. Raises MemoryError when there are too few."""
-        places = self._allocate(columns.rows)
-        if len(places) < columns.rows:
-            self._push_free(places)
+        """Copy the rows of ``columns`` to cells. Raises MemoryError when there are too few."""
+        cells = self._allocate(columns.rows)
+        if len(cells) < columns.rows:
+            self._push_free(cells)
             raise MemoryError(
-                f"{columns.rows} places are needed, {len(places)} of {self.region.layout.max_rows} are free"
+                f"{columns.rows} cells are needed, {len(cells)} of {self.region.layout.max_rows} are free"
             )
-        self.region.put(places, columns)
-        self._owner[places] = _OWNER_SERVER
-        return places
+        self.region.put(cells, columns)
+        self._owner[cells] = _OWNER_SERVER
+        return cells
 
     def reclaim_worker(self, worker: int) -> None:
         """The process of ``worker`` has ended: what it was granted is free."""
         if self.granted.pop(worker, 0):
-            places = np.flatnonzero(self._owner[: self._high_water] == _OWNER_FIRST_WORKER + worker)
-            self._owner[places] = _OWNER_NONE
-            self._push_free(places)
+            cells = np.flatnonzero(self._owner[: self._high_water] == _OWNER_FIRST_WORKER + worker)
+            self._owner[cells] = _OWNER_NONE
+            self._push_free(cells)
 
     def release_later(self, cells: Ints) -> None:
         """Nobody needs the rows in ``cells``, which hold some, any more."""
@@ -157,12 +157,12 @@ class CellAllocator:
         self._apply_releases()
         again = min(count, self._free_count)
         self._free_count -= again
-        places = self._free[self._free_count : self._free_count + again][::-1].copy()
+        cells = self._free[self._free_count : self._free_count + again][::-1].copy()
         fresh = min(count - again, len(self._owner) - self._high_water)
         if fresh:
-            places = np.concatenate([places, np.arange(self._high_water, self._high_water + fresh)])
+            cells = np.concatenate([cells, np.arange(self._high_water, self._high_water + fresh)])
             self._high_water += fresh
-        return places
+        return cells
 
     def _push_free(self, cells: Ints) -> None:
         self._free[self._free_count : self._free_count + len(cells)] = cells
@@ -172,12 +172,12 @@ class CellAllocator:
         if not self._released:
             return
         several, self._released = self._released, []
-        places = np.concatenate(several)
-        if (self._owner[places] != _OWNER_SERVER).any() or _has_duplicates(places):
-            raise KeyError(f"places are given back once, and only such that hold a row; got {places.tolist()[:20]}")
-        self._owner[places] = _OWNER_NONE
-        self.region.generations[places] = self.region.generations[places] + 1 & _GENERATION_MASK
-        self._push_free(places)
+        cells = np.concatenate(several)
+        if (self._owner[cells] != _OWNER_SERVER).any() or _has_duplicates(cells):
+            raise KeyError(f"cells are given back once, and only such that hold a row; got {cells.tolist()[:20]}")
+        self._owner[cells] = _OWNER_NONE
+        self.region.generations[cells] = self.region.generations[cells] + 1 & _GENERATION_MASK
+        self._push_free(cells)
 
 
 def _has_duplicates(cells: Ints) -> bool:
@@ -187,7 +187,7 @@ def _has_duplicates(cells: Ints) -> bool:
 
 class CellRows:
     """Rows that a worker has put in ``allocator``, some of ``rows`` of them. They are as columns are for a store;
-    places
+    cells
     that no store has claimed are given back when there is nothing left of these."""
 
     __slots__ = ("_cells", "_first", "rows", "slots")
@@ -210,7 +210,7 @@ class CellRows:
         return np.full(self.rows, self.slots.row_bytes)
 
     def claim(self) -> Ints:
-        """Their places, which are the caller's from now on. Raises ValueError when they were claimed before."""
+        """Their cells, which are the caller's from now on. Raises ValueError when they were claimed before."""
         held, end = self._cells, self._first + self.rows
         if held.claimed[self._first : end].any():
             raise ValueError("places are claimed once")
@@ -219,7 +219,7 @@ class CellRows:
 
 
 class _FilledCells:
-    """Places that hold rows, until they are ``claimed``."""
+    """Cells that hold rows, until they are ``claimed``."""
 
     __slots__ = ("allocator", "cells", "claimed")
 
@@ -233,7 +233,7 @@ class _FilledCells:
 
 
 class CellStore:
-    """A pool's memory (:class:`.heap.HeapStore`) where rows have places: what comes in one is not copied. What is
+    """A pool's memory (:class:`.heap.HeapStore`) where rows have cells: what comes in one is not copied. What is
     left in it when nobody has it any more is given back."""
 
     def __init__(self, allocator: CellAllocator) -> None:

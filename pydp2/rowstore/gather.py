@@ -1,6 +1,6 @@
 """Moving rows about: the inner loops of the store, compiled where there was a compiler.
 
-Each is here in Python too, with the same result; see :mod:`.drawing` for what decides which form runs.
+Each is here in Python too, with the same result; see :mod:`pydp2.native` for what decides which form runs.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Schema:
 
     @property
     def uses_cells(self) -> bool:
-        """Whether samples have places: they are large, of one size, and in no cache. See docs/architecture.md."""
+        """Whether samples have cells: they are large, of one size, and in no cache. See docs/architecture.md."""
         return not self.cache and suits_cells(self.slots)
 
     @property

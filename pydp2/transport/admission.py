@@ -128,7 +128,7 @@ class Admission:
 
 def request_admission(path: str, deadline: float | None) -> str:
     """Ask the hub at ``path`` for a connection, until ``deadline`` (``time.monotonic``; None: as long as it is there):
-    the path to connect to. Raises NotNow and TurnedAway; waits where it is told to."""
+    the path to connect to. Raises HubUnavailable and AdmissionRefused; waits where it is told to."""
     while True:
         answer = _ask(path, deadline)
         if answer.startswith(f"{_ADMIT} "):
@@ -145,7 +145,7 @@ def request_admission(path: str, deadline: float | None) -> str:
 
 
 def _ask(path: str, deadline: float | None) -> str:
-    """The answer of the hub; '' where it had no time to give one. Raises NotNow where nobody is there."""
+    """The answer of the hub; '' where it had no time to give one. Raises HubUnavailable where nobody is there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
         try:

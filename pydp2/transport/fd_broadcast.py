@@ -1,4 +1,5 @@
-"""A descriptor from a hub to its peers, the other way round than :mod:`.handover`: there is something that all may see.
+"""A descriptor from a hub to its peers, the other way round than :mod:`.fd_passing`: there is something that all may
+see.
 
 A peer that has use for it makes a pair of sockets and hands one end over. The hub sends the descriptor there at once,
 so the peer finds it without waiting for it, or finds that there is none. A byte back says that it is in use: from then
@@ -13,7 +14,7 @@ import socket
 
 from pydp2.transport.fd_passing import SentFd, has_ended, send_fd
 
-_MAX_NOTE_BYTES = 64  # bytes that may be said of a gift
+_MAX_NOTE_BYTES = 64  # bytes that may be said of a descriptor
 _MAX_PEERS = 1024  # that have asked and have not said that they use it
 
 
@@ -27,7 +28,7 @@ class FdOffer:
         self._users: set[bytes] = set()
 
     def answer(self, peer: bytes, descriptor: int) -> None:
-        """``peer`` has handed over ``descriptor``, a socket to send the gift to."""
+        """``peer`` has handed over ``descriptor``, a socket to send the descriptor to."""
         try:
             channel = socket.socket(fileno=descriptor)
         except OSError:
@@ -45,7 +46,7 @@ class FdOffer:
         channel.close()
 
     def is_used_by(self, peer: bytes) -> bool:
-        """Whether ``peer`` has said that it uses the gift."""
+        """Whether ``peer`` has said that it uses the descriptor."""
         channel = self._channels.get(peer)
         if channel is not None:
             try:

@@ -2,7 +2,7 @@
 
 A slab is an unnamed file (``memfd``): it is gone with the last process that has it, however that one ended. The peer of
 a hub makes it, whichever way the bytes go, and hands its descriptor over on a Unix socket beside the hub's own
-(:mod:`.handover`). Who sends fills it (:class:`SlabWriter`), the other side looks at it (:class:`SlabReader`),
+(:mod:`.fd_passing`). Who sends fills it (:class:`SlabWriter`), the other side looks at it (:class:`SlabReader`),
 read-only.
 
 A slab begins with one byte for each stretch that can be lent: the filler sets it before it says where the stretch is,

@@ -13,8 +13,8 @@ queues without a limit: parts of a message that is never finished count for no h
 Large bodies go through shared memory (:mod:`.slabs`) where that can be. Such a message is an empty frame, the
 reference, and the header. A peer offers a slab for what it is sent by an empty frame and the token, and one for what it
 sends, once it has something large, with a byte behind the token; in the same way it asks for what a hub has for all
-(:mod:`.gifts`). It lends nothing of a slab before the hub has that mapped: till then, and where that cannot be, the
-bytes go through the socket.
+(:mod:`.fd_broadcast`). It lends nothing of a slab before the hub has that mapped: till then, and where that cannot be,
+the bytes go through the socket.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Hub:
         return self._socket
 
     def send(self, peer: bytes, frames: Frames) -> None:
-        """Queue a message; never blocks. Raises Gone when ``peer`` is not connected any more."""
+        """Queue a message; never blocks. Raises PeerGone when ``peer`` is not connected any more."""
         try:
             self._socket.send_multipart(
                 [peer, *_message_frames(self._slab_writers.get(peer), frames)], zmq.NOBLOCK, copy=False
@@ -291,9 +291,9 @@ class Line:
     is there).
 
     Raises:
-        NotNow: nobody is there, or there is no room. (Over TCP nobody tells.)
+        HubUnavailable: nobody is there, or there is no room. (Over TCP nobody tells.)
         ServiceUnreachable: it is no address, or not the whole of one.
-        TurnedAway: the hub does not want this peer. Over TCP ``was_refused`` tells.
+        AdmissionRefused: the hub does not want this peer. Over TCP ``was_refused`` tells.
 
     An exception of a signal handler may come out of pyzmq behind a frame that was sent or received. So the next call of
     :meth:`send` makes void what was cut off before it, and ``is_interrupted`` tells that :meth:`receive_frames` may

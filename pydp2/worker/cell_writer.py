@@ -1,4 +1,4 @@
-"""A worker's places in the memory of the service's rows: what is sent is put there, as long as there are places."""
+"""A worker's cells in the memory of the service's rows: what is sent is put there, as long as there are cells."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CellWriter:
         self._free_cells: Ints = np.empty(0, np.int64)  # granted, not used
 
     def add_cells(self, frames: Sequence[memoryview]) -> None:
-        """The server has granted places. The memory is asked for with the first of them. Raises RemoteProtocolError."""
+        """The server has granted cells. The memory is asked for with the first of them. Raises RemoteProtocolError."""
         if len(frames) != 1 or frames[0].nbytes % 8 or not suits_cells(self._slots):
             raise RemoteProtocolError("Places: one frame with the number of each is needed, for rows that have some")
         self._free_cells = np.concatenate([self._free_cells, np.frombuffer(frames[0], "<i8")])
@@ -38,22 +38,26 @@ class CellWriter:
         if len(self._free_cells) < columns.rows or not self._has_region():
             return None
         assert self._region is not None
-        places, self._free_cells = self._free_cells[: columns.rows], self._free_cells[columns.rows :]
+        cells, self._free_cells = self._free_cells[: columns.rows], self._free_cells[columns.rows :]
         try:
-            self._region.put(places, columns)
+            self._region.put(cells, columns)
         except IndexError:
             raise RemoteProtocolError("Places: there are none of these numbers") from None
-        return places
+        return cells
 
     def _has_region(self) -> bool:
         """Whether the memory is there; it comes a little after it was asked for."""
-        if self._region is None and (wish := self._line.fd_request) is not None and (given := wish.poll()) is not None:
+        if (
+            self._region is None
+            and (request := self._line.fd_request) is not None
+            and (given := request.poll()) is not None
+        ):
             descriptor, note = given
             layout = RegionLayout.from_note(self._slots, note.removeprefix(CELL_NOTE_PREFIX))
             try:
                 self._region = CellRegion(layout, map_region(descriptor, layout.size, writable=True))
             except (OSError, ValueError, OverflowError):  # no room for so many addresses: it goes without
-                wish.close()
+                request.close()
             else:
-                wish.accept()
+                request.accept()
         return self._region is not None

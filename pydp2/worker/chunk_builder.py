@@ -122,7 +122,7 @@ class ChunkBuilder:
         return PackingBudget(rows, self._max_bytes - packer.nbytes, credit, SAMPLE_COST)
 
     def count_packed(self, task: FileTask, rows: int, nbytes: int) -> None:
-        """The drawer has packed ``rows`` samples of ``task`` within its budget."""
+        """The sample loop has packed ``rows`` samples of ``task`` within its budget."""
         self._packer.count_packed(rows, nbytes)
         self._count_rows(task, rows, nbytes)
 

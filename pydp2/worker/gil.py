@@ -1,4 +1,4 @@
-"""The interpreter's global lock: what a worker's threads do relies on it (:mod:`.runner`), so it has to be there."""
+"""The interpreter's global lock: what a worker's threads do relies on it (:mod:`.loop`), so it has to be there."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
 """Which generator runs, and what is sent when (docs/order.md, "Credit", rule 4).
 
-One generator runs until its credit is used, it reaches a stop, or it ends; then another one (:mod:`.choice`). It gives
-way earlier to what a merge waits for: after about 20 ms, or at once if that is another job's merge and its own does not
-wait. Sending never blocks: a sample without credit is kept in hand. Between samples, about every millisecond, messages
-are looked for. Samples are sent when a chunk is full, when the merge waits for them, and after about 20 ms: also while
-the generator computes or waits for something, because then another thread sends them (:mod:`.late`).
+One generator runs until its credit is used, it reaches a stop, or it ends; then another one (:mod:`.scheduler`). It
+gives way earlier to what a merge waits for: after about 20 ms, or at once if that is another job's merge and its own
+does not wait. Sending never blocks: a sample without credit is kept in hand. Between samples, about every millisecond,
+messages are looked for. Samples are sent when a chunk is full, when the merge waits for them, and after about 20 ms:
+also while the generator computes or waits for something, because then another thread sends them
+(:mod:`.background_flush`).
 
 The two threads use the same things, but never at the same time. A lock taken twice a sample would do, and cost more
 than all the rest between two samples; so each says first what it is about to do, and looks then what the other one
 said. The interpreter's lock puts these four steps into one order for both: whichever looks last sees the other. So a
-service needs an interpreter that has it (:mod:`.lock`).
+service needs an interpreter that has it (:mod:`.gil`).
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ class WorkerLoop:
         # ``away``: the thread of the loop is in the user's code, and touches nothing here; ``sending``: see above
         self._marker = SampleMarker(status.row, SAMPLE_INDEX, STARTED_NS, RUNNING, options.times_samples)
         self._sample_loop = self._builder.sample_loop(provider.is_single_slot, self._marker)
-        self._packing_task: FileTask | None = None  # whose samples the drawer packs
-        # not a method of this: in a circle of objects the collector would take the drawer's buffer apart
+        self._packing_task: FileTask | None = None  # whose samples the sample loop packs
+        # not a method of this: in a circle of objects the collector would take the sample loop's buffer apart
         provider.slot_order.on_unknown = partial(_report_unknown, process_state, files, status.row)
         self._tasks = TaskScheduler(options.max_unbound)
         self._blocked: list[list[int]] = []
@@ -148,18 +149,18 @@ class WorkerLoop:
         For another thread. Where the loop is at work it looks for that itself.
         """
         with self._send_lock:
-            drawer = self._sample_loop
-            drawer.send_pending = True
+            sample_loop = self._sample_loop
+            sample_loop.send_pending = True
             try:
-                if drawer.in_user_code:
+                if sample_loop.in_user_code:
                     self._collect_counts()
                     if not self._builder.is_empty and time.perf_counter() - self._builder.oldest_at > FLUSH:
                         self._flush()
             finally:
-                drawer.send_pending = False
+                sample_loop.send_pending = False
 
     def _collect_counts(self) -> None:
-        """Count what the drawer has packed up to the sample that the user's code is at."""
+        """Count what the sample loop has packed up to the sample that the user's code is at."""
         self._sample_loop.counts_collected = True
         self._count_packed()
 
@@ -192,10 +193,10 @@ class WorkerLoop:
             case m.BeginReading(reading, pass_id, seed):
                 self._tasks.begin_reading(reading, pass_id, seed)
             case m.Assign(reading, items):
-                recalled = [np.frombuffer(frame, np.int64) for frame in owned_arrays(body)]
+                rereads = [np.frombuffer(frame, np.int64) for frame in owned_arrays(body)]
                 for item in items:
                     given = FileAssignment.from_wire(item)
-                    sample_indices = recalled[given.reread_frame - 1] if given.reread_frame else None
+                    sample_indices = rereads[given.reread_frame - 1] if given.reread_frame else None
                     self._tasks.add_task(reading, FileTask.from_assignment(given, self._checksum_count, sample_indices))
             case m.Grant(items):
                 for item in items:
@@ -266,10 +267,10 @@ class WorkerLoop:
             self._open_file(task)
         self._provider.show_context(task.context)
         builder, wrap, weigh, clock = self._builder, self._provider.arrange, self._provider.weight_of, time.perf_counter
-        iterator, drawer = task.iterator, self._sample_loop
+        iterator, sample_loop = task.iterator, self._sample_loop
         edge, turn_end, ramping = task.next_stop, task.block_end, task.is_ramping
         assert iterator is not None
-        draw, self._packing_task = drawer.next_unpacked, task
+        draw, self._packing_task = sample_loop.next_unpacked, task
         if task.next_index >= task.until and not task.is_over:  # the last one had to wait for credit
             builder.end_file(task)
         polled = began = clock()
@@ -281,7 +282,7 @@ class WorkerLoop:
                             iterator, task.next_index, *builder.packing_budget(task, min(edge, turn_end)), _POLL_NS
                         )
                     finally:  # as in _in_users_code
-                        if drawer.send_pending:
+                        if sample_loop.send_pending:
                             self._wait_for_flush()
                         self._count_packed()
                 except StopIteration:
@@ -347,7 +348,7 @@ class WorkerLoop:
             self._flush()  # the first batches are made of what is here
 
     def _count_packed(self) -> None:
-        """Count the samples that the drawer has packed."""
+        """Count the samples that the sample loop has packed."""
         rows, nbytes = self._sample_loop.collect_counts()
         if rows:
             assert self._packing_task is not None

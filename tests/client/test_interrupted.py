@@ -58,7 +58,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 Sign = tuple[int, int, list[float]]
 
 
-LEAVING = ("if 0 in session.inside and session.inside[0] is token:", "del session.inside[0]")
+LEAVING = ("if 0 in session.current_call and session.current_call[0] is token:", "del session.current_call[0]")
 
 
 class Interruption(BaseException):
@@ -247,6 +247,8 @@ def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
                 assert comparable(kind, data.state_dict()) == comparable(kind, states[len(found) - 1])
         assert found == seen
         assert data.samples == samples
+    source = Path(client.__file__).read_text("utf-8")
+    assert all(line in source for line in LEAVING)
     names = {code.co_qualname for code, _ in injector.points}
     assert {
         "Client._deliver",

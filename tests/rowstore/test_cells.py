@@ -124,7 +124,7 @@ def test_a_worker_gets_as_many_as_there_are_and_no_row_is_put_where_there_is_non
     places = places_of(4)
     assert places.grant(0, 9).tolist() == [0, 1, 2, 3]
     assert places.grant(1, 1).tolist() == []
-    with pytest.raises(MemoryError, match="2 places are needed"):
+    with pytest.raises(MemoryError, match="2 cells are needed"):
         places.put(columns_of([1, 2]))
     places.reclaim_worker(0)
     assert len(places.put(columns_of([1, 2, 3]))) == 3

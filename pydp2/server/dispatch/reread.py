@@ -15,23 +15,23 @@ from pydp2.protocol.file_ranges import FileAssignment
 from pydp2.server.dispatch.ledger import DroppedSample, FileLedger
 
 
-def reread_terms(recall: Reread | None) -> dict[str, int]:
-    if recall is None:
+def reread_terms(reread: Reread | None) -> dict[str, int]:
+    if reread is None:
         return {}
-    send_from = recall.start if recall.start < UNREACHED else recall.until
+    send_from = reread.start if reread.start < UNREACHED else reread.until
     return {
         "send_from": send_from,
-        "check_at": recall.checksum_index,
-        "check_crc": recall.crcs[0] if recall.crcs else 0,
+        "check_at": reread.checksum_index,
+        "check_crc": reread.crcs[0] if reread.crcs else 0,
     }
 
 
-def open_ledger(file: int, position: int, recall: Reread | None, until: int) -> FileLedger:
-    """A file that is read for what ``recall`` names (None: from its start), and not beyond ``until``."""
-    ledger = FileLedger(file, position, reread=recall)
-    if recall is not None:
-        ledger.until = recall.until
-        ledger.next_index = 0 if recall.start == UNREACHED else recall.start
+def open_ledger(file: int, position: int, reread: Reread | None, until: int) -> FileLedger:
+    """A file that is read for what ``reread`` names (None: from its start), and not beyond ``until``."""
+    ledger = FileLedger(file, position, reread=reread)
+    if reread is not None:
+        ledger.until = reread.until
+        ledger.next_index = 0 if reread.start == UNREACHED else reread.start
     ledger.until = min(ledger.until, until)
     if not ledger.until:
         ledger.tail = END
@@ -44,18 +44,18 @@ def attach_frames(
     """The raw frames that go with ``assignments``, which learn the number of theirs."""
     frames: list[npt.NDArray[np.int64]] = []
     for assignment in assignments:
-        recall = ledgers[assignment.file].reread
-        if recall is not None and len(recall.sample_indices):
-            frames.append(recall.sample_indices)
+        reread = ledgers[assignment.file].reread
+        if reread is not None and len(reread.sample_indices):
+            frames.append(reread.sample_indices)
             assignment.reread_frame = len(frames)
     return tuple(frames)
 
 
-def select_wanted(runs: Iterable[SampleRun], recall: Reread) -> Iterator[SampleRun]:
-    """Those samples of ``runs`` that ``recall`` names."""
+def select_wanted(runs: Iterable[SampleRun], reread: Reread) -> Iterator[SampleRun]:
+    """Those samples of ``runs`` that ``reread`` names."""
     for run in runs:
         y = run.sample_indices[run.lo : run.hi]
-        rows = np.flatnonzero((y >= recall.start) | np.isin(y, recall.sample_indices, assume_unique=True)) + run.lo
+        rows = np.flatnonzero((y >= reread.start) | np.isin(y, reread.sample_indices, assume_unique=True)) + run.lo
         if len(rows):
             weights = None if run.weights is None else run.weights[rows]
             yield SampleRun(run.columns.take(rows), 0, len(rows), run.sample_indices[rows], run.sizes[rows], weights)
@@ -73,9 +73,9 @@ def serve_from_disk(ledger: FileLedger, found: DiskHit) -> None:
 
 
 def _serve_runs(ledger: FileLedger, runs: Iterable[SampleRun], dropped_samples: Iterable[DroppedSample]) -> None:
-    recall = ledger.reread
-    ledger.runs.extend(runs if recall is None else select_wanted(runs, recall))
-    start = 0 if recall is None else recall.start
+    reread = ledger.reread
+    ledger.runs.extend(runs if reread is None else select_wanted(runs, reread))
+    start = 0 if reread is None else reread.start
     ledger.dropped.extend(dropped_sample for dropped_sample in dropped_samples if dropped_sample[0] >= start)
     ledger.tail = END
     ledger.in_cache = True

@@ -254,7 +254,7 @@ class ClientGateway:
         self._send(peer, m.Welcome(self._schema.to_wire(), service))
 
     def _open_job(self, name: str, world: int, given: JobOptions) -> JobSession:
-        """The desk of a job that begins. Raises OptionError when the machine cannot hold one more."""
+        """The session of a job that begins. Raises OptionError when the machine cannot hold one more."""
         assert self._schema is not None
         if self._available is None:  # now: its processes have what they have, and no job has a pool yet
             self._available = available_memory()

@@ -66,7 +66,7 @@ class Snapshotter:
         return self._state is not None
 
     def restore(self, files: int, opens: Callable[[JobSnapshot], SnapshottedJob], now: float) -> None:
-        """Open the desk of each job that was written down. Raises StateMismatch where a stream would be another."""
+        """Open the session of each job that was written down. Raises StateMismatch where a stream would be another."""
         assert self._state is not None
         for plain in self._found:
             kept = JobSnapshot.from_plain(plain, files)

@@ -38,7 +38,7 @@ def encode(serial: int, jobs: list[dict[str, Any]], version: int = VERSION) -> b
 
 
 def decode(data: bytes) -> tuple[int, list[Any]]:
-    """Inverse of :func:`encode`. Raises Damaged, or StateMismatch for one of a newer release."""
+    """Inverse of :func:`encode`. Raises DamagedSnapshot, or StateMismatch for one of a newer release."""
     if len(data) < _HEAD.size:
         raise DamagedSnapshot(f"it has {len(data)} bytes, its head alone needs {_HEAD.size}")
     magic, version, serial, size, digest = _HEAD.unpack_from(data)

@@ -1,4 +1,4 @@
-"""The memory in which rows of one size have their places (docs/architecture.md): made when the provider is known, shown
+"""The memory in which rows of one size have their cells (docs/architecture.md): made when the provider is known, shown
 to workers and trainers, given out to workers ahead of what they send."""
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pydp2.schema.provider_schema import Schema
 from pydp2.transport import SharedRegion
 
 _AHEAD = 16 << 20  # bytes of rows that a worker may put in places before it is granted more
-_MIN_CELLS = 8  # places
-_FREE_SHARE = 4  # one grant takes at most one of so many free places: rows that come as columns need some as well
+_MIN_CELLS = 8  # cells
+_FREE_SHARE = 4  # one grant takes at most one of so many free cells: rows that come as columns need some as well
 _ROOM = 4  # times the memory that a service may use: of these addresses, more than the machine has are never used
 
 
 class CellGrants:
-    """The places of a service: for workers, whom it grants them; for trainers; and for the stores of jobs."""
+    """The cells of a service: for workers, whom it grants them; for trainers; and for the stores of jobs."""
 
     def __init__(self, lasting: SharedRegion, layout: RegionLayout) -> None:
         self._lasting = lasting
@@ -38,12 +38,12 @@ class CellGrants:
         has = self._places.granted.get(worker, 0)
         if 2 * has > self._ahead:
             return None
-        places = self._places.grant(worker, min(self._ahead - has, self._places.free_count // _FREE_SHARE))
-        return places if len(places) else None
+        cells = self._places.grant(worker, min(self._ahead - has, self._places.free_count // _FREE_SHARE))
+        return cells if len(cells) else None
 
-    def claim(self, worker: int, places: Ints) -> CellRows:
-        """``worker`` has put rows in ``places``. Raises RemoteProtocolError for places that are not its own."""
-        return self._places.accept_filled(worker, places)
+    def claim(self, worker: int, cells: Ints) -> CellRows:
+        """``worker`` has put rows in ``cells``. Raises RemoteProtocolError for cells that are not its own."""
+        return self._places.accept_filled(worker, cells)
 
     def worker_gone(self, worker: int) -> None:
         """The process of ``worker`` has ended."""
@@ -65,7 +65,7 @@ class CellGrants:
 
 
 def create_cell_grants(schema: Schema, limit: int) -> CellGrants | None:
-    """For samples of ``schema`` in a service that may use ``limit`` bytes; None where they have no places: they
+    """For samples of ``schema`` in a service that may use ``limit`` bytes; None where they have no cells: they
     are small or of several sizes, they are kept in a cache, or memory cannot be shared here."""
     if not schema.uses_cells:
         return None
@@ -81,6 +81,6 @@ def create_cell_grants(schema: Schema, limit: int) -> CellGrants | None:
         return None
     try:
         return CellGrants(lasting, layout)
-    except MemoryError:  # nor is there any for what is kept of each place
+    except MemoryError:  # nor is there any for what is kept of each cell
         lasting.close()
         return None

@@ -20,14 +20,14 @@ from pydp2.transport import array_views, owned_arrays
 WantedSamples = Callable[[FileRange], Reread | None]
 """What was asked for of a file that is read again in part; None for late output of an attempt given up."""
 ClaimCells = Callable[[Ints], CellRows]
-"""The rows that a worker has put in places. Raises RemoteProtocolError for places that are not its own."""
+"""The rows that a worker has put in places. Raises RemoteProtocolError for cells that are not its own."""
 
 
 def decode_chunk(
     chunk: Chunk,
     body: Sequence[memoryview],
     schema: Schema,
-    recalled: WantedSamples = lambda _: None,
+    wanted_samples: WantedSamples = lambda _: None,
     *,
     keep: bool = True,
     taken: ClaimCells | None = None,
@@ -35,7 +35,7 @@ def decode_chunk(
     """Each part of ``chunk`` with its samples. Everything is checked before the first is given.
 
     ``keep``: they may stay for long, so they get memory of their own; else they may lie in memory that is shared with
-    the worker. ``taken``: what rows in places are; None: there are no places. Raises RemoteProtocolError when counts,
+    the worker. ``taken``: what rows in places are; None: there are no cells. Raises RemoteProtocolError when counts,
     frames and slots do not agree.
     """
     parts = [FileRange.from_wire(connection) for connection in chunk.parts]
@@ -71,8 +71,8 @@ def decode_chunk(
             out.append((part, None))
             continue
         skipped = part.count - part.rows - len(part.dropped)
-        if skipped and (recall := recalled(part)) is not None:
-            sample_indices[lo:hi] = _wanted_indices(part, recall)
+        if skipped and (reread := wanted_samples(part)) is not None:
+            sample_indices[lo:hi] = _wanted_indices(part, reread)
         elif part.dropped and not skipped:
             y = np.arange(part.first_index, part.first_index + part.count, dtype=np.int64)
             sample_indices[lo:hi] = np.delete(
@@ -91,11 +91,11 @@ def _cell_rows(rows: int, frame: npt.NDArray[np.uint8], taken: ClaimCells | None
     return taken(frame.view(np.int64))
 
 
-def _wanted_indices(part: FileRange, recall: Reread) -> npt.NDArray[np.int64]:
+def _wanted_indices(part: FileRange, reread: Reread) -> npt.NDArray[np.int64]:
     """The sample indices of the rows of a part that leaves out what was not asked for."""
-    if part.dropped or part.first_index + part.count > recall.start:
+    if part.dropped or part.first_index + part.count > reread.start:
         raise RemoteProtocolError("Chunk: counts of a part contradict each other")
-    lo, hi = np.searchsorted(recall.sample_indices, [part.first_index, part.first_index + part.count])
+    lo, hi = np.searchsorted(reread.sample_indices, [part.first_index, part.first_index + part.count])
     if hi - lo != part.rows:
         raise RemoteProtocolError(f"Chunk: {part.rows} samples where {hi - lo} were asked for")
-    return recall.sample_indices[lo:hi]
+    return reread.sample_indices[lo:hi]
