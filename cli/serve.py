@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -49,10 +49,13 @@ def command(source_args: SourceArguments, as_json: bool) -> None:
         with display.starting():
             service = launch(**source_args.source, **source_args.service)
         stack.callback(service.close)
-        _print_address(json.dumps({"address": service.address, "pid": service.pid}) if as_json else service.address)
-        display.print(_example_code(service.address, source_args.job), style="dim")
+
+        def announce() -> None:
+            _print_address(json.dumps({"address": service.address, "pid": service.pid}) if as_json else service.address)
+            display.print(_example_code(service.address, source_args.job), style="dim")
+
         comes_back = source_args.service.get("state_dir") is not None
-        number = _watch_service(service, display, will_restart=comes_back)
+        number = _watch_service(service, display, announce, will_restart=comes_back)
         if number is not None:
             click.get_current_context().exit(128 + number)
         rest = "; start it again as before, its trainers wait for it" if comes_back else ""
@@ -67,9 +70,12 @@ def _print_address(address: str) -> None:
         click.echo(f"Warning: stdout cannot be written ({error.strerror}); the service goes on at {address}", err=True)
 
 
-def _watch_service(service: Service, display: _Display, *, will_restart: bool) -> int | None:
+def _watch_service(
+    service: Service, display: _Display, announce: Callable[[], None], *, will_restart: bool
+) -> int | None:
     """Show how it goes until a signal ends the service: which one; or until the server process ends by itself: None.
 
+    ``announce`` prints the address: whoever has read it may send a signal at once, which is noted from then on.
     ``will_restart``: trainers may wait for it to be started again.
     """
     import pydp2
@@ -81,6 +87,7 @@ def _watch_service(service: Service, display: _Display, *, will_restart: bool) -
         os.kill(service.pid, signal.SIGKILL)
 
     with SignalWaiter(at_once) as waiting:
+        announce()
         while service.poll() is None:
             number: int | None = waiting.wait(_POLL_SECONDS)
             if number is not None:
