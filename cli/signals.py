@@ -53,8 +53,7 @@ def signals_raise() -> Iterator[None]:
 
 class SignalWaiter:
     """Meanwhile a signal is noted, and :meth:`wait` gives it. ``on_second_signal`` runs when a second one comes; then
-    the
-    process ends at once."""
+    the process ends at once."""
 
     def __init__(self, on_second_signal: Callable[[], None]) -> None:
         self._on_second_signal = on_second_signal

@@ -274,8 +274,7 @@ def from_user(what: str, exc: BaseException, skip: int = 0) -> ProviderError:
 
 def at_sample(filename: str, sample_index: int, slot: str, what: str) -> str:
     """``what`` is wrong with sample ``sample_index`` of ``filename``: "file F, sample y, slot S: what". ``slot``: as in
-    BadSample,
-    a name, "slot 0", "all slots", or nothing."""
+    BadSample, a name, "slot 0", "all slots", or nothing."""
     named = slot and not slot.startswith(("slot ", "all slots"))
     return f"file {filename}, sample {sample_index}{', ' if slot else ''}{'slot ' if named else ''}{slot}: {what}"
 

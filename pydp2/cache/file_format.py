@@ -35,11 +35,9 @@ from pydp2.errors import ProtocolError
 from pydp2.schema.input_types import Slots
 
 FORMAT_VERSION = 1
-"""How the names of entries begin that are not whole yet."""
 _MAGIC = b"pydp2 cache\n"
-_HEAD = struct.Struct(
-    "<12sIQQ16s"
-)  # magic, version, where the index begins, its size, digest of all that and the index
+# Magic, version, where the index begins, its size, digest of all that and the index.
+_HEAD = struct.Struct("<12sIQQ16s")
 _FIRST_BLOCK = 64  # where the first block begins
 _ALIGN = 64
 _MIN_MAPPED_BYTES = 1 << 18  # bytes; what is smaller is read, which takes no descriptor
@@ -48,7 +46,7 @@ _WEIGHT_LIMIT = 1 << 31
 _ZEROS = bytes(_ALIGN)
 
 DroppedSample = tuple[int, str, str]
-"""(sample index, slot, reason) of a dropped sample."""
+"""(sample index, slot, reason) of a dropped sample: a pass tells the same wherever its files come from."""
 
 
 class DamagedEntry(Exception):

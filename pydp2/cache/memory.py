@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.cache.file_format import DroppedSample
 from pydp2.columns.columns import Ints, expand_ranges
 from pydp2.columns.sample_set import encode_set
 from pydp2.rowstore.append_only import AppendOnlyStore
@@ -20,9 +21,8 @@ from pydp2.rowstore.region_layout import ROW_OVERHEAD
 
 
 class CacheableRun(Protocol):
-    """Consecutive samples of one file: rows ``lo`` to ``hi`` of ``columns``, with their sizes in bytes. For a
-    append-only store
-    they have sample indices and weights as well."""
+    """Consecutive samples of one file: rows ``lo`` to ``hi`` of ``columns``, with their sizes in bytes. For an
+    append-only store they have sample indices and weights as well."""
 
     columns: Any
     lo: int
@@ -31,8 +31,6 @@ class CacheableRun(Protocol):
 
 
 S = TypeVar("S", bound=CacheableRun)
-DroppedSample = tuple[int, str, str]
-"""(sample index, slot, reason) of a dropped sample: a pass tells the same wherever its files come from."""
 _DROPPED_BYTES = 512  # bytes per dropped sample
 
 
@@ -58,9 +56,8 @@ class MemoryCache(Generic[S]):
         self._partial: dict[int, tuple[int, list[S], list[DroppedSample]]] = {}
         self.rejected: dict[int, tuple[list[S], list[DroppedSample]]] = {}
         """What was not whole when it was found to be full, for whoever wants to keep it elsewhere."""
-        self._row_ranges: dict[
-            int, tuple[int, int]
-        ] = {}  # of each file in the append-only store: its first row, and how many
+        # Of each file in the append-only store: its first row, and how many.
+        self._row_ranges: dict[int, tuple[int, int]] = {}
         self._sample_set: CachedSampleSet | None = None
 
     def __len__(self) -> int:

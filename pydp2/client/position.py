@@ -31,8 +31,7 @@ class RestorePoint:
 @dataclass(slots=True)
 class Position:
     """Before batch ``batch`` of pass ``pass_id``, those in ``acknowledged_ahead`` used as well. It is never changed: a
-    batch keeps
-    the one behind it.
+    batch keeps the one behind it.
 
     ``early_ends``: ``[file, sample index, reason]`` of files that ended early. ``buckets``: their "bounds", and in the
     middle of a pass the "group" of batches that come from one.

@@ -61,8 +61,7 @@ class StatusPage:
 
 WorkerMain = Callable[[int, memoryview, int], None]
 """The life of a worker: its number, the row of its status row, and a descriptor that its output goes to, whatever
-becomes of
-1 and 2, which go there at first."""
+becomes of 1 and 2, which go there at first."""
 
 
 class PreparedWorker(Protocol):

@@ -113,8 +113,7 @@ class LocalEngine:
 
     def events(self) -> list[Started | Exited | EngineNote]:
         """What happened since the last call. Where a descriptor cannot be taken for now the engine is
-        ``out_of_descriptors``, and
-        what comes with it is there at a later call."""
+        ``out_of_descriptors``, and what comes with it is there at a later call."""
         self.out_of_descriptors = False
         out: list[Started | Exited | EngineNote] = []
         while True:
@@ -142,8 +141,7 @@ class LocalEngine:
 
     def _receive(self) -> tuple[bytes, list[int]]:
         """What the supervisor sent, with its descriptors. Raises OSError: with EMFILE there is none left for one of
-        them,
-        and all of it is still there."""
+        them, and all of it is still there."""
         peek = socket.MSG_PEEK if sys.platform == "linux" else 0  # elsewhere that makes no descriptors
         data, told, flags, _ = self._socket.recvmsg(1 << 16, socket.CMSG_SPACE(16 * _INT), peek)
         descriptors = [

@@ -20,8 +20,7 @@ from pydp2.order.sample_source import SampleSource
 @dataclass(frozen=True, slots=True)
 class CachedSamples:
     """All samples of a list: ``row_ids``, under which ids they are found, and ``sample_set``, as a set, both in the
-    order of
-    names. ``weights`` and ``sizes`` by id. ``weight``, ``nbytes``: of all; ``unit_weights``: each weighs 1."""
+    order of names. ``weights`` and ``sizes`` by id. ``weight``, ``nbytes``: of all; ``unit_weights``: each weighs 1."""
 
     row_ids: RowIds
     sample_set: bytes

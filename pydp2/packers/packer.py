@@ -84,8 +84,7 @@ class Packer:
 
     def sample_loop(self, single: bool, marker: SampleMarker) -> SampleLoop:
         """What draws samples and may pack them here; :meth:`count_packed` is told of these. ``single``: the only slot's
-        value
-        is yielded bare."""
+        value is yielded bare."""
         return sample_loop(self._writers, self._slots, single, marker)
 
     def count_packed(self, rows: int, nbytes: int) -> None:
@@ -107,8 +106,7 @@ class Packer:
 
     def add_columns(self, columns: Columns) -> list[tuple[int, BadSample]] | None:
         """Pack the samples of ``columns``, at least one, which :meth:`Rows.columns` gave, and judge them; the bad ones
-        by
-        their position since the last cut. What lies in ``columns`` is copied.
+        by their position since the last cut. What lies in ``columns`` is copied.
 
         None, and nothing is added, where they are to be added one by one, to be blamed for what is found first then.
         """

@@ -35,8 +35,7 @@ class SampleMarker(NamedTuple):
 
 class PackingBudget(NamedTuple):
     """How much may be packed before the loop is to look again: ``max_rows``, bytes of columns (``column_bytes``), and
-    bytes where
-    each row costs ``row_overhead`` more (``credit_bytes``)."""
+    bytes where each row costs ``row_overhead`` more (``credit_bytes``)."""
 
     max_rows: int
     column_bytes: int

@@ -47,8 +47,7 @@ class SlotWriter(Protocol):
 
 class TypedBuffer:
     """Flat values in arrival order. ``key`` and ``open_bytes`` (dtype and bytes of the open run) are there to be
-    appended to;
-    whoever appends in another form calls :meth:`switch_dtype` first."""
+    appended to; whoever appends in another form calls :meth:`switch_dtype` first."""
 
     __slots__ = ("_closed_segments", "dtype", "open_bytes")
 
@@ -103,8 +102,7 @@ class _StructPackers(dict[int, Callable[..., bytes]]):
 
 class LeafWriter(Protocol):
     """Takes the innermost values of a slot. ``value_bytes``: column bytes of one of them; ``entries_per_value``: how
-    many entries of
-    ``buffer`` it is."""
+    many entries of ``buffer`` it is."""
 
     buffer: TypedBuffer
     value_bytes: int

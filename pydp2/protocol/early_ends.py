@@ -66,8 +66,7 @@ def from_frames(frames: Iterable[Buffer]) -> list[list[Any]]:
 
 def split_frames(message_name: str, body: Sequence[Buffer], frame_count: int) -> tuple[list[Any], list[list[Any]]]:
     """The frames of a message without the last ``frame_count``, and the early-end records that these hold.
-    ``message_name``: its
-    name."""
+    ``message_name``: its name."""
     if frame_count > len(body):
         raise RemoteProtocolError(f"{message_name}: {frame_count} frames of facts, but {len(body)} in all")
     edge = len(body) - frame_count

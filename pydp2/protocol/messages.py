@@ -125,8 +125,8 @@ class Quit(Message):
 @dataclass(frozen=True, slots=True)
 class Chunk(Message):
     """Worker: ranges of files. ``parts`` are :class:`FileRange` as lists; their rows lie in the frames, one after
-    another.
-    ``in_cells``: in place of their columns, one frame with the number of the place that each was put in, int64.
+    another. ``in_cells``: in place of their columns, one frame with the number of the place that each was put in,
+    int64.
 
     ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample in hand that costs ``need`` (0:
     it reached its pause). ``busy_us``: time spent on samples so far, ``idle_us``: time without anything to do, in us.
@@ -301,8 +301,7 @@ class Probe(Message):
 @dataclass(frozen=True, slots=True)
 class Closing(Message):
     """Server: the service ends, and why. ``error``: the one that it could not survive ({}: none). ``will_restart``: it
-    goes on
-    where it was when it is started again."""
+    goes on where it was when it is started again."""
 
     reason: str
     error: Plain

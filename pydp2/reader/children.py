@@ -38,9 +38,8 @@ _GENTLE = 0.1  # those of them before it is interrupted: who gives its next entr
 _TERMINATED = 128 + signal.SIGTERM  # its exit code then, as a shell writes it
 _END = 2.0  # seconds after which it is killed
 _ENDING = 0.25  # seconds in which a thread that Python has joined is gone for the kernel too
-_parents_ends: weakref.WeakSet[Connection[Any, Any]] = (
-    weakref.WeakSet()
-)  # of all children: none may keep another's open
+# Of all children: none may keep another's open.
+_parents_ends: weakref.WeakSet[Connection[Any, Any]] = weakref.WeakSet()
 
 Work = Callable[[Channel, Callable[[ReaderMessage], None]], None]
 """``work(inbox, send)``: what a child does. It raises Closed when the parent is gone. The inbox holds messages: items,

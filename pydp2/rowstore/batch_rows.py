@@ -14,8 +14,7 @@ from pydp2.rowstore.gather import Selection, entry_count, gather, gather_copy
 
 class RowReader(Protocol):
     """Where rows lie: as :class:`.heap.HeapStore`, :class:`.append_only.AppendOnlyStore` and :class:`.cells.CellStore`
-    do
-    it."""
+    do it."""
 
     @property
     def shared_row_count(self) -> int: ...

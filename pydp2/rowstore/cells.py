@@ -23,11 +23,8 @@ CELL_NOTE_PREFIX = b"places"
 _CELL_BITS = 40  # of a number are the cell, those above it the mark
 _CELL_MASK = (1 << _CELL_BITS) - 1
 _GENERATION_MASK = (1 << 62 - _CELL_BITS) - 1
-_OWNER_NONE, _OWNER_SERVER, _OWNER_FIRST_WORKER = (
-    0,
-    1,
-    2,
-)  # whose a cell is: nobody's, the server's, of worker w: _FIRST + w
+# Whose a cell is: nobody's, the server's, of worker w: _OWNER_FIRST_WORKER + w.
+_OWNER_NONE, _OWNER_SERVER, _OWNER_FIRST_WORKER = 0, 1, 2
 
 
 class StaleCells(Exception):
@@ -36,8 +33,7 @@ class StaleCells(Exception):
 
 class CellRegion:
     """The rows in ``memory`` of ``layout``, of slots that :func:`suits_cells` takes: workers put them there, trainers
-    and the
-    server gather them."""
+    and the server gather them."""
 
     def __init__(self, layout: RegionLayout, memory: Any) -> None:
         self.layout = layout
@@ -186,8 +182,7 @@ def _has_duplicates(cells: Ints) -> bool:
 
 
 class CellRows:
-    """Rows that a worker has put in ``allocator``, some of ``rows`` of them. They are as columns are for a store;
-    cells
+    """Rows that a worker has put in ``allocator``, some of ``rows`` of them. They are as columns are for a store; cells
     that no store has claimed are given back when there is nothing left of these."""
 
     __slots__ = ("_cells", "_first", "rows", "slots")

@@ -28,9 +28,8 @@ class _Extent(NamedTuple):
 
 class RegionLayout:
     """Where everything lies in the memory of an append-only store of ``slots`` with room for ``limit`` bytes. ``size``:
-    of it all.
-    ``max_rows``: so many it can hold at most, 0 where one is larger than that. ``min_row_bytes``: what one takes at
-    least. The same for all who know slots and limit."""
+    of it all. ``max_rows``: so many it can hold at most, 0 where one is larger than that. ``min_row_bytes``: what one
+    takes at least. The same for all who know slots and limit."""
 
     def __init__(self, slots: Slots, limit: int) -> None:
         self.slots, self.limit = slots, limit

@@ -1,1 +1,1 @@
-"""The service: ledger, credit, coordinator (pure: events in, actions out), and the loop that joins them to the wire."""
+"""The service: ledger, credit, worker pool (pure: events in, actions out), and the loop that joins them to the wire."""

@@ -1,4 +1,4 @@
-"""What the coordinator tells the loop to do, and what it is told. Plain values: tests compare lists of them."""
+"""What the worker pool tells the loop to do, and what it is told. Plain values: tests compare lists of them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,6 @@ class Spawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
-    """End a worker at once; ``dump``: have it show its stack first."""
-
-    worker: int
-    dump: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Log:
     """Tell the user. Of each ``kind`` but the empty one, the first few are shown in full, the rest by count."""
 
@@ -70,7 +62,7 @@ class Fatal:
     error: Error
 
 
-Action = Send | Spawn | Kill | Log | Loss | Fatal
+Action = Send | Spawn | Log | Loss | Fatal
 
 
 @dataclass(frozen=True, slots=True)

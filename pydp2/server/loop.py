@@ -1,4 +1,4 @@
-"""The server's loop: joins coordinator and job to sockets, processes, clock and terminal. Decides nothing by itself."""
+"""Join worker pool and jobs to sockets, processes, clock and terminal. The loop itself decides nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from pydp2.schema.provider_schema import Schema
 from pydp2.server.actions import (
     Action,
     Fatal,
-    Kill,
     Log,
     Loss,
     Send,
@@ -303,8 +302,6 @@ class Server:
                     self._send(worker, message, frames)
                 case Spawn(worker, status_row):
                     self._engine.start(worker, status_row)
-                case Kill(worker):
-                    self._engine.kill(worker)
                 case Log(text, kind):
                     self.log(text, kind)
                 case Loss():

@@ -47,8 +47,7 @@ class ServiceSpec:
 
 def status_rows(workers: int) -> int:
     """Return the status rows for ``workers`` workers and the one in reserve: twice as many, so that the row of one that
-    is
-    gone can still be read while what it printed is shown."""
+    is gone can still be read while what it printed is shown."""
     return 2 * (workers + 1)
 
 

@@ -20,9 +20,8 @@ _FUTURE_WRITE = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: what was mapped before c
 
 class SharedRegion:
     """``size`` bytes, all 0, writable in this process: ``memory``. ``read_only_descriptor``: what others may be given,
-    None where
-    nothing can be; ``writable_descriptor``: what those are given who may write too, where ``others_write`` asks for
-    that. Raises OSError where there is no room for that many addresses."""
+    None where nothing can be; ``writable_descriptor``: what those are given who may write too, where ``others_write``
+    asks for that. Raises OSError where there is no room for that many addresses."""
 
     def __init__(self, size: int, *, others_write: bool = False) -> None:
         self.read_only_descriptor: int | None = None
@@ -57,8 +56,7 @@ class SharedRegion:
 
 def _sealed_read_only(descriptor: int, *, others_write: bool) -> int:
     """A descriptor of the same that can only be read. ``others_write``: others are still to write there. Raises
-    OSError,
-    AttributeError where that cannot be."""
+    OSError, AttributeError where that cannot be."""
     short = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     try:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, short | (0 if others_write else _FUTURE_WRITE))
@@ -73,9 +71,8 @@ def _map_private(size: int) -> mmap.mmap:
 
 def map_region(descriptor: int, size: int, *, writable: bool = False) -> mmap.mmap:
     """The ``size`` bytes of what another process has as :class:`SharedRegion`, to be read (``writable``: and written).
-    Closes
-    ``descriptor``; raises OSError for what is not such a thing: whoever reads a file that is cut short meanwhile is
-    ended by a signal."""
+    Closes ``descriptor``; raises OSError for what is not such a thing: whoever reads a file that is cut short meanwhile
+    is ended by a signal."""
     try:
         with contextlib.suppress(AttributeError):
             seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)

@@ -3,8 +3,7 @@
 libzmq hides what matters here, so three things are added. Its queues count messages, not bytes: they are left
 unbounded, credit bounds them. A peer's death is silent: a hub finds out by sending (``Gone``), a line by a monitor.
 There are no heartbeats: on one machine the kernel tells of every death, and a program that is stopped (Ctrl-Z, a
-debugger) is not dead.
-Connecting to nobody over TCP succeeds: whoever connects sets a deadline on the first answer.
+debugger) is not dead. Connecting to nobody over TCP succeeds: whoever connects sets a deadline on the first answer.
 
 Nobody talks to a hub unasked. On a Unix socket a peer is told first where to connect (:mod:`.admission`); over TCP
 libzmq takes no frame before the peer has shown the token of the address (:mod:`.zap`), because what it takes it
@@ -43,18 +42,16 @@ from pydp2.transport.slabs import TOKEN_BYTES, SlabReader, SlabWriter, are_large
 from pydp2.transport.zap import ZapHandler, present_token
 
 Frame = zmq.Frame
-"""One as :meth:`Line.take` gives it."""
+"""One as :meth:`Line.receive` gives it."""
 Frames = Sequence[Any]
 """Whatever offers its bytes, and behind the first one frames that are made late (:class:`.slabs.DeferredFrames`)."""
 _EVENT = struct.Struct("=Hi")  # the first frame that a monitor gives; the second is the endpoint
-_MIN_OWN_FRAME = (
-    1 << 16
-)  # libzmq lays smaller frames side by side in a shared buffer: unaligned, and each pins all of it
+# libzmq lays smaller frames side by side in a shared buffer: unaligned, and each pins all of it.
+_MIN_OWN_FRAME = 1 << 16
 _DISCONNECT_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _HANDSHAKE_MS = 5_000
-_SEND_SLAB_BYTES = (
-    256 << 20
-)  # bytes of a slab for what a worker sends: of it, as much is ever used as is under way at a time
+# Bytes of a slab for what a worker sends: of it, as much is ever used as is under way at a time.
+_SEND_SLAB_BYTES = 256 << 20
 _RECEIVE_SLAB_BYTES = 256 << 20  # for what a trainer is sent: the same
 _SLABS_PER_SHARE = 8  # of a share of few addresses: each of so many slabs has one
 _MAX_SLAB_PEERS = 1024  # that have offered a slab, for either direction
@@ -67,9 +64,8 @@ LACKS_DESCRIPTORS = "descriptors"
 """The kind of what is told each time that somebody has to wait for one."""
 VOID_FRAME = b"pydp2: cut off.."
 """The last frame of a message that means nothing: its sender was cut off in the middle of it."""
-_RECONNECT_NEVER_MS = (
-    3_600_000  # not -1: with that, libzmq drops what had arrived and was not read yet when the other side goes
-)
+# Not -1: with that, libzmq drops what had arrived and was not read yet when the other side goes.
+_RECONNECT_NEVER_MS = 3_600_000
 
 
 class PeerGone(Exception):
@@ -471,8 +467,7 @@ class Line:
 
     def wait(self, timeout_ms: int, wake_descriptor: int | None = None) -> bool:
         """Wait until there is a message, the connection is lost, or the descriptor ``wake_descriptor`` is readable;
-        False when
-        none of it came in time."""
+        False when none of it came in time."""
         poller = zmq.Poller()
         if wake_descriptor is not None:
             poller.register(wake_descriptor, zmq.POLLIN)

@@ -20,8 +20,7 @@ AccessRule = Callable[[Sequence[bytes]], bytes | None]
 
 class ZapHandler:
     """Answers for the sockets of ``context``. ``refused_count``: how many peers were not let in. Raises zmq.ZMQError
-    where
-    the context has a handler already."""
+    where the context has a handler already."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.refused_count = 0

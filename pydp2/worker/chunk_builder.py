@@ -107,8 +107,7 @@ class ChunkBuilder:
 
     def sample_loop(self, is_single_slot: bool, marker: SampleMarker) -> SampleLoop:
         """What draws samples and may pack them here; :meth:`count_packed` is told of these. ``is_single_slot``: the
-        only slot's value
-        is yielded bare."""
+        only slot's value is yielded bare."""
         return self._packer.sample_loop(is_single_slot, marker)
 
     def packing_budget(self, task: FileTask, next_stop: int) -> PackingBudget:
@@ -175,8 +174,7 @@ class ChunkBuilder:
         weight_of: Callable[[list[object]], int],
     ) -> bool:
         """Add what comes next of the task's block: one sample, as :meth:`add_sample` does, or as many as may go
-        together.
-        ``next_stop``: the next one of the task."""
+        together. ``next_stop``: the next one of the task."""
         block = task.yielded
         assert block is not None
         added = self._add_together(task, block, next_stop)

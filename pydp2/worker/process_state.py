@@ -19,9 +19,7 @@ _NOTHING = bytes(4)
 
 class ProcessState:
     """Of one worker. ``row`` is that of its status row, ``output_descriptor`` where its stdout and stderr lead before
-    any of
-    the user's
-    code runs, ``working_directory`` its working directory then."""
+    any of the user's code runs, ``working_directory`` its working directory then."""
 
     def __init__(self, worker: int, row: memoryview, output_descriptor: int, working_directory: str) -> None:
         self._row = row

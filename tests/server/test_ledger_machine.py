@@ -45,9 +45,8 @@ FAIR = 3000  # rounds of a fair schedule: far more than any pass here takes
 @dataclass(frozen=True)
 class File:
     """``count`` sample indices, of which every ``dropped_sample``-th is a dropped sample (0: none); the others are of
-    ``size`` bytes,
-    every ``large``-th one of ten times that. ``raises``: it ends with an exception. ``deadly``: the sample index at
-    which each worker dies that asks for it, if there is such a one."""
+    ``size`` bytes, every ``large``-th one of ten times that. ``raises``: it ends with an exception. ``deadly``: the
+    sample index at which each worker dies that asks for it, if there is such a one."""
 
     count: int
     size: int

@@ -99,16 +99,14 @@ class CacheFill:
         self._waiting: dict[int, list[CacheConsumer]] = {}
         self._claimed: dict[int, FileLedger] = {}
         self._lookups: set[int] = set()
-        self._disk_answers: dict[
-            int, DiskHit | DiskMiss
-        ] = {}  # what the disk answered, until somebody comes to the file
+        # What the disk answered, until somebody comes to the file.
+        self._disk_answers: dict[int, DiskHit | DiskMiss] = {}
         self._stamps: dict[int, tuple[int, ...]] = {}  # of files that are on their way to the disk
         self._spills: dict[int, tuple[int, ...]] = {}  # of files on their way to memory that may have to go there
 
     def prefetch(self, order: npt.NDArray[np.int64], following: int, bound: int) -> bool | None:
         """As :meth:`is_coming`, of ``order[following]``; the first ``bound`` are wanted now. Where that cannot be said
-        yet,
-        it and those behind it are looked for."""
+        yet, it and those behind it are looked for."""
         comes = self.is_coming(int(order[following]), following - bound)
         if comes is None:
             self._look(order[following : bound + LOOK_AHEAD].tolist())

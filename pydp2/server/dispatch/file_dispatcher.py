@@ -114,7 +114,7 @@ class FileDispatcher:
         self.budget, self.number = context.budget, 0
         """What all readings of the service share, and which of them this is."""
         self.attempts: Attempts[FileDispatcher] = Attempts()
-        """The coordinator gives it these when it begins."""
+        """The worker pool gives it these when it begins."""
 
     # -- the merge's side ------------------------------------------------------------------------------------------
     def wanted_samples(self, part: FileRange) -> Reread | None:

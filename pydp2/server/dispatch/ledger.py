@@ -10,13 +10,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from pydp2.cache.file_format import DroppedSample
 from pydp2.errors import Error, RemoteProtocolError
 from pydp2.order.sample_source import END, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread
 from pydp2.protocol.file_ranges import DROPPED_COST, FILE_OPEN, SAMPLE_COST, FileRange
 
-DroppedSample = tuple[int, str, str]
-"""(sample index, slot, reason) of a dropped sample."""
 NO_PAUSE = 1 << 62
 MAX_DEATHS = 3
 """A file that was running in this many dead workers at the same sample is condemned."""
@@ -127,8 +126,7 @@ class FileLedger:
 
     def worker_starved(self, sample_index: int | None) -> bool:
         """As :meth:`worker_died`, of a worker that had too much memory. Which sample it was asking for is chance: a
-        file is
-        condemned when nothing new comes of it, again and again."""
+        file is condemned when nothing new comes of it, again and again."""
         self.worker_died(None)
         self.memory_deaths += sample_index is not None
         return self.memory_deaths >= MAX_MEMORY_DEATHS

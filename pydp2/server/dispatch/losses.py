@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.cache.file_format import DroppedSample
 from pydp2.errors import (
     BadSample,
     BudgetExceeded,
@@ -24,7 +25,7 @@ from pydp2.errors import (
 )
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Action, Log, Loss
-from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, DroppedSample
+from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS
 
 MIN_SAMPLES_FOR_SHARE = 10
 """Where the budget is a share, so many losses are always allowed: of a few samples a share says nothing."""

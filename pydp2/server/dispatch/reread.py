@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.cache.disk_messages import DiskHit
+from pydp2.cache.file_format import DroppedSample
 from pydp2.cache.memory import MemoryCache
 from pydp2.order.sample_source import END, SampleRun
 from pydp2.order.snapshot import UNREACHED, Reread
 from pydp2.protocol.file_ranges import FileAssignment
-from pydp2.server.dispatch.ledger import DroppedSample, FileLedger
+from pydp2.server.dispatch.ledger import FileLedger
 
 
 def reread_terms(reread: Reread | None) -> dict[str, int]:

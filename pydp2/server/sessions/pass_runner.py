@@ -312,9 +312,8 @@ class PassRunner:
         while isinstance(outcome, BatchCut) and (
             outcome.index < self._skip_to or outcome.index in self._acknowledged_ahead
         ):
-            self._store.release(
-                outcome.row_ids[: len(outcome.row_ids) - outcome.padding]
-            )  # used before the state was saved
+            # Its batch was used before the state was saved.
+            self._store.release(outcome.row_ids[: len(outcome.row_ids) - outcome.padding])
             outcome = self._batcher.next()
         self.waiting_for = None
         match outcome:

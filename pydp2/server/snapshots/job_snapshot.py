@@ -28,8 +28,7 @@ class PassState(Enum):
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
     """A place in the pass: before batch ``batch_index``, those in ``acknowledged_ahead`` used as well. It can be taken
-    up from ``point``
-    (None: the start of the pass), or where that is in the tail, after ``resumable`` samples of it."""
+    up from ``point`` (None: the start of the pass), or where that is in the tail, after ``resumable`` samples of it."""
 
     batch_index: int
     tail_consumed: int
