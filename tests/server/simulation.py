@@ -34,6 +34,7 @@ from pydp2.server.actions import Fatal, Log, Loss, Send, Spawn, WorkerGone, Work
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
 from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch, JobPlan, PassBroken, PassEnded, PassRunner
+from pydp2.server.snapshots.job_snapshot import PassSnapshot, ResumePoint
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.worker import chunk_builder
@@ -210,7 +211,7 @@ class Trainer:
             self.buckets = {**self.buckets, "group": self.plan.buckets.group_size}
         self.points = [(None, {}, 0, dict(self.buckets))]
         outcome.bounds = tuple(self.buckets["bounds"]) if "bounds" in self.buckets else None
-        self._read(self.job.begin(pass_id, buckets=self.buckets))
+        self._read(self.job.begin(pass_id, PassSnapshot(buckets=self.buckets)))
 
     def _read(self, reading: FileDispatcher) -> None:
         self.reading = reading
@@ -255,7 +256,7 @@ class Trainer:
         self.leave()
         self.job = self._new_job()
         self._read(
-            self.job.begin(outcome.pass_id, batch=batch, saved=point, early_ends=early_ends, buckets=self.buckets)
+            self.job.begin(outcome.pass_id, PassSnapshot(ResumePoint(batch, 0, point), early_ends, self.buckets))
         )
 
     def take(self) -> None:

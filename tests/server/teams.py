@@ -25,7 +25,7 @@ from pydp2.rowstore.heap import HeapStore
 from pydp2.schema.input_types import Slots, integer_value
 from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch, PassEnded
 from pydp2.server.sessions.trainer_group import GroupOptions, TrainerGroup
-from pydp2.server.snapshots.job_snapshot import JobSnapshot
+from pydp2.server.snapshots.job_snapshot import JobSnapshot, PassSnapshot
 
 SLOTS = Slots((integer_value(1 << 20),), ("n",))
 LEASE = 30.0
@@ -54,11 +54,9 @@ class Numbers:
         self.plan = SimpleNamespace(order="strict", pool_bytes=1 << 20)
         self.buckets: dict[str, Any] = {}
 
-    def begin(
-        self, pass_id: int, *, batch: int, saved: SnapshotPoint | None, early_ends: Mapping[int, Any],
-        beyond: Collection[int], buckets: Mapping[str, Any], world: int,
-    ) -> str:  # fmt: skip
+    def begin(self, pass_id: int, start: PassSnapshot, world: int) -> str:
         assert not self.running
+        batch, saved, beyond = start.at.batch_index, start.at.point, start.at.acknowledged_ahead
         assert saved is None or saved.batch_index <= batch
         self.pass_id, self._next, self._beyond, self._world = pass_id, batch, set(beyond), world
         self._point = saved
@@ -172,7 +170,7 @@ class World:
 
     def come(self, rank: int = 0, session: str = "", prefetch: int = 2) -> Trainer:
         """A trainer connects."""
-        if self.team.ends_with(session, self.now):
+        if self.team.registry.ends_with(session, self.now):
             self._new()
         self._peers += 1
         trainer = Trainer(
@@ -183,7 +181,7 @@ class World:
         return trainer
 
     def _attach(self, trainer: Trainer) -> None:
-        attach = m.Attach(1, "default", trainer.rank, self.team.world, trainer.session, {}, 1)
+        attach = m.Attach(1, "default", trainer.rank, self.team.registry.world, trainer.session, {}, 1)
         place = self.team.attach(trainer.peer, attach, self.now)
         trainer.position = Position.from_welcome(place)
         self.deliver()
@@ -211,7 +209,7 @@ class World:
             trainer.named
         )  # fmt: skip
         trainer.named = bool(trainer.loaded)
-        self.team.begin(trainer.peer, begin, saved, {}, self.now)
+        self.team.begin(trainer.peer, begin, PassSnapshot.asked_by(begin, saved), self.now)
         trainer.spoke = self.now
         self.serve()
 
@@ -289,12 +287,12 @@ class World:
     def close(self, trainer: Trainer) -> None:
         if trainer.away:
             self._come_back(trainer)
-        member = self.team.by_peer(trainer.peer)
+        member = self.team.registry.by_peer(trainer.peer)
         assert member is not None
         self.team.detach(member, trainer.run, trainer.done, self.now)
         self._settle_hand(trainer)
         self.trainers.remove(trainer)
-        if self.team.empty and not self.team.awaits_ranks:  # the job is over
+        if self.team.registry.empty and not self.team.awaits_ranks:  # the job is over
             self.team.stop()
             self._new()
         self.serve()
@@ -307,7 +305,7 @@ class World:
     def vanish(self, trainer: Trainer) -> None:
         """Killed: what it had in hand is not used."""
         if not trainer.away:
-            member = self.team.by_peer(trainer.peer)
+            member = self.team.registry.by_peer(trainer.peer)
             assert member is not None
             self.team.connection_lost(member, self.now)
         self.trainers.remove(trainer)
@@ -315,7 +313,7 @@ class World:
 
     def reconnect(self, trainer: Trainer) -> None:
         """Its connection broke: it comes back as who it was, and knows what it has had."""
-        member = self.team.by_peer(trainer.peer)
+        member = self.team.registry.by_peer(trainer.peer)
         assert member is not None
         self.team.connection_lost(member, self.now)
         self._peers += 1

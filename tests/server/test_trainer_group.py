@@ -267,4 +267,4 @@ def test_each_batch_is_used_once_however_trainers_come_and_go(seed: int) -> None
         assert trainer.error is None
         used += trainer.used
     assert sorted(used) == [(p, n) for p in range(3) for n in range(length)]
-    assert all(member.state is PassState.BEFORE for member in made.team.trainers.values())
+    assert all(member.state is PassState.BEFORE for member in made.team.registry.trainers.values())

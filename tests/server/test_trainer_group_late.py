@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
+from pydp2.server.sessions.ranked_delivery import _WINDOW
 
-from pydp2.server.sessions.batch_delivery import _WINDOW
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.seeds import each_seed
 from tests.server.teams import LEASE, Trainer, World
@@ -70,12 +70,12 @@ def test_a_job_ends_a_lease_after_its_last_trainer_left_a_pass_that_not_all_had(
     assert read_all(made, first) == [0, 2]
     made.close(first)
     made.now += LEASE - 1
-    assert not made.team.ends_with(None, made.now)
+    assert not made.team.registry.ends_with(None, made.now)
     made.now += 2
-    assert made.team.ends_with(None, made.now)
+    assert made.team.registry.ends_with(None, made.now)
     late = made.come(1)
     assert (late.position.pass_id, read_all(made, late)) == (0, [1, 3])
-    assert made.team.trainers.keys() == {1}, "another job"
+    assert made.team.registry.trainers.keys() == {1}, "another job"
 
 
 def test_a_killed_rank_s_batches_wait_for_it_when_the_others_have_left() -> None:
@@ -165,11 +165,11 @@ def test_no_queue_is_longer_than_its_window_and_the_last_group(seed: int) -> Non
         elif not trainer.over:
             made.next(trainer)
         assert (
-            max(len(made.team._unclaimed), *(len(m.in_flight) for m in made.team.trainers.values()))
+            max(len(made.team.delivery._unclaimed), *(len(m.in_flight) for m in made.team.registry.trainers.values()))
             <= window(prefetch) + 1
         )
-    assert len(made.team._next) <= 2
-    assert all(member.state in (PassState.IN, PassState.ENDED) for member in made.team.trainers.values())
+    assert len(made.team.delivery._ahead) <= 2
+    assert all(member.state in (PassState.IN, PassState.ENDED) for member in made.team.registry.trainers.values())
 
 
 # -- many ranks --------------------------------------------------------------------------------------------------------
@@ -179,13 +179,13 @@ def test_ranks_that_are_not_there_are_nowhere_remembered_one_by_one() -> None:
     made.begin(one)
     assert made.next(one) is None
     assert one.over, "there is no batch for it"
-    assert made.team.trainers.keys() == {40_000}
-    assert len(made.team._unclaimed) == 1
-    assert sum(map(len, made.team._unclaimed._groups)) == 2
+    assert made.team.registry.trainers.keys() == {40_000}
+    assert len(made.team.delivery._unclaimed) == 1
+    assert sum(map(len, made.team.delivery._unclaimed._groups)) == 2
     made.write()
     assert len(made.disk[-1]) < 2000
     made.close(one)
-    assert made.team.trainers == {}
+    assert made.team.registry.trainers == {}
     for rank in (1, 0):
         assert read_all(made, made.come(rank)) == [rank]
 
@@ -210,18 +210,17 @@ def test_only_some_of_many_missing_ranks_are_named() -> None:
 
 def test_what_waits_for_ranks_that_are_not_there_has_the_bytes_of_the_pool_together() -> None:
     """However many they are; who is there adds what it may have itself."""
-    made = World(10_000, 10)
+    made = World(10_000, 10, prefetch_bytes=20 * 1024)
     made.numbers.plan.pool_bytes = 40 * 1024
-    made.team._limit = 20 * 1024
     first = made.come(0)
     made.begin(first)
     seen = 0
     while made.next(first) is not None:
         seen += 1
-    assert made.team._unclaimed.nbytes <= (40 + 20 + 10) * 1024
+    assert made.team.delivery._unclaimed.nbytes <= (40 + 20 + 10) * 1024
     assert 0 < seen < window(2)
     others = [made.come(rank) for rank in range(1, 10)]
     for trainer in others:
         made.begin(trainer)
     assert made.receive(first) is not None
-    assert len(made.team._unclaimed) == 0
+    assert len(made.team.delivery._unclaimed) == 0

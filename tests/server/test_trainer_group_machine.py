@@ -110,7 +110,7 @@ class Shared(RuleBasedStateMachine):
             if not trainer.away and trainer.waits:
                 self.made.beat(trainer)
             trainer.spoke = self.made.now
-        for member in self.made.team.trainers.values():
+        for member in self.made.team.registry.trainers.values():
             if member.peer:
                 member.last_heard = self.made.now
 
@@ -131,13 +131,13 @@ class Shared(RuleBasedStateMachine):
     @invariant()
     def few_batches_wait_for_a_rank(self) -> None:
         if self.trainers and not self.dynamic:
-            assert all(len(member.in_flight) <= 4 + 2 * 2 + 1 for member in self.made.team.trainers.values())
-            assert len(self.made.team._unclaimed) <= 4 + 2 * 2 + 1
+            assert all(len(member.in_flight) <= 4 + 2 * 2 + 1 for member in self.made.team.registry.trainers.values())
+            assert len(self.made.team.delivery._unclaimed) <= 4 + 2 * 2 + 1
 
     @invariant()
     def nobody_is_sent_more_than_it_may_have(self) -> None:
         if self.trainers:
-            for member in self.made.team.trainers.values():
+            for member in self.made.team.registry.trainers.values():
                 sent = member.sent_bytes + member.unread_bytes
                 assert sent <= max(self.made.team._limit, 2 * BATCH_COST)
                 assert member.sent_bytes == sum(held.cost for held in list(member.in_flight)[: member.sent])
@@ -164,7 +164,7 @@ class Shared(RuleBasedStateMachine):
         for trainer in self.trainers.values():
             self._count(trainer)
         assert sorted((p, n) for _, p, n in self.dead) == self.expected
-        assert all(member.state is PassState.BEFORE for member in self.made.team.trainers.values())
+        assert all(member.state is PassState.BEFORE for member in self.made.team.registry.trainers.values())
 
 
 TestShared = Shared.TestCase

@@ -16,7 +16,7 @@ def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kil
     used."""
     choose = Random(seed)
     used: list[tuple[int, int]] = []
-    dynamic = made.team.dynamic
+    dynamic = made.team.registry.dynamic
     trainers = {rank: made.come(0 if dynamic else rank) for rank in ranks}
     for _ in range(choose.choice([30, 300])):
         rank = choose.choice([*ranks])
@@ -32,7 +32,7 @@ def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kil
             made.write()
         elif act < 0.08 and not any(each.away for each in made.trainers):
             made.now += LEASE / 2
-            for member in made.team.trainers.values():
+            for member in made.team.registry.trainers.values():
                 member.last_heard = (
                     made.now if member.peer else member.last_heard
                 )  # all who are there are heard of in time
@@ -79,7 +79,7 @@ def everything(made: World) -> list[tuple[int, int]]:
 @each_seed(300)
 def test_no_batch_is_lost_or_repeated_whoever_dies(seed: int) -> None:
     choose, made = drawn(seed)
-    ranks = range(choose.choice([1, 2, 3]) if made.team.dynamic else made.team.world)
+    ranks = range(choose.choice([1, 2, 3]) if made.team.registry.dynamic else made.team.registry.world)
     used = run(made, seed, ranks, snapshot=-1, passes=3, kills=True)
     assert sorted(used) == everything(made)
 
@@ -96,7 +96,14 @@ def test_a_job_of_one_rank_needs_nothing_written_down(seed: int) -> None:
 def test_from_an_older_snapshot_the_stream_is_the_same_or_is_refused(seed: int) -> None:
     _, made = drawn(seed)
     try:
-        used = run(made, seed, range(3 if made.team.dynamic else made.team.world), snapshot=-2, passes=3, kills=False)
+        used = run(
+            made,
+            seed,
+            range(3 if made.team.registry.dynamic else made.team.registry.world),
+            snapshot=-2,
+            passes=3,
+            kills=False,
+        )
     except Rewound:
         return
     assert sorted(used) == everything(made)
@@ -106,7 +113,14 @@ def test_from_an_older_snapshot_the_stream_is_the_same_or_is_refused(seed: int) 
 def test_without_any_snapshot_the_stream_is_the_same_or_is_refused(seed: int) -> None:
     _, made = drawn(seed, shared=0.6, lengths=(1, 3, 10, 40))
     try:
-        used = run(made, seed, range(3 if made.team.dynamic else made.team.world), snapshot=-9, passes=3, kills=False)
+        used = run(
+            made,
+            seed,
+            range(3 if made.team.registry.dynamic else made.team.registry.world),
+            snapshot=-9,
+            passes=3,
+            kills=False,
+        )
     except Rewound:
         return
     assert sorted(used) == everything(made)
@@ -153,7 +167,7 @@ def test_a_trainer_whose_connection_was_cut_before_the_service_died_keeps_what_i
     for trainer in trainers:
         made.begin(trainer)
     seen = [[made.next(trainer)] for trainer in trainers]
-    cut = made.team.by_peer(trainers[1].peer)
+    cut = made.team.registry.by_peer(trainers[1].peer)
     assert cut is not None
     made.team.connection_lost(cut, made.now)
     made.deliver()

@@ -37,6 +37,7 @@ from pydp2.server.sessions.attach import (
 from pydp2.server.sessions.job_session import JobSession, ServiceContext, combine_stats
 from pydp2.server.sessions.outbox import drain
 from pydp2.server.sessions.trainer import Trainer
+from pydp2.server.snapshots.job_snapshot import PassSnapshot
 from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.spec import ServiceSpec
 from pydp2.server.workers.cell_grants import CellGrants
@@ -207,12 +208,12 @@ class ClientGateway:
         job_session = self._at.get(peer)
         match message:
             case m.BeginPass(run):
-                if job_session is None or job_session.trainers.by_peer(peer) is None:
+                if job_session is None or job_session.trainers.registry.by_peer(peer) is None:
                     gone = Rewound("another process has the place of this trainer; connect again, or end this one")
                     self._send(peer, m.Failed(run, to_wire(gone)))
                 else:
                     self._begin_pass(job_session, peer, message, body, now)
-            case _ if job_session is None or job_session.trainers.by_peer(peer) is None:
+            case _ if job_session is None or job_session.trainers.registry.by_peer(peer) is None:
                 pass  # of one whose place was taken: it has been told
             case m.LeavePass(run, done):
                 job_session.trainers.leave(peer, run, done, now)
@@ -227,13 +228,13 @@ class ClientGateway:
             given = requested_options(attach, self._spec)
             job_session = self._sessions.get(attach.job)
             if job_session is not None:  # whose place is taken by somebody who vanished has it
-                self._probe(job_session.trainers.by_rank(attach.rank))
-            if job_session is not None and job_session.trainers.ends_with(attach.session, now):
+                self._probe(job_session.trainers.registry.by_rank(attach.rank))
+            if job_session is not None and job_session.trainers.registry.ends_with(attach.session, now):
                 self._drop_job(job_session)
                 job_session = None
             if job_session is None:
                 job_session = self._open_job(attach.job, attach.world_size, given)
-            check_same_options(attach.job, job_session.options, given, job_session.trainers.ending_reason(now))
+            check_same_options(attach.job, job_session.options, given, job_session.trainers.registry.ending_reason(now))
             position = job_session.trainers.attach(peer, attach, now)
         except JobTaken as taken:
             since = now if since is None else since
@@ -309,7 +310,7 @@ class ClientGateway:
         except Error as error:
             self._send(peer, m.Failed(begin.request_id, to_wire(error)))
             return
-        job_session.trainers.begin(peer, begin, saved, early_ends, now)
+        job_session.trainers.begin(peer, begin, PassSnapshot.asked_by(begin, saved, early_ends), now)
 
     def serve(self, most: int, now: float) -> bool:
         """Send what trainers have credit for, about ``most`` batches; True when there may be more."""
@@ -336,7 +337,9 @@ class ClientGateway:
         if now - self._probed > self._spec.timing.trainer_probe:
             self._probed = now
             for trainer in [
-                trainer for job_session in self._sessions.values() for trainer in job_session.trainers.trainers.values()
+                trainer
+                for job_session in self._sessions.values()
+                for trainer in job_session.trainers.registry.trainers.values()
             ]:
                 self._probe(trainer)
         for gone in self._vanished.values():
@@ -344,7 +347,7 @@ class ClientGateway:
                 gone.when = 0.0
                 if gone.session is not None and gone.trainer is not None:
                     who = f"rank {gone.trainer.rank} is gone"
-                    if gone.session.trainers.alone:
+                    if gone.session.trainers.registry.alone:
                         who = "the trainer is gone; its job is free"
                     self._log_job(gone.session.name, who, "trainer")
         if now - self._retried > _RETRY_SECONDS:
@@ -356,7 +359,7 @@ class ClientGateway:
         for job_session in list(self._sessions.values()):
             job_session.trainers.check_leases(now)
             self._deliver(now)
-            if job_session.trainers.ends_with(None, now):
+            if job_session.trainers.registry.ends_with(None, now):
                 self._drop_job(job_session)
         self._snapshotter.write(self._sessions.values(), now)
 
@@ -366,7 +369,7 @@ class ClientGateway:
 
     def _detach(self, peer: bytes, run: int, done: int) -> None:
         job_session = self._at.pop(peer, None)
-        trainer = None if job_session is None else job_session.trainers.by_peer(peer)
+        trainer = None if job_session is None else job_session.trainers.registry.by_peer(peer)
         if trainer is not None:
             self._detach_vanished(_VanishedPeer(job_session, trainer, 0.0), m.Detach(run, done))
 
@@ -376,9 +379,9 @@ class ClientGateway:
         job_session, trainer = gone.session, gone.trainer
         if job_session is None or trainer is None or self._sessions.get(job_session.name) is not job_session:
             return
-        if job_session.trainers.trainers.get(trainer.rank) is trainer:
+        if job_session.trainers.registry.trainers.get(trainer.rank) is trainer:
             job_session.trainers.detach(trainer, detach.request_id, detach.used_batches, time.monotonic())
-        if job_session.trainers.empty and not job_session.trainers.awaits_ranks:
+        if job_session.trainers.registry.empty and not job_session.trainers.awaits_ranks:
             self._drop_job(job_session)
 
     def _vanish(self, peer: bytes) -> None:
@@ -386,7 +389,7 @@ class ClientGateway:
         now = time.monotonic()
         job_session = self._at.get(peer)
         self._forget(peer)
-        trainer = None if job_session is None else job_session.trainers.by_peer(peer)
+        trainer = None if job_session is None else job_session.trainers.registry.by_peer(peer)
         self._vanished[peer] = _VanishedPeer(job_session, trainer, now if trainer is not None else 0.0)
         if job_session is not None and trainer is not None:
             job_session.trainers.connection_lost(trainer, now)

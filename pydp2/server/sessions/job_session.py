@@ -132,7 +132,7 @@ class JobSession:
         job, dispatcher = self.runner, self.runner.dispatcher
         return {
             "pass": job.pass_id,
-            "attached": not self.trainers.empty,
+            "attached": not self.trainers.registry.empty,
             "samples": job.total_samples,
             "batches": job.total_batches,
             "samples_in_pass": job.samples,

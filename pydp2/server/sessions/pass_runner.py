@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -25,6 +25,7 @@ from pydp2.schema.provider_schema import Schema
 from pydp2.server.dispatch.cached_rows import cached_rows
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.sessions.job_buckets import PaddingStats, begin_buckets
+from pydp2.server.snapshots.job_snapshot import PassSnapshot
 
 _PULLS_PER_CALL = 32  # batches cut in one call
 
@@ -62,7 +63,7 @@ class BatchGroup:
     """Batches that go out together, one for each rank, at the end of a pass maybe fewer.
 
     ``after``: the position of whoever has used its one of them. What the pass can be taken up from then: ``point``
-    (None: its start), ``early_ends`` as ``[file, sample index, reason]``, ``resumable`` samples of the tail.
+    (None: its start), ``early_ends`` as ``[file, sample index, reason]``, ``tail_consumed`` samples of the tail.
     """
 
     batches: list[CutBatch]
@@ -132,26 +133,15 @@ class PassRunner:
         self.padding = PaddingStats()
         self._bounds: dict[str, Any] = {}  # of buckets, once they are drawn: a rank without a batch does not know them
 
-    def begin(
-        self,
-        pass_id: int,
-        *,
-        batch: int = 0,
-        saved: SnapshotPoint | None = None,
-        early_ends: Mapping[int, tuple[int, str]] | None = None,
-        beyond: Collection[int] = (),
-        buckets: Mapping[str, Any] | None = None,
-        world: int = 1,
-    ) -> FileDispatcher:
-        """Start pass ``pass_id`` before batch ``batch``, from the point ``saved``, for ``world`` ranks; what to read.
-
-        ``beyond``: later batches that are not wanted; ``buckets``: what batches of an earlier pass, or of this one,
-        said of them. Raises OptionError when ``saved`` is no point of this pass.
-        """
+    def begin(self, pass_id: int, start: PassSnapshot | None = None, world: int = 1) -> FileDispatcher:
+        """Begin pass ``pass_id`` at ``start`` (None: its first batch) for ``world`` ranks and return what is read for
+        it. Raises OptionError when the point of ``start`` is no point of this pass."""
+        start = PassSnapshot() if start is None else start
+        saved, early_ends = start.at.point, start.early_ends
         self.leave()
         self.padding = PaddingStats()
-        self._skip_to = batch
-        self._acknowledged_ahead = frozenset(beyond)
+        self._skip_to = start.at.batch_index
+        self._acknowledged_ahead = frozenset(start.at.acknowledged_ahead)
         self._world = world
         self._cut_batches, self._cut_bytes, self._end, self._early_ends = [], 0, None, []
         job, provider = self.plan, self.schema
@@ -172,7 +162,7 @@ class PassRunner:
             wait_for_all=cached and job.shuffle and pass_id > 0,
             last_batch=job.last_batch,
             relaxed=job.order == "relaxed",
-            buckets=begin_buckets(job.buckets, self._bounds | dict(buckets or {}), world),
+            buckets=begin_buckets(job.buckets, self._bounds | start.buckets, world),
         )
         if plan.buckets is not None and plan.buckets.bounds is not None:
             self._bounds = {"bounds": list(plan.buckets.bounds)}  # whoever asks before the next batch needs them too

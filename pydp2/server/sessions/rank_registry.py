@@ -1,9 +1,11 @@
-"""Who has which place in a job: its ranks, or whoever came (docs/order.md, "Ranks").
+"""Keep which trainer has which rank of a job (docs/order.md, "Ranks").
 
-A place that nobody has costs nothing, so a job may say that it has many ranks.
+A rank that no trainer has costs nothing, so a job may say that it has many.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from pydp2.errors import JobTaken, OptionError, Rewound
 from pydp2.protocol import messages as m
@@ -12,7 +14,8 @@ from pydp2.server.snapshots.job_snapshot import PassState
 
 
 class RankRegistry:
-    """The places of job ``name``: ``world`` ranks, or with ``dynamic`` one for each trainer that comes."""
+    """The trainers of job ``name`` by number: its ``world`` ranks, or with ``dynamic`` one number for each trainer that
+    comes."""
 
     def __init__(self, name: str, world: int, dynamic: bool, lease: float) -> None:
         self.name = name
@@ -22,86 +25,96 @@ class RankRegistry:
         self.alone = world == 1 and not dynamic
         """There is one rank."""
         self.trainers: dict[int, Trainer] = {}
-        """Who has a place, or had it and may come back, by number."""
-        self._connected: dict[bytes, Trainer] = {}
-        self._passed_through: dict[int, PassState] = {}
+        """Trainers that are connected, or were and may come back."""
+        self.passed_through: dict[int, PassState] = {}
         """Where those ranks stand that ended or left the pass under way, and then the job."""
-        self._left_at: set[int] = set()  # ranks that were there and left in order
+        self.left_at: set[int] = set()
+        """Ranks that were there and left in order."""
+        self._connected: dict[bytes, Trainer] = {}
         self._parted_at = 0.0  # when the last of them left
 
     @property
     def empty(self) -> bool:
-        """Nobody is connected."""
+        """True while no trainer is connected."""
         return not self._connected
 
     @property
     def absent(self) -> int:
-        """How many ranks are not there and have not ended or left the pass under way."""
-        return 0 if self.dynamic else self.world - len(self.trainers) - len(self._passed_through)
+        """Number of ranks that are not there and have not ended or left the pass under way."""
+        return 0 if self.dynamic else self.world - len(self.trainers) - len(self.passed_through)
 
     def absent_ranks(self, most: int) -> list[int]:
-        """The first ``most`` of them."""
+        """Return the first ``most`` of them."""
         found: list[int] = []
         for rank in range(self.world if self.absent else 0):
-            if rank not in self.trainers and rank not in self._passed_through:
+            if rank not in self.trainers and rank not in self.passed_through:
                 found.append(rank)
             if len(found) == min(most, self.absent):
                 break
         return found
 
     def silent_seconds(self, now: float) -> float:
-        """Seconds since anybody of the job was heard of."""
+        """Return the seconds since a trainer of the job was last heard of."""
         return now - max([self._parted_at, *(trainer.last_heard for trainer in self.trainers.values())])
 
     def ending_reason(self, now: float) -> str:
-        """When the job is over, for who would have another one of its name; empty while somebody is connected."""
+        """Return when the job will be over, for a trainer that wants another one of its name; empty while a trainer is
+        connected."""
         if not self.empty:
             return ""
         left = max(0.0, self.lease - self.silent_seconds(now))
         return f"; nobody is connected to it now, and if no rank comes back it is over in {left:.0f} s"
 
     def ends_with(self, session: str | None, now: float) -> bool:
-        """Whether the job is over: all are gone, for long, or it was one only and ``session`` is another."""
+        """Return True if the job is over: all trainers have been gone for longer than the lease, or there was one only
+        and ``session`` is another."""
         if not self.empty or self.by_session(session) is not None:
             return False
         return (self.alone and session is not None) or self.silent_seconds(now) > self.lease
 
     def by_peer(self, peer: bytes) -> Trainer | None:
-        """Who is connected as ``peer``."""
+        """Return the trainer that is connected as ``peer``."""
         return self._connected.get(peer)
 
     def by_session(self, session: str | None) -> Trainer | None:
-        """Who calls itself ``session``."""
+        """Return the trainer that calls itself ``session``."""
         return next((trainer for trainer in self.trainers.values() if trainer.session == session), None)
 
     def by_rank(self, rank: int) -> Trainer | None:
-        """Whose place somebody would take who comes as ``rank``."""
+        """Return the trainer that a newcomer with the rank ``rank`` would replace."""
         return None if self.dynamic else self.trainers.get(rank)
 
     def claim(self, attach: m.Attach, now: float) -> Trainer:
-        """The place that ``attach`` asks for. Raises OptionError, JobTaken."""
+        """Return the trainer whose rank ``attach`` asks for. Raises OptionError, JobTaken."""
         return self._newcomer(attach.session) if self.dynamic else self._rank(attach, now)
 
     def connect(self, trainer: Trainer, peer: bytes) -> None:
-        """``peer`` has the place of ``trainer``, and nobody else."""
+        """Make ``peer`` the only connection of ``trainer``."""
         self.disconnect(trainer)
         trainer.peer = peer
         self._connected[peer] = trainer
 
     def disconnect(self, trainer: Trainer) -> None:
-        """Nobody is connected in the place of ``trainer`` any more."""
+        """Forget the connection of ``trainer``."""
         self._connected.pop(trainer.peer, None)
         trainer.disconnect()
 
     def leave_in_order(self, trainer: Trainer, now: float) -> None:
-        """``trainer`` left in order: its place is nobody's. Where it stood is remembered as long as the pass lasts."""
+        """Free the rank of ``trainer``, which left in order. Where it stood is remembered as long as the pass lasts."""
         self.disconnect(trainer)
         del self.trainers[trainer.rank]
         self._parted_at = now
         if not self.dynamic:
-            self._left_at.add(trainer.rank)
+            self.left_at.add(trainer.rank)
             if trainer.state in (PassState.ENDED, PassState.LEFT):
-                self._passed_through[trainer.rank] = trainer.state
+                self.passed_through[trainer.rank] = trainer.state
+
+    def restore(self, trainers: Iterable[Trainer], now: float) -> None:
+        """Take in ``trainers`` of a service that was killed: they may come back, as if last heard of ``now``."""
+        for trainer in trainers:
+            trainer.last_heard = now
+            self.trainers[trainer.rank] = trainer
+        self._parted_at = now
 
     def _newcomer(self, session: str) -> Trainer:
         known = self.by_session(session)
@@ -118,7 +131,7 @@ class RankRegistry:
             )
         trainer = self.trainers.get(attach.rank)
         if trainer is None:
-            trainer = Trainer(attach.rank, state=self._passed_through.pop(attach.rank, PassState.BEFORE))
+            trainer = Trainer(attach.rank, state=self.passed_through.pop(attach.rank, PassState.BEFORE))
             self.trainers[attach.rank] = trainer
         silent = now - trainer.last_heard
         if trainer.peer and trainer.session != attach.session and silent < self.lease:
@@ -130,7 +143,7 @@ class RankRegistry:
         return trainer
 
     def replacement_error(self, trainer: Trainer, now: float) -> Rewound:
-        """What is told to who has the place of ``trainer`` and loses it."""
+        """Return the error for the process that had the rank of ``trainer`` and loses it."""
         return Rewound(
             f"rank {trainer.rank} of job {self.name!r} was silent for {now - trainer.last_heard:.0f} s "
             f"(lease={self.lease:g}) and another process has its place now; raise lease where a step may take that long"

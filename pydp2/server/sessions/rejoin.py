@@ -1,35 +1,32 @@
-"""Trainers that come back to a service that was started again, until it is known where their pass goes on.
+"""Wait for the trainers that come back to a service that was started again, and find where their pass goes on.
 
-Each knows what it has had; nobody knows all. With ranks the pass goes on where the last of them is. Shared
-(``dynamic``), it goes on where all of them are, without the batches that any of them has had.
+Each trainer knows which batches it has had; none knows all. With ranks the pass goes on where the last of them is.
+Shared (``dynamic``), it goes on where the first of them is, without the batches that any of them has had.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
-from pydp2.protocol.early_ends import EarlyEnds, by_file, to_list
 from pydp2.server.sessions.trainer import Trainer
-from pydp2.server.snapshots.job_snapshot import PassSnapshot
+from pydp2.server.snapshots.job_snapshot import PassSnapshot, ResumePoint
 
 
 @dataclass(frozen=True, slots=True)
 class RejoinRequest:
-    """How a trainer asked to go on."""
+    """A trainer that came back, the message in which it asked to go on, and where that says."""
 
     trainer: Trainer
     begin: m.BeginPass
-    saved: SnapshotPoint | None
-    early_ends: EarlyEnds
+    start: PassSnapshot
 
 
 class Rejoin:
-    """Waits for the trainers with the numbers ``expected`` until the time ``until``.
+    """Trainers with the numbers ``expected`` that a service waits for until the time ``until``.
 
-    ``kept``: the pass that was under way, as it was written down, and its number.
+    ``snapshot``: the pass ``pass_id`` that was under way, as it was written down.
     """
 
     def __init__(
@@ -39,23 +36,23 @@ class Rejoin:
         *,
         dynamic: bool,
         pass_id: int = -1,
-        kept: PassSnapshot | None = None,
+        snapshot: PassSnapshot | None = None,
     ) -> None:
         self._expected = expected
-        self._settled: set[int] = set()  # of them, who came or left
+        self._settled: set[int] = set()  # of them, those that came or left
         self.until = until
         self.pass_id = pass_id
-        self.snapshot = kept
+        self.snapshot = snapshot
         self.requests: dict[int, RejoinRequest] = {}
         self._dynamic = dynamic
 
-    def add(self, asked: RejoinRequest) -> None:
-        """A trainer came back."""
-        self.requests[asked.trainer.rank] = asked
-        self._settle(asked.trainer)
+    def add(self, request: RejoinRequest) -> None:
+        """Note that a trainer came back."""
+        self.requests[request.trainer.rank] = request
+        self._settle(request.trainer)
 
     def remove(self, trainer: Trainer) -> None:
-        """``trainer`` left: nobody waits for it."""
+        """Note that ``trainer`` left: it is not waited for."""
         self._settle(trainer)
         self.requests.pop(trainer.rank, None)
 
@@ -64,52 +61,45 @@ class Rejoin:
             self._settled.add(trainer.rank)
 
     def is_complete(self, now: float) -> bool:
-        """All are there, or it has taken too long."""
+        """Return True if all trainers are there, or the time is up."""
         return bool(self.requests) and (len(self._settled) == len(self._expected) or now > self.until)
 
     def snapshot_so_far(self) -> PassSnapshot | None:
-        """What is to be written down: the pass as it was, without what those who came have had."""
+        """Return what is to be written down now: the pass as it was, less the batches of trainers that came back."""
         if self.snapshot is None or not self.requests:
             return self.snapshot
-        at = self.resume_request()
-        if at.begin.pass_id != self.pass_id:
+        pass_id, start = self.resume_position()
+        if pass_id != self.pass_id:
             return self.snapshot
-        return PassSnapshot(
-            at.begin.first_batch, at.begin.acknowledged_ahead, at.saved, to_list(at.early_ends), self.snapshot.buckets
-        )
+        return PassSnapshot(start.at, start.early_ends, self.snapshot.buckets)
 
-    def resume_request(self) -> RejoinRequest:
-        """Where the pass goes on: like somebody who asked for all that is missing to somebody."""
-        # who has had something of a pass shows that it had begun, and those before it were over; to ask is not enough
+    def resume_position(self) -> tuple[int, PassSnapshot]:
+        """Return the pass and the position in it from which no trainer misses a batch that it has not had."""
+        # A trainer that has had something of a pass shows that it had begun, and those before it were over; to ask is
+        # not enough.
         began = [
             one.begin.pass_id for one in self.requests.values() if one.begin.first_batch or one.begin.acknowledged_ahead
         ]
         if self.snapshot is not None:
             began.append(self.pass_id)
         last = max(began) if began else min(one.begin.pass_id for one in self.requests.values())
-        kept = self.snapshot if self.pass_id == last else None
+        written = self.snapshot if self.pass_id == last else None
         there = [one for one in self.requests.values() if one.begin.pass_id == last]
         first = (max if self._dynamic else min)(there or self.requests.values(), key=lambda one: one.begin.first_batch)
-        begin = first.begin
-        if kept is not None and (not there or kept.batch > begin.first_batch):
-            begin = replace(begin, pass_id=last, first_batch=kept.batch, acknowledged_ahead=[], buckets=kept.buckets)
-        beyond: set[int] = set()
+        batch, buckets = first.start.at.batch_index, first.start.buckets
+        if written is not None and (not there or written.at.batch_index > batch):
+            batch, buckets = written.at.batch_index, written.buckets
+        starts = [one.start for one in there] + ([] if written is None else [written])
+        ahead: set[int] = set()
         if self._dynamic:
-            known = [one.begin.acknowledged_ahead for one in there] + ([] if kept is None else [kept.beyond])
-            beyond = {index for each in known for index in each if index >= begin.first_batch}
-        points = [one.saved for one in there] + ([] if kept is None else [kept.point])
+            ahead = {index for start in starts for index in start.at.acknowledged_ahead if index >= batch}
+        points = [start.at.point for start in starts]
         point = max(
-            (one for one in points if one is not None and one.batch_index <= begin.first_batch),
-            key=_index,
+            (one for one in points if one is not None and one.batch_index <= batch),
+            key=lambda one: one.batch_index,
             default=None,
         )
-        early_ends = {} if kept is None else by_file(kept.early_ends)
+        early_ends = {} if written is None else dict(written.early_ends)
         for one in there:
-            early_ends |= one.early_ends
-        return replace(
-            first, begin=replace(begin, acknowledged_ahead=sorted(beyond)), saved=point, early_ends=early_ends
-        )
-
-
-def _index(point: SnapshotPoint) -> int:
-    return point.batch_index
+            early_ends |= one.start.early_ends
+        return last, PassSnapshot(ResumePoint(batch, 0, point, sorted(ahead)), early_ends, buckets)

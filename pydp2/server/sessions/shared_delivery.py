@@ -1,100 +1,127 @@
-"""Batches for whoever asks first: what is not handed out, and where a job stands when some are used out of turn."""
+"""Deliver each batch of a pass to whichever trainer asks first (``share="dynamic"``)."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
-from pydp2.server.sessions.trainer import InFlightBatch, Trainer, batches_received
-from pydp2.server.snapshots.job_snapshot import ResumePoint
+from pydp2.server.sessions.delivery import Outcome
+from pydp2.server.sessions.pass_runner import BatchGroup, PassEnded, PassRunner
+from pydp2.server.sessions.rank_registry import RankRegistry
+from pydp2.server.sessions.trainer import InFlightBatch, Trainer, batches_received, split_group
+from pydp2.server.snapshots.job_snapshot import PassState, ResumePoint
+
+_MAX_CUT_AHEAD = 1000  # batches that may be used beyond one that is not
 
 
 class SharedDelivery:
-    """The batches of a pass that ``trainers`` share. A position is the first batch that is not used, and those used
+    """The batches of a pass of ``runner`` on their way to the trainers of ``registry``, each of which may have up to
+    ``limit`` bytes that it was sent and has not used. A position is the first batch that is not used, and those used
     beyond it (docs/order.md, "Ranks")."""
 
-    def __init__(self, trainers: Mapping[int, Trainer]) -> None:
-        self._members = trainers
+    unfinished_states = frozenset({PassState.IN})
+
+    def __init__(self, registry: RankRegistry, runner: PassRunner, limit: int) -> None:
+        self._trainers = registry.trainers
+        self._runner = runner
+        self._limit = limit
         self._waiting: deque[InFlightBatch] = deque()
         self._next = 0  # the batch that is cut next
         self._used: set[int] = set()
         self._points: list[SnapshotPoint] = []
         self._tail_consumed = 0  # of the tail, before the batch that is cut next
 
-    def begin(self, batch: int, beyond: Collection[int], saved: SnapshotPoint | None) -> None:
-        """A pass begins before ``batch``; those in ``beyond`` are used."""
+    def begin(self, at: ResumePoint) -> None:
         self.clear()
-        self._next = batch
+        self._next = at.batch_index
         self._tail_consumed = 0
-        self._used = set(beyond)
-        self._points = [] if saved is None else [saved]
+        self._used = set(at.acknowledged_ahead)
+        self._points = [] if at.point is None else [at.point]
 
     def clear(self) -> None:
-        """The pass is over: nobody is handed anything of it any more."""
         self._waiting.clear()
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+    def cut(self, most: int) -> Outcome | None:
+        # Beyond the limit, the trainer that has the first batch uses it, or its lease ends. What waits is too large for
+        # the trainers that ask.
+        if self._waiting or self._next - self.first_unused >= _MAX_CUT_AHEAD:
+            return None
+        return self._runner.next_group()
 
-    def add_batches(self, batches: Iterable[InFlightBatch]) -> None:
-        """Batches were cut together."""
-        for held in batches:
-            self._waiting.append(held)
-            group = held.group
-            self._next, self._tail_consumed = group.after, group.tail_consumed
-            if group.point is not None and (not self._points or self._points[-1] is not group.point):
-                self._points.append(group.point)
+    def queue(self, group: BatchGroup) -> None:
+        self._waiting += split_group(group)
+        self._next, self._tail_consumed = group.after, group.tail_consumed
+        if group.point is not None and (not self._points or self._points[-1] is not group.point):
+            self._points.append(group.point)
 
-    @property
-    def next_batch(self) -> InFlightBatch:
-        """The next one for whoever asks, as long as nobody takes it."""
-        return self._waiting[0]
+    def next_for(self, trainer: Trainer) -> InFlightBatch | None:
+        own = trainer.sent < len(trainer.in_flight)
+        if not (own or self._waiting):
+            return None
+        batch = trainer.in_flight[trainer.sent] if own else self._waiting[0]
+        if not trainer.can_send(batch.cost, self._limit):
+            return None
+        if not own:
+            trainer.enqueue(self._waiting.popleft())
+        return trainer.pop_next()
 
-    def pop_batch(self) -> InFlightBatch:
-        """The next one for whoever asks."""
-        return self._waiting.popleft()
+    def claim(self, trainer: Trainer) -> None:
+        """Do nothing: no batch is kept for a trainer that is not there."""
 
-    def requeue(self, trainer: Trainer) -> None:
-        """What ``trainer`` had and has not used goes to the others."""
-        self._waiting = deque(sorted((*self._waiting, *trainer.in_flight), key=lambda held: held.index))
+    def release(self, trainer: Trainer) -> None:
+        self._waiting = deque(sorted((*self._waiting, *trainer.in_flight), key=lambda batch: batch.index))
         trainer.clear()
 
-    def rejoin(self, begin: m.BeginPass) -> None:
-        """Somebody goes on who has had what was meanwhile given back."""
-        mine = batches_received(begin, self._waiting)
-        self._used.update(mine)
-        self._waiting = deque(held for held in self._waiting if held.index not in mine)
+    def can_join(self, trainer: Trainer, begin: m.BeginPass) -> bool:
+        return True
 
-    def acknowledge(self, numbers: Iterable[int]) -> None:
-        """These batches are used."""
-        self._used.update(numbers)
+    def join(self, trainer: Trainer, begin: m.BeginPass, early_ends: int) -> None:
+        self._used.update(trainer.join(begin, early_ends))
+        received = batches_received(begin, self._waiting)  # it was given up for lost, and these were taken back
+        self._used.update(received)
+        self._waiting = deque(batch for batch in self._waiting if batch.index not in received)
+
+    def acknowledge(self, batches: Iterable[int]) -> None:
+        self._used.update(batches)
 
     @property
     def first_unused(self) -> int:
-        """All batches before this one are used."""
+        """The number of the first batch that is not used."""
         first = self._first()
         return self._next if first is None else first.index
 
-    @property
-    def cut_ahead(self) -> int:
-        """How many batches were cut since the first that is not used."""
-        return self._next - self.first_unused
-
     def _first(self) -> InFlightBatch | None:
-        held = [*self._waiting, *(one for trainer in self._members.values() for one in trainer.in_flight)]
-        return min(held, key=lambda one: one.index, default=None)
+        kept = [*self._waiting, *(batch for trainer in self._trainers.values() for batch in trainer.in_flight)]
+        return min(kept, key=lambda batch: batch.index, default=None)
+
+    def position_of(self, trainer: Trainer) -> int:
+        return self.first_unused
+
+    def first_missing(self, trainer: Trainer) -> int:
+        return trainer.in_flight[0].first if trainer.in_flight else max(self._next, trainer.first_unused)
 
     def resume_point(self) -> ResumePoint:
-        """Where the job stands."""
         first = self._first()
-        low, gone = self._next, self._tail_consumed
+        low, consumed = self._next, self._tail_consumed
         if first is not None:
             cut, low = first.batch.cut, first.index
-            gone = max(0, cut.tail_consumed - len(cut.row_ids) + cut.padding)
+            consumed = max(0, cut.tail_consumed - len(cut.row_ids) + cut.padding)
         while len(self._points) > 1 and self._points[1].batch_index <= low:
             del self._points[0]
         point = self._points[0] if self._points and self._points[0].batch_index <= low else None
         self._used = {index for index in self._used if index > low}
-        return ResumePoint(low, gone, point, sorted(self._used))
+        return ResumePoint(low, consumed, point, sorted(self._used))
+
+    def resume_point_after(self, batch: InFlightBatch) -> ResumePoint:
+        return self.resume_point()
+
+    def is_drained(self) -> bool:
+        return not self._waiting and not any(each.in_flight for each in self._trainers.values())
+
+    def batch_count(self, trainer: Trainer, end: PassEnded) -> int:
+        return end.batches
+
+    def late_trainers(self) -> tuple[list[Trainer], bool]:
+        return [], False

@@ -1,7 +1,8 @@
-"""What a service writes down of a job, so that it can go on after its process was killed (docs/order.md, "State").
+"""Describe a job as a service writes it down, so that the job goes on after the process was killed (docs/order.md,
+"State").
 
-Plain values, checked when they are read. The same point, early-end records and position that trainers have in their
-states; and who had which place.
+Plain values, checked when they are read: the same point, early-end records and position that trainers have in their
+states, and which trainer had which rank.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 from pydp2.errors import Error, StateMismatch
 from pydp2.options.tables import WORLD_LIMIT, JobOptions, job_options
 from pydp2.order.snapshot import SnapshotPoint
+from pydp2.protocol import messages as m
+from pydp2.protocol.early_ends import EarlyEnds, by_file, to_list
 from pydp2.protocol.stream_identity import check_int
 
 
@@ -27,13 +30,21 @@ class PassState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """A place in the pass: before batch ``batch_index``, those in ``acknowledged_ahead`` used as well. It can be taken
-    up from ``point`` (None: the start of the pass), or where that is in the tail, after ``resumable`` samples of it."""
+    """A position in a pass: all batches before ``batch_index`` are used, and those in ``acknowledged_ahead``. The pass
+    can be taken up from ``point`` (None: its start), or where that is in the tail, after ``tail_consumed`` samples of
+    it."""
 
-    batch_index: int
-    tail_consumed: int
-    point: SnapshotPoint | None
+    batch_index: int = 0
+    tail_consumed: int = 0
+    point: SnapshotPoint | None = None
     acknowledged_ahead: list[int] = field(default_factory=list)
+
+    def with_tail_in_point(self) -> ResumePoint:
+        """Return the same position with ``tail_consumed`` as a part of ``point``."""
+        point = self.point
+        if point is not None and point.in_tail and self.tail_consumed:
+            point = replace(point, batch_index=self.batch_index, tail_consumed=self.tail_consumed)
+        return ResumePoint(self.batch_index, 0, point, self.acknowledged_ahead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +61,19 @@ class RankSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PassSnapshot:
-    """A pass that is under way, from a batch on that all batches before were used of."""
+    """Where a pass begins or goes on, the files of it that ended early, and what is known of its buckets."""
 
-    batch: int
-    beyond: list[int] = field(default_factory=list)
-    point: SnapshotPoint | None = None
-    early_ends: list[list[Any]] = field(default_factory=list)
+    at: ResumePoint = field(default_factory=ResumePoint)
+    early_ends: EarlyEnds = field(default_factory=dict)
     buckets: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def at_point(cls, edge: ResumePoint, early_ends: list[list[Any]], buckets: dict[str, Any]) -> PassSnapshot:
-        """From ``edge`` on."""
-        point = edge.point
-        if point is not None and point.in_tail and edge.tail_consumed:
-            point = replace(point, batch_index=edge.batch_index, tail_consumed=edge.tail_consumed)
-        return cls(edge.batch_index, edge.acknowledged_ahead, point, early_ends, buckets)
+    def asked_by(
+        cls, begin: m.BeginPass, point: SnapshotPoint | None = None, early_ends: EarlyEnds | None = None
+    ) -> PassSnapshot:
+        """Return the position that ``begin`` asks for; ``point`` and ``early_ends`` came with it."""
+        at = ResumePoint(begin.first_batch, 0, point, begin.acknowledged_ahead)
+        return cls(at, early_ends or {}, begin.buckets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +106,9 @@ class JobSnapshot:
             "running": None
             if run is None
             else {
-                "batch": run.batch, "beyond": run.beyond, "facts": run.early_ends, "buckets": run.buckets,
-                "point": None if run.point is None else {**run.point.to_wire(), "pool": run.point.pool},
+                "batch": run.at.batch_index, "beyond": run.at.acknowledged_ahead, "facts": to_list(run.early_ends),
+                "buckets": run.buckets,
+                "point": None if run.at.point is None else {**run.at.point.to_wire(), "pool": run.at.point.pool},
             },
         }  # fmt: skip
 
@@ -128,6 +138,5 @@ def _pass_from_plain(plain: Any, files: int) -> PassSnapshot:
     if point is not None:
         point = SnapshotPoint.from_wire(point, bytes(point["pool"]), files)
     early_ends = [[check_int(file, 0, files), check_int(y), str(why)] for file, y, why in plain["facts"]]
-    return PassSnapshot(
-        check_int(plain["batch"]), [check_int(n) for n in plain["beyond"]], point, early_ends, dict(plain["buckets"])
-    )  # fmt: skip
+    at = ResumePoint(check_int(plain["batch"]), 0, point, [check_int(n) for n in plain["beyond"]])
+    return PassSnapshot(at, by_file(early_ends), dict(plain["buckets"]))
