@@ -20,6 +20,8 @@ from hypothesis import settings
 
 from pydp2.server.timing import Timing
 
+from .warm_starts import REAL_STARTS, WarmStarts
+
 settings.register_profile("pydp2", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("pydp2")
 
@@ -67,6 +69,23 @@ def _own_temporary_folder() -> Iterator[None]:
     tempfile.tempdir = before
     del os.environ["TMPDIR"], os.environ["XDG_CACHE_HOME"], os.environ[_MARK]
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def _warm_starts(_own_temporary_folder: None) -> Iterator[WarmStarts]:
+    """The process that is forked for the servers of tests."""
+    starts = WarmStarts()
+    yield starts
+    starts.close()
+
+
+@pytest.fixture(autouse=True)
+def _servers_start_warm(
+    request: pytest.FixtureRequest, _warm_starts: WarmStarts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers of the test process are forked, in all folders but those that want fresh interpreters."""
+    if request.path.parent.name not in REAL_STARTS:
+        monkeypatch.setattr("pydp2.api.service.start_interpreter", _warm_starts.start)
 
 
 def _numbers(folder: str) -> set[int]:
