@@ -15,10 +15,11 @@ from pydp2.columns import sample_set
 from pydp2.errors import Error, SampleTooLarge
 from pydp2.order.merge import Merge, RelaxedMerge
 from pydp2.order.plan import UNBOUNDED, PassPlan
-from pydp2.order.pool import Pool, RowIds, RowStore
+from pydp2.order.pool import Pool, RowIds
 from pydp2.order.restore import PoolRestore, rereads_of
 from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SampleSource
 from pydp2.order.snapshot import SnapshotPoint
+from pydp2.rowstore.base import RowStore
 
 
 @dataclass(frozen=True, slots=True)

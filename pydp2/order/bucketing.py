@@ -18,10 +18,11 @@ from pydp2.columns.sample_set import encode_set
 from pydp2.errors import OptionError
 from pydp2.order.batcher import Batcher, BlockedOnFile, PassFailed
 from pydp2.order.plan import BucketPlan, PassPlan
-from pydp2.order.pool import Pool, RowIds, RowStore
+from pydp2.order.pool import Pool, RowIds
 from pydp2.order.random_bits import RandomBits, permutation
 from pydp2.order.sample_source import ChunkSpan, SampleRun, SampleSource
 from pydp2.order.snapshot import SnapshotPoint
+from pydp2.rowstore.base import RowStore
 
 _UNTIL_GROUP = 0
 """The level that stands for "until a bucket can fill the group"."""

@@ -13,8 +13,9 @@ import numpy as np
 
 from pydp2.order.batcher import Batcher
 from pydp2.order.plan import PassPlan
-from pydp2.order.pool import Pool, RowIds, RowStore, tail_order
+from pydp2.order.pool import Pool, RowIds, tail_order
 from pydp2.order.sample_source import SampleSource
+from pydp2.rowstore.base import RowStore
 
 
 @dataclass(frozen=True, slots=True)

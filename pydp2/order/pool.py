@@ -6,7 +6,6 @@ The pool knows weights, bytes and names of its samples; their values lie in the 
 from __future__ import annotations
 
 from array import array
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +15,10 @@ from pydp2.order.picking import pick
 from pydp2.order.plan import PassPlan
 from pydp2.order.random_bits import RandomBits, indices_below, permutation
 from pydp2.order.sample_source import ChunkSpan, SampleRun
+from pydp2.rowstore.base import RowStore
 
 RowIds = npt.NDArray[np.int64]
 SNAPSHOT_MIN = 1024
-
-
-class RowStore(Protocol):
-    """Where the values of pooled samples lie."""
-
-    def append(self, columns: Any) -> RowIds:
-        """Keep all rows of ``columns``; the ids under which they are found. Freed ids are used again."""
-        ...
 
 
 _ROW_ARRAYS = ("_file", "_sample_index", "_weight", "_size")

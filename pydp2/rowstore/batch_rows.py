@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pydp2.columns.columns import Array, Columns, Ints
+from pydp2.rowstore.base import RowReader
 from pydp2.rowstore.gather import Selection, entry_count, gather, gather_copy
-
-
-class RowReader(Protocol):
-    """Where rows lie: as :class:`.heap.HeapStore`, :class:`.append_only.AppendOnlyStore` and :class:`.cells.CellStore`
-    do it."""
-
-    @property
-    def shared_row_count(self) -> int: ...
-
-    def take(self, ids: Ints) -> Columns: ...
-    def sources(self, ids: Ints) -> list[tuple[Array, Selection]]: ...
-    def lengths(self, ids: Ints, slot: int) -> Ints: ...
-    def handles(self, ids: Ints) -> Ints: ...
-    def release_later(self, ids: Ints) -> None: ...
 
 
 class RowView:

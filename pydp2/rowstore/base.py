@@ -1,0 +1,52 @@
+"""State what memory in which rows wait offers: to what gathers rows from it, and to the pool that fills it.
+
+:class:`.heap.HeapStore` keeps rows on the heap of the process, :class:`.cells.CellStore` in cells of one size that
+several processes see, :class:`.append_only.AppendOnlyStore` those of the cache. One test holds all of them to what
+stands here (``tests/rowstore/test_contract.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from pydp2.columns.columns import Array, Columns, Ints
+from pydp2.rowstore.gather import Selection
+
+
+class RowReader(Protocol):
+    """Rows that are found by their ids, which are int64."""
+
+    @property
+    def shared_row_count(self) -> int:
+        """Number of ids, from 0 on, whose rows a trainer that shares the memory can gather by itself; 0: none."""
+        ...
+
+    def take(self, ids: Ints) -> Columns:
+        """Return the rows ``ids``, in that order, as columns over fresh, writable arrays."""
+        ...
+
+    def sources(self, ids: Ints) -> list[tuple[Array, Selection]]:
+        """Return for each array of the columns of ``ids``, in the order of :meth:`Columns.frames`, where its entries
+        lie: an array and what to gather of it. Valid until rows are appended or released."""
+        ...
+
+    def lengths(self, ids: Ints, slot: int) -> Ints:
+        """Return the number of time steps of each row in ``slot``, a sequence or nested sequence: ``(rows,)``. Raises
+        TypeError where rows have no sequences."""
+        ...
+
+    def handles(self, ids: Ints) -> Ints:
+        """Return the numbers by which a trainer that shares the memory gathers the rows: ``(rows,)``."""
+        ...
+
+    def release_later(self, ids: Ints) -> None:
+        """Give the rows back, at the latest before room is needed. A released id may be given to another row."""
+        ...
+
+
+class RowStore(Protocol):
+    """Rows of a pool: it appends them, and asks for nothing else."""
+
+    def append(self, columns: Any) -> Ints:
+        """Keep all rows of ``columns`` and return their ids: ``(rows,)``. No id of a row that is kept is among them."""
+        ...
