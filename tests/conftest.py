@@ -64,6 +64,7 @@ def _own_temporary_folder() -> Iterator[None]:
     before, tempfile.tempdir = tempfile.tempdir, folder
     os.environ["TMPDIR"] = folder
     os.environ["XDG_CACHE_HOME"] = folder
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads cost each program of a test 0.1 s of a core
     os.environ[_MARK] = _RUN  # inherited by every process that a test starts, so leftovers can be told
     yield
     tempfile.tempdir = before

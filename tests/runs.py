@@ -21,6 +21,8 @@ import pytest
 import pydp2
 from pydp2.errors import Error
 
+from .warm_starts import TEMPLATE
+
 DEADLINE = 60  # seconds; what lasts longer hangs
 
 NUMBERS = """
@@ -195,7 +197,8 @@ def processes(name: str) -> list[int]:
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             number = int(entry.name)
-            named = (entry / "comm").read_text().startswith(name)
+            comm = (entry / "comm").read_text().strip()
+            named = comm.startswith(name) and comm != TEMPLATE
             if named and not is_dead(number) and mark in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(number)
     return sorted(found)

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import array
 import contextlib
+import gc
+import importlib
 import json
 import os
 import resource
@@ -32,6 +34,8 @@ from pydp2.api.rundir import is_open, move_above_standard_streams
 REAL_STARTS = frozenset({"memory", "endings", "faults", "api", "benchmarks", "cli", "metrics"})
 """Folders of tests in which each server is a fresh interpreter: they measure processes, or are about how these start
 and end."""
+TEMPLATE = "warm-start"
+"""The name of the process that is forked. It is no leftover of a test."""
 _SERVER = ("pydp2.server.main", "main")
 _MOST = 1 << 16  # bytes of a request
 _HIGH = 200  # descriptors from here on are nobody's while those of a request are put in their places
@@ -151,12 +155,13 @@ class WarmStarts:
 
 def template(descriptor: int) -> None:
     """Import a server, then fork one for each request that comes by ``descriptor``, until that is closed."""
-    import gc
-
     gc.disable()
+    from pydp2.engine.process_control import set_name
     from pydp2.server.main import main
 
+    importlib.import_module("pydp2.server.serving")  # a server imports it later than that
     gc.freeze()
+    set_name(TEMPLATE)
     requests = socket.socket(fileno=descriptor)
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
