@@ -28,7 +28,7 @@ from pydp2.transport import Hub
 from pydp2.transport.descriptors import raise_descriptor_limit
 from pydp2.transport.sockets import new_context, prepare_zero_copy
 
-_FAREWELL_MS = 300
+_FAREWELL_MS = 1_000  # that last words have to leave in, where a peer is slow to read them
 _COLLECT = 10_000  # lists and the like that are made and kept before one looks for rings of them; we make none
 _KEPT = 3  # descriptors that workers leave to others: theirs come out of what trainers leave
 _BACKLOG = 64  # messages of one client: more than one that waits for batches ever has under way

@@ -26,6 +26,7 @@ from pydp2.schema.provider_schema import Schema
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import ReadContext
 from pydp2.server.sessions.pass_runner import BatchGroup, JobPlan, PassBroken, PassEnded, PassRunner
+from pydp2.server.snapshots.job_snapshot import PassSnapshot, ResumePoint
 
 SLOTS = Slots((integer_value(1 << 20), integer_value_sequence(1 << 20)), ("n", "s"))
 LIMIT = 1 << 20
@@ -96,8 +97,12 @@ def told(job: PassRunner, outcome: Any) -> Any:
     return batches, outcome.after, outcome.tail_consumed, outcome.point, outcome.early_ends, seen
 
 
+def begin(job: PassRunner, pass_id: int = 1, world: int = 1, early_ends: Any = None, **at: Any) -> None:
+    job.begin(pass_id, PassSnapshot(ResumePoint(**at), early_ends or {}), world)
+
+
 def one_pass(job: PassRunner, whole: bool, **how: Any) -> list[Any]:
-    job.begin(how.pop("pass_id", 1), **how)
+    begin(job, **how)
     assert isinstance(job._batcher, CachedPassBatcher) is whole
     said = []
     while True:
@@ -132,7 +137,8 @@ def test_it_is_the_pass_that_merge_and_store_would_make(
     beyond = data.draw(st.sets(st.integers(0, len(quick)), max_size=3))
     batch = data.draw(st.integers(0, max(0, len(quick) - 2)))
     quick, slow = (
-        one_pass(job, whole, batch=batch, beyond=beyond) for job, whole in zip(jobs, (True, False), strict=True)
+        one_pass(job, whole, batch_index=batch, acknowledged_ahead=beyond)
+        for job, whole in zip(jobs, (True, False), strict=True)
     )
     assert quick == slow
 
@@ -156,7 +162,7 @@ def test_a_state_from_the_middle_of_it_goes_on_as_if_it_had_never_stopped(
     assert point.in_tail
     saved = replace(point, batch_index=after, tail_consumed=gone)
     for job in (quick, slow):
-        rest = one_pass(job, False, batch=after, saved=saved, world=world)
+        rest = one_pass(job, False, batch_index=after, point=saved, world=world)
         assert [each[0] for each in rest if len(each) == 6] == [each[0] for each in groups[number + 1 :]]
 
 
@@ -204,7 +210,7 @@ def ordinary(files: Files, case: Case = Case(), **how: Any) -> bool:
         files, row_store=True, order=how.pop("order", range(len(files)))
     )
     job = job_of(files, case, cache_fill, buckets=how.pop("buckets", None))
-    job.begin(how.pop("pass_id", 1), **how)
+    begin(job, **how)
     return not isinstance(job._batcher, CachedPassBatcher)
 
 
