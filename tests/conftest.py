@@ -85,7 +85,7 @@ def _servers_start_warm(
     request: pytest.FixtureRequest, _warm_starts: WarmStarts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers of the test process are forked, in all folders but those that want fresh interpreters."""
-    if request.path.parent.name not in REAL_STARTS:
+    if REAL_STARTS.isdisjoint((request.path.parent.name, request.path.name)):
         monkeypatch.setattr("pydp2.api.service.start_interpreter", _warm_starts.start)
 
 

@@ -5,7 +5,7 @@ start one. So one process per run of the tests imports the server, and is forked
 the test process. From there on the same code runs: :func:`pydp2.server.main.main` with its end of a socket pair, in a
 session, a working directory and an environment of its own, with the descriptors that it is given and no others.
 
-Fresh interpreters are used by programs that tests start, by ``pydp2 serve``, by the folders of ``REAL_STARTS``, and
+Fresh interpreters are used by programs that tests start, by ``pydp2 serve``, by the tests of ``REAL_STARTS``, and
 where the test process has anything special that a fresh interpreter would inherit (limits, ignored signals, a variable
 that Python or the C library reads).
 """
@@ -31,9 +31,11 @@ from typing import Any
 from pydp2.api import interpreter
 from pydp2.api.rundir import is_open, move_above_standard_streams
 
-REAL_STARTS = frozenset({"memory", "endings", "faults", "api", "benchmarks", "cli", "metrics"})
-"""Folders of tests in which each server is a fresh interpreter: they measure processes, or are about how these start
-and end."""
+REAL_STARTS = frozenset(
+    {"endings", "faults", "api", "benchmarks", "cli", "metrics", "test_memory.py", "test_address_space.py"}
+)
+"""Folders and files of tests in which each server is a fresh interpreter: they measure processes, or are about how
+these start and end."""
 TEMPLATE = "warm-start"
 """The name of the process that is forked. It is no leftover of a test."""
 _SERVER = ("pydp2.server.main", "main")

@@ -163,8 +163,17 @@ def test_one_sample_among_thousands_that_is_lost_or_another_is_noticed(instead: 
     assert "AssertionError: batch " in account.failures[0].error
 
 
-@pytest.mark.parametrize("share", ["one", "ranks", "dynamic"])
-@pytest.mark.parametrize("how", ["lost", "twice", "exchanged", "another fact"])
+_QUICK = {("one", "lost"), ("ranks", "exchanged"), ("dynamic", "twice"), ("ranks", "another fact")}
+
+
+@pytest.mark.parametrize(
+    ("share", "how"),
+    [
+        pytest.param(share, how, marks=() if (share, how) in _QUICK else pytest.mark.slow)
+        for share in ["one", "ranks", "dynamic"]
+        for how in ["lost", "twice", "exchanged", "another fact"]
+    ],
+)
 def test_one_batch_that_is_lost_twice_or_another_is_noticed_whoever_had_it(
     share: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,8 +110,20 @@ def test_passes_that_are_begun_and_left_unread_cost_no_more_and_the_next_one_is_
         assert [batch.index for batch in data] == [*range(BATCHES)]
 
 
-@pytest.mark.parametrize("limit", [1, BATCH, 3 * BATCH, 64 << 20])
-@pytest.mark.parametrize("prefetch", [1, 2, 100_000])
+@pytest.mark.parametrize(
+    ("prefetch", "limit"),
+    [
+        (1, 1),
+        (2, 3 * BATCH),
+        (100_000, BATCH),
+        (100_000, 64 << 20),
+        *(
+            pytest.param(prefetch, limit, marks=pytest.mark.slow)
+            for prefetch in (1, 2, 100_000)
+            for limit in (1, BATCH, 3 * BATCH, 64 << 20)
+        ),
+    ],
+)
 def test_with_any_prefetch_and_any_bytes_the_stream_is_the_same(
     service: pydp2.Service, limit: int, prefetch: int
 ) -> None:
