@@ -354,7 +354,7 @@ class DiskCache:
     def _finish_file(self, file: int, stamp: tuple[int, ...]) -> None:
         held = self._pending_files.setdefault(file, _PendingFile(stamp))
         self._write_block(held)
-        # A file that changed in between may have given samples of both.
+        # If the file changed in between, its samples may be of two versions.
         if not held.abandoned and self._stamp(file) == held.stamp:
             path = self._path(file)
             try:

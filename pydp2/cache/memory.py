@@ -110,7 +110,7 @@ class MemoryCache(Generic[S]):
                 _move_to_store(part, self.row_store)
 
     def sample_set(self) -> CachedSampleSet:
-        """Return all samples that are there, or None without an append-only store or if a file has dropped samples."""
+        """Return all samples that are there. This needs an append-only store, and no file with dropped samples."""
         if self._sample_set is None:
             files = np.array(sorted(self._row_ranges), np.int64)
             where = np.array([self._row_ranges[file] for file in files.tolist()], np.int64).reshape(-1, 2)

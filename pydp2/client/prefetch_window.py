@@ -1,9 +1,9 @@
 """Decide how many batches a trainer asks for before it takes them: ``prefetch``, more if they are small, as many as
 ``prefetch_bytes`` hold if they are large.
 
-A trainer that shares a job tells of each batch at once that it is used, and takes no more than ``prefetch``: batches
-that lie at one trainer are missing to the others. A job of one trainer asks for many small batches at a time, because
-each message has its price.
+A trainer that shares a job tells of each batch at once that it is used, and has no more than ``prefetch`` of them:
+batches that lie at one trainer are missing to the others. A job of one trainer asks for many small batches at a time,
+because each message has its price.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class _FullPool(Pool):
 
 
 class CachedPassBatcher(Batcher):
-    """Stream of the batches of the pass of ``plan`` over all samples of ``listing``; ``source``
-    counts them as merged."""
+    """Stream of the batches of the pass of ``plan`` over all samples of ``listing``; ``source`` counts
+    the samples as merged."""
 
     def __init__(self, plan: PassPlan, source: SampleSource, listing: CachedSamples) -> None:
         self._listing = listing

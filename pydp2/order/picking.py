@@ -17,7 +17,7 @@ RowIds = npt.NDArray[np.int64]
 def pick_in_python(row_ids: array[int], bits: npt.NDArray[np.uint64]) -> RowIds:
     """Remove one of ``row_ids`` for each of ``bits``, as docs/order.md, "Pick", says, and return them, int64 (n,).
 
-    The picked id is replaced by the last of those that stay. ``row_ids`` holds at least as many.
+    The last id that stays takes the place of the picked one. ``row_ids`` holds at least as many ids as there are bits.
     """
     size, count = len(row_ids), len(bits)
     bounds = np.arange(size, size - count, -1).astype(np.uint64)

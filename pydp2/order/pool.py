@@ -195,8 +195,8 @@ class Pool:
 
     # -- between batches -------------------------------------------------------------------------------------------
     def reach_snapshot_point(self) -> bool:
-        """Sort the pool by name, at a batch edge, once enough was picked, so that a saved pool is a plain
-        set. Return True if so."""
+        """Return True if this batch edge is a snapshot point, because enough was picked since the last one. The pool is
+        sorted by name there, so that a saved pool is a plain set."""
         if self._plan.relaxed or self._tail is not None:
             return False
         if self._drawn_since_snapshot < max(SNAPSHOT_MIN, len(self) // 4):

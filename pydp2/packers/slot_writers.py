@@ -167,7 +167,7 @@ class PairWriter:
         self.entries_per_value = 1
 
     def write_one(self, value: Any) -> int:
-        raise NotCertain  # a pair never stands alone
+        raise NotCertain  # a pair is always in a list
 
     def write_many(self, values: Any) -> int:
         runs = self.buffer

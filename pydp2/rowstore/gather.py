@@ -12,7 +12,7 @@ import numpy as np
 from pydp2.columns.columns import Array, Ints, expand_ranges
 from pydp2.native import is_active
 
-_PIECE = 1 << 16  # entries
+_PIECE = 1 << 16  # entries in one piece
 
 
 class EntryRanges:

@@ -22,9 +22,9 @@ from pydp2.schema.input_types import Field, Slots
 _FIRST_ROWS = 1 << 14
 _SLACK = 1 << 20  # bytes of garbage per arena that are not worth a sweep
 _MAX_SPARE_BYTES = 256 << 20  # bytes of room that is not needed yet
-_TIGHT_DIVISOR = 8  # one part in so many is spare room, where memory is short
+_TIGHT_DIVISOR = 8  # where memory is short, spare room is one such part of what is needed
 _EMPTY = np.empty(0, np.uint8)
-_GARBAGE_DIVISOR = 6  # a sweep is due when garbage is one part in so many of what is live
+_GARBAGE_DIVISOR = 6  # a sweep is due when garbage is one such part of what is live
 
 
 def _roomy_capacity(need: int, size: int) -> int:

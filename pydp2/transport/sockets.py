@@ -317,7 +317,7 @@ class Line:
         """Request for the descriptor that the hub has for all, once it was asked for."""
         self._monitor: zmq.Socket[bytes] | None = None
         self._is_lost = False
-        self._send_interrupted = False  # True while a message is being sent, and after one of which maybe only half was
+        self._send_interrupted = False  # a message is being sent, or was cut off and maybe only half sent
         self.is_interrupted = False
         """True if a call of :meth:`receive_frames` was cut off: :meth:`drop_partial_message`
         comes before the next one."""

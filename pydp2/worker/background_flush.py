@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from pydp2.worker.loop import FLUSH, WorkerLoop
 
-_STOP_SECONDS = 1.0  # seconds
+_STOP_SECONDS = 1.0  # seconds that stopping waits for the thread
 
 
 class _BackgroundFlusher:

@@ -93,8 +93,9 @@ class WorkerLoop:
             lambda error, task, y: with_location(error, files[task.file], y),
             allows_changed_samples=options.allows_changed_samples,
         )
-        # ``away``: the thread of the loop is in the user's code, and touches nothing here; ``sending``: see above
         self._marker = SampleMarker(status.row, SAMPLE_INDEX, STARTED_NS, RUNNING, options.times_samples)
+        # ``in_user_code``: the thread of the loop is in the user's code, and touches nothing here.
+        # ``send_pending``: the other thread is about to send, or sends.
         self._sample_loop = self._builder.sample_loop(provider.is_single_slot, self._marker)
         self._packing_task: FileTask | None = None  # task whose samples the sample loop packs
         # not a method of this object: in a reference cycle the collector would take the sample loop's buffer apart
@@ -281,7 +282,7 @@ class WorkerLoop:
                         sample = draw(
                             iterator, task.next_index, *builder.packing_budget(task, min(edge, turn_end)), _POLL_NS
                         )
-                    finally:  # as in _in_users_code
+                    finally:  # as in _in_user_code
                         if sample_loop.send_pending:
                             self._wait_for_flush()
                         self._count_packed()

@@ -13,7 +13,7 @@ from pydp2.schema.input_types import Slots
 
 _LAYOUT_WINDOW = 4096  # samples that are laid out at a time: the memory for it does not grow with the block
 MIN_TOGETHER = 8
-"""Number of samples up to which they are packed one by one, which is faster then."""
+"""Number of samples from which on they are packed together; fewer are packed one by one, which is faster."""
 _NONE: Ints = np.zeros(1, np.int64)
 
 
