@@ -84,7 +84,7 @@ code; it may not return."""
 
 
 class Engine(Protocol):
-    """Starts, watches and ends workers. Never blocks."""
+    """Engine that starts, watches and ends workers. It never blocks."""
 
     out_of_descriptors: bool
     """True if no descriptor was left for what :meth:`events` would take next; a later call returns that."""

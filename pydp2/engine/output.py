@@ -55,7 +55,7 @@ class _Pipe:
 
 
 class OutputPump:
-    """Reads the pipes that it is given until they end. ``write`` is given whole lines, and may not raise."""
+    """Thread that reads pipes until they end. It calls ``write`` with whole lines; ``write`` may not raise."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write

@@ -47,7 +47,7 @@ class SlotWriter(Protocol):
 
 
 class TypedBuffer:
-    """Buffer of flat values in arrival order. ``key`` and ``open_bytes`` (dtype and bytes of the open run) are there to
+    """Buffer of flat values in arrival order. ``dtype`` and ``open_bytes`` (of the open run) are there to
     be appended to; before values of another form are appended, :meth:`switch_dtype` is called."""
 
     __slots__ = ("_closed_segments", "dtype", "open_bytes")

@@ -83,15 +83,15 @@ class OpenFile(Iterator[Any]):
 
 
 class StartedProvider:
-    """A started provider; made by :meth:`Provider.start <pydp2.providers.decorator.Provider.start>`.
+    """Started provider; made by :meth:`Provider.start <pydp2.providers.decorator.Provider.start>`.
 
     Attributes:
         settings: the object that the user's functions share.
-        declaration: what it declares.
-        wrap: ``wrap(sample)`` is the list of slot values of one yielded sample; raises BadSample, or ProviderError
-            (TypeError) for a dict where types are a list.
-        single: whether there is one slot, whose value is yielded bare.
-        wrapper: what ``arrange`` belongs to; its ``on_unknown`` may be set.
+        schema: what it declares.
+        arrange: ``arrange(sample)`` is the list of slot values of one yielded sample; raises BadSample, or
+            ProviderError (TypeError) for a dict where types are a list.
+        is_single_slot: whether there is one slot, whose value is yielded bare.
+        slot_order: what ``arrange`` belongs to; its ``on_unknown`` may be set.
     """
 
     def __init__(self, settings: Settings, schema: Schema, calc_batch_size: Callable[[list[Any]], Any] | None) -> None:

@@ -496,7 +496,7 @@ class Line:
 
 
 class Poller:
-    """Waits for sockets and file descriptors together."""
+    """Set of sockets and file descriptors to wait for together."""
 
     def __init__(self) -> None:
         self._poller = zmq.Poller()
