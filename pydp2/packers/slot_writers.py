@@ -47,8 +47,8 @@ class SlotWriter(Protocol):
 
 
 class TypedBuffer:
-    """Buffer of flat values in arrival order. ``dtype`` and ``open_bytes`` (of the open run) are there to
-    be appended to; before values of another form are appended, :meth:`switch_dtype` is called."""
+    """Buffer of flat values in arrival order. ``open_bytes``, of ``dtype``, is the open run, to which
+    values are appended; before values of another form are appended, :meth:`switch_dtype` is called."""
 
     __slots__ = ("_closed_segments", "dtype", "open_bytes")
 

@@ -81,8 +81,8 @@ class AppendOnlyStore:
         return np.arange(first, first + columns.rows)
 
     def sources(self, ids: Ints) -> list[tuple[Array, Selection]]:
-        """Return for each array of the columns of ``ids`` where its entries lie, as :class:`.heap.HeapStore` does. Raises
-        IndexError for a row that cannot be."""
+        """Return for each array of the columns of ``ids`` where its entries lie, as :class:`.heap.HeapStore` does.
+        Raises IndexError for a row that cannot be."""
         result: list[tuple[Array, Selection]] = []
         for arrays, levels in zip(self._arrays, self._offsets, strict=True):
             result.append((arrays[0], ids))
