@@ -1,4 +1,4 @@
-"""Every exception that pydp2 raises, and how one travels between processes.
+"""Define every exception that pydp2 raises, and how one travels between processes.
 
     Error
     ├── LocalError                    you asked for something that cannot be
@@ -21,7 +21,7 @@
     │   ├── ComposeNotAligned         (ValueError) readers that were to be read together differ in length
     │   └── ReaderError               (ValueError) what a reader reads from ended before its end
     ├── ServiceError
-    │   ├── ServiceUnreachable        (ConnectionError) nobody answers, or the address cannot be bound
+    │   ├── ServiceUnreachable        (ConnectionError) no service answers, or the address cannot be bound
     │   ├── ServiceLost               (ConnectionError) the service went away
     │   ├── OutOfMemory               (MemoryError) server, worker or trainer has no memory for what comes next
     │   ├── JobTaken                  another trainer has this place in the job
@@ -161,7 +161,7 @@ class ServiceError(Error):
 
 
 class ServiceUnreachable(ServiceError, ConnectionError):
-    """Nobody answers at the address, or the address cannot be bound."""
+    """No service answers at the address, or the address cannot be bound."""
 
 
 class ServiceLost(ServiceError, ConnectionError):
@@ -207,8 +207,8 @@ _KINDS: dict[str, type[Error]] = {
         LocalProtocolError, RemoteProtocolError,
     )
 }  # fmt: skip
-_ENDS_LOOPS = (StopIteration, StopAsyncIteration)  # of the trainer, as if the pass were over
-_UNICODE: dict[str, tuple[Any, ...]] = {  # what these are made of, before the reason
+_ENDS_LOOPS = (StopIteration, StopAsyncIteration)  # would end loops of the trainer, as if the pass were over
+_UNICODE: dict[str, tuple[Any, ...]] = {  # arguments that these are made of, before the reason
     "UnicodeDecodeError": ("", b"", 0, 0),
     "UnicodeEncodeError": ("", "", 0, 0),
     "UnicodeTranslateError": ("", 0, 0),
@@ -237,15 +237,15 @@ def builtin_name(exc: BaseException) -> str:
 
 
 def provider_error(message: str, builtin: str = "") -> ProviderError:
-    """Return a :class:`ProviderError` that is also an instance of the builtin exception named ``builtin``, where it
-    can be."""
+    """Return a :class:`ProviderError` that is also an instance of the builtin exception named
+    ``builtin``, if possible."""
     base = getattr(builtins, builtin, None) if builtin else None
     if not (isinstance(base, type) and issubclass(base, Exception)) or issubclass(base, _ENDS_LOOPS):
         return ProviderError(message)
     if issubclass(ProviderError, base):
         return ProviderError(message)
     kind: Any = type(builtin, (ProviderError, base), {"__module__": ProviderError.__module__})
-    if issubclass(base, BaseExceptionGroup):  # it must have members
+    if issubclass(base, BaseExceptionGroup):  # a group must have members
         error = kind(message, [ProviderError("it stands in the text of the group")])
     elif builtin in _UNICODE:
         error = kind(*_UNICODE[builtin], message)
@@ -257,7 +257,7 @@ def provider_error(message: str, builtin: str = "") -> ProviderError:
 
 
 def user_traceback(exc: BaseException, skip: int = 0) -> str:
-    """The traceback of the user's exception as text, without our own first ``skip`` frames."""
+    """Return the traceback of the user's exception as text, without our own first ``skip`` frames."""
     tb = exc.__traceback__
     for _ in range(skip):
         tb = None if tb is None else tb.tb_next
@@ -273,7 +273,7 @@ def from_user(what: str, exc: BaseException, skip: int = 0) -> ProviderError:
 
 
 def at_sample(filename: str, sample_index: int, slot: str, what: str) -> str:
-    """``what`` is wrong with sample ``sample_index`` of ``filename``: "file F, sample y, slot S: what". ``slot``: as in
+    """Return the text for sample ``sample_index`` of ``filename``: "file F, sample y, slot S: what". ``slot``: as in
     BadSample, a name, "slot 0", "all slots", or nothing."""
     named = slot and not slot.startswith(("slot ", "all slots"))
     return f"file {filename}, sample {sample_index}{', ' if slot else ''}{'slot ' if named else ''}{slot}: {what}"
@@ -282,13 +282,13 @@ def at_sample(filename: str, sample_index: int, slot: str, what: str) -> str:
 def count_text(number: int, one: str, many: str = "", form: str = "") -> str:
     """Return ``number`` and its noun for a message: "1 file", "2 files".
 
-    ``many``: the plural, where it is not ``one`` and an s. ``form``: how the number is written, as "," in ``format``.
+    ``many``: the plural, if it is not ``one`` and an s. ``form``: how the number is written, as "," in ``format``.
     """
     return f"{number:{form}} {one if number == 1 else many or one + 's'}"
 
 
 def shorten(text: str, limit: int = _TEXT_LIMIT) -> str:
-    """``text`` with its middle cut out when it is longer than ``limit`` characters."""
+    """Return ``text`` with its middle cut out if it is longer than ``limit`` characters."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -296,13 +296,13 @@ def shorten(text: str, limit: int = _TEXT_LIMIT) -> str:
 
 
 def fields(error: Error) -> dict[str, Any]:
-    """The attributes of ``error`` beside its text, as keywords of its class."""
+    """Return the attributes of ``error`` beside its text, as keywords of its class."""
     names = next((_FIELDS[c] for c in type(error).__mro__ if c in _FIELDS), {})
     return {name: getattr(error, name) for name in names}
 
 
 def to_wire(error: Error) -> dict[str, Any]:
-    """``error`` as plain values; see :func:`from_wire`."""
+    """Return ``error`` as plain values; see :func:`from_wire`."""
     kind = next((c.__name__ for c in type(error).__mro__ if c.__name__ in _KINDS and _KINDS[c.__name__] is c), "")
     message = sendable(shorten(str(error)))
     if len(message.encode()) > _BYTES_LIMIT:
@@ -318,18 +318,19 @@ def to_wire(error: Error) -> dict[str, Any]:
 
 
 def sendable(text: str) -> str:
-    """``text`` with what UTF-8 cannot hold written as escapes: the bytes of a file's name, say, that are no text."""
+    """Return ``text`` with what UTF-8 cannot hold written as escapes, such as bytes in a file's
+    name that are no text."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def builtin_name_of_mixed(error: ProviderError) -> str:
-    """The builtin class that :func:`provider_error` mixed in, or ''."""
+    """Return the name of the builtin class that :func:`provider_error` mixed in, or ''."""
     name = type(error).__name__
     return "" if type(error) is ProviderError else name
 
 
 def from_wire(wire: Mapping[str, Any]) -> Error:
-    """The error that :func:`to_wire` made ``wire`` of; an unknown kind becomes a :class:`RemoteError`."""
+    """Return the error that :func:`to_wire` made ``wire`` of; an unknown kind becomes a :class:`RemoteError`."""
     message = str(wire.get("message", ""))
     kind = _KINDS.get(str(wire.get("kind", "")), RemoteError)
     if kind is ProviderError:

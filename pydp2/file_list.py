@@ -1,9 +1,9 @@
-"""The file list: which files a pass consists of, and how a million of them fit into one block of memory.
+"""Read the file list of a pass, and hold a million entries in one block of memory.
 
-It answers for reading ``train.list`` (byte order mark, line ends, blank lines, comments, patterns, UTF-8) and for
-holding the entries without one string each: the text of all entries lies in one buffer, an entry becomes a ``str``
-when it is asked for. What an entry *means* is no business of this module: it is handed to ``process`` as it is, be it a
-path, a URL or a key. So the file system is asked about a line only where that looks as if it were no entry itself.
+This module reads ``train.list`` (byte order mark, line ends, blank lines, comments, patterns, UTF-8) and holds the
+entries without one string each: the text of all entries lies in one buffer, an entry becomes a ``str`` when it is asked
+for. It does not interpret an entry: ``process`` gets it as it is, be it a path, a URL or a key. So the file system is
+asked about a line only if that looks as if it were no entry itself.
 
 See docs/semantics.md for what a line may hold.
 """
@@ -37,7 +37,7 @@ _WILDCARD = re.compile(
 
 
 class FileList(Sequence[str]):
-    """The entries of a file list, in order, duplicates included.
+    """Entries of a file list, in order, duplicates included.
 
     Behaves as a read-only sequence of ``str``. Make one with :meth:`read` or :meth:`of`; copying one between processes
     goes through :meth:`to_buffers` and :meth:`from_buffers`.
@@ -62,10 +62,10 @@ class FileList(Sequence[str]):
         """Read a list file: UTF-8, one entry per line.
 
         A byte order mark, a carriage return before the line feed, and empty lines are dropped. A line that is, to the
-        letter, the name of a file in ``root`` is an entry. Of others the blanks around them are dropped, and those that
-        begin with ``#``; one with wildcards stands for the files that match it, sorted, directories left out (``**``:
-        any depth; a ``?`` or ``[`` that matches nothing is itself, and so is what has ``://`` in it). All else is an
-        entry as it is. An empty list gives a ``UserWarning``.
+        letter, the name of a file in ``root`` is an entry. From other lines the blanks around them are dropped, and
+        lines that begin with ``#`` are dropped whole; a line with wildcards stands for the files that match it, sorted,
+        directories left out (``**``: any depth; a ``?`` or ``[`` that matches nothing is itself, and so is a line with
+        ``://`` in it). All else is an entry as it is. An empty list gives a ``UserWarning``.
 
         Raises:
             ListError: the file is missing, a directory, unreadable, not UTF-8, holds a NUL byte, or a ``*`` in it
@@ -86,7 +86,8 @@ class FileList(Sequence[str]):
 
     @classmethod
     def of(cls, entries: Iterable[str | os.PathLike[str]]) -> FileList:
-        """A list made in Python; each entry is kept as it is (paths become text). An empty one gives a ``UserWarning``.
+        """Return a list made in Python; each entry is kept as it is (paths become text). An empty
+        one gives a ``UserWarning``.
 
         Raises:
             OptionTypeError: ``entries`` is one string (the path of a list? see :meth:`read`), or an entry is neither
@@ -111,7 +112,7 @@ class FileList(Sequence[str]):
 
     @classmethod
     def from_buffers(cls, blob: bytes | memoryview, offsets: bytes | memoryview, source: str | None = None) -> FileList:
-        """The list that :meth:`to_buffers` took apart. The buffers are used in place, not copied.
+        """Return the list that :meth:`to_buffers` took apart. The buffers are used in place, not copied.
 
         Raises:
             RemoteProtocolError: the parts are not what :meth:`to_buffers` writes.
@@ -134,11 +135,11 @@ class FileList(Sequence[str]):
         return cls(text, edges, source)
 
     def to_buffers(self) -> tuple[bytes, bytes]:
-        """The text of all entries, and their offsets as little-endian int64: all that another process needs."""
+        """Return the text of all entries, and their offsets as little-endian int64: all that another process needs."""
         return bytes(self.blob), self.offsets.astype("<i8").tobytes()
 
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that differ when entries or their order differ, wherever the list came from."""
+        """Return 32 hexadecimal digits that differ when entries or their order differ, wherever the list came from."""
         digest = hashlib.blake2b(digest_size=16, person=b"pydp2 list")
         digest.update(self.offsets.astype("<i8").tobytes())
         digest.update(self.blob)
@@ -247,7 +248,7 @@ def _split_lines(data: bytes) -> tuple[bytes, NDArray[np.int64], NDArray[np.int6
 def _unusual_lines(
     data: bytes, blob: bytes, offsets: NDArray[np.int64], starts: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the numbers of the lines that may be something else than an entry as it is: few, as a rule."""
+    """Return the numbers of the lines that may be something other than an entry as it is: few, as a rule."""
     text = np.frombuffer(blob, np.uint8)
     odd = _UNUSUAL_FIRST[text[offsets[:-1]]] | _UNUSUAL_LAST[text[offsets[1:] - 1]]
     if b"*" in data or b"[" in data or data.count(b"?") != data.count(_PART_MARK):  # in long lists a line names a part
@@ -289,7 +290,7 @@ class _UnusualLines:
         return [_encode_entry(name, i) for i, name in enumerate(found)] or [entry]
 
     def _exists(self, entry: bytes) -> bool:
-        """Whether ``entry`` names a file, whole or a part of it."""
+        """Return True if ``entry`` names a file, whole or a part of it."""
         if os.path.lexists(self._path_of(entry)):
             return True
         name, part, _ = entry.rpartition(_PART_MARK)
@@ -302,11 +303,11 @@ class _UnusualLines:
 def _expand_lines(
     blob: bytes, offsets: NDArray[np.int64], special: NDArray[np.int64], lines: _UnusualLines
 ) -> tuple[bytes, NDArray[np.int64]]:
-    """Put what the ``special`` lines stand for in their place."""
+    """Replace the ``special`` lines by the entries that they stand for."""
     bounds = offsets.data
     pieces: list[bytes] = []
-    counts = np.ones(len(offsets) - 1, np.int64)  # of the entries that each line stands for
-    sizes: list[int] = []  # of those of special lines
+    counts = np.ones(len(offsets) - 1, np.int64)  # number of the entries that each line stands for
+    sizes: list[int] = []  # bytes of the entries of special lines
     at = 0
     for i in special.tolist():
         pieces.append(blob[bounds[at] : bounds[i]])

@@ -1,4 +1,4 @@
-"""Parts of one large file: what a line of a file list says about them, and which bytes or rows belong to each.
+"""Name parts of one large file in a file list, and compute which bytes or rows belong to each.
 
 An entry that ends in ``?part=3/12`` means part 3 of 12 of the file named before it; parts count from 0. Any other entry
 is a whole file. A file whose own name ends like that is named with ``?part=0/1`` behind it: only the last one counts.
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pydp2.errors import OptionError
 
 MAX_FILE_PARTS = 10**9 - 1
-"""Most parts that an entry can name."""
+"""Number of parts that an entry can name at most."""
 
 _PART_SUFFIX = re.compile(r"\?part=([0-9]{1,9})/([0-9]{1,9})\Z")
 
 
 @dataclass(frozen=True)
 class FilePart:
-    """Part ``index`` of ``count``, from 0; raises OptionError where there is no such part."""
+    """Part ``index`` of ``count``, from 0; raises OptionError if there is no such part."""
 
     index: int
     count: int
@@ -32,8 +32,8 @@ class FilePart:
             )
 
     def range(self, total: int) -> tuple[int, int]:
-        """Which of ``total`` things are in this part: ``[from, to)``. Parts are disjoint, complete, in order, and their
-        sizes differ by at most one."""
+        """Return the range ``[from, to)`` of ``total`` items that are in this part. Parts are disjoint, complete, in
+        order, and their sizes differ by at most one."""
         return total * self.index // self.count, total * (self.index + 1) // self.count
 
 
@@ -41,7 +41,7 @@ WHOLE_FILE = FilePart(0, 1)
 
 
 def split_entry(entry: str) -> tuple[str, FilePart]:
-    """The file and the part that an entry of a file list names.
+    """Return the file and the part that an entry of a file list names.
 
     Raises:
         OptionError: there is no such part, as in ``?part=12/12``.
@@ -56,16 +56,16 @@ def split_entry(entry: str) -> tuple[str, FilePart]:
 
 
 def file_of(entry: str) -> str:
-    """The file that ``entry`` names, also where there is no such part of it."""
+    """Return the file that ``entry`` names, even if there is no such part of it."""
     found = _PART_SUFFIX.search(entry)
     return entry if found is None else entry[: found.start()]
 
 
 def part_entries(path: str, count: int) -> Iterator[str]:
-    """The entries that name all ``count`` parts of the file ``path``; for one part its name, where that is enough.
+    """Yield the entries that name all ``count`` parts of the file ``path``; for one part its name, if that is enough.
 
     Raises:
-        OptionError: no part, more than :data:`MOST`, or a line feed in ``path``, at which a list would be cut.
+        OptionError: no part, more than :data:`MAX_FILE_PARTS`, or a line feed in ``path``, which would cut a list.
     """
     FilePart(0, count)
     if count > MAX_FILE_PARTS:

@@ -1,7 +1,7 @@
-"""Text to a terminal, a pipe or a file that may fail or stand still: writing it neither raises nor waits for long.
+"""Write text to a terminal, a pipe or a file that may fail or stand still, without raising or waiting for long.
 
-What is logged is worth less than the program that logs it: a reader that is gone, a full disk or a terminal that was
-stopped must not end or hold up a service.
+A log is worth less than the program that writes it: a reader that is gone, a full disk or a terminal that was stopped
+must not end or hold up a service.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_WAITING_BYTES = 1 << 20
-"""Bytes that wait to be written at most; the rest is left out, which is told once half of them are written."""
-_WRITE_SIZE = 4096  # so much can be written to a pipe that has room
+"""Number of bytes that wait to be written at most; the rest is left out, which is told once
+half of them are written."""
+_WRITE_SIZE = 4096  # bytes that can be written to a pipe that has room
 _CLOSED_ERRORS = (errno.EPIPE, errno.EBADF)
-_FINISH_SECONDS = 1.0  # seconds for what waits, at the end
+_FINISH_SECONDS = 1.0  # seconds to write what waits, at the end
 
 
 class LogWriter(io.RawIOBase):
-    """The raw part of a stream to ``descriptor``, written by a thread that is started when it is first needed.
+    """Raw part of a stream to ``descriptor``, written by a thread that is started when it is first needed.
 
-    ``write_timeout``: seconds that a write waits until it is done, so that what goes to stdout and stderr keeps its
-    order where both are read; 0: none. After one that took longer none waits until the reader has caught up.
+    ``write_timeout``: seconds that a write waits until it is done, so that stdout and stderr keep their order where
+    both are read; 0: none. After a write that took longer none waits until the reader has caught up.
     """
 
     def __init__(self, descriptor: int, write_timeout: float = 0.0) -> None:
@@ -37,8 +38,8 @@ class LogWriter(io.RawIOBase):
         self._write_timeout = write_timeout
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._queue: deque[tuple[bytes, int]] = deque()  # texts, and what each counts if it is left out
-        self._waiting_bytes = 0  # of what waits, and of what is being written
+        self._queue: deque[tuple[bytes, int]] = deque()  # texts, and the count of each if it is left out
+        self._waiting_bytes = 0  # bytes that wait, and that are being written
         self._dropped_bytes = 0
         self._last_write_failed = self._is_stuck = self._reader_closed = self._is_finished = False
         self._thread: threading.Thread | None = None
@@ -46,7 +47,7 @@ class LogWriter(io.RawIOBase):
     # -- as a raw stream -------------------------------------------------------------------------------------------
     @property
     def name(self) -> int:
-        """The descriptor, as of other streams over one."""
+        """Descriptor, as in other streams over one."""
         return self._descriptor
 
     def fileno(self) -> int:
@@ -54,7 +55,7 @@ class LogWriter(io.RawIOBase):
         return self._descriptor
 
     def isatty(self) -> bool:
-        """Return whether it is a terminal."""
+        """Return True if it is a terminal."""
         return os.isatty(self._descriptor)
 
     def writable(self) -> bool:
@@ -62,7 +63,7 @@ class LogWriter(io.RawIOBase):
         return True
 
     def write(self, data: Any, /) -> int:
-        """Have ``data`` written, or leave it out. Never raises OSError."""
+        """Write ``data``, or leave it out. Never raises OSError."""
         data = bytes(data)
         if self._is_finished or os.getpid() != self._pid:  # the thread is gone, or is not in this fork
             self._write_nowait(data)
@@ -81,7 +82,7 @@ class LogWriter(io.RawIOBase):
         return len(data)
 
     def _start_thread(self) -> bool:
-        """Start the thread. False: there is no memory for one now."""
+        """Start the thread. Return False if there is no memory for one now."""
         thread = threading.Thread(target=self._run, name="pydp2-log", daemon=True)
         try:
             thread.start()
@@ -99,15 +100,16 @@ class LogWriter(io.RawIOBase):
 
     # -- the end ---------------------------------------------------------------------------------------------------
     def finish(self, deadline: float = _FINISH_SECONDS) -> bool:
-        """Write what waits, within ``deadline`` seconds; False: the descriptor is still being written to after them.
+        """Write what waits, within ``deadline`` seconds. Return False if the descriptor is still
+        being written to after them.
 
-        What is written later goes out at once, if there is room.
+        A later write goes out at once, if there is room.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting_bytes, deadline)
             self._is_finished = True
             self._changed.notify_all()
-            done = not self._waiting_bytes  # else the thread stands in a write, and the process ends without it
+            done = not self._waiting_bytes  # else the thread hangs in a write, and the process ends without it
         if done and self._thread is not None:
             self._thread.join(deadline)
         return done
@@ -153,12 +155,12 @@ class LogWriter(io.RawIOBase):
                 self._changed.notify_all()
 
     def _write_all(self, data: bytes) -> int:
-        """Write ``data``; the errno that says why not all of it could be written, 0 if it was."""
+        """Write ``data``; return the errno that says why not all of it could be written, 0 if it was."""
         view = memoryview(data)
         while view:
             try:
                 view = view[os.write(self._descriptor, view) :]
-            except BlockingIOError:  # whoever shares it may have made it so
+            except BlockingIOError:  # another process that shares the descriptor may have made it non-blocking
                 poll = select.poll()
                 poll.register(self._descriptor, select.POLLOUT)
                 poll.poll()
@@ -177,9 +179,9 @@ def log_stream(
 
 @contextlib.contextmanager
 def unfailing_stderr() -> Iterator[None]:
-    """Meanwhile what this process writes to ``sys.stderr`` goes through a :class:`LogWriter`.
+    """Send what this process writes to ``sys.stderr`` through a :class:`LogWriter` while the context is active.
 
-    A stream that somebody put in place of the interpreter's own is left alone.
+    A stream that was put in place of the interpreter's own is left alone.
     """
     before = sys.stderr
     if not isinstance(before, io.TextIOWrapper) or before is not sys.__stderr__:
@@ -195,7 +197,7 @@ def unfailing_stderr() -> Iterator[None]:
 
 
 def write_stderr(text: str, end: str = "\n") -> None:
-    """Write ``text`` and ``end`` to ``sys.stderr``, if that can be done."""
+    """Write ``text`` and ``end`` to ``sys.stderr``, if possible."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text + end)

@@ -1,6 +1,7 @@
-"""Addresses of services: ``ipc://PATH``, or ``tcp://HOST:PORT?token=HEX``. The token is a secret: who has it is let in.
+"""Parse addresses of services: ``ipc://PATH``, or ``tcp://HOST:PORT?token=HEX``. The token is a
+secret that admits its holder.
 
-Nothing here opens a socket. What is shown in messages and logs is shown without the token.
+Nothing here opens a socket. Messages and logs show an address without its token.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pydp2.errors import OptionError
 INNER_SUFFIX = ".in"
 """Suffix of libzmq's own socket, which stands beside the public one of a service; other suffixes are as long."""
 MAX_PATH_BYTES = 107 - len(INNER_SUFFIX)
-"""Bytes of a path: an address of a Unix socket holds 108, the last one a NUL."""
+"""Number of bytes of a path: an address of a Unix socket holds 108, the last one a NUL."""
 _TOKEN = re.compile(r"[0-9a-fA-F]{32,128}")
 
 
@@ -23,9 +24,9 @@ def ipc_path(address: str) -> str | None:
 
 
 def split_token(address: str) -> tuple[str, str]:
-    """Return where to connect or bind, and the token of a ``tcp://`` address, '' where it names none.
+    """Return where to connect or bind, and the token of a ``tcp://`` address, '' if it names none.
 
-    Raises OptionError for a token that is none, and for anything else behind a ``?``.
+    Raises OptionError for an invalid token, and for anything else behind a ``?``.
     """
     if not address.startswith("tcp://"):
         return address, ""
@@ -42,7 +43,7 @@ def split_token(address: str) -> tuple[str, str]:
 
 
 def with_token(endpoint: str, token: str) -> str:
-    """Return the address of ``endpoint`` with ``token``. Inverse of :func:`split`."""
+    """Return the address of ``endpoint`` with ``token``, as :func:`split_token` takes it apart."""
     return f"{endpoint}?token={token}" if token else endpoint
 
 
@@ -52,7 +53,7 @@ def without_token(address: str) -> str:
 
 
 def new_token() -> str:
-    """Return a token that nobody can guess: 128 random bits as hexadecimal digits."""
+    """Return a token that cannot be guessed: 128 random bits as hexadecimal digits."""
     import secrets
 
     return secrets.token_hex(16)

@@ -1,1 +1,1 @@
-"""A source of files for later passes: what workers read once is kept. Never touches order."""
+"""Keep the samples that workers read once, as a source of files for later passes. This never touches the order."""

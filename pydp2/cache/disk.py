@@ -1,8 +1,8 @@
-"""CACHE_PASS_ON_DISK: whole files on the disk, for later passes and later runs.
+"""Cache whole files on the disk (CACHE_PASS_ON_DISK), for later passes and later runs.
 
-All that touches the disk is done by a thread of its own, because a disk may take its time: it looks for the entry of a
-file, verifies it before its first use, and writes what is offered. What it finds comes back as answers. Where the disk
-cannot keep up, is full or fails, files are not kept; nobody waits for it longer than it moves.
+A thread of its own does all that touches the disk, because a disk may take its time: it looks for the entry of a file,
+verifies it before its first use, and writes what is offered. What it finds comes back as answers. If the disk cannot
+keep up, is full or fails, files are not kept; the service waits for it only as long as it makes progress.
 """
 
 from __future__ import annotations
@@ -44,27 +44,28 @@ from pydp2.file_parts import file_of
 BLOCK_BYTES = 4 << 20  # bytes of samples that are written together
 MAX_PENDING_BYTES = 64 << 20  # bytes that may wait to be written; a file that would come on top is not kept
 _RACY_NS = 20_000_000  # ns; a file that was changed less than this ago may change again and look the same
-_STALLED_SECONDS = 10.0  # seconds without a step, and nobody waits for the disk any more
+_STALLED_SECONDS = 10.0  # seconds without a step after which the service does not wait for the disk any more
 _RETRY_SECONDS = 60.0  # seconds without trying after the disk failed
-_DISK_ERRORS = (OSError, MemoryError)  # of a disk, and of what is read from it or written to it
-_CLOSE_SECONDS = 2.0  # seconds for what is due when the service ends
+_DISK_ERRORS = (OSError, MemoryError)  # errors of a disk, and of what is read from it or written to it
+_CLOSE_SECONDS = 2.0  # seconds for the remaining work when the service ends
 
 
 @dataclass
 class _PendingFile:
-    """A file that is being written."""
+    """File that is being written."""
 
     stamp: tuple[int, ...]
     writer: CacheEntryWriter | None = None
-    waiting: list[Any] = field(default_factory=list)  # offered, of the next block
+    waiting: list[Any] = field(default_factory=list)  # offered samples of the next block
     waiting_bytes: int = 0
     dropped: list[DroppedSample] = field(default_factory=list)
     abandoned: bool = False
 
 
 class DiskCache:
-    """Entries of ``origin`` in the directory ``folder``, of at most ``limit`` bytes with all others that are there;
-    None: half of what is free. Answers come by :meth:`take_answers` once :attr:`wake_fd` can be read."""
+    """Cache of entries of ``origin`` in the directory ``folder``, which together with all others there have
+    at most ``limit`` bytes; None: half of what is free. Answers come by :meth:`take_answers` once
+    :attr:`wake_fd` can be read."""
 
     def __init__(self, folder: Path, origin: CacheOrigin, limit: int | None) -> None:
         self._folder = folder
@@ -72,9 +73,9 @@ class DiskCache:
         self._key_folder = folder / origin.key
         self.limit = limit
         self.used_bytes = 0
-        """Bytes in the directory, as far as is known."""
+        """Number of bytes in the directory, as far as is known."""
         self.files_read = self.files_written = 0
-        """Files that came from the disk, and files that went to it."""
+        """Number of files that came from the disk, and of files that went to it."""
         self._began_ns = time.time_ns()
         self._pending_files: dict[int, _PendingFile] = {}
         self._verified: dict[int, tuple[int, int, int]] = {}
@@ -86,7 +87,7 @@ class DiskCache:
         self._condition = threading.Condition()
         self._steps: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._pending_bytes = 0
-        self._step_began: float | None = None  # the thread is in one step since then
+        self._step_began: float | None = None  # time at which the thread began its present step
         self._stopping = False
         self._answers: deque[DiskAnswer] = deque()
         self.wake_fd, self._wake_writer = os.pipe()
@@ -97,23 +98,23 @@ class DiskCache:
     # -- for the loop ----------------------------------------------------------------------------------------------
     @property
     def accepts_offers(self) -> bool:
-        """Whether it is of use to offer a file."""
+        """True if it is of use to offer a file."""
         failed = self._failed_at
         return not self._full and not self.is_stalled and (failed is None or time.monotonic() - failed > _RETRY_SECONDS)
 
     @property
     def is_stalled(self) -> bool:
-        """The disk has not moved for long: nobody should wait for it."""
+        """True if the disk has not moved for long: then nothing should wait for it."""
         since = self._step_began
         return since is not None and time.monotonic() - since > _STALLED_SECONDS
 
     def look_up(self, file: int) -> None:
-        """Find ``file``: Found or Missing will be answered."""
+        """Look for ``file``; the answer is DiskHit or DiskMiss."""
         self._enqueue(self._look_up, file)
 
     def offer(self, file: int, stamp: tuple[int, ...], samples: WeightedRun | None, dropped: Sequence[Any]) -> bool:
-        """Keep what is next in ``file``. It must not change afterwards. False: the disk does not keep up, and the file
-        will not be kept."""
+        """Keep the next samples of ``file``, which must not change afterwards. Return False if the disk does not keep
+        up; then the file will not be kept."""
         size = 0 if samples is None else int(samples.sizes[samples.lo : samples.hi].sum())
         if self._pending_bytes + size > MAX_PENDING_BYTES and self._pending_bytes:
             text = "the disk is too slow for the cache: some files are not kept, and are read again in the next pass"
@@ -125,15 +126,15 @@ class DiskCache:
         return True
 
     def finish_file(self, file: int, stamp: tuple[int, ...]) -> None:
-        """``file`` ended and was offered whole: Settled will be answered."""
+        """Finish ``file``, which ended and was offered whole; the answer is OfferSettled."""
         self._enqueue(self._finish_file, file, stamp)
 
     def discard(self, file: int) -> None:
-        """``file`` will not be complete."""
+        """Discard ``file``, which will not be complete."""
         self._enqueue(self._abandon, file)
 
     def take_answers(self) -> list[DiskAnswer]:
-        """What was found and done since the last call."""
+        """Return what was found and done since the last call."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake_fd, 4096)
         out = []
@@ -142,25 +143,25 @@ class DiskCache:
         return out
 
     def figures(self) -> dict[str, Any]:
-        """How it is going, as plain data."""
+        """Return statistics as plain data."""
         return {
             "directory": str(self._folder), "read": self.files_read, "written": self.files_written,
             "bytes": self.used_bytes, "limit": self.limit,
         }  # fmt: skip
 
     def stop(self) -> None:
-        """Nothing more will be asked for."""
+        """Stop the thread; nothing more may be asked for."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Write what was complete, as far as that is soon done, and let go."""
+        """Write complete files, as far as that is done soon, and release the directory."""
         self.stop()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
             if self._thread.is_alive():
-                return  # it ends with the process; the pipe is its own until then
+                return  # it ends with the process; the pipe is the thread's until then
         os.close(self.wake_fd)
         os.close(self._wake_writer)
 
@@ -193,7 +194,7 @@ class DiskCache:
 
     def _answer(self, answer: DiskAnswer) -> None:
         self._answers.append(answer)
-        with contextlib.suppress(BlockingIOError):  # it is full of what says the same
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: its reader is woken anyway
             os.write(self._wake_writer, b".")
 
     def _notify(self, text: str, kind: str = "", *, once: str = "") -> None:
@@ -219,7 +220,8 @@ class DiskCache:
                 self.limit = self.used_bytes + free.f_bavail * free.f_frsize // 2
 
     def _number_copies(self) -> None:
-        """Entries of the list that are alike are kept apart, as in memory: they may be told apart by what they draw."""
+        """Number the equal entries of the list, which are kept apart, as in memory: the
+        samples they draw may differ."""
         files = self._origin.files
         hashes = np.fromiter(map(hash, files), np.int64, len(files))
         values, count = np.unique(hashes, return_counts=True)
@@ -244,7 +246,8 @@ class DiskCache:
         return self._key_folder / cache_key(label.list_entry, label.duplicate)
 
     def _stamp(self, file: int) -> tuple[int, ...] | None:
-        """What tells a file from a changed one; () where the entry is none, None where it may be changing just now."""
+        """Return what tells a file from a changed one; () if the entry names no file, None if it
+        may be changing just now."""
         root, entry = Path(self._origin.root), self._origin.files[file]
         known = _stat_or_none(root / entry) or _stat_or_none(root / file_of(entry))
         if known is None:
@@ -281,7 +284,7 @@ class DiskCache:
         if (there.key, there.list_entry, there.duplicate) != (label.key, label.list_entry, label.duplicate):
             raise DamagedEntry(f"it holds the samples of {there.list_entry!r:.200}")
         if there.stamp != stamp:
-            return None  # the file is another than it was
+            return None  # the file has changed
         known = (reader.stat.st_ino, reader.stat.st_size, reader.stat.st_mtime_ns)
         if self._verified.get(file) != known:
             reader.verify(self._note_progress)
@@ -289,7 +292,7 @@ class DiskCache:
         return DiskHit(file, reader.pieces(self._origin.slots, weighted=self._origin.weighted), reader.index.dropped)
 
     def _touch(self, file: int, path: Path) -> None:
-        """The entry is in use: it is the last to be thrown out, and need not be verified again."""
+        """Note that the entry is in use: it is the last to be thrown out, and need not be verified again."""
         with contextlib.suppress(OSError):
             os.utime(path)
             known = path.stat()
@@ -334,7 +337,7 @@ class DiskCache:
     def _new_writer(self) -> CacheEntryWriter:
         try:
             made = CacheEntryWriter(self._key_folder)
-        except FileNotFoundError:  # it was empty, and another service removed it
+        except FileNotFoundError:  # the folder was empty, and another service removed it
             place.prepare_folder(self._folder, self._origin.key)
             made = CacheEntryWriter(self._key_folder)
         self.used_bytes += made.size
@@ -351,7 +354,8 @@ class DiskCache:
     def _finish_file(self, file: int, stamp: tuple[int, ...]) -> None:
         held = self._pending_files.setdefault(file, _PendingFile(stamp))
         self._write_block(held)
-        if not held.abandoned and self._stamp(file) == held.stamp:  # else what was read may be something between
+        # If the file changed in between, its samples may be of two versions.
+        if not held.abandoned and self._stamp(file) == held.stamp:
             path = self._path(file)
             try:
                 if held.writer is None:
@@ -388,8 +392,8 @@ class DiskCache:
         )
 
     def _make_room(self, size: int) -> bool:
-        """Throw out what was used longest ago, never what was used since this service began: a pass over more than fits
-        would throw out exactly what the next one wants first."""
+        """Remove the entries used longest ago, never those used since this service began: a pass over more than fits
+        would remove exactly what the next one wants first."""
         if self.limit is None or self.used_bytes + size <= self.limit:
             return True
         own = sum(held.writer.size for held in self._pending_files.values() if held.writer is not None)

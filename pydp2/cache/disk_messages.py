@@ -1,4 +1,4 @@
-"""What the loop of a server and its cache on disk tell each other."""
+"""Define the messages between the loop of a server and its cache on disk."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class WeightedRun(CacheableRun, Protocol):
 
 @dataclass(frozen=True)
 class CacheOrigin:
-    """What the entries of a service are of: ``key`` of the provider and all that it is told; its address; the list,
-    whose entries are files below ``root`` or names of something else; the slots."""
+    """Origin of the entries of a service: ``key`` of the provider and all that it is told; its address; the list, whose
+    entries are files below ``root`` or names of something else; the slots."""
 
     key: str
     provider: str
@@ -52,14 +52,14 @@ class DiskMiss:
 
 @dataclass(frozen=True)
 class OfferSettled:
-    """What was offered of ``file`` is on the disk, or will not be."""
+    """The offered samples of ``file`` are on the disk, or will not be."""
 
     file: int
 
 
 @dataclass(frozen=True)
 class CacheNotice:
-    """Something that the user is to know."""
+    """Notice for the user."""
 
     text: str
     kind: str
@@ -69,5 +69,5 @@ DiskAnswer = DiskHit | DiskMiss | OfferSettled | CacheNotice
 
 
 def cache_key(*parts: Any) -> str:
-    """A key of plain values."""
+    """Return a key of plain values."""
     return blake2b(cast(bytes, msgpack.packb(parts)), digest_size=12, person=b"pydp2 cache").hexdigest()

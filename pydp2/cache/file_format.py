@@ -1,13 +1,13 @@
-"""One entry of the cache on disk: the samples of one file of a list, as columns that can be mapped.
+"""Write and read one entry of the cache on disk: the samples of one file of a list, as columns that can be mapped.
 
 ::
 
     head (64 bytes) | block | block | … | index
 
-A block holds consecutive samples: the frames of their columns, then, where the provider weighs them, their weights,
-each beginning at a multiple of 64 bytes. The index (msgpack) says what the entry is of, which samples were dropped, and
-of each block its rows, checksum and sizes. The head says where the index is; its digest covers both. Nothing here is
-ever executed, and nothing is believed that does not agree with the declared slots.
+A block holds consecutive samples: the frames of their columns, then, if the provider weighs them, their weights, each
+beginning at a multiple of 64 bytes. The index (msgpack) says what the entry is of, which samples were dropped, and of
+each block its rows, checksum and sizes. The head says where the index is; its digest covers both. Nothing here is ever
+executed, and nothing is accepted that does not agree with the declared slots.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ _WEIGHT_LIMIT = 1 << 31
 _ZEROS = bytes(_ALIGN)
 
 DroppedSample = tuple[int, str, str]
-"""(sample index, slot, reason) of a dropped sample: a pass tells the same wherever its files come from."""
+"""Sample index, slot and reason of a dropped sample: a pass tells the same wherever its files come from."""
 
 
 class DamagedEntry(Exception):
-    """What was read is no whole entry of ours, or not one that can be used."""
+    """The bytes that were read are no whole entry of ours, or not one that can be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntryLabel:
-    """What an entry is of.
+    """Label that says what an entry is of.
 
     ``key``: of the provider and all that it was told; ``list_entry``: the entry of the list, and ``duplicate`` which
-    one of several alike; ``stamp``: of the file that it names, as it was before it was read, or () where it names none.
+    one of several alike; ``stamp``: of the file that it names, as it was before it was read, or () if it names none.
     """
 
     key: str
@@ -80,7 +80,7 @@ class StoredPiece:
 
 @dataclass(frozen=True)
 class EntryBlock:
-    """Where a block lies: its ``rows``, the sizes of its frames, its checksum."""
+    """Rows, frame sizes and checksum of a block, and where it lies."""
 
     start: int
     end: int
@@ -91,7 +91,7 @@ class EntryBlock:
 
 @dataclass(frozen=True)
 class EntryIndex:
-    """What the end of an entry says of the rest."""
+    """Index at the end of an entry, which describes the rest."""
 
     label: EntryLabel
     rows: int
@@ -104,18 +104,18 @@ def _padded(size: int) -> int:
 
 
 def block_bytes(columns: Columns, weights: npt.NDArray[np.int64] | None) -> int:
-    """Bytes that a block of them takes."""
+    """Return the bytes that a block of these columns and weights takes."""
     sizes = [array.nbytes for arrays in columns.arrays for array in arrays]
     return sum(map(_padded, sizes)) + (0 if weights is None else _padded(weights.nbytes))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 class CacheEntryWriter:
-    """An entry that is being written, in ``folder``, under a name that nobody takes for one. It has a lock on it as
-    long as it is written, so that others can tell it from one that was left behind.
+    """Entry that is being written, in ``folder``, under a name that no reader takes for an entry. It is locked as long
+    as it is written, so that others can tell it from one that was left behind.
 
     The bytes are not forced to the disk: what a power failure leaves of them does not have the right checksums. Every
-    method may raise OSError; then :meth:`discard` is left to do.
+    method may raise OSError; then only :meth:`discard` may follow.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -133,7 +133,7 @@ class CacheEntryWriter:
             raise
 
     def write_block(self, columns: Columns, weights: npt.NDArray[np.int64] | None) -> None:
-        """A block with the rows of ``columns``, which follow those of the last one."""
+        """Write a block with the rows of ``columns``, which follow those of the last one."""
         frames = columns.frames()
         if weights is not None:
             frames.append(np.ascontiguousarray(weights, np.int64))
@@ -148,7 +148,7 @@ class CacheEntryWriter:
         self._rows += columns.rows
 
     def pack_index(self, label: EntryLabel, dropped: Sequence[DroppedSample]) -> bytes:
-        """All samples were added: what :meth:`commit` has to write after them."""
+        """Return the index that :meth:`commit` has to write after all samples were added."""
         index = cast(
             bytes,
             msgpack.packb(
@@ -165,7 +165,7 @@ class CacheEntryWriter:
         return index
 
     def commit(self, path: Path, index: bytes) -> None:
-        """The entry takes its place at ``path``, at once and whole. ``index``: what :meth:`pack_index` gave."""
+        """Put the entry in its place at ``path``, at once and whole. ``index``: what :meth:`pack_index` returned."""
         head = _pack_head(FORMAT_VERSION, self.size, index)
         self._write(index)
         os.pwrite(self._file, head, 0)
@@ -173,7 +173,7 @@ class CacheEntryWriter:
         os.close(self._file)
 
     def discard(self) -> None:
-        """It will not be whole."""
+        """Remove the entry, which will not be whole."""
         with contextlib.suppress(OSError):
             self._path.unlink()
         os.close(self._file)
@@ -198,10 +198,9 @@ def _digest(version: int, start: int, index: bytes | memoryview) -> bytes:
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 class CacheEntryReader:
-    """The entry at ``path``: its :attr:`index`, and what it holds. Raises DamagedEntry, or OSError when it cannot be
-    opened.
+    """Entry at ``path``: its :attr:`index`, and its samples. Raises DamagedEntry, or OSError if it cannot be opened.
 
-    The bytes are mapped, and stay so while an array looks at them; the file may be replaced or removed meanwhile.
+    The bytes are mapped, and stay so while an array refers to them; the file may be replaced or removed meanwhile.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -232,7 +231,7 @@ class CacheEntryReader:
             progress()
 
     def pieces(self, slots: Slots, *, weighted: bool) -> list[StoredPiece]:
-        """The samples, which must be those of ``slots``. Raises DamagedEntry where they cannot be."""
+        """Return the samples, which must be those of ``slots``. Raises DamagedEntry if they cannot be."""
         found: list[tuple[Columns, npt.NDArray[np.int64] | None]] = []
         frames = frame_count(slots)
         for number, block in enumerate(self.index.blocks):
@@ -293,7 +292,7 @@ def _read_index(data: memoryview) -> EntryIndex:
         )
         rows = _expect(int, plain["rows"])
         blocks = _read_blocks(_expect(bytes, plain["blocks"]), _expect(int, plain["count"]), start)
-    except (ValueError, TypeError, KeyError) as error:  # msgpack's own are ValueErrors
+    except (ValueError, TypeError, KeyError) as error:  # errors of msgpack are ValueErrors
         raise DamagedEntry(f"its index cannot be: {error!r:.200}") from None
     sample_indices = [y for y, _, _ in dropped_samples]
     if sample_indices != sorted(set(sample_indices)) or (
@@ -312,7 +311,7 @@ def _expect(kind: type, value: Any) -> Any:
 
 
 def _read_blocks(data: bytes, count: int, end: int) -> tuple[EntryBlock, ...]:
-    """The blocks, which fill the entry from its head to ``end``, where the index is."""
+    """Return the blocks, which fill the entry from its head to ``end``, where the index is."""
     table = np.frombuffer(data, "<i8").reshape(count, -1).tolist() if count else []
     at, out = _FIRST_BLOCK, []
     for rows, crc, *sizes in table:

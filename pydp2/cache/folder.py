@@ -1,4 +1,4 @@
-"""The directory of the cache on disk: where it is, what lies in it, what is oldest.
+"""Manage the directory of the cache on disk: where it is, what lies in it, what is oldest.
 
 ::
 
@@ -18,20 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TEMPORARY_PREFIX = ".new-"
-"""How the name of an entry begins that is being written."""
-_TAG = "CACHEDIR.TAG"  # programs that make backups know it
+"""Beginning of the name of an entry that is being written."""
+_TAG = "CACHEDIR.TAG"  # backup programs know this name
 _TAGGED = "Signature: 8a477f597d28d172789f06886806bc55\n# Made by pydp2; `pydp2 cache clear` empties it.\n"
 
 
 def default_folder() -> Path:
-    """``$XDG_CACHE_HOME/pydp2``, or ``~/.cache/pydp2``."""
+    """Return ``$XDG_CACHE_HOME/pydp2``, or ``~/.cache/pydp2``."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / "pydp2"
 
 
 @dataclass(frozen=True, order=True)
 class EntryFile:
-    """An entry by its last use (ns since 1970), with its size in bytes; it may be damaged."""
+    """Entry with the time of its last use (ns since 1970), and its size in bytes; it may be damaged."""
 
     last_used: int
     size: int
@@ -39,7 +39,7 @@ class EntryFile:
 
 
 def prepare_folder(folder: Path, key: str) -> Path:
-    """Where entries of ``key`` lie, made where it is not there. Raises OSError."""
+    """Return the directory of entries of ``key``; make it if it is not there. Raises OSError."""
     if not folder.is_dir():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -52,7 +52,7 @@ def prepare_folder(folder: Path, key: str) -> Path:
 
 
 def entry_files(folder: Path) -> Iterator[EntryFile]:
-    """All entries in ``folder``, in no order."""
+    """Yield all entries in ``folder``, in no order."""
     for place in _scan(folder):
         if place.is_dir(follow_symlinks=False):
             for each in _scan(place.path):
@@ -64,7 +64,7 @@ def entry_files(folder: Path) -> Iterator[EntryFile]:
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Remove what services that were killed had begun to write; the bytes of what others are writing now."""
+    """Remove what services that were killed had begun to write; return the bytes of what others are writing now."""
     written = 0
     for place in _scan(folder):
         if not place.is_dir(follow_symlinks=False):
@@ -84,7 +84,7 @@ def _remove_leftover(path: Path) -> int:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return size
-        if size:  # an empty one may just have been made, and not be locked yet
+        if size:  # an empty file may just have been made, and not be locked yet
             path.unlink()
         return 0
     finally:
@@ -92,14 +92,14 @@ def _remove_leftover(path: Path) -> int:
 
 
 def remove_entry(found: EntryFile) -> bool:
-    """Remove an entry; False when that failed. Who has it mapped keeps what he has."""
+    """Remove an entry; return False if that failed. A process that has mapped it keeps its bytes."""
     try:
         found.path.unlink()
     except FileNotFoundError:
         return True
     except OSError:
         return False
-    with contextlib.suppress(OSError):  # others are in it
+    with contextlib.suppress(OSError):  # another service uses the directory
         found.path.parent.rmdir()
     return True
 

@@ -1,8 +1,8 @@
-"""CACHE_PASS_IN_MEM: whole files in memory, up to a limit.
+"""Cache whole files in memory (CACHE_PASS_IN_MEM), up to a limit.
 
-Keeps the first that fit: a pass larger than the limit would push out of an LRU exactly what the next pass wants first.
-A file that is whole moves to the append-only store, where there is one: samples that lie there can be gathered by their
-numbers, from all files together. What was offered of it is from then on a look at what lies there.
+The first files that fit are kept: in a pass larger than the limit, an LRU would push out exactly what the next pass
+wants first. A file that is whole moves to the append-only store, where there is one: samples that lie there can be
+gathered by their numbers, from all files together. The offered samples are from then on views of what lies there.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ class CachedSampleSet(NamedTuple):
 
 
 class MemoryCache(Generic[S]):
-    """Files by number. A file is in the cache once all of it is: never a part of one."""
+    """Cache of files by number. A file is in the cache once all of it is: never a part of one."""
 
     def __init__(self, limit: int, row_store: AppendOnlyStore | None = None) -> None:
         self.limit = limit
         self.row_store = row_store
         self.has_dropped = False
-        """A file that is there has dropped samples."""
+        """True if a file in the cache has dropped samples."""
         self.bytes = 0
         self.full = False
-        """A file did not fit; from then on nothing is added."""
+        """True if a file did not fit; from then on nothing is added."""
         self._files: dict[int, tuple[list[S], list[DroppedSample]]] = {}
         self._partial: dict[int, tuple[int, list[S], list[DroppedSample]]] = {}
         self.rejected: dict[int, tuple[list[S], list[DroppedSample]]] = {}
-        """What was not whole when it was found to be full, for whoever wants to keep it elsewhere."""
-        # Of each file in the append-only store: its first row, and how many.
+        """Files that were not whole when the cache was found to be full, for a caller that keeps them elsewhere."""
+        # First row and number of rows of each file in the append-only store.
         self._row_ranges: dict[int, tuple[int, int]] = {}
         self._sample_set: CachedSampleSet | None = None
 
@@ -64,19 +64,20 @@ class MemoryCache(Generic[S]):
         return len(self._files)
 
     def has(self, file: int) -> bool:
-        """Whether all of ``file`` is here."""
+        """Return True if all of ``file`` is here."""
         return file in self._files
 
     def runs_of(self, file: int) -> list[S]:
-        """All samples of ``file``, as they were offered."""
+        """Return all samples of ``file``, as they were offered."""
         return self._files[file][0]
 
     def dropped_of(self, file: int) -> list[DroppedSample]:
-        """The dropped samples of ``file``."""
+        """Return the dropped samples of ``file``."""
         return self._files[file][1]
 
     def offer(self, file: int, samples: S | None, dropped: Sequence[Sequence[Any]] = ()) -> None:
-        """Keep what is next in ``file``, samples and dropped ones, if there is room. It must not change afterwards."""
+        """Keep the next samples of ``file``, and the dropped ones, if there is room. They must
+        not change afterwards."""
         if self.full or file in self._files:
             return
         size = _DROPPED_BYTES * len(dropped)
@@ -96,7 +97,7 @@ class MemoryCache(Generic[S]):
         self.bytes += size
 
     def finish_file(self, file: int) -> None:
-        """``file`` ended and was offered whole."""
+        """Finish ``file``, which ended and was offered whole."""
         if self.full or file in self._files:
             return
         _, parts, gaps = self._partial.pop(file, (0, [], []))
@@ -109,7 +110,7 @@ class MemoryCache(Generic[S]):
                 _move_to_store(part, self.row_store)
 
     def sample_set(self) -> CachedSampleSet:
-        """All samples that are there, where there is an append-only store, and no file that has dropped ones."""
+        """Return all samples that are there. This needs an append-only store, and no file with dropped samples."""
         if self._sample_set is None:
             files = np.array(sorted(self._row_ranges), np.int64)
             where = np.array([self._row_ranges[file] for file in files.tolist()], np.int64).reshape(-1, 2)
@@ -121,12 +122,12 @@ class MemoryCache(Generic[S]):
         return self._sample_set
 
     def discard(self, file: int) -> None:
-        """``file`` will not be complete: forget its samples."""
+        """Forget the samples of ``file``, which will not be complete."""
         self.bytes -= self._partial.pop(file, (0, [], []))[0]
 
 
 def _move_to_store(part: Any, row_store: AppendOnlyStore) -> None:
-    """Have ``part`` lie in ``row_store``, and nowhere else."""
+    """Move the rows of ``part`` into ``row_store``; its columns are views of that afterwards."""
     lo, hi, weights = part.lo, part.hi, part.weights
     weights = None if weights is None else weights[lo:hi]
     at, part.columns = row_store.append(

@@ -1,4 +1,4 @@
-"""A trainer's end: its connection, its stream of batches, its position in it."""
+"""Run a trainer's end: its connection, its stream of batches, its position in the stream."""
 
 from pydp2.client.client import Client, Pass
 from pydp2.client.connection import ask_stats

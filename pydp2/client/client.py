@@ -1,7 +1,7 @@
-"""A trainer's end of a job: iterating is one pass, and the stream's state lives here.
+"""Iterate over the batches of a job: one iteration is one pass, and the stream's state lives here.
 
-No thread: batches that were granted arrive in ZeroMQ's own while the trainer computes (:mod:`.prefetch_window` says how
-many), and are turned into arrays when they are asked for.
+There is no thread: batches that were granted arrive in ZeroMQ's own while the trainer computes (:mod:`.prefetch_window`
+says how many), and are turned into arrays when they are asked for.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _BEATS_PER_LEASE = 4  # signs of life per lease while a batch is waited for
 
 
 class Client:
-    """The batches of one job. Iterating gives one pass; leaving a loop and iterating again gives the next one.
+    """Batches of one job. Iterating gives one pass; leaving a loop and iterating again gives the next one.
 
     Threads may use a client one after the other; other processes must not use it. If a signal handler raises an
     exception in a call, the next call continues behind the batch that was returned last.
 
-    Raises ClientUseError when it is used otherwise, ServiceLost when the service goes away, and the errors of the data
+    Raises ClientUseError for any other use, ServiceLost when the service goes away, and the errors of the data
     (ProviderError, BadSample, FileCondemned, NotRepeatable, SampleTooLarge) at their place in the stream.
     """
 
@@ -77,7 +77,7 @@ class Client:
         self._lease = float(options["lease"])
         self._spoke = time.monotonic()
         self.owner: object = None
-        """Kept as long as this client is."""
+        """Object that is kept as long as this client lives."""
         self._session = ClientGuard(Progress(Position()))
         name = os.urandom(8).hex()
         self._attach = m.Attach(m.WIRE_VERSION, job, rank, world_size, name, dict(options), self._session.pid)
@@ -95,33 +95,33 @@ class Client:
             raise
         connection.map_shared_rows(self._declaration.shared_slots)
         self._connection = connection
-        # At the latest when the program ends: what is left to the interpreter's last moments can hang there.
+        # At the latest when the program ends: what is left until the interpreter exits can hang there.
         self._end = weakref.finalize(self, detach, self._session, connection, on_close)
         self._stream_identity: dict[str, Any] = welcome.service.get("fits", {})
-        self._durable = welcome.service.get("durable") is True  # it can be started again and go on
-        self._loaded = ""  # the state that was loaded, until the service has answered
-        self._named = False  # the service was told
+        self._durable = welcome.service.get("durable") is True  # the service can be started again and go on
+        self._loaded = ""  # name of the state that was loaded, until the service has answered
+        self._named = False  # the service was told of it
         self._lost_error: Error | None = None
         self._length: int | None = None
         self._waited = self._worked = 0.0
         self._told = (0.0, 0.0)
         self._left_at: float | None = None
         self.batch_size = int(options["batch_size"])
-        """What a batch of the job weighs, the last ones may weigh less."""
+        """Weight of a batch of the job; the last ones may weigh less."""
 
     @property
     def samples(self) -> int:
-        """Samples delivered so far, over all passes."""
+        """Number of samples delivered so far, over all passes."""
         return self._session.progress.samples
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The names of the slots, or None where they have none."""
+        """Names of the slots, or None if they have none."""
         return self._declaration.slots.names
 
     @property
     def slots(self) -> Slots:
-        """What the slots are: types and names."""
+        """Types and names of the slots."""
         return self._declaration.slots
 
     def __iter__(self) -> Iterator[Batch]:
@@ -136,7 +136,7 @@ class Client:
                 del session.current_call[0]
 
     def _open(self) -> tuple[Pass, Progress]:
-        """The iterator of the pass that :class:`LoopState` tells, and what has come of that."""
+        """Return the iterator of the pass that :class:`LoopState` tells, and the progress with it."""
         session = self._session
         now = session.progress
         if now.state is LoopState.RUNNING and now.was_cut_off:
@@ -152,7 +152,7 @@ class Client:
         now = session.progress
         if now.state is not LoopState.ENTERED:
             begins = now.state is LoopState.BETWEEN
-            self._connection.is_damaged = True  # until the service is asked for it
+            self._connection.is_damaged = True  # until the service is asked for the pass
             session.progress = now = now._replace(
                 position=now.position if begins else now.position.next_pass(),
                 state=LoopState.ENTERED,
@@ -189,7 +189,7 @@ class Client:
             self._named,
         )
         frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
-        self._named = bool(self._loaded)  # or about to be
+        self._named = bool(self._loaded)  # or is about to be
         self._send(begin, [*frames, *early_ends])
         connection.is_damaged = False
 
@@ -201,11 +201,11 @@ class Client:
         return self._length
 
     def reader(self) -> Callable[[], Iterator[tuple[Any, ...]]]:
-        """A reader of samples: each call is one pass, whose batches are taken apart again.
+        """Return a reader of samples: each call of it is one pass, whose batches are taken apart again.
 
         A sample is the tuple of its slot values, also of a single slot; rows that only fill a batch up are left out. So
         ``batch_size`` is how many samples travel together, and decorators and :func:`pydp2.reader.batch` see single
-        ones. A pass that is left is left at the service too. See docs/readers.md.
+        ones. If the caller leaves a pass, it is left at the service too. See docs/readers.md.
         """
 
         def read() -> Iterator[tuple[Any, ...]]:
@@ -221,8 +221,8 @@ class Client:
     def state_dict(self, *, after: Batch | None = None) -> dict[str, Any]:
         """Return where this trainer stands, as plain JSON-able data: put it into the checkpoint, beside the model.
 
-        Inside the body of a loop it counts the batch in hand as delivered: what follows a restore is the next one. It
-        is made here, so it works without the service too. See docs/order.md, "State".
+        Inside the body of a loop it counts the batch in hand as delivered: what follows a restore is the next one. The
+        state is made in this process, so the call works without the service too. See docs/order.md, "State".
 
         Args:
             after: a batch of the present pass; the state is the one that this method returned when the batch had just
@@ -241,7 +241,7 @@ class Client:
     def load_state_dict(self, state: Mapping[str, Any], *, allow: Collection[str] = ()) -> None:
         """Go to where ``state`` was taken: the next iteration continues there, on any number of workers.
 
-        What follows is what would have followed then, bit by bit. A pass under way is left.
+        The same batches follow as would have followed then, bit by bit. A pass under way is left.
 
         Args:
             state: what :meth:`state_dict` returned, here or in another process, on this or another service.
@@ -267,13 +267,13 @@ class Client:
                 del session.current_call[0]
 
     def stats(self) -> dict[str, Any]:
-        """Return how the service is doing, as plain data; see ``Service.stats``."""
+        """Return the statistics of the service, as plain data; see ``Service.stats``."""
         self._session.check_process()
         self._session.check()
         return ask_stats(self.address)
 
     def close(self) -> None:
-        """Leave the job. A service that :func:`pydp2.load` started ends with it. Closing twice is fine.
+        """Leave the job. A service that :func:`pydp2.load` started ends with it. Closing twice is allowed.
 
         Any thread may call it. A thread that waits for a batch meanwhile gets a ClientUseError, and this call waits for
         that; if it takes longer than 5 seconds, this call raises ClientUseError too.
@@ -286,7 +286,7 @@ class Client:
                     "what it does there, and close the client again"
                 )
             if session.is_reentrant:
-                return  # a signal handler, in the middle of a call, which closes when it goes on
+                return  # called by a signal handler in the middle of a call, which closes the client when it goes on
         self._end()
 
     def __enter__(self) -> Client:
@@ -299,8 +299,8 @@ class Client:
 
     # -- what a pass asks for --------------------------------------------------------------------------------------
     def _deliver(self, loop: LoopHandle, _: None) -> Batch:
-        """What next() returns. Between storing how far the client has come with a batch and returning that there is no
-        call, and so no place where an exception of a signal handler could come."""
+        """Return the next batch, for next(). Between storing the progress with a batch and returning the batch there is
+        no call, and so no place where an exception of a signal handler could come."""
         if loop.is_over:
             raise StopIteration
         session, token = self._session, [threading.get_ident()]
@@ -317,14 +317,14 @@ class Client:
                 del session.current_call[0]
 
     def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
-        """The next batch, None at the end of the pass, and how far the client has come with it."""
+        """Return the next batch, None at the end of the pass, and the progress with it."""
         began = time.perf_counter()
         session = self._session
         now = session.progress
         if now.loop is not loop:
             raise ClientUseError("a newer loop over this client has taken its pass over; go on with that one")
         if now.state is LoopState.BETWEEN:
-            return None, now  # it has ended
+            return None, now  # the pass has ended
         session.progress = now._replace(state=LoopState.ENTERED)
         if self._left_at is not None:
             self._worked += began - self._left_at
@@ -354,7 +354,8 @@ class Client:
         )  # fmt: skip
 
     def _await_batch(self) -> tuple[ReceivedBatch | None, Batch | None]:
-        """The batch that comes next, as it came and as the trainer gets it; None: the pass has no more."""
+        """Return the batch that comes next, as received and as the trainer gets it; both None
+        if the pass has no more."""
         moved = False
         while (batch := self._await_first()) is not None:
             try:
@@ -363,11 +364,12 @@ class Client:
                 if moved and time.monotonic() - self._spoke <= self._lease:
                     raise RemoteProtocolError("BatchHead: rows that were given away as soon as they came") from None
                 moved = True
-                self._begin()  # this trainer was away so long that they were given to others
+                self._begin()  # this trainer was away so long that its cells were given to others
         return None, None
 
     def _has_next(self, loop: LoopHandle) -> bool:
-        """Whether there is another batch of the pass: waits until that is known. Where there is none, it is over."""
+        """Return True if there is another batch of the pass; wait until that is known. If there
+        is none, end the pass."""
         try:
             batch = self._await_first()
         except Error:
@@ -378,12 +380,12 @@ class Client:
         return batch is not None
 
     def _ended(self) -> Progress:
-        """Behind the end of the pass."""
+        """Return the progress behind the end of the pass."""
         now = self._session.progress
         return now._replace(position=now.position.next_pass(), state=LoopState.BETWEEN)
 
     def _failed(self, loop: LoopHandle) -> None:
-        """An error of ours ends an iterator. Unless the data gave it, the pass goes on in a new one."""
+        """End an iterator after an error of ours. Unless the data gave the error, the pass goes on in a new one."""
         loop.is_over = True
         if self._session.closing:
             self._end()
@@ -392,10 +394,10 @@ class Client:
             self._session.progress = self._session.progress._replace(state=LoopState.ENTERED, loop=None)
 
     def _await_first(self) -> ReceivedBatch | None:
-        """The batch that is to be delivered next, which stays where it is; None: the pass has no more."""
+        """Return the batch that is to be delivered next, which stays in the inbox; None: the pass has no more."""
         self._connection.check_damage()
         if self._connection.is_damaged or time.monotonic() - self._spoke > self._lease:
-            self._begin()  # else what waits here may have been given to others
+            self._begin()  # else the batches that wait here may have been given to others
         self._ask()
         while True:
             first = self._receive()
@@ -407,7 +409,8 @@ class Client:
                 return None
 
     def _handle_message(self, message: m.Message, body: Sequence[memoryview]) -> bool:
-        """Do what the first message in the inbox asks for. True: the pass is over, which stays there to be seen."""
+        """Handle the first message in the inbox. Return True if the pass is over; the message
+        then stays in the inbox."""
         session, connection = self._session, self._connection
         now, inbox = session.progress, connection.inbox
         if getattr(message, "request_id", None) == now.run:
@@ -439,7 +442,7 @@ class Client:
         return False
 
     def _ask(self, *, waits: bool = False) -> None:
-        """Before a batch is taken: ask for more, if it is time for that. ``waits``: there is none."""
+        """Ask for more before a batch is taken, if it is time for that. ``waits``: no batch is here."""
         now = waits or time.monotonic() - self._spoke > self._lease / _BEATS_PER_LEASE
         count = self._window.next_request(self._session.progress.done, now=now)
         if count is not None:
@@ -448,7 +451,8 @@ class Client:
             self._request(count, int(waited * 1e6), int(worked * 1e6))
 
     def _request(self, count: int = 0, waited: int = 0, worked: int = 0) -> None:
-        """Ask for ``count`` more; after a silence beyond the lease for all anew: others may have what was sent."""
+        """Ask for ``count`` more; after a silence beyond the lease begin anew, because others
+        may have what was sent."""
         now = time.monotonic()
         if now - self._spoke > self._lease:
             self._begin()
@@ -457,12 +461,13 @@ class Client:
         run, done = self._session.progress.run, self._session.progress.done
         self._send(m.Need(run, count, done, waited, worked))
         self._window.note_requested(count, done)
-        self._spoke = now  # who is stopped in between was silent since then
+        self._spoke = now  # a process that is stopped in between was silent since then
         self._connection.is_damaged = False
 
     def _receive(self) -> ReceivedBatch | tuple[m.Message, list[memoryview]] | None:
-        """The first in the inbox, which stays there: a batch, or a message; before all others one that says that this
-        run is not the job's any more. None: the service had gone and is back, and a new run has begun."""
+        """Return the first item of the inbox, which stays there: a batch, or a message; before all others one
+        that says that this run is not the job's any more. Return None if the service went away and is back,
+        and a new run has begun."""
         inbox = self._connection.inbox
         while True:
             self._session.check()
@@ -483,10 +488,10 @@ class Client:
             self._ask(waits=True)
             self._fetch(self._lease / _BEATS_PER_LEASE)
             if time.monotonic() - self._spoke > self._lease / _BEATS_PER_LEASE:
-                self._request()  # it waits, but lives
+                self._request()  # the trainer waits, but lives
 
     def _reconnect(self, lost: Error) -> None:
-        """Go on with the service once it is started again. Raises ``lost`` where it cannot be waited for."""
+        """Go on with the service once it is started again. Raises ``lost`` if it cannot be waited for."""
         relaxed = self._stream_identity.get("order") == "relaxed" and self._session.progress.position.batch
         if not (self._durable and self._connection.is_away) or relaxed:
             raise lost
@@ -495,22 +500,22 @@ class Client:
                 self._connection, self._attach, self._stream_identity, self._lease, self._declaration.shared_slots
             )
         except Error:
-            self._session.check()  # it was closed meanwhile
+            self._session.check()  # the client was closed meanwhile
             raise
         self._lost_error = None
         self._begin()
 
     def _fetch(self, patience: float) -> None:
-        """Take in what came; or with ``patience``, the first that comes within so many seconds."""
+        """Take in what came; with ``patience``, wait so many seconds for the first message."""
         try:
             if self._lost_error is None:
                 self._connection.fetch(time.monotonic() + patience if patience else None)
-        except Error as error:  # comes after what came before it
+        except Error as error:  # raised after what came before it
             self._session.check()
             self._lost_error = error
 
     def _send(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
-        if self._lost_error is None:  # else that is said in its turn
+        if self._lost_error is None:  # else the error is raised in its turn
             self._connection.send(message, frames)
         self._spoke = time.monotonic()
 
@@ -521,7 +526,7 @@ class Client:
             return
         if now.loop is not None:
             now.loop.is_over = True
-        unused = unused and now.state is LoopState.RUNNING  # once the next one was asked for it is used
+        unused = unused and now.state is LoopState.RUNNING  # the batch is used once the next one was asked for
         self._session.progress = now._replace(state=LoopState.LEFT)
         if self._end.alive and now.loop is not None:  # after an error there is nothing to leave
             with contextlib.suppress(ProtocolError):  # the service ended first
@@ -529,14 +534,14 @@ class Client:
 
 
 class Pass(_Batches):
-    """The iterator of one pass. Threads may call it one after the other.
+    """Iterator of one pass. Threads may call it one after the other.
 
-    A :class:`map`, because that is C code: it notes that it is called before any Python code runs for that, where
-    already an exception of a signal handler may come.
+    It is a :class:`map`, because that is C code: it counts each call before any Python code runs for it, where an
+    exception of a signal handler could already come.
     """
 
     def __new__(cls, client: Client, pass_id: int, loop: LoopHandle) -> Pass:
-        """``loop``: what the client knows of it."""
+        """Make the iterator. ``loop``: what the client knows of it."""
         return super().__new__(cls, partial(client._deliver, loop), map(loop.calls.append, count(1)))
 
     def __init__(self, client: Client, pass_id: int, loop: LoopHandle) -> None:
@@ -546,12 +551,13 @@ class Pass(_Batches):
 
     @property
     def over(self) -> bool:
-        """It gives nothing more: the pass has ended, with an error too, or was left."""
+        """True if it gives nothing more: the pass has ended, with an error too, or was left."""
         return self._loop.is_over
 
     def close(self, *, unused: bool = False) -> None:
-        """Leave the pass: its rest is not wanted. ``unused``: nor is the batch in hand, which in a job with
-        ``share="dynamic"`` goes to another trainer. Raises ClientUseError while another thread is inside the client."""
+        """Leave the pass without its rest. ``unused``: the batch in hand is not used either; in a job
+        with ``share="dynamic"`` it goes to another trainer. Raises ClientUseError while another
+        thread is inside the client."""
         loop, session, token = self._loop, self._client._session, [threading.get_ident()]
         if loop.is_over or session.closing or not session.in_own_process:
             loop.is_over = True
@@ -571,7 +577,7 @@ class Pass(_Batches):
         loop, session, token = self._loop, self._client._session, [threading.get_ident()]
         if session.closing or not session.in_own_process:
             return
-        try:  # where a call is inside, it sees by itself that nobody holds this iterator
+        try:  # a call that is inside sees by itself that the iterator was dropped
             if session.current_call.setdefault(0, token) is token:
                 now = session.progress
                 if now.loop is loop and now.state is LoopState.RUNNING:

@@ -1,4 +1,4 @@
-"""A connection to a service: messages, checked; shared by trainers and by whoever asks for figures."""
+"""Exchange checked messages with a service, for trainers and for programs that ask for statistics."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from pydp2.transport.sockets import Frame, new_context
 
 _RETRY_SECONDS = 0.1  # seconds between attempts to connect
 CLOSE_SECONDS = 5.0
-"""A thread that is inside a client has so long to come out once that is closed."""
-_POLL_SECONDS = 1.0  # seconds after which a wait looks again whether the other side lives
+"""Number of seconds that a thread inside a client has to come out once the client is closed."""
+_POLL_SECONDS = 1.0  # seconds after which a wait checks again that the other side lives
 
 
 class NotAdmitted(ServiceUnreachable):
-    """The service is there and does not let us in: to wait for it would not help."""
+    """The service is there and does not admit this peer: to wait would not help."""
 
 
 class Connection:
-    """Messages to and from a service, checked. It is asked until ``deadline`` (``time.monotonic``) to let us in. A
-    thread that waits here is woken when ``session`` is to be closed.
+    """Connection to a service, whose messages are checked. It asks for admission until ``deadline``
+    (``time.monotonic``). A thread that waits here is woken when ``session`` is to be closed.
 
-    An exception that a signal handler raises anywhere in here loses no message, but where ``is_damaged`` tells of it.
-    (Where it comes just when the service has handed a descriptor over, that stays open.)
+    An exception that a signal handler raises anywhere in here loses no message, unless ``is_damaged`` tells of it. (If
+    it comes just when the service has handed a descriptor over, that descriptor stays open.)
 
     ``name``: its address as it may be shown. Raises HubUnavailable, NotAdmitted, ServiceUnreachable.
     """
@@ -53,12 +53,13 @@ class Connection:
             raise
         self._link = client_link(LinkRole.CLIENT)
         self.inbox: list[Any] = []
-        """What came and was not taken yet: messages with their raw frames, as pairs, or what the caller has put in
-        their place; behind them frames that are not decoded. A step replaces some of it at once, or nothing."""
+        """Items that came and were not taken yet: messages with their raw frames, as pairs, or what the caller has put
+        in their place; behind them frames that are not decoded. A step replaces some of it at once, or nothing."""
         self.is_damaged = False
-        """A call was cut off where what came may be lost, or what was to be said unsaid: all has to be asked anew."""
+        """True if a call was cut off so that something received may be lost, or something to be sent unsent: all
+        has to be asked for anew."""
         self.is_away = False
-        """The service went away without a word, or said that it may come back."""
+        """True if the service went away without a word, or said that it may come back."""
         self.shared_rows: SharedRows | None = None
         """Memory of the service, its cache or its rows, once it is known that it can be read."""
         self._slots: Slots | None = None
@@ -69,11 +70,10 @@ class Connection:
         self._line.send([m.encode(message), *frames])
 
     def fetch(self, deadline: float | None = None) -> None:
-        """Take in what came; with ``deadline`` (``time.monotonic``), wait until then for something where that is
-        nothing.
+        """Take in what came; with ``deadline`` (``time.monotonic``), wait until then for something if nothing came.
 
-        Raises ServiceLost, but only where it waits: to look into what came is not to ask whether more can come.
-        ClientUseError where it waits and the client is closed. RemoteProtocolError for what is no message.
+        Raises ServiceLost, but only while it waits: looking into what came does not ask whether more can come. Raises
+        ClientUseError if it waits and the client is closed, RemoteProtocolError for what is no message.
         """
         while True:
             came = self._decode()
@@ -93,18 +93,18 @@ class Connection:
                 self._session.check()
 
     def check_damage(self) -> None:
-        """Find out whether the last call was cut off where something that came may be lost: ``is_damaged``."""
+        """Set ``is_damaged`` if the last call was cut off so that something that came may be lost."""
         if self._line.is_interrupted:
             self.is_damaged = True
             self._line.drop_partial_message(self.inbox)
 
     @staticmethod
     def is_undecoded(item: Any) -> bool:
-        """Whether ``item`` of the inbox is a frame."""
+        """Return True if ``item`` of the inbox is a frame."""
         return isinstance(item, Frame)
 
     def _decode(self) -> bool:
-        """Put messages in the place of their frames; whether there are any that were not there before."""
+        """Replace frames by their messages; return True if there are any that were not there before."""
         self.check_damage()
         self._line.receive_frames(self.inbox)
         at, came = 0, False
@@ -119,15 +119,15 @@ class Connection:
         return came
 
     def _decode_one(self, begin: int, end: int) -> bool:
-        """The same of the message whose frames stand from ``begin`` to ``end``."""
+        """Replace the frames from ``begin`` to ``end`` by the message that they are."""
         self._receive_shared_rows()
         frames, torn = self.inbox[begin:end], self.is_damaged
-        if self._line.is_in_slab(frames):  # which can be looked at once
+        if self._line.is_in_slab(frames):  # such a message can be read once only
             self.is_damaged = True
             del self.inbox[begin:end]
             end = begin
         message, body = m.decode(self._line.open_message(frames))
-        if not isinstance(message, m.Closing):  # that is received when its turn comes
+        if not isinstance(message, m.Closing):  # a closing message is received when its turn comes
             self._link.check_received(message)
         kept: list[Any] = [] if isinstance(message, m.Probe) else [(message, list(body))]
         self.inbox[begin:end] = kept
@@ -135,8 +135,8 @@ class Connection:
         return bool(kept)
 
     def receive(self, deadline: float) -> m.Message | None:
-        """The next message, or None when ``deadline`` (``time.monotonic``) has passed. Raises what :meth:`fetch` does,
-        and ServiceLost, or the error that the service could not survive, where that says that it ends."""
+        """Return the next message, or None when ``deadline`` (``time.monotonic``) has passed. Raises what :meth:`fetch`
+        does, and when the service says that it ends, ServiceLost or the error that it could not survive."""
         self.fetch(deadline)
         if not self.inbox or self.is_undecoded(self.inbox[0]):
             return None
@@ -146,7 +146,7 @@ class Connection:
         return message
 
     def service_closing(self, closing: m.Closing) -> Error:
-        """What follows from the last words of the service."""
+        """Return the error that follows from the last message of the service."""
         if self._link.state is not LinkState.CLOSED:
             self._link.check_received(closing)
         if closing.error:
@@ -155,7 +155,7 @@ class Connection:
         return ServiceLost(f"the service at {self.name} ended: {closing.reason}")
 
     def _raise_if_refused(self) -> None:
-        """Raise NotAdmitted where the service let nobody in with our token."""
+        """Raise NotAdmitted if the service did not admit our token."""
         if self._line.read_refusal:
             raise NotAdmitted(
                 f"the service at {self.name} has another token than this address; one that is started anew has a new "
@@ -163,7 +163,8 @@ class Connection:
             )
 
     def renew(self, first: m.Message, deadline: float) -> m.Message:
-        """Connect anew, say ``first``, until ``deadline``; the answer. Raises ServiceUnreachable, ServiceLost."""
+        """Connect anew, send ``first``, and return the answer; try until ``deadline``. Raises
+        ServiceUnreachable, ServiceLost."""
         other, answer = connect_once(self.address, first, deadline, session=self._session)
         self.close(0)
         self._zmq, self._line, self._link = other._zmq, other._line, other._link
@@ -171,15 +172,15 @@ class Connection:
         return answer
 
     def map_shared_rows(self, shown: Slots | None = None) -> None:
-        """Have batches come through shared memory from now on, where that can be; of samples with the slots ``shown``
-        that lie in memory which the service shows, gather them here."""
+        """Have batches come through shared memory from now on, if possible; gather samples with the slots ``shown``
+        here if they lie in memory which the service shows."""
         self._line.share_receive_slab()
         self._slots = shown
         if shown is not None:
             self._line.request_fd()
 
     def _receive_shared_rows(self) -> None:
-        """Whether the service has shown its memory."""
+        """Map the memory that the service shows, if its descriptor has come."""
         wish = self._line.fd_request
         if wish is None or not wish.is_open or self._slots is None or (given := wish.poll()) is None:
             return
@@ -190,7 +191,7 @@ class Connection:
             wish.accept()
 
     def stay_in_pass(self) -> None:
-        """The message that ended a pass belonged to one that was left before."""
+        """Note that the message that ended a pass belonged to one that was left before."""
         self._link.stay_in_pass()
 
     def close(self, linger_ms: int = 200) -> None:
@@ -208,9 +209,9 @@ def connect_once(
     gone: Callable[[], bool] | None = None,
     session: ClientGuard | None = None,
 ) -> tuple[Connection, m.Message]:
-    """Connect, say ``first``, and wait for the answer; try again until ``deadline`` while nobody is there.
+    """Connect, send ``first``, and wait for the answer; try again until ``deadline`` while no service is there.
 
-    ``gone()``: nobody will be there any more. ``session``: whose connection it is.
+    ``gone()``: True if there will be no service any more. ``session``: the client that the connection is for.
     """
     began = time.monotonic()
     why = ""
@@ -250,7 +251,7 @@ def connect_once(
 
 
 def parse_welcome(answer: m.Message) -> m.Welcome:
-    """``answer`` to Attach when it lets us in. Raises what it refuses us with, or RemoteProtocolError."""
+    """Return ``answer`` to Attach if it is a Welcome. Raises the error of a refusal, or RemoteProtocolError."""
     if isinstance(answer, m.Refused):
         raise from_wire(answer.error)
     if not isinstance(answer, m.Welcome):
@@ -259,7 +260,7 @@ def parse_welcome(answer: m.Message) -> m.Welcome:
 
 
 def ask_stats(address: str, timeout: float = 5.0) -> dict[str, Any]:
-    """Ask the service at ``address`` once how it is doing."""
+    """Ask the service at ``address`` once for its statistics."""
     connection, answer = connect_once(address, m.AskStats(), time.monotonic() + timeout)
     connection.close()
     if not isinstance(answer, m.Stats):
@@ -268,11 +269,11 @@ def ask_stats(address: str, timeout: float = 5.0) -> dict[str, Any]:
 
 
 def detach(session: ClientGuard, connection: Connection, on_close: Callable[[], None] | None) -> None:
-    """Leave the job, then do what follows from it."""
+    """Leave the job, then call ``on_close``."""
     if os.getpid() != session.pid:
-        return  # a fork: the connection is the parent's, touching its sockets here would break it there
+        return  # in a fork the connection is the parent's: touching its sockets here would break it there
     if not session.stop(CLOSE_SECONDS):
-        return  # the program ends while a thread is inside, which does not come out: the sockets are its own
+        return  # the program ends while a thread is inside and does not come out: the sockets are that thread's
     progress = session.progress
     try:
         with contextlib.suppress(ProtocolError):  # the service ended first

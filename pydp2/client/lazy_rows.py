@@ -1,7 +1,7 @@
-"""Batches that came as numbers of rows in memory that the service shows: gathered here, in memory of the trainer's own.
+"""Gather batches that came as numbers of rows in memory that the service shows, into memory of the trainer's own.
 
-Small ones that came in one message are gathered some at a time, when the first of them is taken; large ones each by
-itself.
+Small batches that came in one message are gathered some at a time, when the first of them is taken;
+large ones each by itself.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pydp2.schema.input_types import Slots, suits_cells
 from pydp2.transport.shared_region import map_region
 
 SharedRows = AppendOnlyStore | CellRegion
-"""The memory of a service that a trainer gathers from: its cache, or the cells of its rows."""
+"""Memory of a service that a trainer gathers from: its cache, or the cells of its rows."""
 
 
 def open_shared_rows(slots: Slots, descriptor: int, note: bytes) -> SharedRows | None:
-    """What a service shows, whose samples have ``slots``, to be read. None: it cannot be had here. Closes
-    ``descriptor``."""
+    """Map the memory that a service shows, of samples with ``slots``, to be read. Return None if it cannot be had
+    here. Close ``descriptor``."""
     placed = note.startswith(CELL_NOTE_PREFIX) and suits_cells(slots)
     layout = RegionLayout.from_note(slots, note.removeprefix(CELL_NOTE_PREFIX) if placed else note)
     try:
@@ -36,7 +36,7 @@ def open_shared_rows(slots: Slots, descriptor: int, note: bytes) -> SharedRows |
 
 
 class LazyRows:
-    """The rows ``numbers`` of what is ``shown``, gathered once they are wanted."""
+    """Rows ``numbers`` of the memory ``shown``, gathered once they are wanted."""
 
     __slots__ = ("_columns", "_numbers", "_shown")
 
@@ -46,15 +46,16 @@ class LazyRows:
 
     @property
     def row_cost(self) -> int:
-        """Bytes that the service keeps for each row until it is taken."""
+        """Number of bytes that the service keeps for each row until it is taken."""
         return self._shown.row_cost
 
     def nbytes(self, lo: int, hi: int) -> int:
-        """The bytes of some of them as columns, where rows are alike; 0 before they are gathered."""
+        """Return the bytes of rows ``lo`` to ``hi`` as columns, if rows are alike; 0 before they are gathered."""
         return 0 if self._columns is None else self._columns.nbytes * (hi - lo) // max(1, len(self._numbers))
 
     def columns(self, lo: int, hi: int) -> Columns:
-        """Some of them. Raises RemoteProtocolError where they lie nowhere, StaleCells where they are others by now."""
+        """Return rows ``lo`` to ``hi``. Raises RemoteProtocolError if they lie nowhere, StaleCells if their
+        cells hold others by now."""
         if self._columns is None:
             try:
                 self._columns = self._shown.take(self._numbers)
@@ -64,8 +65,8 @@ class LazyRows:
 
 
 def split_rows(shown: SharedRows, numbers: Ints, counts: Sequence[int]) -> Iterator[tuple[LazyRows, int, int]]:
-    """For each of some batches with ``counts`` of the rows ``numbers``: with which lot it is gathered, and its part of
-    it."""
+    """Yield for each of some batches, with ``counts`` of the rows ``numbers``, the lot that it is gathered with,
+    and its part of the lot."""
     edges = np.cumsum([0, *counts])
     nbytes = offsets(shown.row_sizes(numbers))[edges].tolist()
     edges = edges.tolist()

@@ -1,8 +1,8 @@
-"""A trainer's position as plain data: what ``state_dict()`` returns and ``load_state_dict()`` takes.
+"""Convert a trainer's position to and from plain data: what ``state_dict()`` returns and ``load_state_dict()`` takes.
 
-Small, JSON-able, versioned. It holds what the stream depends on (``fits``), so that a state is refused where it would
-not give the same stream, and the latest point of the pass from which the service can take it up (docs/order.md,
-"State").
+The data are small, JSON-able and versioned. They hold what the stream depends on (``fits``), so that a state is refused
+where it would not give the same stream, and the latest point of the pass from which the service can take it up
+(docs/order.md, "State").
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class RestorePoint:
-    """The latest point of a pass from which it can be taken up: plain values, and the pool as bytes."""
+    """Latest point of a pass from which it can be taken up: plain values, and the pool as bytes."""
 
     saved: dict[str, Any]
     pool: bytes
@@ -30,8 +30,8 @@ class RestorePoint:
 
 @dataclass(slots=True)
 class Position:
-    """Before batch ``batch`` of pass ``pass_id``, those in ``acknowledged_ahead`` used as well. It is never changed: a
-    batch keeps the one behind it.
+    """Position before batch ``batch`` of pass ``pass_id``; the batches in ``acknowledged_ahead`` are used as well. It
+    is never changed: a batch keeps the one behind it.
 
     ``early_ends``: ``[file, sample index, reason]`` of files that ended early. ``buckets``: their "bounds", and in the
     middle of a pass the "group" of batches that come from one.
@@ -45,17 +45,18 @@ class Position:
     buckets: dict[str, Any] = field(default_factory=dict)
 
     def next_pass(self) -> Position:
-        """Before the pass that follows. Bounds of buckets stay as they are."""
+        """Return the position before the pass that follows. Bounds of buckets stay as they are."""
         return Position(self.pass_id + 1, buckets={k: v for k, v in self.buckets.items() if k == "bounds"})
 
     @property
     def name(self) -> str:
-        """The same for states of all ranks at the same place."""
+        """Name of this place in the stream, the same for states of all ranks at the same place."""
         place = repr((self.pass_id, self.batch, self.acknowledged_ahead))
         return blake2b(place.encode(), digest_size=8).hexdigest()
 
     def after(self, head: m.BatchHead, pool: bytes, early_ends: list[list[Any]]) -> Position:
-        """Behind the batch of ``head``. ``pool``: of the point that came with it; ``early_ends``: that are new."""
+        """Return the position behind the batch of ``head``. ``pool``: of the point that came with it;
+        ``early_ends``: the new ones."""
         point = RestorePoint(head.snapshot, pool) if head.snapshot else self.point
         if point is not None and point.saved.get("ended") and head.tail_consumed:
             point = RestorePoint(
@@ -70,7 +71,8 @@ class Position:
         )
 
     def _after_shared(self, head: m.BatchHead) -> tuple[int, list[int]]:
-        """Shared with others in no fixed order: what the service knows to be used, and what was delivered here."""
+        """Return the position in a job that is shared in no fixed order: what the service knows to be used, and
+        what was delivered here."""
         batch = max(self.batch, head.position_after)
         beyond = {
             index for index in (*self.acknowledged_ahead, *head.acknowledged_ahead, head.batch_index) if index >= batch
@@ -82,14 +84,15 @@ class Position:
 
     @classmethod
     def from_welcome(cls, place: Any) -> Position:
-        """Where the service says that this trainer stands. Raises RemoteProtocolError for what cannot be one."""
+        """Return the position at which the service says that this trainer stands. Raises
+        RemoteProtocolError if it is none."""
         try:
             return cls(check_int(place.get("pass", 0)), check_int(place.get("batch", 0)))
         except (AttributeError, ValueError) as error:
             raise RemoteProtocolError(f"Welcome: a position that cannot be: {error}") from None
 
     def to_state(self, fits: Mapping[str, Any]) -> dict[str, Any]:
-        """As plain data for a trainer's checkpoint."""
+        """Return the position as plain data for a trainer's checkpoint."""
         point = None
         if self.point is not None:
             point = {**self.point.saved, "pool": sample_set.set_to_text(self.point.pool)}
@@ -101,7 +104,8 @@ class Position:
 
     @classmethod
     def from_state(cls, state: Any, fits: Mapping[str, Any], allow: Collection[str] = ()) -> Position:
-        """Inverse of :meth:`to_state`. Raises StateMismatch, naming what differs, where the stream would be another."""
+        """Return the position of a state that :meth:`to_state` made. Raises StateMismatch, naming what differs, if the
+        stream would be another."""
         if not isinstance(state, Mapping) or type(state.get("version")) is not int:
             raise StateMismatch("a state must be what state_dict() returned")
         if state["version"] > VERSION:

@@ -1,8 +1,9 @@
-"""How many batches a trainer asks for before it takes them: ``prefetch``, of small ones more, of large ones as many as
-``prefetch_bytes`` hold.
+"""Decide how many batches a trainer asks for before it takes them: ``prefetch``, more if they are small, as many as
+``prefetch_bytes`` hold if they are large.
 
-Who shares a job says of each batch at once that it is used, and takes no more than it was told to: what lies at one is
-missing to the others. A job of one trainer asks for many small batches at a time, because each message has its price.
+A trainer that shares a job tells of each batch at once that it is used, and has no more than ``prefetch`` of them:
+batches that lie at one trainer are missing to the others. A job of one trainer asks for many small batches at a time,
+because each message has its price.
 """
 
 from __future__ import annotations
@@ -10,32 +11,32 @@ from __future__ import annotations
 from pydp2.protocol.batch_packing import BATCH_COST
 
 WINDOW_BYTES = 512 * 1024
-"""So much may be on its way to a trainer that has a job of its own."""
+"""Number of bytes that may be on their way to a trainer that has a job of its own."""
 SHARED_WINDOW_BYTES = 8 * 1024 * 1024
-"""Of rows that stay where the service shows them: a message has their numbers, and nothing is copied before a batch is
-taken."""
+"""The same number for rows that stay where the service shows them: a message has their numbers, and nothing is copied
+before a batch is taken."""
 _MAX_BATCHES = 64
 
 
 class PrefetchWindow:
-    """What is asked for and not taken. ``least``: ``prefetch``; ``limit``: ``prefetch_bytes``, beyond which the service
-    sends nothing before it is told what was used. ``done``: how many batches of the run were taken."""
+    """Window of batches asked for and not taken. ``least``: ``prefetch``; ``limit``: ``prefetch_bytes``, beyond which
+    the service sends nothing before it is told what was used. ``done``: how many batches of the run were taken."""
 
     def __init__(self, least: int, limit: int, *, alone: bool) -> None:
         self._prefetch = self._aim = least
         self._limit = limit
         self._alone = alone
-        self._requested = self._reported = 0  # of the run: batches asked for, and those that were said to be taken
+        self._requested = self._reported = 0  # batches of the run: asked for, and reported as taken
         self._abandoned_count = False  # batches of a run that was left were read, and the service was not told
 
     def start_pass(self) -> int:
-        """A run begins: so many are asked for with that."""
+        """Begin a run and return how many batches are asked for with that."""
         self._requested, self._reported = self._prefetch, 0
         return self._prefetch
 
     def next_request(self, done: int, *, now: bool = False) -> int | None:
-        """One is taken next: how many to ask for, or None when nothing has to be said. ``now``: what was taken has to
-        be said."""
+        """Return how many batches to ask for before one is taken, or None when nothing has to be sent. ``now``: what
+        was taken has to be reported."""
         missing = max(0, self._aim + 1 - (self._requested - done))
         enough = max(1, (self._aim + 1) // 2) if self._alone else 1
         unsaid = done - self._reported
@@ -44,12 +45,12 @@ class PrefetchWindow:
         return missing
 
     def note_requested(self, count: int, done: int) -> None:
-        """``count`` more were asked for, and the service was told that the first ``done`` were taken."""
+        """Note that ``count`` more were asked for, and that the service was told that the first ``done`` were taken."""
         self._requested, self._reported, self._abandoned_count = self._requested + count, done, False
 
     def note_taken(self, nbytes: int, columns: int, *, shown: bool = False) -> None:
-        """A batch is taken: so many bytes of it lay here or were held for it, its ``columns`` have so many; ``shown``:
-        they lie in memory that the service shows."""
+        """Note that a batch was taken: ``nbytes`` of it lay here or were held for it, and its columns have ``columns``
+        bytes; ``shown``: they lie in memory that the service shows."""
         if self._alone:
             more = max(
                 self._prefetch, min(_MAX_BATCHES, (SHARED_WINDOW_BYTES if shown else WINDOW_BYTES) // max(1, nbytes))
@@ -57,5 +58,5 @@ class PrefetchWindow:
             self._aim = max(1, min(more, self._limit // (columns + BATCH_COST) - 1))  # one is in use
 
     def note_abandoned(self) -> None:
-        """A batch of a run that was left was read: the service counts it until it is told."""
+        """Note that a batch of a run that was left was read: the service counts it until it is told."""
         self._abandoned_count = True

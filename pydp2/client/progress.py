@@ -1,4 +1,5 @@
-"""How far a client has come, as one value: every change of it is one assignment, so no exception can cut it in two."""
+"""Hold the progress of a client as one value: every change of it is one assignment, so no
+exception can cut it in two."""
 
 from __future__ import annotations
 
@@ -13,12 +14,14 @@ from pydp2.errors import ClientUseError
 
 
 class LoopState(Enum):
-    """What ``iter(client)`` finds, and so what it does (docs/resume.md, "What a loop begins with")."""
+    """State in which ``iter(client)`` finds the client, which decides what it does (docs/resume.md,
+    "What a loop begins with")."""
 
     BETWEEN = "between passes"
-    """Begins the pass of the position: nothing of it was asked for, or a state was loaded."""
+    """``iter(client)`` begins the pass of the position: nothing of it was asked for, or a state was loaded."""
     RUNNING = "running"
-    """An iterator has the pass. It is refused while that is held; one that was dropped has left the pass."""
+    """An iterator has the pass. ``iter(client)`` is refused while that iterator is held; a dropped
+    one has left the pass."""
     ENTERED = "entered"
     """A call of iter() or next() is under way, or an exception has ended it: the pass goes on at the position."""
     LEFT = "left"
@@ -28,27 +31,27 @@ class LoopState(Enum):
 
 
 class LoopHandle:
-    """What a client knows of an iterator, without holding it. ``is_over``: it gives nothing more."""
+    """Record of an iterator that the client keeps without holding the iterator. ``is_over``: it gives nothing more."""
 
     __slots__ = ("calls", "is_over", "iterator")
 
     def __init__(self) -> None:
         self.calls = deque([0], maxlen=1)
-        """The number of its last call."""
+        """Number of its last call."""
         self.iterator: weakref.ref[Any] | None = None
         self.is_over = False
 
     @property
     def is_held(self) -> bool:
-        """Somebody holds the iterator, and it may give more."""
+        """True if the iterator is still referenced and may give more."""
         return not self.is_over and self.iterator is not None and self.iterator() is not None
 
 
 class Progress(NamedTuple):
-    """What was delivered. ``done``: batches of run ``run``, as the service counts them; ``samples``: over all passes.
+    """Progress of a client. ``done``: batches of run ``run``, as the service counts them; ``samples``: over all passes.
 
-    ``loop``: whose pass it is, and ``calls`` the number of its last call that returned a batch. ``origin``: of the
-    batches of this pass; another one for each pass that begins.
+    ``loop``: the iterator that has the pass, and ``calls`` the number of its last call that returned a batch.
+    ``origin``: marks the batches of this pass; each pass that begins has another one.
     """
 
     position: Position
@@ -62,12 +65,12 @@ class Progress(NamedTuple):
 
     @property
     def was_cut_off(self) -> bool:
-        """Whether the iterator was called and has not returned."""
+        """True if the iterator was called and has not returned."""
         return self.loop is not None and self.loop.calls[0] != self.calls
 
 
 def position_after(batch: Batch, now: Progress) -> Position:
-    """Where the stream goes on behind ``batch``. Raises ClientUseError where that is none of the present pass."""
+    """Return the position behind ``batch``. Raises ClientUseError if that is no batch of the present pass."""
     resume = getattr(batch, "_resume", None)
     if resume is None:
         raise ClientUseError(

@@ -1,4 +1,4 @@
-"""What a message of batches holds: each batch apart, checked."""
+"""Split a message of batches into single batches, and check them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from pydp2.schema.input_types import Slots
 from pydp2.transport import owned_arrays
 
 Rows = Columns | tuple[LazyRows, int, int]
-"""Those of a batch: columns, or a part of a lot."""
+"""Rows of a batch: columns, or a part of a lot."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedBatch:
-    """A batch that came: what announced it, its rows, the pool of the point and the early-end records that came with
-    it.
+    """Batch that came: the head that announced it, its rows, the pool of the point and the early-end
+    records that came with it.
 
-    ``number``: which batch of its run it is.
+    ``number``: its number in its run.
     """
 
     head: m.BatchHead
@@ -39,26 +39,26 @@ class ReceivedBatch:
 
     @property
     def nbytes(self) -> int:
-        """What of it lies here, or is held at the service, before it is taken."""
+        """Number of its bytes that lie here, or are held at the service, before it is taken."""
         return self.rows.nbytes if isinstance(self.rows, Columns) else self.rows[0].row_cost * self.head.rows
 
     @property
     def column_bytes(self) -> int:
-        """The bytes of its columns, once :meth:`to_batch` has made it."""
+        """Number of bytes of its columns, once :meth:`to_batch` has made it."""
         return self.rows.nbytes if isinstance(self.rows, Columns) else self.rows[0].nbytes(*self.rows[1:])
 
     @property
     def is_shared(self) -> bool:
-        """Its rows lie in memory that the service shows."""
+        """True if its rows lie in memory that the service shows."""
         return not isinstance(self.rows, Columns)
 
     def is_outdated(self, run: int, done: int) -> bool:
-        """Whether it belongs to another run than ``run``, or to the first ``done`` batches of that."""
+        """Return True if it belongs to another run than ``run``, or to the first ``done`` batches of that."""
         return self.head.request_id != run or self.number < done
 
     def to_batch(self, pass_id: int) -> Batch:
-        """For the trainer. Raises RemoteProtocolError where its rows are none, StaleCells where they are others by
-        now."""
+        """Return the batch for the trainer. Raises RemoteProtocolError if its rows are invalid, StaleCells if their
+        cells hold others by now."""
         head = self.head
         if isinstance(self.rows, Columns):
             columns = self.rows
@@ -79,8 +79,8 @@ class ReceivedBatch:
 def parse_batches(
     slots: Slots, head: m.BatchHead, body: Sequence[memoryview], shown: SharedRows | None = None, number: int = 0
 ) -> list[ReceivedBatch]:
-    """The batches that came with ``head`` and the frames ``body``. ``shown``: the memory of the service that can be
-    seen. ``number``: which batch of its run the first one is. Raises RemoteProtocolError for what cannot be."""
+    """Return the batches that came with ``head`` and the frames ``body``. ``shown``: the memory of the service that can
+    be seen. ``number``: the number of the first batch in its run. Raises RemoteProtocolError for an invalid message."""
     frames, early_ends = split_frames("BatchHead", body, head.early_end_frames)
     pool = b""
     if head.snapshot:
@@ -102,7 +102,7 @@ def parse_batches(
 
 
 def _split_columns(columns: Columns, counts: Sequence[int]) -> list[Columns]:
-    """``columns`` as several of ``counts`` rows."""
+    """Split ``columns`` into several of ``counts`` rows."""
     if len(counts) == 1:
         return [columns]
     ends = accumulate(counts)
@@ -112,7 +112,7 @@ def _split_columns(columns: Columns, counts: Sequence[int]) -> list[Columns]:
 def _shared_rows(
     head: m.BatchHead, rows: int, frames: Sequence[memoryview], shown: SharedRows | None
 ) -> tuple[SharedRows, Ints]:
-    """What is shown, and the numbers of the rows of ``head`` there, checked."""
+    """Return the shown memory, and the numbers of the rows of ``head`` there, checked."""
     if shown is None or head.shared_rows > shown.layout.max_rows:
         raise RemoteProtocolError(f"BatchHead: rows of a cache of {head.shared_rows}, which is not known here")
     if len(frames) != 1 or frames[0].nbytes != 8 * rows:

@@ -1,4 +1,4 @@
-"""Waiting for a service that went away: one with a ``state_dir`` goes on where it was when it is started again."""
+"""Wait for a service that went away: one with a ``state_dir`` goes on where it was when it is started again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Who is inside a client: one thread at a time, whichever it is. Another one may ask it to come out.
+"""Keep all threads but one out of a client; another thread may ask that one to come out.
 
-ZeroMQ sockets may go from one thread to another, and are never used by two. A lock would not do: an exception of a
-signal handler can come between taking it and noting that, and behind its release, when the batch in hand is lost.
+ZeroMQ sockets may go from one thread to another, but two threads never use them at once. A lock would not
+do: an exception of a signal handler can come between taking it and noting that, and behind its release,
+when the batch in hand is lost.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ import time
 from pydp2.client.progress import Progress
 from pydp2.errors import ClientUseError
 
-_POLL_SECONDS = 0.005  # seconds between two looks whether a thread has come out
+_POLL_SECONDS = 0.005  # seconds between two checks whether a thread has come out
 
 
 class ClientGuard:
-    """The part of a client that its finalizer needs as well. ``progress``: how far it has come.
+    """Part of a client that its finalizer needs as well. ``progress``: how far it has come.
 
-    Whoever enters also leaves, in a ``finally`` and without a call, behind which an exception could come::
+    A call that enters also leaves, in a ``finally`` and without a call, behind which an exception could come::
 
         token = [threading.get_ident()]
         try:
             session.enter(token)
             ...
         finally:
-            if 0 in session.inside and session.inside[0] is token:
-                del session.inside[0]
+            if 0 in session.current_call and session.current_call[0] is token:
+                del session.current_call[0]
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -37,12 +38,13 @@ class ClientGuard:
         self.current_call: dict[int, list[int]] = {}
         """Under 0 the token of the call that is inside: a list with the number of its thread."""
         self.closing = False
-        self._lock = threading.RLock()  # of the pipe; a signal handler may close what is being closed
+        self._lock = threading.RLock()  # for the pipe; a signal handler may close what is being closed
         self._pipe: tuple[int, int] | None = os.pipe()
         os.set_blocking(self._pipe[1], False)
 
     def enter(self, token: list[int]) -> None:
-        """Be the one inside. Raises ClientUseError: another call is, the client is closed, or it is the parent's."""
+        """Enter the client. Raises ClientUseError if another call is inside, the client is closed,
+        or it is the parent's."""
         self.check_process()
         if self.current_call.setdefault(0, token) is not token:
             raise ClientUseError(
@@ -53,7 +55,7 @@ class ClientGuard:
 
     @property
     def in_own_process(self) -> bool:
-        """This is the process that made the client, and no fork of it."""
+        """True if this process made the client, and is no fork of that."""
         return self.pid == os.getpid()
 
     def check_process(self) -> None:
@@ -71,17 +73,18 @@ class ClientGuard:
 
     @property
     def is_reentrant(self) -> bool:
-        """The call inside is one of the thread that asks."""
+        """True if the call inside is one of the calling thread."""
         token = self.current_call.get(0)
         return token is not None and token[0] == threading.get_ident()
 
     @property
     def wake_fd(self) -> int | None:
-        """A descriptor that is readable once the client is to be closed, None when it is."""
+        """Descriptor that is readable once the client is to be closed, None when it is closed."""
         return None if self._pipe is None else self._pipe[0]
 
     def stop(self, seconds: float) -> bool:
-        """Have the call that is inside come out, and no other in. False: another thread was inside for ``seconds``."""
+        """Have the call that is inside come out, and let no other in. Return False if another thread was
+        inside for ``seconds``."""
         self.closing = True
         with self._lock, contextlib.suppress(BlockingIOError):
             if self._pipe is not None:

@@ -1,4 +1,4 @@
-"""What a trainer holds: a batch and the three kinds of values in it (arrays, :class:`Csr`, :class:`Ragged`).
+"""Define what a trainer holds: a batch and the three kinds of values in it (arrays, :class:`Csr`, :class:`Ragged`).
 
 A batch belongs to its user: every array in it may be written to, and none is shared with another batch.
 """
@@ -21,7 +21,7 @@ Positions = NDArray[np.int32] | NDArray[np.int64]
 
 
 def start_positions(counts: Array) -> Positions:
-    """Start of each group and end of the last, int32 where that is enough."""
+    """Return the start of each group and the end of the last, int32 if that is enough."""
     edges = offsets(counts)
     return edges if edges[-1] >= INT32_RANGE else edges.astype(np.int32)
 
@@ -47,9 +47,9 @@ class Csr:
         return f"<Csr {self.shape[0]} x {self.shape[1]}, {kind}, {count_text(len(self.indices), 'entry', 'entries')}>"
 
     def to_scipy(self) -> Any:
-        """A ``scipy.sparse.csr_matrix`` over these arrays; binary entries become float32 ones.
+        """Return a ``scipy.sparse.csr_matrix`` over these arrays; binary entries become float32 ones.
 
-        Raises ImportError, with the remedy, where scipy is not installed. See docs/semantics.md.
+        Raises ImportError, with the remedy, if scipy is not installed. See docs/semantics.md.
         """
         try:
             sparse = importlib.import_module("scipy.sparse")
@@ -83,7 +83,7 @@ class Ragged:
         return f"<Ragged {sequences}, {steps}{groups}, of {_summary(self.values)}>"
 
     def pad(self, value: float = 0, length: int | None = None) -> tuple[Array, NDArray[np.int64]]:
-        """A regular array ``(sequences, length, …)`` filled up with ``value``, and the lengths ``(sequences,)``.
+        """Return a regular array ``(sequences, length, …)`` filled up with ``value``, and the lengths ``(sequences,)``.
 
         ``length``: of the result, default the longest sequence; longer sequences lose their end, and the lengths say
         what is left. Nested sequences are padded as one sequence of time steps each. Raises OptionTypeError for sparse
@@ -118,16 +118,16 @@ def _summary(value: Value) -> str:
 
 
 class Batch:
-    """The samples that one step of a trainer gets.
+    """Samples that one step of a trainer gets.
 
     ``batch["pixel"]`` or ``batch[0]``: the value of a slot; the same object each time, and yours to write to.
-    ``"pixel" in batch``: whether there is such a slot. Iterating gives the values in slot order
-    (``pixel, label = batch``), as ``values()`` does, and not the names as a dict would; ``keys()`` and ``items()`` have
-    the names, or the positions where slots have no names, and ``dict(batch)`` works. ``len(batch)``: rows, not slots.
-    ``size``: their weight. ``pass_id``, ``index``: which batch of which pass. ``pool_weight``: weight that waited in
-    the pool when the batch was cut. ``padding``: how many of the last rows only fill the batch up. ``bucket``: with
-    ``bucket_by``, the greatest length in the bucket that the batch came from, and None for the bucket of what is longer
-    than all bounds. See docs/semantics.md.
+    ``"pixel" in batch``: whether there is such a slot. Iterating gives the values in slot order (``pixel, label =
+    batch``), as ``values()`` does, and not the names as a dict would; ``keys()`` and ``items()`` have the names, or
+    the positions if slots have no names, and ``dict(batch)`` works. ``len(batch)``: rows, not slots. ``size``: their
+    weight. ``pass_id``, ``index``: which batch of which pass. ``pool_weight``: weight that waited in the pool when
+    the batch was cut. ``padding``: how many of the last rows only fill the batch up. ``bucket``: with ``bucket_by``,
+    the greatest length in the bucket that the batch came from, and None for the bucket of samples longer than all
+    bounds. See docs/semantics.md.
     """
 
     __slots__ = ("_columns", "_resume", "_values", "bucket", "index", "padding", "pass_id", "pool_weight", "size")
@@ -151,10 +151,10 @@ class Batch:
         self.pool_weight = pool_weight
         self.padding = padding
         self.bucket = bucket
-        self._resume: Any = None  # the client's: where the stream goes on behind this batch
+        self._resume: Any = None  # for the client: the position of the stream behind this batch
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """For a copy, here or in another process, which belongs to no client."""
+        """Return the state of a copy, here or in another process, which belongs to no client."""
         return None, {name: getattr(self, name) for name in self.__slots__} | {"_resume": None}
 
     def __len__(self) -> int:
@@ -162,23 +162,24 @@ class Batch:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The names of the slots, None when they were declared as a list."""
+        """Names of the slots, None when they were declared as a list."""
         return self._columns.slots.names
 
     def keys(self) -> tuple[str, ...] | tuple[int, ...]:
-        """Names, or positions where there are no names, in slot order."""
+        """Return the names, or positions if there are no names, in slot order."""
         return self.names if self.names is not None else tuple(range(len(self._values)))
 
     def values(self) -> list[Value]:
-        """The value of each slot, in slot order."""
+        """Return the value of each slot, in slot order."""
         return [self[i] for i in range(len(self._values))]
 
     def items(self) -> list[tuple[str | int, Value]]:
-        """Key and value of each slot, in slot order."""
+        """Return key and value of each slot, in slot order."""
         return list(zip(self.keys(), self.values(), strict=True))
 
     def __contains__(self, key: object) -> bool:
-        """Whether ``batch[key]`` is the value of a slot. (Values are not searched, although iterating gives them.)"""
+        """Return True if ``batch[key]`` is the value of a slot. (Values are not searched, although
+        iterating gives them.)"""
         if isinstance(key, str):
             return self.names is not None and key in self.names
         return isinstance(key, int) and -len(self._values) <= key < len(self._values)
@@ -187,7 +188,7 @@ class Batch:
         return iter(self.values())
 
     def __getitem__(self, key: str | int) -> Value:
-        """The value of one slot; KeyError or IndexError that says which slots there are."""
+        """Return the value of one slot. Raises KeyError or IndexError that says which slots there are."""
         if isinstance(key, str):
             slot = self._columns.slots.index(key)
         else:

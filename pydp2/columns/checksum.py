@@ -1,7 +1,7 @@
-"""CRC-32, by which a file is told to have repeated itself and a cache to be whole.
+"""Compute CRC-32, by which a file is known to have repeated itself and a cache to be whole.
 
-With the extra ``fast`` by a library that has the processor's instructions for it, at about the speed of memory;
-else by :mod:`zlib`, which takes as long as copying the same bytes does or longer. The numbers are the same.
+With the extra ``fast`` a library does this that uses the processor's instructions for it, at about the speed of memory;
+else :mod:`zlib`, which takes as long as copying the same bytes does or longer. The numbers are the same.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ __all__ = ["checksums", "crc32"]
 
 
 def checksums() -> str:
-    """Whose :func:`crc32` it is: ``"isal"`` or ``"zlib"``."""
+    """Return the library that :func:`crc32` is from: ``"isal"`` or ``"zlib"``."""
     return "zlib" if crc32 is zlib.crc32 else "isal"

@@ -1,4 +1,4 @@
-"""Samples as columns: the one layout that chunks, the pool, batches and the wire share.
+"""Lay samples out as columns: the one layout that chunks, the pool, batches and the wire share.
 
 Each slot is a tuple of arrays (:attr:`Slots.fields`): counts from the outside in, then the elements of all rows one
 after the other. Nothing here checks what the values mean; :mod:`pydp2.packers.packer` does that before columns are
@@ -26,7 +26,7 @@ _integers: Ints = np.arange(1 << 16, dtype=np.int64)
 
 
 def _first_integers(total: int) -> Ints:
-    """0 to ``total``; kept between calls, because a fresh arange costs as much as the gather that it serves."""
+    """Return 0 to ``total``; kept between calls, because a fresh arange costs as much as the gather that it serves."""
     global _integers
     if total > _INTEGERS_LIMIT:
         return np.arange(total, dtype=np.int64)
@@ -36,14 +36,14 @@ def _first_integers(total: int) -> Ints:
 
 
 def offsets(counts: Array) -> Ints:
-    """Where each of the counted groups starts, and at the end where the last one ends."""
+    """Return where each of the counted groups starts, and at the end where the last one ends."""
     result = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=result[1:])
     return result
 
 
 def expand_ranges(starts: Ints, counts: Ints) -> Ints:
-    """The positions ``starts[i], starts[i] + 1, …`` (``counts[i]`` of them), all one after the other."""
+    """Return the positions ``starts[i], starts[i] + 1, …`` (``counts[i]`` of them), all one after the other."""
     ends = np.cumsum(counts)
     positions = np.repeat(starts - ends + counts, counts)
     positions += _first_integers(len(positions))
@@ -51,7 +51,8 @@ def expand_ranges(starts: Ints, counts: Ints) -> Ints:
 
 
 def column_fields(slots: Slots) -> tuple[tuple[Field, ...], ...]:
-    """Per slot its arrays as ``(kind, dtype, shape of one entry)``, in the order of :attr:`Columns.arrays`."""
+    """Return for each slot its arrays as ``(kind, dtype, shape of one entry)``, in the order of
+    :attr:`Columns.arrays`."""
     return slots.fields
 
 
@@ -85,11 +86,11 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Number of bytes of all arrays."""
         return sum(a.nbytes for arrays in self.arrays for a in arrays)
 
     def row_offsets(self, slot: int) -> tuple[Ints, ...]:
-        """For each level below the rows the ``rows + 1`` edges of the rows in the arrays of that level."""
+        """Return for each level below the rows the ``rows + 1`` edges of the rows in the arrays of that level."""
         known = self._row_offsets[slot]
         if known is None:
             edges: list[Ints] = []
@@ -100,12 +101,12 @@ class Columns:
         return known
 
     def lengths(self, slot: int) -> Ints:
-        """How many time steps each row has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
+        """Return how many time steps each row has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
         edges = self.row_offsets(slot)[self.slots.types[slot].seq_type - 1]
         return edges[1:] - edges[:-1]
 
     def slice(self, lo: int, hi: int) -> Columns:
-        """Rows ``lo`` to ``hi`` (not included) as views; the limits as in Python, but never negative."""
+        """Return rows ``lo`` to ``hi`` (not included) as views; the limits as in Python, but never negative."""
         hi = min(max(hi, 0), self.rows)
         lo = min(max(lo, 0), hi)
         result = []
@@ -119,7 +120,7 @@ class Columns:
         return Columns(self.slots, hi - lo, result)
 
     def take(self, rows: Array | Sequence[int]) -> Columns:
-        """The given rows, in the given order, as copies."""
+        """Return the given rows, in the given order, as copies."""
         picked = np.asarray(rows, np.int64)
         result = []
         for slot, arrays in enumerate(self.arrays):
@@ -136,7 +137,7 @@ class Columns:
 
     @staticmethod
     def concat(parts: Sequence[Columns]) -> Columns:
-        """The rows of all parts, one after the other; ``parts`` (of equal slots) must not be empty."""
+        """Return the rows of all parts, one after the other; ``parts`` (of equal slots) must not be empty."""
         first = parts[0]
         if len(parts) == 1:
             return first
@@ -148,11 +149,12 @@ class Columns:
 
     @staticmethod
     def empty(slots: Slots) -> Columns:
-        """No rows."""
+        """Return columns without rows."""
         return Columns(slots, 0, [[np.empty((0, *f.shape), f.dtype) for f in fields] for fields in slots.fields])
 
     def sample_bytes(self) -> Ints:
-        """The bytes of each row, ``(rows,)``: what its entries take in all arrays. Sums to :attr:`nbytes`."""
+        """Return the bytes of each row, ``(rows,)``: what its entries take in all arrays. They
+        sum to :attr:`nbytes`."""
         fixed = 0
         result = np.zeros(self.rows, np.int64)
         for slot, fields in enumerate(self.slots.fields):
@@ -165,18 +167,19 @@ class Columns:
         return result
 
     def samples(self) -> list[list[Any]]:
-        """Per row the list of its slots' values, as a provider could have yielded them: ints, lists, pairs; dense
-        elements as arrays of the slot's dtype and shape (views of the columns)."""
+        """Return for each row the list of its slots' values, as a provider could have yielded them: ints, lists, pairs;
+        dense elements as arrays of the slot's dtype and shape (views of the columns)."""
         slots = [_slot_values(self, i, t) for i, t in enumerate(self.slots.types)]
         return [list(row) for row in zip(*slots, strict=True)]
 
     def frames(self) -> list[Array]:
-        """The arrays of all slots, flat and C-contiguous, for the wire; see :meth:`from_frames`."""
+        """Return the arrays of all slots, flat and C-contiguous, for the wire; see :meth:`from_frames`."""
         return [np.ascontiguousarray(a).reshape(-1) for arrays in self.arrays for a in arrays]
 
     @staticmethod
     def from_frames(slots: Slots, rows: int, frames: Sequence[Any]) -> Columns:
-        """Columns over the buffers that :meth:`frames` gave on the other side, without a copy (but of counts).
+        """Return columns over the buffers that :meth:`frames` gave on the other side, without
+        a copy (except of counts).
 
         Raises :class:`RemoteProtocolError` unless sizes, counts and totals agree with ``slots`` and ``rows``.
         """
@@ -191,7 +194,7 @@ class Columns:
             for i, field in enumerate(fields):
                 array = _array_from_frame(field, entries, next(buffers), slots.label(slot))
                 if i < slots.depths[slot] and len(array):
-                    array = array.copy()  # others are found by it: it must stay as it was when it was checked
+                    array = array.copy()  # other arrays are found by it: it must stay as it was when it was checked
                     if int(array.min()) < 0:
                         raise RemoteProtocolError(f"{slots.label(slot)}: a negative count in {field.kind}")
                     entries = int(array.sum(dtype=np.int64))
@@ -237,10 +240,11 @@ def _group(values: list[Any], counts: Array) -> list[Any]:
 
 
 def frame_count(slots: Slots) -> int:
-    """How many frames :meth:`Columns.frames` gives, and how many values :func:`running_crcs` carries."""
+    """Return how many frames :meth:`Columns.frames` gives, and how many values :func:`running_crcs` carries."""
     return sum(map(len, slots.fields))
 
 
 def running_crcs(columns: Columns, running: Iterable[int]) -> list[int]:
-    """CRC-32 of each array, continued from ``running`` (zeros at the start): the same for any cut into chunks."""
+    """Return the CRC-32 of each array, continued from ``running`` (zeros at the start): the same
+    for any cut into chunks."""
     return [crc32(frame.data, value) for frame, value in zip(columns.frames(), running, strict=True)]

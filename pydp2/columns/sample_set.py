@@ -1,7 +1,7 @@
-"""A set of samples as bytes and as text: what a saved pool is (docs/order.md, "State").
+"""Encode a set of samples as bytes and as text: the form of a saved pool (docs/order.md, "State").
 
 A pool at a snapshot point is in the order of names, so it is a set, and a set of (file, sample index) packs well: as
-differences of file numbers and of sample indices, as varints. Where whole stretches are in the set, as at the tail of a
+differences of file numbers and of sample indices, as varints. If whole stretches are in the set, as at the tail of a
 pass, runs of sample indices are written instead. For a state these bytes are deflated and written in base 85.
 """
 
@@ -18,12 +18,12 @@ from pydp2.errors import OptionError
 from pydp2.native import is_active
 
 Ints = npt.NDArray[np.int64]
-_MAX_BYTES = 1 << 30  # of a set: far above any pool, far below what would hurt
+_MAX_BYTES = 1 << 30  # bytes of a set: far above any pool, far below what would hurt
 _FORM_GAPS, _FORM_RUNS = b"g", b"r"
 
 
 def encode_set_in_python(files: Ints, sample_indices: Ints) -> bytes:
-    """The set as bytes. The samples must be in the order of (file, sample index), each once."""
+    """Return the set as bytes. The samples must be in the order of (file, sample index), each once."""
     starts = np.flatnonzero(np.diff(files, prepend=-1))  # where each file begins
     numbers = np.diff(files[starts], prepend=-1) - 1
     first = np.zeros(len(files), np.bool_)
@@ -57,7 +57,8 @@ if is_active():
 
 
 def decode_set(data: bytes) -> tuple[Ints, Ints]:
-    """Inverse of :func:`encode`: (files, sample indices), both int64. Raises OptionError for bytes that are not one."""
+    """Return files and sample indices, both int64, of a set that :func:`encode_set` encoded. Raises OptionError for
+    bytes that are not one."""
     try:
         return _decode_checked(data)
     except (ValueError, IndexError) as error:
@@ -65,12 +66,13 @@ def decode_set(data: bytes) -> tuple[Ints, Ints]:
 
 
 def set_to_text(data: bytes) -> str:
-    """The bytes of :func:`encode` as short text."""
+    """Return the bytes of :func:`encode_set` as short text."""
     return base64.b85encode(zlib.compress(data, 6)).decode()
 
 
 def set_from_text(text: str) -> bytes:
-    """Inverse of :func:`set_to_text`. Raises OptionError for a text that is not one; a bomb is refused unread."""
+    """Return the bytes of a text that :func:`set_to_text` made. Raises OptionError for any other text; a
+    bomb is refused unread."""
     try:
         inflate = zlib.decompressobj()
         data = inflate.decompress(base64.b85decode(text), _MAX_BYTES)
@@ -110,7 +112,7 @@ def _decode_checked(data: bytes) -> tuple[Ints, Ints]:
 
 
 def _encode_varints(values: npt.NDArray[np.integer]) -> bytes:
-    """Little-endian base 128: seven bits a byte, the high bit set on all but the last."""
+    """Return ``values`` in little-endian base 128: seven bits a byte, the high bit set on all but the last."""
     values = values.astype(np.int64, copy=False)
     most = int(values.max(initial=0))
     if most < 128:

@@ -1,4 +1,4 @@
-"""The samples of a batch one by one, each as values that pack to what it was: the inverse of packing."""
+"""Take a batch apart into its samples, each as values that pack to the same: the inverse of packing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pydp2.schema.input_types import DataType, InputType, SequenceType
 
 
 def unbatch(batch: Batch) -> Iterator[tuple[Any, ...]]:
-    """Each sample of ``batch`` as the tuple of its slot values, in slot order; rows that are only padding left out.
+    """Yield each sample of ``batch`` as the tuple of its slot values, in slot order; rows that
+    are only padding left out.
 
     Dense: an array, a view into the batch; index: an int; sparse: a list of indices or of (index, value) pairs.
     Sequences of dense or integer steps: an array, one row a step; of sparse ones: a list. Nested: a list of sequences.
@@ -26,7 +27,7 @@ def unbatch(batch: Batch) -> Iterator[tuple[Any, ...]]:
 
 
 def _sample_values(slot_type: InputType, arrays: tuple[Array, ...]) -> Callable[[int], Any]:
-    """``value(i)`` of one slot."""
+    """Return a function ``value(i)`` of one slot."""
     levels, leaves = arrays[: slot_type.seq_type], arrays[slot_type.seq_type :]
     steps = _sequence_reader(slot_type, leaves)
     if slot_type.seq_type == SequenceType.NO_SEQUENCE:
@@ -39,7 +40,7 @@ def _sample_values(slot_type: InputType, arrays: tuple[Array, ...]) -> Callable[
 
 
 def _sequence_reader(slot_type: InputType, leaves: tuple[Array, ...]) -> Callable[[int, int], Any]:
-    """``steps(lo, hi)``: so many time steps as one sequence."""
+    """Return a function ``steps(lo, hi)`` that gives these time steps as one sequence."""
     if slot_type.type in (DataType.Dense, DataType.Index):
         return lambda lo, hi: leaves[0][lo:hi]
     element = _element_reader(slot_type, leaves)

@@ -1,4 +1,4 @@
-"""Where workers run. An engine starts, watches and ends processes; neither samples nor the ledger pass through it."""
+"""Run workers. An engine starts, watches and ends processes; neither samples nor the ledger pass through it."""
 
 from pydp2.engine.base import ZYGOTE, Engine, EngineLost, EngineNote, Exited, Started
 

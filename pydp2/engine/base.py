@@ -1,7 +1,7 @@
-"""What an engine is, and the page that outlives its workers.
+"""Define the interface of an engine, and the status page that outlives its workers.
 
-A status row is a place for one worker at a time, with a row in shared memory that survives it. What stands there is a
-matter between worker and server; an engine only keeps the memory and clears the row when a worker takes the status row.
+A status row is a place for one worker at a time, with a row in shared memory that survives it. Worker and server agree
+on what stands there; an engine only keeps the memory and clears the row when a worker takes the status row.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 STATUS_FIELDS = 8
-"""int64 fields in the row of a status row."""
+"""Number of int64 fields in a status row."""
 FIRST_WORKER = 0
-"""The number of the first worker; what the process that workers are forked from prints is shown as its."""
+"""Number of the first worker. Output of the process that workers are forked from is shown under this number."""
 ZYGOTE = -1
-"""In place of a worker's number: the process that workers are forked from, where there is one."""
+"""Number that stands for the process that workers are forked from, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class EngineNote:
-    """Something that a user should read once; ``kind`` names its sort where there may be many."""
+    """Note that a user should read once; ``kind`` names its sort where there may be many."""
 
     text: str
     kind: str
@@ -53,48 +53,49 @@ class StatusPage:
         self._slot_count = status_rows
 
     def row(self, status_row: int) -> memoryview:
-        """The row of ``status_row``, 8 int64."""
+        """Return the fields of ``status_row``, 8 int64."""
         if not 0 <= status_row < self._slot_count:
             raise IndexError(status_row)
         return self._view[status_row * STATUS_FIELDS : (status_row + 1) * STATUS_FIELDS]
 
 
 WorkerMain = Callable[[int, memoryview, int], None]
-"""The life of a worker: its number, the row of its status row, and a descriptor that its output goes to, whatever
-becomes of 1 and 2, which go there at first."""
+"""Function that a worker process runs. Arguments: the worker's number, its status row, and a descriptor for its output
+that stays valid whatever becomes of 1 and 2, which lead there at first."""
 
 
 class PreparedWorker(Protocol):
-    """What a process is when it can become workers."""
+    """Process that is ready to become workers."""
 
     @property
     def main(self) -> WorkerMain:
-        """What a worker does from here on."""
+        """Function that a worker runs from here on."""
         ...
 
     @property
     def is_usable(self) -> bool:
-        """False when getting ready failed: all that ``main`` does is tell why."""
+        """False if getting ready failed: then ``main`` only tells why."""
         ...
 
 
 PrepareWorker = Callable[[int | None], PreparedWorker]
-"""Gets a process ready to become this worker, or (None) any. It runs the user's code; it may not return."""
+"""Function that gets a process ready to become this worker, or (None) any. It runs the user's
+code; it may not return."""
 
 
 class Engine(Protocol):
-    """Starts, watches and ends workers. Never blocks."""
+    """Engine that starts, watches and ends workers. It never blocks."""
 
     out_of_descriptors: bool
-    """There is no descriptor for what :meth:`events` would take next; it is there at a later call."""
+    """True if no descriptor was left for what :meth:`events` would take next; a later call returns that."""
 
     def start(self, worker: int, status_row: int) -> None:
-        """Begin a worker on a free status row; :class:`Started` follows."""
+        """Start a worker on a free status row; :class:`Started` follows."""
         ...
 
     def kill(self, worker: int) -> None:
-        """End a worker and what it started, at once; :class:`Exited` follows. ``TEMPLATE``: the process that workers
-        are forked from, where there is one; another is made when it is needed."""
+        """End a worker and what it started, at once; :class:`Exited` follows. ``ZYGOTE``: the process that workers are
+        forked from, where there is one; another is made when it is needed."""
         ...
 
     def dump(self, worker: int) -> None:
@@ -102,24 +103,24 @@ class Engine(Protocol):
         ...
 
     def is_stopped(self, worker: int) -> bool:
-        """Whether a signal has stopped a worker, or ``TEMPLATE`` (SIGSTOP, not a debugger): it does nothing until
-        somebody wakes it."""
+        """Return True if a signal has stopped a worker or ``ZYGOTE`` (SIGSTOP, not a debugger): it does nothing
+        until it is continued."""
         ...
 
     def row(self, status_row: int) -> memoryview:
-        """The row of a status row."""
+        """Return the fields of a status row."""
         ...
 
     def events(self) -> list[Started | Exited | EngineNote]:
-        """What happened since the last call. Raises ``EngineLost`` when no worker can be had any more."""
+        """Return what happened since the last call. Raises ``EngineLost`` if no worker can be had any more."""
         ...
 
     def fileno(self) -> int:
-        """Readable when :meth:`events` has something."""
+        """Return a descriptor that is readable when :meth:`events` has something."""
         ...
 
     def close(self) -> None:
-        """End every worker; returns when none is left."""
+        """End every worker; return when none is left."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a process does right after it was forked, and what must hold before it forks."""
+"""Check a process before it forks, and set it up right after it was forked."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from typing import Final, NoReturn
 
 from pydp2.engine.process_control import die_with_parent, line_buffer_c_output, set_name
 
-_ENDING = 0.25  # seconds in which a thread that Python has joined is gone for the kernel too
-_MAX_SHOWN = 5  # names of threads
+_ENDING = 0.25  # seconds within which a thread that Python has joined is gone for the kernel too
+_MAX_SHOWN = 5  # names of threads in a message
 SPAWN: Final = 'start="spawn"'
 
 
 def thread_count() -> int:
-    """How many threads this process has; where the kernel does not tell, those that Python knows of."""
+    """Return how many threads this process has; where the kernel does not tell, how many Python knows of."""
     tasks = Path("/proc/self/task")
     return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
 
 
 def require_single_threaded() -> None:
-    """A fork copies only the thread that forks: locks that others hold would stay locked for ever."""
+    """Raise RuntimeError if this process has more than one thread. A fork copies only the thread that forks: locks that
+    others hold would stay locked for ever."""
     if (count := thread_count()) != 1:
         raise RuntimeError(f"workers are forked from a process with one thread, this one has {count}")
 
 
 def fork_obstacle() -> str:
-    """Why no worker can be forked from this process, or ''. The user's code has run in it."""
+    """Return why no worker can be forked from this process, in which the user's code has run, or ''."""
     deadline = time.monotonic() + _ENDING
     while thread_count() != 1 and threading.active_count() == 1 and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -57,7 +58,7 @@ def open_standard_streams() -> None:
 
 
 def leave_supervisor(nursery: int, name: str, output: int) -> None:
-    """In a process just forked from the supervisor: take its signals, group and output for our own."""
+    """Leave the supervisor's signals, process group and output, in a process just forked from it."""
     os.setpgid(0, 0)
     die_with_parent(nursery)
     signal.set_wakeup_fd(-1)
@@ -74,13 +75,14 @@ def leave_supervisor(nursery: int, name: str, output: int) -> None:
 
 
 def redirect_output(output: int) -> None:
-    """Have stdout and stderr lead to ``output``."""
+    """Redirect stdout and stderr to ``output``."""
     os.dup2(output, 1)
     os.dup2(output, 2)
 
 
 def run_child(life: Callable[[], None]) -> NoReturn:
-    """The rest of a forked process: ``life()``, and never on into the code of the one that forked it."""
+    """Run ``life()`` as the rest of a forked process, and exit: never go on into the code of the
+    process that forked it."""
     status = 1
     try:
         life()
@@ -93,14 +95,14 @@ def run_child(life: Callable[[], None]) -> NoReturn:
 
 
 def flush_output() -> None:
-    """What Python code has printed leaves this process."""
+    """Write out what Python code has printed."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # whatever the user's code put there
+        with contextlib.suppress(Exception):  # anything that the user's code put there
             stream.flush()
 
 
 def watch_lifeline(lifeline: int) -> None:
-    """End this process when the supervisor ends: the way out where the kernel offers no parent-death signal."""
+    """End this process when the supervisor ends; for systems whose kernel offers no parent-death signal."""
 
     def wait() -> None:
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""Workers as local processes, under a supervisor.
+"""Run workers as local processes, under a supervisor.
 
-The supervisor is a single-threaded process that has imported what workers need and does nothing but have them forked,
-watch and end them: a fork takes milliseconds and inherits no thread, no socket and no lock. It talks to the engine over
-a socket pair in lines of text. Whoever dies first takes the rest along: when the engine's process is gone the
+The supervisor is a single-threaded process that has imported what workers need. It only has them forked, watches and
+ends them: a fork takes milliseconds and inherits no thread, no socket and no lock. It talks to the engine over a socket
+pair in lines of text. Whichever process dies first takes the rest along: when the engine's process is gone the
 supervisor's socket closes, and it kills its workers and what they started; when the supervisor is gone workers get the
 kernel's parent-death signal (Linux) or see it by a pipe, and the engine kills what they started.
 """
@@ -33,13 +33,13 @@ _LOST = "the process that forks workers is gone; no worker can be replaced any m
 
 
 class LocalEngine:
-    """Make it while the process is still single-threaded: it forks the supervisor at once.
+    """Engine of local processes. Make it while the process is still single-threaded: it forks the supervisor at once.
 
-    ``prepare`` gets a process ready to become workers: with ``once`` one process for all of them, where that can be
-    (Linux; it must leave that process with one thread and no child), else every worker. Which of them it is, and why,
-    is told by a :class:`EngineNote`. ``on_output(worker, status row, descriptor)`` is called in this process with the
-    read end of a pipe that carries what the worker's process writes to its stdout and stderr; ``status_row`` is None
-    where that is the process that is made ready for all.
+    ``prepare`` gets a process ready to become workers: with ``once`` one process for all of them, where that is
+    possible (Linux; it must leave that process with one thread and no child), else every worker. An :class:`EngineNote`
+    tells which of the two it is, and why. ``on_output(worker, status row, descriptor)`` is called in this process with
+    the read end of a pipe that carries what the worker's process writes to its stdout and stderr; ``status_row`` is
+    None for the process that is made ready for all.
     """
 
     def __init__(
@@ -77,25 +77,26 @@ class LocalEngine:
         self._descriptors: list[int] = []
         self._status_row_of: dict[int, int] = {}
         self._pids: dict[int, int] = {}
-        self._zygote = 0  # its pid; 0: there is none
+        self._zygote = 0  # pid of the zygote; 0: there is none
 
     def start(self, worker: int, status_row: int) -> None:
-        """Begin worker number ``worker`` on status row ``status_row``."""
+        """Start worker number ``worker`` on status row ``status_row``."""
         self._status_row_of[worker] = status_row
         self._page.row(status_row)[:] = memoryview(bytes(8 * STATUS_FIELDS)).cast("q")
         self._command(f"start {worker} {status_row}")
 
     def kill(self, worker: int) -> None:
-        """SIGKILL to the process group of the worker, or of the process that workers are forked from."""
+        """Send SIGKILL to the process group of the worker, or of the process that workers are forked from."""
         self._command(f"kill {worker} {int(signal.SIGKILL)}")
 
     def dump(self, worker: int) -> None:
-        """Ask for the worker's stacks, through :mod:`faulthandler`: works while C code holds the interpreter's lock."""
+        """Ask for the worker's stacks, through :mod:`faulthandler`; this works while C code holds
+        the interpreter's lock."""
         self._command(f"kill {worker} {int(DUMP_SIGNAL)}")
 
     def is_stopped(self, worker: int) -> bool:
-        """Whether a signal has stopped the worker's process, or the one that workers are forked from. Never where there
-        is no /proc to tell it."""
+        """Return True if a signal has stopped the worker's process, or the one that workers are forked from. Return
+        False where there is no /proc to tell it."""
         pid = self._zygote if worker == ZYGOTE else self._pids.get(worker, 0)
         try:
             text = Path(f"/proc/{pid}/stat").read_text()
@@ -104,16 +105,16 @@ class LocalEngine:
         return text.rpartition(")")[2].split()[0] == "T"
 
     def row(self, status_row: int) -> memoryview:
-        """The row of ``status_row``."""
+        """Return the fields of ``status_row``."""
         return self._page.row(status_row)
 
     def fileno(self) -> int:
-        """Readable when :meth:`events` has something."""
+        """Return a descriptor that is readable when :meth:`events` has something."""
         return self._socket.fileno()
 
     def events(self) -> list[Started | Exited | EngineNote]:
-        """What happened since the last call. Where a descriptor cannot be taken for now the engine is
-        ``out_of_descriptors``, and what comes with it is there at a later call."""
+        """Return what happened since the last call. If a descriptor cannot be taken for now, set
+        ``out_of_descriptors``, and return what comes with it at a later call."""
         self.out_of_descriptors = False
         out: list[Started | Exited | EngineNote] = []
         while True:
@@ -140,9 +141,9 @@ class LocalEngine:
         return out
 
     def _receive(self) -> tuple[bytes, list[int]]:
-        """What the supervisor sent, with its descriptors. Raises OSError: with EMFILE there is none left for one of
-        them, and all of it is still there."""
-        peek = socket.MSG_PEEK if sys.platform == "linux" else 0  # elsewhere that makes no descriptors
+        """Return what the supervisor sent, with its descriptors. Raises OSError: with EMFILE no descriptor is left for
+        one of them, and all of it is still there."""
+        peek = socket.MSG_PEEK if sys.platform == "linux" else 0  # elsewhere peeking makes no descriptors
         data, told, flags, _ = self._socket.recvmsg(1 << 16, socket.CMSG_SPACE(16 * _INT), peek)
         descriptors = [
             number
@@ -155,11 +156,11 @@ class LocalEngine:
                 os.close(descriptor)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if peek and data:
-            self._socket.recv(len(data))  # with descriptors it is what was looked at: they end a message
+            self._socket.recv(len(data))  # with descriptors this is what was peeked at: they end a message
         return data, descriptors
 
     def _parse_event(self, word: str, rest: str) -> Started | Exited | EngineNote | None:
-        """What a line of the supervisor's says."""
+        """Return the event that a line of the supervisor tells."""
         if word == "each":
             return EngineNote(f"each worker imports the provider and runs its init_hook for itself: {rest}", "")
         worker, *numbers = map(int, rest.split())
@@ -170,7 +171,7 @@ class LocalEngine:
                 self._zygote = numbers[0]
                 self._on_output(worker, None, self._descriptors.pop(0))
             case "started":
-                if self._zygote == numbers[0]:  # it has become that worker
+                if self._zygote == numbers[0]:  # the zygote has become that worker
                     self._zygote = 0
                 self._pids[worker] = numbers[0]
                 return Started(worker, numbers[0])
@@ -223,7 +224,7 @@ class LocalEngine:
                 raise EngineLost(_LOST) from None
 
     def _kill_orphans(self) -> None:
-        """The supervisor is gone and its workers with it: end what those had started."""
+        """End what the workers had started, after the supervisor is gone and its workers with it."""
         pids, self._pids = [*self._pids.values(), self._zygote], {}
         for pid in filter(None, pids):
             with contextlib.suppress(ProcessLookupError, PermissionError):

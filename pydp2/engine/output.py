@@ -1,4 +1,4 @@
-"""What workers print: read from their pipes line by line, marked, bounded.
+"""Read what workers print from their pipes, line by line, mark it and limit it.
 
 One thread does it, so that neither a flood of output nor a terminal that stands still reaches the server's loop.
 """
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 MAX_BYTES_PER_SECOND = 1_000_000
-"""Bytes per second and worker that are shown; the rest is counted."""
+"""Number of bytes per second and worker that are shown; the rest is counted."""
 _LINE = 8_192  # a longer line is shown in pieces
 _WINDOW_SECONDS = 1.0
 
 
 class OutputLine(NamedTuple):
-    """A line to show. Of those with the same ``once`` (if it is not empty) only the first is shown."""
+    """Line to show. Of those with the same ``once`` (if it is not empty) only the first is shown."""
 
     mark: str
     text: bytes
@@ -28,18 +28,19 @@ class OutputLine(NamedTuple):
 
 
 class LabelSource(Protocol):
-    """Says whose lines they are."""
+    """Source of the labels that say which file a line belongs to."""
 
     def current_file(self) -> int:
-        """Who prints now. Asked when there is something to read, before it is read."""
+        """Return the file that prints now. Called when there is something to read, before it is read."""
         ...
 
     def first_lines(self, lines: Sequence[bytes], here: int) -> int:
-        """Who printed what comes first; ``here``: what :meth:`here` said before."""
+        """Return the file that printed what comes first; ``here``: what :meth:`current_file` returned before."""
         ...
 
     def lines(self, lines: Sequence[bytes], here: int) -> tuple[list[OutputLine], int]:
-        """The lines to show of ``lines``, and who prints after them; ``here``: what :meth:`here` said before."""
+        """Return the lines to show of ``lines``, and the file that prints after them; ``here``: what
+        :meth:`current_file` returned before."""
         ...
 
 
@@ -47,14 +48,14 @@ class LabelSource(Protocol):
 class _Pipe:
     marks: LabelSource
     rest: bytes = b""  # a line that is not complete
-    current: int = 0  # and who began it
-    shown: int = 0  # bytes in this second
+    current: int = 0  # the file that began it
+    shown: int = 0  # bytes shown in this second
     since: float = 0.0
     dropped: int = 0
 
 
 class OutputPump:
-    """Reads the pipes that it is given until they end. ``write`` is given whole lines, and may not raise."""
+    """Thread that reads pipes until they end. It calls ``write`` with whole lines; ``write`` may not raise."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
@@ -83,7 +84,7 @@ class OutputPump:
         os.write(self._wake_write, b"-")
         self._thread.join(deadline)
         if self._thread.is_alive():
-            return  # it stands before a terminal that takes nothing; the process ends without it
+            return  # it waits for a terminal that takes nothing; the process ends without it
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
@@ -114,7 +115,7 @@ class OutputPump:
         return [key.data for key in self._selector.get_map().values() if key.data is not None]
 
     def _select_timeout(self) -> float | None:
-        """How long to wait at most: until something left out can be told of."""
+        """Return how long to wait at most, until a count of dropped bytes is due."""
         return _WINDOW_SECONDS if any(pipe.dropped for pipe in self._pipes()) else None
 
     def _tell_dropped(self, *, at_once: bool) -> None:
@@ -141,15 +142,15 @@ class OutputPump:
             if pipe.dropped:
                 self._show(pipe, [], here)
             pipe.since, pipe.shown = now, 0
-        if pipe.dropped or pipe.shown + len(data) > MAX_BYTES_PER_SECOND:  # and nothing more before this second is over
-            if pipe.rest:  # its end is among what is left out
+        if pipe.dropped or pipe.shown + len(data) > MAX_BYTES_PER_SECOND:  # nothing more before this second is over
+            if pipe.rest:  # the end of the line is among what is left out
                 self._show(pipe, [pipe.rest], pipe.current)
                 pipe.rest = b""
             pipe.dropped += len(data)
             return
         pipe.shown += len(data)
         if pipe.rest and pipe.marks.first_lines(data.split(b"\n")[:-1], here) != pipe.current:
-            self._show(pipe, [pipe.rest], pipe.current)  # another one goes on behind a line without an end
+            self._show(pipe, [pipe.rest], pipe.current)  # the next line is not joined to one that has no end
             pipe.rest = b""
         *complete, pipe.rest = (pipe.rest + data).split(b"\n")
         lines, pipe.current = pipe.marks.lines(complete, here)
@@ -159,7 +160,7 @@ class OutputPump:
         self._print(lines)
 
     def _show_rest(self, pipe: _Pipe) -> None:
-        """Nothing more will come."""
+        """Show the last line of a pipe that has ended."""
         rest, pipe.rest = [pipe.rest] if pipe.rest else [], b""
         self._show(pipe, rest, pipe.current)
 
@@ -196,7 +197,7 @@ def _split_line(line: bytes) -> list[bytes]:
 
 
 def _cut_position(line: bytes) -> int:
-    """Where to cut ``line``: before ``_LINE`` bytes, and not inside a character."""
+    """Return where to cut ``line``: before ``_LINE`` bytes, and not inside a character."""
     for cut in range(_LINE, _LINE - 4, -1):
         if line[cut] & 0xC0 != 0x80:
             return cut

@@ -1,4 +1,4 @@
-"""What only C does for a process: its name in ``ps`` and ``top``, dying with its parent, orphans, output. (Linux.)"""
+"""Control a process through C: its name in ``ps`` and ``top``, dying with its parent, orphans, output. (Linux.)"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IOLBF = 1
 
 
 def _prctl(option: int, argument: object) -> bool:
-    """Whether the kernel did it."""
+    """Call prctl() and return True if the kernel did it."""
     if sys.platform != "linux":
         return False
     done: int = ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
@@ -28,9 +28,11 @@ def set_name(name: str) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL to this process when the *thread* that forked it ends: call it only below a single-threaded parent.
+    """Have the kernel send SIGKILL to this process when the *thread* that forked it ends. Call it only below
+    a single-threaded parent.
 
-    ``parent`` is who forked us: if that one is gone already, the signal will not come, so this process ends here.
+    ``parent`` is the process that forked this one: if it is gone already, the signal will not come,
+    so this process ends here.
     """
     _prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent:
@@ -38,18 +40,18 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> bool:
-    """Have this process be the parent of what its descendants leave behind. Whether the kernel does that."""
+    """Make this process the parent of what its descendants leave behind. Return True if the kernel does that."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
 
 
 def flush_c_output() -> None:
-    """What C code has printed leaves this process."""
+    """Write out what C code has printed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).fflush(None)
 
 
 def line_buffer_c_output() -> None:
-    """Have what C code prints come out line by line also where stdout is no terminal."""
+    """Line-buffer what C code prints, also where stdout is no terminal."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         with contextlib.suppress(ValueError):  # a C library that has no such symbol

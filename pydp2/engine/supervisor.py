@@ -1,8 +1,8 @@
-"""The process that has workers forked, watches and ends them. The user's code never runs in it.
+"""Have workers forked, watch and end them, in a process in which the user's code never runs.
 
-Workers come from a zygote, a process that the user's code was prepared in (:mod:`pydp2.engine.zygote`), or, where
-that cannot be, from the supervisor itself, and then each prepares the user's code for itself. Either way the supervisor
-is their parent.
+Workers come from a zygote, a process in which the user's code was prepared (:mod:`pydp2.engine.zygote`). Where there
+can be none, they come from the supervisor itself, and each prepares the user's code for itself. Either way the
+supervisor is their parent.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from pydp2.engine.zygote import ALONE, FORKED, PACKET, READY, run_zygote
 
 @dataclass(slots=True)
 class _Zygote:
-    """The zygote, as the supervisor knows it. ``status``: what it said last of itself; '': it is being prepared."""
+    """Zygote, as the supervisor knows it. ``status``: what it said last of itself; '': it is being prepared."""
 
     pid: int
     channel: socket.socket
-    worker: int  # under whose number its output is shown
+    worker: int  # number under which its output is shown
     status: str = ""
     served: bool = False
 
 
 class Supervisor:
-    """Single-threaded by construction: it starts no thread and opens no ZeroMQ context.
+    """Process that starts and ends workers. It starts no thread and opens no ZeroMQ context.
 
     ``once``: have the user's code prepared once for all workers, where that can be.
     """
@@ -46,20 +46,19 @@ class Supervisor:
         self._use_zygote = once
         self._pid = os.getpid()
         self._pids: dict[int, int] = {}
-        self._waiting: deque[tuple[int, int]] = deque()  # (worker, status row) that are to be started
+        self._waiting: deque[tuple[int, int]] = deque()  # (worker, status row) to be started
         self._under_way: tuple[int, int, int] | None = None  # (worker, status row, output) that the zygote forks now
-        self._to_kill: set[int] = set()  # workers to be killed as soon as they are there
-        self._unclaimed_exits: dict[int, int] = {}  # who ended while a worker is under way, and how
+        self._to_kill: set[int] = set()  # workers to be killed as soon as they exist
+        self._unclaimed_exits: dict[int, int] = {}  # pid -> status, of those that ended while a worker is under way
         self._zygote: _Zygote | None = None
-        self._unclaimed_failure: tuple[int, int] | None = (
-            None  # (pid, status) of one that ended before anybody asked for it
-        )
+        # (pid, status) of a zygote that ended before a worker was asked for
+        self._unclaimed_failure: tuple[int, int] | None = None
         self._lifeline = os.pipe()  # workers hold the read end; it ends with us
         self._wakeup = os.pipe()
         self._poll = select.poll()
 
     def run(self) -> None:
-        """Obey until the engine is gone."""
+        """Obey the engine's commands until the engine is gone."""
         # No parent-death signal here: it would leave no time to end what workers have started.
         set_name("pydp2-supervise")
         for end in self._wakeup:
@@ -75,7 +74,7 @@ class Supervisor:
         self._poll.register(self._commands, select.POLLIN)
         self._poll.register(self._wakeup[0], select.POLLIN)
         if self._use_zygote:
-            self._make_zygote(FIRST_WORKER)  # whoever starts workers has other things to get ready meanwhile
+            self._make_zygote(FIRST_WORKER)  # the process that starts workers gets other things ready meanwhile
         text = b""
         while True:
             ready = dict(self._poll.poll())
@@ -118,11 +117,11 @@ class Supervisor:
         return self._pids.get(worker)
 
     def _expected(self) -> list[int]:
-        """Workers that were asked for and are not there yet."""
+        """Return the workers that were asked for and do not exist yet."""
         return [worker for worker, *_ in (*self._waiting, *([self._under_way] if self._under_way else []))]
 
     def _start_waiting(self) -> None:
-        """Start those that wait, as far as it can be done now."""
+        """Start the workers that wait, as far as possible now."""
         while self._waiting and self._under_way is None:
             if self._unclaimed_failure is not None:
                 (pid, status), self._unclaimed_failure = self._unclaimed_failure, None
@@ -163,12 +162,13 @@ class Supervisor:
         os.close(output)
 
     def _hand_over(self, template: _Zygote) -> bool:
-        """Have the next one that waits forked from the zygote, or be it. False: the zygote is gone."""
+        """Have the next waiting worker forked from the zygote, or make the zygote that worker. Return False
+        if the zygote is gone."""
         worker, status_row = self._waiting[0]
         output, theirs = os.pipe()
         try:
             socket.send_fds(template.channel, [f"{worker} {status_row}".encode()], [theirs])
-        except OSError:  # its end will be told
+        except OSError:  # its exit will be reported
             os.close(output)
             return False
         finally:
@@ -182,7 +182,7 @@ class Supervisor:
         return True
 
     def _read_zygote(self) -> None:
-        """What the zygote says of itself."""
+        """Read what the zygote says of itself."""
         while (template := self._zygote) is not None:
             try:
                 data = template.channel.recv(PACKET)
@@ -190,7 +190,7 @@ class Supervisor:
                 return
             except OSError:
                 data = b""
-            if not data:  # it closed it, so it ends, or should
+            if not data:  # the zygote closed the channel: it ends, or should
                 with contextlib.suppress(KeyError):
                     self._poll.unregister(template.channel)
                 with contextlib.suppress(ProcessLookupError):
@@ -205,14 +205,15 @@ class Supervisor:
                 self._fork_each(rest)
 
     def _forget_zygote(self, template: _Zygote) -> None:
-        """It is no zygote any more."""
+        """Forget the zygote: its process is gone, or has become a worker."""
         with contextlib.suppress(KeyError):
             self._poll.unregister(template.channel)
         template.channel.close()
         self._zygote = None
 
     def _zygote_ended(self, template: _Zygote, status: int) -> None:
-        """Whoever waited for it has died in it; if nobody did, the user's code did not kill it: make another."""
+        """Report the worker that waited for the zygote as dead, the zygote having ended. If none waited, the user's
+        code did not cause it: make another zygote."""
         self._forget_zygote(template)
         victim = None
         if self._under_way is not None:
@@ -231,7 +232,7 @@ class Supervisor:
                 self._make_zygote(template.worker)
 
     def _worker_ended_in_zygote(self, worker: int, pid: int, status: int) -> None:
-        """Tell that ``worker`` ended: it was to come of the zygote, process ``pid``, and that has ended."""
+        """Report that ``worker`` ended: it was to come from the zygote, process ``pid``, which has ended."""
         self._to_kill.discard(worker)
         self._tell(f"started {worker} {pid}", [])
         self._tell(f"exited {worker} {pid} {status}", [])
@@ -260,7 +261,7 @@ class Supervisor:
         self._worker_started(pid)
 
     def _worker_started(self, pid: int) -> None:
-        """The worker under way is process ``pid``."""
+        """Report that the worker under way is process ``pid``."""
         assert self._under_way is not None
         worker, _, output = self._under_way
         self._under_way = None
@@ -283,7 +284,7 @@ class Supervisor:
         self._tell(f"exited {worker} {self._pids.pop(worker)} {status}", [])
 
     def _close_ends(self) -> None:
-        """In a process just forked: what belongs to the supervisor alone."""
+        """Close what belongs to the supervisor alone, in a process just forked."""
         self._commands.close()
         for end in (*self._wakeup, self._lifeline[1]):
             os.close(end)
@@ -298,7 +299,7 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            self._read_zygote()  # of a zygote that is gone too: what it said last, and whom it left
+            self._read_zygote()  # of a zygote that is gone too: its last message, and its orphans
             worker = next((w for w, p in self._pids.items() if p == pid), None)
             template = self._zygote
             if worker is None and (template is None or template.pid != pid):
@@ -313,7 +314,7 @@ class Supervisor:
                 self._zygote_ended(template, status)
 
     def _tell(self, text: str, descriptors: list[int]) -> None:
-        with contextlib.suppress(OSError):  # nobody listens any more: the next read of commands ends us
+        with contextlib.suppress(OSError):  # the engine is gone: the next read of commands ends this process
             socket.send_fds(self._commands, [text.encode() + b"\n"], descriptors)
 
     def _end_all(self) -> None:

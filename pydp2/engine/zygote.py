@@ -1,16 +1,16 @@
-"""The process that workers are forked from once the user's code is in it: imported and prepared once, shared by all.
+"""Fork workers from a process in which the user's code is imported and prepared once, for all of them.
 
-What is in its memory is in theirs, page by page until one of them writes there. The supervisor forks it, and is told
-over a socket of packets how far it is; for every packet (worker, status row) with a descriptor for its output one
-worker comes:
+Its memory is shared with the workers, page by page until one of them writes there. The supervisor forks it, and
+is told over a socket of packets how far it is. For every packet (worker, status row) with a descriptor for its
+output it forks one worker:
 
     ready         workers can be forked
     alone REASON  they cannot: the next packet makes this very process that worker
-    forked PID    here is one; its parent is the supervisor
+    forked PID    a worker was forked; its parent is the supervisor
 
-A worker is forked twice over, so that the process between, which ends at once, leaves it to the supervisor: who ends
-the zygote, or makes it a zombie, does nothing to workers. Until the supervisor can know it, a worker waits, and in the
-zygote's process group, so that it never lives on unknown.
+A worker is forked twice over, and the process between ends at once, so the supervisor becomes the worker's parent:
+killing the zygote, or making it a zombie, does nothing to workers. A worker waits until the supervisor can know it, in
+the zygote's process group, so that none lives on unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PACKET = 4096
 
 
 def run_zygote(channel: socket.socket, nursery: int, page: StatusPage, prepare: PrepareWorker) -> None:
-    """The life of the zygote; ``channel`` leads to the supervisor, which is process ``supervisor``."""
+    """Run the zygote; ``channel`` leads to the supervisor, which is process ``nursery``."""
     prepared = prepare(None)
     gc.collect()
     open_standard_streams()
@@ -39,7 +39,7 @@ def run_zygote(channel: socket.socket, nursery: int, page: StatusPage, prepare: 
         reason = fork_obstacle()
         alone = bool(reason)
         word = f"{ALONE} {reason}" if alone else READY
-    gc.freeze()  # no collection in a worker writes into what is here: its pages stay shared
+    gc.freeze()  # no collection in a worker writes into objects made so far: their pages stay shared
     if not _tell(channel, " ".join(word.split())):
         return
     while True:
@@ -64,7 +64,7 @@ def run_zygote(channel: socket.socket, nursery: int, page: StatusPage, prepare: 
 
 
 def _tell(channel: socket.socket, text: str) -> bool:
-    """Tell the supervisor. False: it is gone, and so are we in a moment."""
+    """Tell the supervisor. Return False if it is gone: then this process ends in a moment."""
     try:
         channel.send(text.encode(errors="replace")[:PACKET])
     except (BrokenPipeError, ConnectionResetError):
@@ -73,7 +73,7 @@ def _tell(channel: socket.socket, text: str) -> bool:
 
 
 def _fork(channel: socket.socket, nursery: int, main: WorkerMain, worker: int, row: memoryview, output: int) -> bool:
-    """Fork a worker and tell the supervisor of it. False: the supervisor is gone, and the worker goes too."""
+    """Fork a worker and tell the supervisor of it. Return False if the supervisor is gone: then the worker goes too."""
     flush_output()
     flush_c_output()
     told, tell = os.pipe()
@@ -94,7 +94,7 @@ def _fork(channel: socket.socket, nursery: int, main: WorkerMain, worker: int, r
             for end in (told, tell, begin):
                 os.close(end)
             if not os.read(begun, 1):
-                return  # the zygote ended before anybody could know of us
+                return  # the zygote ended before the supervisor could know of this worker
             os.close(begun)
             os.setpgid(0, 0)
             die_with_parent(nursery)
@@ -105,7 +105,7 @@ def _fork(channel: socket.socket, nursery: int, main: WorkerMain, worker: int, r
         run_child(life)
     os.close(tell)
     os.close(begun)
-    with contextlib.suppress(ChildProcessError):  # the user's code may have seen to it that children need no wait
+    with contextlib.suppress(ChildProcessError):  # the user's code may have arranged that children need no wait
         os.waitpid(between, 0)
     number = os.read(told, 32).decode()
     os.close(told)
@@ -115,5 +115,5 @@ def _fork(channel: socket.socket, nursery: int, main: WorkerMain, worker: int, r
     if known:
         with contextlib.suppress(BrokenPipeError):  # it has been killed by now
             os.write(begin, b"+")
-    os.close(begin)  # without a word before it, the worker ends
+    os.close(begin)  # a worker that reads nothing before the end of the pipe exits
     return known

@@ -1,4 +1,4 @@
-"""What is counted while a service runs, and what the counts say."""
+"""Count what happens while a service runs, and interpret the counts."""
 
 from pydp2.metrics.bottleneck import bottleneck_of
 from pydp2.metrics.process_memory import private_bytes, resident_bytes

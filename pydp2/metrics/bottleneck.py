@@ -1,12 +1,13 @@
-"""Who waits for whom, in one word."""
+"""Name the bottleneck, workers or trainer, in one word."""
 
 from __future__ import annotations
 
 
 def bottleneck_of(waited: float, worked: float) -> str:
-    """ "workers" when the trainer spends its time waiting for batches, "trainer" when they are always there for it.
+    """Return "workers" if the trainer spends its time waiting for batches, "trainer" if
+    batches are always there for it.
 
-    Both are seconds over the same stretch; "" when there is too little of it to say.
+    Both arguments are seconds over the same stretch. Return "" when the stretch is too short to say.
     """
     total = waited + worked
     if total < 0.05:

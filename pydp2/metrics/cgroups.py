@@ -1,9 +1,9 @@
-"""What the control groups of this process allow, read from files: versions 1 and 2, also both side by side, nested, and
+"""Read the limits that the control groups of this process set: versions 1 and 2, also both side by side, nested, and
 as a container sees them.
 
-``/proc/self/cgroup`` says in which group the process is, ``/proc/self/mountinfo`` where the groups are to be seen. A
-group's limit holds for all groups in it, so every one from there up to the mount counts. What lies above the mount, as
-in a container, cannot be seen; version 1 tells the tightest limit of all of them all the same.
+``/proc/self/cgroup`` says in which group the process is, ``/proc/self/mountinfo`` where the groups are mounted. A
+group's limit holds for all groups in it, so every one from there up to the mount counts. Groups above the mount, as in
+a container, cannot be seen; version 1 tells the tightest limit of all of them all the same.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")  # how mountinfo writes a blank
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """The memory of the control group at ``path``: ``limit`` and ``used`` bytes, page cache that is not in use left
-    out."""
+    """Memory of the control group at ``path``: ``limit`` and ``used`` bytes, page cache that is not in use left out."""
 
     path: str
     limit: int
@@ -28,14 +27,14 @@ class MemoryLimit:
 
     @property
     def free(self) -> int:
-        """Bytes that its processes may take beyond what they have."""
+        """Number of bytes that its processes may take beyond what they have."""
         return max(0, self.limit - self.used)
 
 
 def tightest_memory_limit(root: Path = ROOT) -> MemoryLimit | None:
-    """Return the control group of this process that leaves it the least memory, None where none has a limit.
+    """Return the control group of this process that leaves it the least memory, None if none has a limit.
 
-    A limit that only slows down (``memory.high``) counts as one. ``root``: below it lie ``proc`` and what is mounted.
+    A limit that only slows down (``memory.high``) counts as one. ``root``: the folder of ``proc`` and of the mounts.
     """
     found = [
         MemoryLimit(f"/{group.path.relative_to(root)}", limit, group.used)
@@ -46,8 +45,8 @@ def tightest_memory_limit(root: Path = ROOT) -> MemoryLimit | None:
 
 
 def cpu_quota(root: Path = ROOT) -> int | None:
-    """Return how many processors the quotas of the control groups of this process come to, rounded up, None where
-    there is no quota."""
+    """Return the number of processors that the quotas of the control groups of this process allow, rounded up, or
+    None if there is no quota."""
     return min((-(-quota // period) for quota, period in _quotas(root)), default=None)
 
 
@@ -68,17 +67,17 @@ class _CgroupDirectory:
 
     @property
     def memory_limit(self) -> int | None:
-        """The least of its limits in bytes, None where it has none."""
+        """Least of its limits in bytes, None if it has none."""
         if self.version == 2:
             told = [_read_text(self.path / name) for name in ("memory.max", "memory.high")]
         else:
             told = [_read_text(self.path / "memory.limit_in_bytes"), self._memory_stat("hierarchical_memory_limit")]
-        # version 1 writes a number of pages that no machine has where there is no limit
+        # without a limit, version 1 writes a number of pages that no machine has
         return min((int(text) for text in told if text.isdigit() and int(text) < 1 << 60), default=None)
 
     @property
     def used(self) -> int:
-        """Bytes in use, without page cache that the kernel takes back first."""
+        """Number of bytes in use, without page cache that the kernel takes back first."""
         used, idle = ("memory.current", "inactive_file") if self.version == 2 else (
             "memory.usage_in_bytes", "total_inactive_file"
         )  # fmt: skip
@@ -92,7 +91,7 @@ class _CgroupDirectory:
 
 @dataclass(frozen=True)
 class _CgroupMount:
-    """Where groups of ``version`` are mounted: ``shown_root``, a path of the hierarchy, is seen at ``path``."""
+    """Mount of groups of ``version``: ``shown_root``, a path of the hierarchy, is seen at ``path``."""
 
     path: Path
     shown_root: PurePosixPath
@@ -101,7 +100,7 @@ class _CgroupMount:
 
 
 def _groups(controller: str, root: Path) -> Iterator[_CgroupDirectory]:
-    """The groups of this process that may limit ``controller``, each with all around it that can be seen."""
+    """Return the groups of this process that may limit ``controller``, each with all visible groups around it."""
     paths = _memberships(root)
     for mount in _mounts(root):
         member = paths.get(controller if mount.version == 1 else "")
@@ -116,7 +115,7 @@ def _groups(controller: str, root: Path) -> Iterator[_CgroupDirectory]:
 
 
 def _memberships(root: Path) -> dict[str, PurePosixPath]:
-    """By controller, for version 2 "", the path of the process's group."""
+    """Return the path of the process's group by controller; for version 2 the controller is ""."""
     found = {}
     for line in _read_text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -140,9 +139,9 @@ def _mounts(root: Path) -> Iterator[_CgroupMount]:
 
 
 def _visible_directory(mount: _CgroupMount, member: PurePosixPath) -> Path:
-    """The directory of the group ``member``, or of the nearest around it that ``mount`` shows: in a container the path
-    may be that of the host, and the mount what the container has of it."""
-    if ".." in member.parts:  # of a namespace that the process was put outside of
+    """Return the directory of the group ``member``, or of the nearest one around it that ``mount`` shows: in a
+    container the path may be that of the host, and the mount shows only the container's part."""
+    if ".." in member.parts:  # in a namespace that the process was put outside of
         return mount.path
     within = (
         member.relative_to(mount.shown_root) if member.is_relative_to(mount.shown_root) else member.relative_to("/")

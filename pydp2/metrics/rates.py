@@ -1,4 +1,4 @@
-"""A rate over the last seconds, from counts with times. No clock: times are arguments."""
+"""Compute a rate over the last seconds, from counts with times. It reads no clock: times are arguments."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _BUCKET = 0.25
 
 
 class RateCounter:
-    """Counts things in small buckets of time."""
+    """Counter of a rate, in small buckets of time."""
 
     def __init__(self) -> None:
         self.total = 0
         self._buckets: deque[list[float]] = deque()  # [begin, count]
 
     def add(self, now: float, count: int) -> None:
-        """``count`` more at time ``now`` (seconds, monotonic)."""
+        """Count ``count`` more at time ``now`` (seconds, monotonic)."""
         self.total += count
         if not self._buckets or now - self._buckets[-1][0] > _BUCKET:
             self._buckets.append([now, 0])
@@ -24,7 +24,7 @@ class RateCounter:
         self._buckets[-1][1] += count
 
     def per_second(self, now: float) -> float:
-        """The rate over the last five seconds, or since the first count if that is less."""
+        """Return the rate over the last five seconds, or since the first count if that is less."""
         self._trim(now)
         if not self._buckets:
             return 0.0

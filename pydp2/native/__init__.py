@@ -1,6 +1,7 @@
-"""The compiled forms of packing, gathering and random bits, and whether they were built.
+"""Choose between the compiled and the Python form of packing, gathering and random bits.
 
-Where they were not, the same is done in Python, with the same results. This package imports nothing of pydp2.
+Where the compiled forms were not built, the same is done in Python, with the same results. This package
+imports nothing of pydp2.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import os
 from pathlib import Path
 
 PURE_PYTHON_VARIABLE = "PYDP2_PURE_PYTHON"
-"""Set to anything but 0 in the environment: packing runs in Python, also where the compiled form is there."""
+"""Environment variable: with any value but 0, packing runs in Python even if the compiled form is there."""
 
 _load_error = ""
 try:
@@ -20,17 +21,17 @@ except ImportError as error:  # built only where there is a compiler
 
 
 def is_built() -> bool:
-    """Whether the compiled form is there."""
+    """Return True if the compiled form is there."""
     return _packing is not None
 
 
 def is_active() -> bool:
-    """Whether the compiled form runs."""
+    """Return True if the compiled form runs."""
     return is_built() and os.environ.get(PURE_PYTHON_VARIABLE, "0") in ("", "0")
 
 
 def packing() -> str:
-    """How samples are packed in this installation: ``"compiled"``, or ``"in Python"`` and why."""
+    """Return how samples are packed in this installation: ``"compiled"``, or ``"in Python"`` and why."""
     if is_active():
         return "compiled"
     if is_built():
@@ -56,7 +57,7 @@ def why_not_built() -> str:
 
 
 def _installed_from(checkout: Path) -> bool:
-    """Whether an installation of pydp2 runs the code in ``checkout``, and so was there to compile it."""
+    """Return True if an installation of pydp2 runs the code in ``checkout``, and so was there to compile it."""
     import importlib.metadata
     import json
 

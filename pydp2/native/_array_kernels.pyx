@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The compiled form of :mod:`pydp2.rowstore.gather` and :mod:`.names`, which say what these functions do."""
+"""Gather rows and encode sets in compiled form: :mod:`pydp2.rowstore.gather`, :mod:`pydp2.columns.sample_set`."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -17,7 +17,7 @@ def gather(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssiz
         PyObject_GetBuffer(out, &mine, PyBUF_WRITABLE)
         try:
             for i in range(rows):
-                if counts[i] == 0:  # where nothing begins does not matter
+                if counts[i] == 0:  # the start of an empty stretch does not matter
                     continue
                 room = (mine.len - at) // size
                 if not (0 <= starts[i] <= there and 0 <= counts[i] <= min(there - starts[i], room)):
@@ -50,7 +50,7 @@ def take(source, const int64_t[::1] where, Py_ssize_t size, out):
                 at = where[i]
                 if not 0 <= at < there:
                     raise IndexError("an entry lies outside of its array")
-                if size == 4:  # of a size that is known, no function is called for it
+                if size == 4:  # a copy of a known size calls no function
                     memcpy(to + i * 4, of + at * 4, 4)
                 elif size == 8:
                     memcpy(to + i * 8, of + at * 8, 8)
@@ -111,7 +111,7 @@ def encode_set(const int64_t[::1] files, const int64_t[::1] sample_indices, uint
         if i == 0 or files[i] != files[i - 1]:
             size += _varint(at + size, files[i] - before - 1)
             before = files[i]
-    begin = 0  # of each file how many samples it has, or runs
+    begin = 0  # the number of samples or runs of each file
     for i in range(count):
         if i and files[i] != files[i - 1]:
             size += _varint(at + size, begin)

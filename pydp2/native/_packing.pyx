@@ -1,9 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The compiled form of packing: takes what is certainly right and nothing else, as :mod:`pydp2.packers.slot_writers` does, but value by value.
+"""Pack values in compiled form: take what is certainly right and nothing else, value by value.
 
-Everything is checked while it is taken: types, widths, ranges, overflow, duplicates. What it is not certain of goes to
-the slot writer in Python (``python_writer``), whose verdicts hold: here nothing is ever found to be bad. So both forms give the same
-columns and the same messages, and this one has no words of its own.
+The form in Python is :mod:`pydp2.packers.slot_writers`.
+
+Everything is checked while it is taken: types, widths, ranges, overflow, duplicates. A value that is not certainly
+right goes to the slot writer in Python (``python_writer``), whose verdicts hold: here nothing is ever found to be bad.
+So both forms give the same columns and the same messages, and this one has no words of its own.
 """
 
 cimport cython
@@ -34,7 +36,7 @@ cdef extern from "Python.h":
     object PyNumber_Index(object)
     PyObject** PySequence_Fast_ITEMS(object)
     Py_ssize_t PySequence_Fast_GET_SIZE(object)
-    # of borrowed references, so that nothing is counted up and down
+    # for borrowed references, so that no reference count changes
     bint is_float "PyFloat_CheckExact"(PyObject*)
     double as_double "PyFloat_AS_DOUBLE"(PyObject*)
     bint is_int "PyLong_CheckExact"(PyObject*)
@@ -67,7 +69,7 @@ cdef enum:
     DENSE = 0  # DataType.Dense: this module imports nothing of pydp2
     _COPY_LIMIT = 64 * 1024
 
-cdef double _LARGEST = 3.4e38  # what is larger, or no number, is looked at more closely
+cdef double _LARGEST = 3.4e38  # a larger value, or NaN, is checked more closely
 
 cdef object _ndarray = np.ndarray
 cdef object _float64 = np.float64
@@ -92,7 +94,7 @@ cdef inline bint _is_numpy_int(object value):
 
 
 cdef inline bint _plain_floats(PyObject** items, Py_ssize_t count, float* at) noexcept:
-    """The usual case of a dense element: floats within the range of float32, and nothing else."""
+    """Take the usual case of a dense element: floats within the range of float32, and nothing else."""
     cdef Py_ssize_t i
     cdef double number
     cdef bint large = False
@@ -114,13 +116,13 @@ cdef inline void _store_id(bint wide, char* at, Py_ssize_t i, int64_t got) noexc
 
 
 cdef object _array(data, dtype):
-    """``data``, which has a buffer, as an array; numpy takes no empty one."""
+    """Return ``data``, which has a buffer, as an array; numpy takes no empty buffer."""
     return np.frombuffer(data, dtype) if len(data) else np.empty(0, dtype)
 
 
 @cython.final
 cdef class DetachedBytes:
-    """Bytes that grew, and belong to whoever refers to this."""
+    """Memory of a :class:`ByteBuffer` that was detached; freed with the last reference to this object."""
 
     cdef char* data
     cdef Py_ssize_t size
@@ -136,7 +138,7 @@ cdef class DetachedBytes:
 
 
 cdef class ByteBuffer:
-    """Bytes that grow at the end. Few are copied when they go :meth:`detach`, many go with their memory."""
+    """Bytes that grow at the end. :meth:`detach` copies few bytes, and hands many over with their memory."""
 
     cdef char* data
     cdef Py_ssize_t used
@@ -147,10 +149,10 @@ cdef class ByteBuffer:
         PyMem_RawFree(self.data)
 
     cdef char* reserve(self, Py_ssize_t size) except NULL:
-        """Where ``size`` more bytes may be written; ``used`` says then how many were."""
+        """Return where ``size`` more bytes may be written; the caller then adds the bytes written to ``used``."""
         cdef Py_ssize_t need = self.used + size
         cdef char* data
-        if need > self.capacity or self.data == NULL:  # nothing at all needs a place too
+        if need > self.capacity or self.data == NULL:  # no bytes at all need an address too
             need = max(need, 2 * self.capacity, self.last + self.last // 8, 4096)
             data = <char*>PyMem_RawRealloc(self.data, need)
             if data == NULL:
@@ -160,7 +162,7 @@ cdef class ByteBuffer:
         return self.data + self.used
 
     cdef object detach(self):
-        """What is here, as an object with a length and a writable buffer; then it is empty."""
+        """Return the bytes as an object with a length and a writable buffer, and empty this one."""
         cdef DetachedBytes all_
         if self.used < _COPY_LIMIT:
             data = PyByteArray_FromStringAndSize(self.data, self.used)
@@ -174,9 +176,10 @@ cdef class ByteBuffer:
 
 
 cdef class NativeSlotWriter:
-    """Packs the values of one slot; has what :class:`pydp2.packers.slot_writers.PythonSlotWriter` has.
+    """Writer that packs the values of one slot, with the interface of
+    :class:`pydp2.packers.slot_writers.PythonSlotWriter`.
 
-    ``python_writer``: the slot writer in Python. Values that it takes come after what lies here, which is handed to it before.
+    ``python_writer``: the slot writer in Python. Before it takes a value, the values that lie here are handed to it.
     """
 
     cdef object _python_writer
@@ -250,7 +253,7 @@ cdef class NativeSlotWriter:
         self._rows -= 1
 
     cdef ByteBuffer _counts_at(self, int level):
-        """The counts ``level`` levels above the elements."""
+        """Return the counts ``level`` levels above the elements."""
         cdef int place = self._depth - level
         return self._counts0 if place == 0 else self._counts1 if place == 1 else self._counts2
 
@@ -375,7 +378,7 @@ cdef class NativeSlotWriter:
             PyBuffer_Release(&view)
 
     cdef bint _has_duplicate(self, char* at, Py_ssize_t count) except -1:
-        """Whether one of the ``count`` ids at ``at`` is there twice."""
+        """Return True if one of the ``count`` ids at ``at`` is there twice."""
         cdef Py_ssize_t i, slots
         cdef uint64_t place, mask
         cdef int64_t got
@@ -421,7 +424,7 @@ cdef class NativeSlotWriter:
         return UNSURE
 
     cdef Py_ssize_t _dense(self, object value) except -2:
-        """One element."""
+        """Take one element."""
         cdef Py_ssize_t i, width = self._width
         cdef double number
         cdef char* at
@@ -453,7 +456,7 @@ cdef class NativeSlotWriter:
         return width * self._size
 
     cdef int _integers(self, object value, char* at) except -2:
-        """One element of ints, for an integer dtype."""
+        """Take one element of ints, for an integer dtype."""
         cdef Py_ssize_t i
         cdef int64_t got
         cdef int overflow = 0
@@ -475,7 +478,7 @@ cdef class NativeSlotWriter:
         return 0
 
     cdef Py_ssize_t _rows_of(self, object value, Py_ssize_t* count) except -2:
-        """An array with an element a row."""
+        """Take an array with an element a row."""
         cdef Py_ssize_t size
         if value.ndim < 2:
             return UNSURE
@@ -484,7 +487,7 @@ cdef class NativeSlotWriter:
         return size
 
     cdef Py_ssize_t _array(self, object value, Py_ssize_t width) except -2:
-        """``width`` numbers in an array."""
+        """Take ``width`` numbers in an array."""
         cdef Py_buffer view
         cdef Py_ssize_t i
         cdef char* at
@@ -546,7 +549,7 @@ cdef class NativeSlotWriter:
 
     # -- what the packer calls -------------------------------------------------------------------------------------
     def add(self, value):
-        """Take one value; its bytes. Raises anything that the slot writer in Python raises."""
+        """Take one value and return its bytes. Raises anything that the slot writer in Python raises."""
         cdef Py_ssize_t size = self.try_write(value)
         if size >= 0:
             return size
@@ -556,7 +559,7 @@ cdef class NativeSlotWriter:
         return got
 
     def add_checked(self, value):
-        """As :meth:`add`, by the general path; raises BadSample."""
+        """Add a value by the general path, as :meth:`add` does; raises BadSample."""
         self._move_to_python()
         got = self._python_writer.add_checked(value)
         self._rows_in_python += 1
@@ -571,7 +574,7 @@ cdef class NativeSlotWriter:
             self._rows_in_python = min(self._rows_in_python, rows)
 
     def finish(self):
-        """The counts and the runs of all values added since the last call, and whether all are known to be good."""
+        """Return the counts and runs of all values added since the last call, and True if all are known to be good."""
         if self._rows_in_python:
             self._move_to_python()
             self._rows_in_python = 0
@@ -604,7 +607,8 @@ cdef class NativeSlotWriter:
 
 
 cdef class NativeSampleLoop:
-    """Draws samples from a generator, and packs those that it is certain of; see :class:`pydp2.packers.sample_loop.PythonSampleLoop`."""
+    """Loop that draws samples from a generator, and packs those that it is certain of; see
+    :class:`pydp2.packers.sample_loop.PythonSampleLoop`."""
 
     cdef tuple _writers, _names
     cdef bint _single, _timed, _extra_keys_seen
@@ -633,13 +637,13 @@ cdef class NativeSampleLoop:
             PyBuffer_Release(&self._view)
 
     def collect_counts(self):
-        """How many samples were packed since the last call, and their bytes."""
+        """Return how many samples were packed since the last call, and their bytes."""
         counts = self._rows, self._bytes
         self._rows = self._bytes = 0
         return counts
 
     def next_unpacked(self, iterator, int64_t sample_index, int64_t rows, int64_t room, int64_t credit, int64_t cost, int64_t ns):
-        """The next sample that is not packed; those before it are."""
+        """Return the next sample that is not packed; those before it are."""
         cdef int64_t until = _nanoseconds() + ns
         cdef Py_ssize_t size
         cdef PyObject* drawn
@@ -677,7 +681,7 @@ cdef class NativeSampleLoop:
             if self._names is None:
                 return UNSURE
             if PyDict_Size(sample) > self._slots and not self._extra_keys_seen:
-                self._extra_keys_seen = True  # given out once, for its keys to be looked at
+                self._extra_keys_seen = True  # returned once, so that its keys are checked
                 return UNSURE
         elif self._single:
             return (<NativeSlotWriter>PyTuple_GET_ITEM(self._writers, 0)).try_write(sample)

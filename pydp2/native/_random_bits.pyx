@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The compiled form of what runs for each sample of an order; :mod:`pydp2.order.random_bits` and :mod:`pydp2.order.picking` say what it does."""
+"""Draw random words and pick in compiled form; see :mod:`pydp2.order.random_bits` and :mod:`pydp2.order.picking`."""
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -11,7 +11,7 @@ cdef extern from *:
 
 
 def philox(uint64_t low_key, uint64_t high_key, uint64_t first, uint64_t[::1] out):
-    """Raw 64-bit words of Philox 4x64, 10 rounds, from word number ``first`` on."""
+    """Write raw 64-bit words of Philox 4x64, 10 rounds, from word number ``first`` on."""
     cdef uint64_t a, b, c, d, e, f, k, m, block
     cdef uint64_t word[4]
     cdef Py_ssize_t i, count = out.shape[0]

@@ -1,7 +1,7 @@
-"""One pass as a stream of batches: fill, then cut (docs/order.md, "Fill").
+"""Turn one pass into a stream of batches: fill, then cut (docs/order.md, "Fill").
 
-``Stream.next()`` never waits: when the merge lacks a sample it says which file it is blocked on, and goes on from the
-same point when asked again.
+:meth:`Batcher.next` never waits: when the merge lacks a sample it says which file it is blocked on, and goes on from
+the same point when called again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydp2.rowstore.base import RowStore
 
 @dataclass(frozen=True, slots=True)
 class BatchCut:
-    """Batch ``index``: rows of the store, their weight, the pool's weight before the cut, rows that only pad.
+    """Cut of batch ``index``: rows of the store, their weight, the pool's weight before the cut, rows that only pad.
 
     ``tail_consumed``: how many samples of the tail are gone after it, 0 before the tail, and with buckets.
     ``bucket_bound``: the bound of its bucket, 0 for none. ``nbytes``: of its samples, each once.
@@ -44,7 +44,7 @@ class BatchCut:
 class BlockedOnFile:
     """The merge waits for samples of ``file``: with ``need`` of them it goes on to another one, or has enough.
 
-    ``missing``: how many samples of all files it takes until it has.
+    ``missing``: how many samples of all files it takes until the merge has enough.
     """
 
     file: int
@@ -67,8 +67,8 @@ class PassDone:
 
 
 class Batcher:
-    """The batches of one pass, pulled one by one. ``file_order``: what :func:`~pydp2.order.file_order.files_in_order`
-    says.
+    """Stream of the batches of one pass, pulled one by one. ``file_order``: the result of
+    :func:`~pydp2.order.file_order.files_in_order`.
 
     ``snapshot``: where to begin instead of at the start. Its pool is read again first, in the order of names.
     """
@@ -88,9 +88,9 @@ class Batcher:
         self.pool = self._new_pool(store)
         self.batch_index = 0 if snapshot is None else snapshot.batch_index
         self.reread_counts = (len(rereads), sum(reread.rerun_count for reread in rereads.values()))
-        """What is run again to take the pass up: files, and how many of their samples were run before."""
+        """Number of files that are run again to take the pass up, and of their samples that were run before."""
         self.snapshot = snapshot
-        """The latest point of the pass from which it could be taken up again; None: its start."""
+        """Latest point of the pass from which it could be taken up again; None: its start."""
         self._restore = (
             PoolRestore(source, plan.cycle_length, rereads, {cycle_file.file for cycle_file in snapshot.cycle})
             if snapshot
@@ -99,13 +99,13 @@ class Batcher:
         self._in_tail = snapshot is not None and snapshot.in_tail
         self._failure: PassFailed | None = None
         self.byte_limited = False
-        """The byte limit stopped a fill before its level was reached (said once to the user)."""
+        """True if the byte limit stopped a fill before its level was reached (told once to the user)."""
 
     def _new_pool(self, store: RowStore) -> Pool:
         return Pool(self.plan, store)
 
     def next(self) -> BatchCut | BlockedOnFile | PassFailed | PassDone:
-        """The next batch, or why there is none now."""
+        """Return the next batch, or why there is none now."""
         if self._failure is not None:
             return self._failure
         stopped = self._restore_pool() or self._fill()
@@ -151,7 +151,7 @@ class Batcher:
         )
 
     def _pad(self, rows: RowIds, size: int) -> tuple[RowIds, int]:
-        """``rows`` again from their front until the weight is that of a batch; all-zero weights cannot be padded."""
+        """Repeat ``rows`` from their front until the weight is that of a batch; all-zero weights cannot be padded."""
         weights = self.pool.weights(rows)
         if size == 0:
             return rows, 0
@@ -181,7 +181,7 @@ class Batcher:
 
     # -- filling ---------------------------------------------------------------------------------------------------
     def _fill(self) -> BlockedOnFile | PassFailed | None:
-        """Pull from the merge until the level or the byte limit is reached or it has no more."""
+        """Pull from the merge until the level or the byte limit is reached or the merge has no more."""
         if self._in_tail:
             return None
         pool, plan = self.pool, self.plan
@@ -217,14 +217,14 @@ class Batcher:
         return None
 
     def _pull_limit(self, run: SampleRun, level: int) -> int:
-        """How many samples of ``run`` may be pulled before one of the limits is met, at least 1."""
+        """Return how many samples of ``run`` may be pulled before one of the limits is met, at least 1."""
         count = run.hi - run.lo
         pool, plan = self.pool, self.plan
         if run.weights is None:
             weights: npt.NDArray[np.int64] | None = None
             count = min(count, level - pool.weight)
         else:
-            # before[i]: what the pool weighs when sample i is considered
+            # before[i]: the weight of the pool when sample i is considered
             weights = run.weights[run.lo : run.hi]
             before = np.cumsum(weights) - weights + pool.weight
             count = int(np.searchsorted(before, level)) if level < UNBOUNDED else count
@@ -240,7 +240,7 @@ class Batcher:
         return int(np.argmax(stop)) if stop.any() else count
 
     def _too_large_error(self, run: SampleRun) -> Error | None:
-        """An error for the first sample of ``run`` that no batch or no pool can hold, if it is the next one."""
+        """Return an error for the first sample of ``run`` that no batch or no pool can hold, if it is the next one."""
         plan = self.plan
         if run.chunk_span().largest <= plan.pool_bytes and (run.weights is None or plan.can_over_batch_size):
             return None
@@ -250,7 +250,7 @@ class Batcher:
         if not refused.any():
             return None
         first = int(np.argmax(refused))
-        if first:  # what stands before it is merged as usual
+        if first:  # the samples before it are merged as usual
             run.hi = run.lo + first
             return None
         at = run.lo

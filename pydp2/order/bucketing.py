@@ -1,9 +1,9 @@
-"""Batches of samples alike in length: which bucket a sample belongs to, and which one comes next (docs/order.md,
-"Buckets").
+"""Make batches of samples alike in length: choose the bucket of a sample, and the bucket that comes next
+(docs/order.md, "Buckets").
 
-A pool that keeps its samples in buckets, one for each bucket, and draws a batch from one of them as a pool without
-buckets draws it from all; and a stream that pulls from the merge until some bucket can fill the batches that come next.
-Nothing here runs in a pass without buckets.
+The pool keeps its samples in buckets, and draws a batch from one of them as a pool without buckets draws it
+from all. The stream pulls from the merge until some bucket can fill the batches that come next. Nothing here
+runs in a pass without buckets.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pydp2.order.snapshot import SnapshotPoint
 from pydp2.rowstore.base import RowStore
 
 _UNTIL_GROUP = 0
-"""The level that stands for "until a bucket can fill the group"."""
+"""Level that stands for "until a bucket can fill the group"."""
 
 
 def automatic_bounds(lengths: npt.NDArray[np.int64], weights: npt.NDArray[np.int64], count: int) -> tuple[int, ...]:
-    """Bounds that cut samples of these ``lengths`` into ``count`` buckets of about equal weight; fewer where many are
-    equally long. Bound i is the least length up to which i of ``count`` parts of the weight are."""
+    """Return bounds that cut samples of these ``lengths`` into ``count`` buckets of about equal weight; fewer if many
+    are equally long. Bound i is the least length up to which i of ``count`` parts of the weight are."""
     order = np.argsort(lengths, kind="stable")
     running = np.cumsum(weights[order])
     total = int(running[-1]) if len(running) else 0
@@ -43,7 +43,7 @@ def automatic_bounds(lengths: npt.NDArray[np.int64], weights: npt.NDArray[np.int
 
 @dataclass(slots=True, eq=False)
 class _Bucket:
-    """The samples of one bucket: their rows in pool order, or in the order of the tail from ``tail_position`` on."""
+    """Samples of one bucket: their rows in pool order, or in the order of the tail from ``tail_position`` on."""
 
     row_ids: array[int] = field(default_factory=lambda: array("q"))
     weight: int = 0
@@ -64,7 +64,7 @@ class _Bucket:
 
 
 class BucketPool(Pool):
-    """A pool whose batches are drawn from one bucket each. ``row_ids`` is the bucket that the last batch came from."""
+    """Pool whose batches are drawn from one bucket each. ``row_ids`` is the bucket that the last batch came from."""
 
     _row_arrays = (*Pool._row_arrays, "_length")
 
@@ -73,8 +73,8 @@ class BucketPool(Pool):
         self._buckets = buckets
         self._length = np.empty(len(self._file), np.int64)
         self._sample_count = 0
-        self._max_weight = 1  # of all samples so far, at least 1
-        self._by_bucket = [_Bucket()]  # one for all, until there are bounds
+        self._max_weight = 1  # weight of the heaviest sample so far, at least 1
+        self._by_bucket = [_Bucket()]  # one bucket for all, until there are bounds
         if buckets.bounds is not None:
             self._set_bounds(buckets.bounds)
 
@@ -83,7 +83,7 @@ class BucketPool(Pool):
 
     @property
     def exhausted(self) -> bool:
-        """The bucket that the last batch came from has nothing left."""
+        """True if the bucket that the last batch came from has nothing left."""
         return not self._by_bucket[self.bucket_number - 1].count
 
     # -- what waits ------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class BucketPool(Pool):
             bucket.weight += weight
 
     def bucket_numbers(self, run: SampleRun) -> npt.NDArray[np.int64]:
-        """The buckets of the samples of ``run``, by number."""
+        """Return the buckets of the samples of ``run``, by number."""
         block = run.chunk_span()
         if block.row_ids is not None:
             return self._numbers_for(self._length[block.row_ids[run.lo - block.first : run.hi - block.first]])
@@ -121,7 +121,7 @@ class BucketPool(Pool):
         return np.searchsorted(np.array(self.bounds or (), np.int64), lengths)
 
     def fix_bounds(self) -> None:
-        """The first fill is over: there are bounds from now on."""
+        """Fix the bounds, after the first fill."""
         if self.bounds is not None:
             return
         rows = self._by_bucket[0].waiting_ids
@@ -134,33 +134,34 @@ class BucketPool(Pool):
 
     # -- which bucket -------------------------------------------------------------------------------------------------
     def group_left(self, n: int) -> int:
-        """How many batches the group of batch ``n`` has from there on."""
+        """Return how many batches the group of batch ``n`` has from there on."""
         return self._buckets.group_size - n % self._buckets.group_size
 
     def needed_weights(self, n: int) -> list[int]:
-        """Below what weight of each bucket it is no use to ask whether they are able."""
+        """Return for each bucket the weight below which it certainly cannot fill what comes from batch ``n`` on."""
         needs = [self.group_left(n) * self._plan.batch_size] * len(self._by_bucket)
         if self._in_same_group(n):
             needs[self.bucket_number - 1] = self._plan.batch_size
         return needs
 
     def bucket_weights(self) -> list[int]:
-        """What waits in each."""
+        """Return the weight that waits in each bucket."""
         return [bucket.weight for bucket in self._by_bucket]
 
     def can_fill_group(self, n: int) -> bool:
-        """Whether a bucket can fill what comes from batch ``n`` on: the rest of its group."""
+        """Return True if a bucket can fill what comes from batch ``n`` on: the rest of its group."""
         return self._continues_group(n) or any(self._can_fill(bucket, self.group_left(n)) for bucket in self._by_bucket)
 
     def _continues_group(self, n: int) -> bool:
-        """Batch ``n`` comes from the bucket of the one before: it is of the same group, and there is enough."""
+        """Return True if batch ``n`` comes from the bucket of the one before: it is of the same
+        group, and there is enough."""
         return self._in_same_group(n) and self._by_bucket[self.bucket_number - 1].weight >= self._plan.batch_size
 
     def _in_same_group(self, n: int) -> bool:
         return n % self._buckets.group_size != 0 and self.bucket_number > 0
 
     def _can_fill(self, bucket: _Bucket, batches: int) -> bool:
-        """Whether ``bucket`` is sure to give so many batches, none for lack of samples below its size."""
+        """Return True if ``bucket`` is sure to give so many batches, none for lack of samples below its size."""
         need = batches * self._plan.batch_size
         if bucket.weight < need:
             return False
@@ -168,13 +169,13 @@ class BucketPool(Pool):
         if not over or self._uniform or not self._plan.can_over_batch_size:
             return True
         if bucket.weight - over * self._max_weight >= need - over:
-            return True  # no need to look for the heaviest that are there
+            return True  # no need to look for the heaviest sample that is there
         weights = self._weight[bucket.waiting_ids]
         heaviest = np.partition(weights, max(0, len(weights) - over))[-over:]
         return bucket.weight - int(heaviest.sum()) >= need - over
 
     def _choose_bucket(self, n: int) -> int:
-        """The number of the bucket that batch ``n`` and the rest of its group come from."""
+        """Return the number of the bucket that batch ``n`` and the rest of its group come from."""
         buckets = {k: bucket for k, bucket in enumerate(self._by_bucket) if bucket.count}
         able = {k: bucket for k, bucket in buckets.items() if self._can_fill(bucket, self.group_left(n))}
         buckets = able or {k: bucket for k, bucket in buckets.items() if self._can_fill(bucket, 1)} or buckets
@@ -186,13 +187,13 @@ class BucketPool(Pool):
             at -= bucket.weight
             if at < 0:
                 return k
-        return next(iter(buckets))  # nothing weighs anything
+        return next(iter(buckets))  # no sample weighs anything
 
     def _sample_of(self, row: int) -> tuple[int, int]:
         return int(self._file[row]), int(self._sample_index[row])
 
     def draw(self, n: int) -> tuple[RowIds, int]:
-        """The rows of batch ``n`` and their weight; they leave the pool (but not the store)."""
+        """Return the rows of batch ``n`` and their weight; they leave the pool (but not the store)."""
         if not self._continues_group(n):
             self.bucket_number = self._choose_bucket(n) + 1
         bucket = self._by_bucket[self.bucket_number - 1]
@@ -210,22 +211,22 @@ class BucketPool(Pool):
             bucket.row_ids = self._sorted(bucket.row_ids)
 
     def _all_in_sample_order(self) -> RowIds:
-        """All rows that wait, by name."""
+        """Return all rows that wait, by name."""
         return self._in_sample_order(np.concatenate([bucket.waiting_ids for bucket in self._by_bucket]))
 
     def encode_samples(self) -> bytes:
-        """The samples of the pool as a set."""
+        """Return the samples of the pool as a set."""
         rows = self._all_in_sample_order()
         return encode_set(self._file[rows], self._sample_index[rows])
 
     @property
     def tail_consumed(self) -> int:
-        """Always 0: which samples of the tail are gone is known only to who knows their lengths."""
+        """Always 0: which samples of the tail are gone can only be computed from their lengths."""
         return 0
 
     def start_tail(self) -> bytes:
-        """No sample will be added any more: what is left in each bucket gets one permutation (shuffle on), or keeps its
-        order. The samples, as a set."""
+        """Begin the tail, after the last sample was added: what is left in each bucket gets one permutation (shuffle
+        on), or keeps its order. Return the samples as a set."""
         self.fix_bounds()
         plan, rows = self._plan, self._all_in_sample_order()
         numbers = self._numbers_for(self._length[rows])
@@ -237,7 +238,7 @@ class BucketPool(Pool):
         return encode_set(self._file[rows], self._sample_index[rows])
 
     def resume_tail(self, tail_consumed: int, total: int) -> None:
-        """The tail begins again; what is gone of it is cut once more."""
+        """Begin the tail again; the batches that are gone of it are cut once more."""
         self.start_tail()
 
 
@@ -248,13 +249,13 @@ def make_batcher(
     file_order: npt.NDArray[np.int64],
     snapshot: SnapshotPoint | None = None,
 ) -> Batcher:
-    """The stream of a pass, with or without buckets. Raises OptionError when ``snapshot`` is no point of it."""
+    """Return the stream of a pass, with or without buckets. Raises OptionError if ``snapshot`` is no point of it."""
     kind = Batcher if plan.buckets is None else BucketBatcher
     return kind(plan, source, store, file_order, snapshot)
 
 
 class BucketBatcher(Batcher):
-    """The batches of a pass with buckets."""
+    """Stream of the batches of a pass with buckets."""
 
     pool: BucketPool
 
@@ -277,8 +278,8 @@ class BucketBatcher(Batcher):
         return BucketPool(self.plan, store, self.plan.buckets)
 
     def _fill(self) -> BlockedOnFile | PassFailed | None:
-        """As without buckets; then on until a bucket can fill the group, or a batch at least where bytes are the
-        limit."""
+        """Fill as without buckets; then go on until a bucket can fill the group, or at least a batch
+        if bytes are the limit."""
         stopped = super()._fill()
         if stopped is not None or self._in_tail:
             return stopped
@@ -309,6 +310,6 @@ class BucketBatcher(Batcher):
             waiting[k] += weights[i]
             size += sizes[i]
             full = full or waiting[k] >= plan.batch_size
-            if waiting[k] >= needs[k]:  # whether that is enough is seen once the sample is there
+            if waiting[k] >= needs[k]:  # only with the sample in the pool is it known whether that is enough
                 return i + 1
         return len(numbers)

@@ -1,6 +1,6 @@
-"""A pass whose samples are all at hand before it begins, as those of a cached one may be: its tail, and nothing else.
+"""Run a pass whose samples are all known before it begins, as in a cached pass: it consists of its tail alone.
 
-What the merge would do is known then: it takes everything, and the pool puts it in the order of names (docs/order.md,
+The result of the merge is known then: it takes everything, and the pool puts it in the order of names (docs/order.md,
 "Tail"). So no sample has to pass through either. Batches and points are those of the ordinary way, bit by bit.
 """
 
@@ -20,7 +20,7 @@ from pydp2.rowstore.base import RowStore
 
 @dataclass(frozen=True, slots=True)
 class CachedSamples:
-    """All samples of a list: ``row_ids``, under which ids they are found, and ``sample_set``, as a set, both in the
+    """All samples of a list: ``row_ids``, the ids under which they are found, and ``sample_set``, as a set, both in the
     order of names. ``weights`` and ``sizes`` by id. ``weight``, ``nbytes``: of all; ``unit_weights``: each weighs 1."""
 
     row_ids: RowIds
@@ -38,7 +38,7 @@ class _NoStore:
 
 
 class _FullPool(Pool):
-    """A pool that needs no filling."""
+    """Pool that needs no filling."""
 
     def __init__(self, plan: PassPlan, listing: CachedSamples) -> None:
         super().__init__(plan, _NoStore())
@@ -53,12 +53,13 @@ class _FullPool(Pool):
 
 
 class CachedPassBatcher(Batcher):
-    """The batches of the pass of ``plan`` over all samples of ``listing``; ``source`` says that they passed."""
+    """Stream of the batches of the pass of ``plan`` over all samples of ``listing``; ``source`` counts
+    the samples as merged."""
 
     def __init__(self, plan: PassPlan, source: SampleSource, listing: CachedSamples) -> None:
         self._listing = listing
         super().__init__(plan, source, _NoStore(), np.empty(0, np.int64))
-        self.merge.next_file = plan.files  # it has met all of them
+        self.merge.next_file = plan.files  # the merge has met all files
 
     def _new_pool(self, store: RowStore) -> Pool:
         return _FullPool(self.plan, self._listing)

@@ -1,4 +1,4 @@
-"""The order of the files of a pass, and how long a file's turns are (docs/order.md, "Files", "Merge")."""
+"""Compute the order of the files of a pass, and how long a file's turns are (docs/order.md, "Files", "Merge")."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BLOCK_LENGTH_COUNT = np.array([len(BLOCK_LENGTHS)], np.uint64)
 
 
 def files_in_order(plan: PassPlan) -> npt.NDArray[np.int64]:
-    """The numbers of all files in the order in which the merge wants them, int64 (files,)."""
+    """Return the numbers of all files in the order in which the merge wants them, int64 (files,)."""
     if not plan.shuffle:
         return np.arange(plan.files, dtype=np.int64)
     return permutation(plan.seed, plan.pass_id, "files", plan.files)
 
 
 def block_length(plan: PassPlan, file: int) -> int:
-    """How many samples a turn of ``file`` takes."""
+    """Return how many samples a turn of ``file`` takes."""
     if not plan.shuffle:
         return 1 << 62
     return BLOCK_LENGTHS[

@@ -1,7 +1,7 @@
-"""The merge: files of the cycle bound to files take turns (docs/order.md, "Merge").
+"""Merge the samples of files: the files of the cycle take turns (docs/order.md, "Merge").
 
-Pure bookkeeping of where the merge stands. It never looks further than the one file whose turn it is: what that file
-gives next decides everything, so neither timing nor the way samples were chunked can show in the order.
+This only keeps track of where the merge stands. It never looks further than the one file whose turn it is: what that
+file gives next decides everything, so neither timing nor the way samples were chunked can show in the order.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pydp2.order.snapshot import FilePosition, Reread, SnapshotPoint
 
 @dataclass(slots=True)
 class CycleFile:
-    """One of the files that take turns, and how many samples a turn of it takes."""
+    """File that takes turns with others, and how many samples a turn of it takes."""
 
     file: int
     block_length: int
 
 
 class Merge:
-    """Gives the samples of all files one run at a time, in the order of the plan."""
+    """Merge that gives the samples of all files one run at a time, in the order of the plan."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Merge:
             self.cycle.append(CycleFile(cycle_file.file, block_length(self._plan, cycle_file.file)))
 
     def positions(self) -> list[FilePosition]:
-        """Where it stands in the file of each file of the cycle."""
+        """Return where the merge stands in each file of the cycle."""
         return [self._source.position(cycle_file.file) for cycle_file in self.cycle]
 
     def _open_next(self) -> CycleFile:
@@ -72,16 +72,17 @@ class Merge:
 
     @property
     def current_file(self) -> int:
-        """The file whose turn it is. Only while there are files of the cycle."""
+        """File whose turn it is. Only while there are files in the cycle."""
         return self.cycle[self.cycle_index].file
 
     @property
     def current_label(self) -> str:
-        """How an error message names that file."""
+        """Name of that file in error messages."""
         return self._source.label(self.current_file)
 
     def next_run(self) -> SampleRun | FileFailure | SourceState:
-        """The next samples, at most to the end of the turn; a failure; WAIT; or END when every file has ended."""
+        """Return the next samples, at most to the end of the turn; a failure; WAIT; or END
+        when every file has ended."""
         while self.cycle:
             if self.block_left == 0:
                 self._advance_cycle()
@@ -102,7 +103,7 @@ class Merge:
         return END
 
     def consume(self, count: int) -> None:
-        """The first ``count`` samples of the run that :meth:`next_run` gave are merged."""
+        """Note that the first ``count`` samples of the run that :meth:`next_run` returned are merged."""
         self._source.consume(self.cycle[self.cycle_index].file, count)
         self.block_left -= count
 
@@ -112,11 +113,11 @@ class Merge:
 
 
 class RelaxedMerge(Merge):
-    """``order="relaxed"``: whichever file of the cycle has something goes next, with all of it. Only the multiset is
-    promised."""
+    """Merge for ``order="relaxed"``: any file of the cycle that has samples goes next, with all of them. Only
+    the multiset is promised."""
 
     def next_run(self) -> SampleRun | FileFailure | SourceState:
-        """Samples of any file of the cycle; a failure; WAIT when no file of the cycle has anything; or END."""
+        """Return samples of any file of the cycle; a failure; WAIT when no file of the cycle has any; or END."""
         for _ in range(len(self.cycle)):
             self.block_left = 1 << 62
             front = super().next_run()

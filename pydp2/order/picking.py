@@ -1,4 +1,4 @@
-"""Picking: the one loop of the order that runs for each sample, compiled where there was a compiler."""
+"""Pick samples: the one loop of the order that runs for each sample, compiled if there was a compiler."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ RowIds = npt.NDArray[np.int64]
 
 
 def pick_in_python(row_ids: array[int], bits: npt.NDArray[np.uint64]) -> RowIds:
-    """One of ``row_ids`` for each of ``bits``, int64 (n,), as docs/order.md, "Pick", says; they leave ``row_ids``.
+    """Remove one of ``row_ids`` for each of ``bits``, as docs/order.md, "Pick", says, and return them, int64 (n,).
 
-    What is picked goes behind what stays, whose last takes its place. ``row_ids`` holds at least as many.
+    The last id that stays takes the place of the picked one. ``row_ids`` holds at least as many ids as there are bits.
     """
     size, count = len(row_ids), len(bits)
     bounds = np.arange(size, size - count, -1).astype(np.uint64)

@@ -1,20 +1,20 @@
-"""What an order depends on besides the samples: one frozen plan per pass."""
+"""Hold what an order depends on besides the samples: one frozen plan per pass."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 UNBOUNDED = 1 << 62
-"""Stands for "no bound" where the rules take minima and sums of weights."""
+"""Number that stands for "no bound" where the rules take minima and sums of weights."""
 
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """How samples are kept apart by the length of their sequence in a slot (docs/order.md, "Buckets").
+    """Plan by which samples are kept apart by the length of their sequence in a slot (docs/order.md, "Buckets").
 
-    ``bounds``: per bucket the greatest length in it, rising; one bucket more takes what is longer. None: drawn from the
-    first fill, for at most ``max_buckets`` buckets. ``automatic``: they are or were drawn so. ``group_size``: so many
-    batches come from the same bucket, the ones that the ranks of a job get in the same step.
+    ``bounds``: the greatest length in each bucket, rising; one more bucket takes longer samples. None: drawn from the
+    first fill, for at most ``max_buckets`` buckets. ``automatic``: they are or were drawn so. ``group_size``: number of
+    batches in a row from the same bucket, the ones that the ranks of a job get in the same step.
     """
 
     slot: int
@@ -26,7 +26,7 @@ class BucketPlan:
 
 @dataclass(frozen=True)
 class PassPlan:
-    """The options of one pass (docs/order.md). Sizes and levels count weight, not samples.
+    """Options of one pass (docs/order.md). Sizes and levels count weight, not samples.
 
     ``pool_size`` and ``min_pool_size`` are as the provider gave them (-1: no bound); ``wait_for_all`` makes the pass
     wait for all samples whatever they say, as passes after the first do under CACHE_PASS_IN_MEM.
@@ -49,7 +49,7 @@ class PassPlan:
 
     @property
     def cycle_length(self) -> int:
-        """How many files the merge takes turns with."""
+        """Number of files that the merge takes turns with."""
         return self.interleave if self.shuffle or self.relaxed else 1
 
     @property
@@ -67,7 +67,7 @@ class PassPlan:
         return min(self.min_pool_size, self.pool_limit)
 
     def fill_level(self, n: int) -> int:
-        """T(n): the weight up to which the pool is filled before batch ``n`` is cut."""
+        """Return T(n): the weight up to which the pool is filled before batch ``n`` is cut."""
         if not self.shuffle and self.pool_size == self.min_pool_size == -1:
             level = self.batch_size  # first in, first out: waiting for more would only delay
         elif self.pool_minimum >= UNBOUNDED:
@@ -75,6 +75,6 @@ class PassPlan:
         else:
             level = min(self.pool_limit, max(self.pool_minimum, self.batch_size) + n * self.batch_size)
         if n == 0 and self.buckets is not None and self.buckets.automatic:
-            # What bounds are drawn from is no less than what the buckets may come to hold.
+            # The bounds are drawn from no less than what the buckets may come to hold.
             return max(level, self.buckets.max_buckets * self.buckets.group_size * self.batch_size)
         return level

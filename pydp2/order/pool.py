@@ -1,4 +1,4 @@
-"""The pool: samples waiting to be drawn, by their row in the store (docs/order.md, "Pick", "Tail", "Snapshot points").
+"""Keep the samples that wait to be drawn, by their row in the store (docs/order.md, "Pick", "Tail", "Snapshot points").
 
 The pool knows weights, bytes and names of its samples; their values lie in the store, which it never looks into.
 """
@@ -25,18 +25,19 @@ _ROW_ARRAYS = ("_file", "_sample_index", "_weight", "_size")
 
 
 class Pool:
-    """Samples by row id, with the picking rules. ``row_ids`` is in pool order, which is part of the order of a pass.
+    """Pool of samples by row id, with the picking rules. ``row_ids`` is in pool order, which is
+    part of the order of a pass.
 
-    With the first of some samples that lie together all of them go into the store; they are in the pool one by one.
+    Samples that lie together go into the store with the first of them; they enter the pool one by one.
     """
 
     _row_arrays: tuple[str, ...] = _ROW_ARRAYS
     bounds: tuple[int, ...] | None = None
-    """Of buckets; None where there are none, or as long as they are not known."""
+    """Bounds of the buckets; None without buckets, or as long as the bounds are not known."""
     bucket_number = 0
-    """The bucket that the last batch came from, its number and 1; 0: there is none."""
+    """Number of the bucket that the last batch came from, counted from 1; 0: there is none."""
     bucket_bound = 0
-    """The bound of that bucket; 0: it has none."""
+    """Bound of that bucket; 0: it has none."""
 
     def __init__(self, plan: PassPlan, store: RowStore) -> None:
         self._plan = plan
@@ -51,8 +52,8 @@ class Pool:
         self._size = np.empty(1024, np.int64)
         self._drawn_since_snapshot = 0
         self._tail: RowIds | None = None
-        self._tail_position = 0  # in _tail
-        self._tail_start = 0  # of the tail, before _tail begins
+        self._tail_position = 0  # position in _tail
+        self._tail_start = 0  # samples of the tail that were consumed before _tail begins
 
     def __len__(self) -> int:
         if self._tail is not None:
@@ -61,7 +62,7 @@ class Pool:
 
     @property
     def exhausted(self) -> bool:
-        """The last batch ended because there was nothing left to take."""
+        """True if the last batch ended because no sample was left to take."""
         return not len(self)
 
     def add(self, file: int, run: SampleRun) -> None:
@@ -69,7 +70,7 @@ class Pool:
         self.row_ids.frombytes(self._store_run(file, run).tobytes())
 
     def _store_run(self, file: int, run: SampleRun) -> RowIds:
-        """The rows of the samples of ``run``, which the pool has from now on."""
+        """Return the rows of the samples of ``run``, which the pool has from now on."""
         block = run.chunk_span()
         if block.row_ids is None:
             block.row_ids = self._store_span(file, run, block)
@@ -79,7 +80,7 @@ class Pool:
         return rows
 
     def _store_span(self, file: int, run: SampleRun, block: ChunkSpan) -> RowIds:
-        """Store the samples of ``run`` and all that lie together with them, and note what is to be known of each."""
+        """Store the samples of ``run`` and all that lie together with them, and note weight, size and name of each."""
         lo, hi = block.first, block.end
         rows = self._store.append(run.columns.slice(lo, hi))
         top = int(rows.max()) + 1
@@ -97,7 +98,7 @@ class Pool:
         return rows
 
     def weights(self, rows: RowIds) -> RowIds:
-        """The weights of samples that are, or just were, in the pool."""
+        """Return the weights of samples that are, or just were, in the pool."""
         return self._weight[rows]
 
     def _grow(self, top: int) -> None:
@@ -110,7 +111,7 @@ class Pool:
 
     # -- drawing ---------------------------------------------------------------------------------------------------
     def draw(self, n: int) -> tuple[RowIds, int]:
-        """The rows of batch ``n`` and their weight; they leave the pool (but not the store)."""
+        """Return the rows of batch ``n`` and their weight; they leave the pool (but not the store)."""
         plan = self._plan
         if self._tail is not None:
             rows = self._draw_from_tail()
@@ -168,7 +169,7 @@ class Pool:
         return rows
 
     def _batch_length(self, rows: RowIds) -> int:
-        """How many of ``rows``, taken in turn, make one batch."""
+        """Return how many of ``rows``, taken in turn, make one batch."""
         target = self._plan.batch_size
         if self._uniform:
             return min(target, len(rows))
@@ -186,13 +187,14 @@ class Pool:
 
     # -- between batches -------------------------------------------------------------------------------------------
     def reach_snapshot_point(self) -> bool:
-        """At a batch edge: sort the pool by name once enough was picked, so that a saved pool is a plain set."""
+        """Return True if this batch edge is a snapshot point, because enough was picked since the last one. The pool is
+        sorted by name there, so that a saved pool is a plain set."""
         if self._plan.relaxed or self._tail is not None:
             return False
         if self._drawn_since_snapshot < max(SNAPSHOT_MIN, len(self) // 4):
             return False
         self._drawn_since_snapshot = 0
-        if self._plan.shuffle:  # else what goes in and out in the order of names is sorted
+        if self._plan.shuffle:  # without shuffle, samples go in and out in the order of names
             self._sort()
         return True
 
@@ -205,28 +207,27 @@ class Pool:
         return ordered
 
     def encode_samples(self) -> bytes:
-        """The samples of the pool, which must be in the order of names, as a set."""
+        """Return the samples of the pool, which must be in the order of names, as a set."""
         rows = np.array(self.row_ids, np.int64)
         return encode_set(self._file[rows], self._sample_index[rows])
 
     @property
     def tail_consumed(self) -> int:
-        """How many samples of the tail were delivered; 0 before it begins."""
+        """Number of samples of the tail that were delivered; 0 before it begins."""
         return self._tail_start + self._tail_position
 
     def start_tail(self) -> bytes:
-        """No sample will be added any more: what is left gets one permutation (shuffle on), or keeps its order. The
-        samples, as a set."""
+        """Begin the tail, after the last sample was added: what is left gets one permutation (shuffle on), or keeps its
+        order. Return the samples as a set."""
         rows = np.array(self.row_ids, np.int64)
-        if self._plan.shuffle:  # else it is in the order of names already
+        if self._plan.shuffle:  # else they are in the order of names already
             rows = self._in_sample_order(rows)
         self._tail = rows[tail_order(self._plan, len(rows))]
         self.row_ids = array("q")
         return encode_set(self._file[rows], self._sample_index[rows])
 
     def resume_tail(self, tail_consumed: int, total: int) -> None:
-        """The tail had ``total`` samples and goes on after the first ``tail_consumed``; the pool holds the others, by
-        name."""
+        """Resume a tail of ``total`` samples after the first ``tail_consumed``; the pool holds the others, by name."""
         rest = tail_order(self._plan, total)[tail_consumed:]
         self._tail = np.array(self.row_ids, np.int64)[np.searchsorted(np.sort(rest), rest)]
         self._tail_start = tail_consumed
@@ -240,7 +241,7 @@ class Pool:
 
 
 def tail_order(plan: PassPlan, count: int) -> RowIds:
-    """In which order the ``count`` samples of the tail, taken by name, are delivered."""
+    """Return the order in which the ``count`` samples of the tail, taken by name, are delivered."""
     if not plan.shuffle:
         return np.arange(count, dtype=np.int64)
     return permutation(plan.seed, plan.pass_id, "tail", count)

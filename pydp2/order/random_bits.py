@@ -1,8 +1,8 @@
-"""Random words: the only randomness of an order (docs/order.md, "Random words").
+"""Generate random words, the only randomness of an order (docs/order.md, "Random words").
 
-A word is 64 raw bits of the counter-based generator Philox under a key that names what the word is for. Nothing is
-kept between calls, so no generator state exists that would have to be saved. numpy's ``Generator`` methods are not
-used: their streams may change between versions of numpy, raw Philox words may not.
+A word is 64 raw bits of the counter-based generator Philox under a key that names what the word is for. Nothing is kept
+between calls, so no generator state exists that would have to be saved. numpy's ``Generator`` methods are not used:
+their streams may change between versions of numpy, raw Philox words may not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ else:
     _random_bits = None  # type: ignore[assignment]
 
 ORDER_VERSION = 1
-"""Raised whenever a rule of the order changes: two versions give different orders for the same seed."""
+"""Version of the rules, raised whenever one of them changes: two versions give different orders for the same seed."""
 
 _KEY = struct.Struct("<QQ")
 _LOW_MASK = np.uint64(0xFFFFFFFF)
@@ -33,7 +33,7 @@ _HALF_BITS = np.uint64(32)
 
 
 class RandomBits:
-    """The words for one purpose, drawn front to back: ``Words(seed, pass_id, "pick", n).take(128)``."""
+    """Words for one purpose, drawn front to back: ``RandomBits(seed, pass_id, "pick", n).draw(128)``."""
 
     __slots__ = ("_drawn", "_generator", "_key")
 
@@ -44,7 +44,7 @@ class RandomBits:
         self._generator: Philox | None = None
 
     def draw(self, count: int) -> npt.NDArray[np.uint64]:
-        """The next ``count`` words, uint64 (count,)."""
+        """Return the next ``count`` words, uint64 (count,)."""
         if _random_bits is not None:
             low, high = _KEY.unpack(self._key)
             words = np.empty(count, np.uint64)
@@ -52,21 +52,21 @@ class RandomBits:
             self._drawn += count
             return words
         if self._generator is None:
-            from numpy.random import Philox  # takes 10 ms, and the compiled form needs none
+            from numpy.random import Philox  # the import takes 10 ms, and the compiled form does without
 
             self._generator = Philox(key=int.from_bytes(self._key, "little"))
         return np.asarray(self._generator.random_raw(count), dtype=np.uint64)
 
 
 def indices_below(bits: npt.NDArray[np.uint64], bound: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Indices below ``bound``: (word * bound) >> 64, element by element. ``bound`` must be under 2**32."""
+    """Return indices below ``bound``: (word * bound) >> 64, element by element. ``bound`` must be under 2**32."""
     return (((bits >> _HALF_BITS) * bound) + (((bits & _LOW_MASK) * bound) >> _HALF_BITS)) >> _HALF_BITS
 
 
 def permutation(seed: int, pass_id: int, purpose: str, count: int, n: int | None = None) -> npt.NDArray[np.int64]:
-    """A permutation of ``range(count)``: the stable argsort of ``count`` words."""
+    """Return a permutation of ``range(count)``: the stable argsort of ``count`` words."""
     words = RandomBits(seed, pass_id, purpose, n).draw(count)
-    order = np.argsort(words)  # several times as fast, and the same where no two words are alike
+    order = np.argsort(words)  # several times as fast as a stable one, and the same if no two words are alike
     ordered = words[order]
     if (ordered[1:] == ordered[:-1]).any():
         order = np.argsort(words, kind="stable")

@@ -1,4 +1,4 @@
-"""Reading a saved pool again: which samples of which files, and in what order they come back."""
+"""Read a saved pool again: which samples of which files, and in what order they come back."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pydp2.order.snapshot import Reread, SnapshotPoint
 
 
 def rereads_of(plan: PassPlan, snapshot: SnapshotPoint) -> dict[int, Reread]:
-    """What ``snapshot`` needs of its files: the samples of its pool (of a tail those not yet gone) and of its files of
-    the cycle."""
+    """Return what ``snapshot`` needs of its files: the samples of its pool (of a tail those not yet gone) and of
+    its files of the cycle."""
     files, sample_indices = sample_set.decode_set(snapshot.pool)
     if snapshot.in_tail:
         kept = np.sort(tail_order(plan, len(files))[snapshot.tail_consumed :])
@@ -36,8 +36,8 @@ def rereads_of(plan: PassPlan, snapshot: SnapshotPoint) -> dict[int, Reread]:
 
 
 class PoolRestore:
-    """Takes the samples of ``rereads`` from ``source``, by name. Files that are no files of the cycle are bound some at
-    a time."""
+    """Restore that takes the samples of ``rereads`` from ``source``, by name. Files outside the cycle
+    are bound some at a time."""
 
     def __init__(
         self, source: SampleSource, max_open: int, rereads: Mapping[int, Reread], cycle_files: set[int]
@@ -58,11 +58,11 @@ class PoolRestore:
 
     @property
     def current_file(self) -> int | None:
-        """The file whose samples come next; None when all are back."""
+        """File whose samples come next; None when all are back."""
         return self._files[0] if self._files else None
 
     def next_run(self) -> SampleRun | FileFailure | SourceState:
-        """The next samples of that file which belong to the pool."""
+        """Return the next samples of that file which belong to the pool."""
         file = self._files[0]
         front = self._source.next_run(file)
         if front is END:
@@ -78,7 +78,7 @@ class PoolRestore:
         return front
 
     def consume(self, count: int) -> None:
-        """``count`` of them are back in the pool."""
+        """Note that ``count`` of them are back in the pool."""
         file = self._files[0]
         self._source.consume(file, count)
         self._consumed += count

@@ -1,9 +1,8 @@
-"""What the merge reads from: files whose samples become known bit by bit.
+"""Define what the merge reads from: files whose samples become known bit by bit.
 
 A source answers one question, "what is next in this file?", with a run of samples that are there, the end, a failure,
-or "not there yet". Dropped samples (dropped samples) never show here: a source steps over them. They are passed when
-the sample behind them is taken, or when the merge looks for what is behind them: so how many are does not depend on
-timing.
+or "not there yet". Dropped samples never show here: a source steps over them. They are passed when the sample behind
+them is taken, or when the merge looks for what is behind them: so their number does not depend on timing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pydp2.order.snapshot import FilePosition, Reread
 
 
 class SourceState(Enum):
-    """Why a file has no samples to take."""
+    """Reason why a file has no samples to take."""
 
     END = "end"
     WAIT = "wait"
@@ -32,7 +31,8 @@ WAIT = SourceState.WAIT
 
 @dataclass(frozen=True, slots=True)
 class FileFailure:
-    """The file goes no further and the pass with it: what the user's code raised, or why the file was given up."""
+    """The file goes no further and the pass with it: the error that the user's code raised, or why
+    the file was given up."""
 
     error: Error
 
@@ -42,8 +42,8 @@ class SampleRun:
     """Consecutive accepted samples ``lo`` to ``hi`` of a chunk that are there to be taken.
 
     ``sample_indices``, ``sizes`` (bytes) and ``weights`` (None: all 1) are int64, one entry per row of the chunk;
-    ``columns`` is whatever the pool's store takes rows from. Turns are short, so what costs the same for few samples
-    as for many is done once for all that lie together: ``span`` remembers it.
+    ``columns`` is what the pool's store takes rows from. Turns are short, so what costs the same for few samples as for
+    many is done once for all that lie together: ``span`` remembers it.
     """
 
     columns: Any
@@ -55,27 +55,27 @@ class SampleRun:
     span: ChunkSpan | None = None
 
     def view(self) -> SampleRun:
-        """The same samples for somebody who shortens the run to what is taken of it."""
+        """Return the same samples as a run that the caller may shorten to what is taken of it."""
         block = self.chunk_span()
         if block.row_ids is not None:
-            self.columns = None  # the pool has them
+            self.columns = None  # the pool has the rows
         return SampleRun(self.columns, self.lo, self.hi, self.sample_indices, self.sizes, self.weights, block)
 
     def chunk_span(self) -> ChunkSpan:
-        """What is known of the samples that lie together with these."""
+        """Return what is known of the samples that lie together with these."""
         if self.span is None:
             self.span = ChunkSpan(self)
         return self.span
 
     def nbytes(self, count: int) -> int:
-        """The bytes of the first ``count`` samples."""
+        """Return the bytes of the first ``count`` samples."""
         return self.chunk_span().nbytes(self.lo, self.lo + count)
 
 
 class ChunkSpan:
-    """What is known of samples that lie together, rows ``first`` to ``end`` of their chunk.
+    """Span of samples that lie together, rows ``first`` to ``end`` of their chunk.
 
-    ``largest``: the bytes of the largest; ``row_ids``: under which ids the pool's store has them, once it does.
+    ``largest``: the bytes of the largest; ``row_ids``: the ids under which the pool's store has them, once it does.
     """
 
     __slots__ = ("_sums", "end", "first", "largest", "row_ids")
@@ -88,38 +88,38 @@ class ChunkSpan:
         self.row_ids: npt.NDArray[np.int64] | None = None
 
     def nbytes(self, lo: int, hi: int) -> int:
-        """The bytes of rows ``lo`` to ``hi`` of the chunk."""
+        """Return the bytes of rows ``lo`` to ``hi`` of the chunk."""
         return int(self._sums[hi - self.first] - self._sums[lo - self.first])
 
 
 class SampleSource(Protocol):
-    """Files by their number in the list."""
+    """Source of the samples of files, by the files' numbers in the list."""
 
     def next_run(self, file: int) -> SampleRun | FileFailure | SourceState:
-        """What is next in ``file``. Asking again without :meth:`consume` gives the same answer or a longer run."""
+        """Return what is next in ``file``. Another call without :meth:`consume` returns the same or a longer run."""
         ...
 
     def consume(self, file: int, count: int) -> None:
-        """The first ``count`` samples of the run at the front now belong to the pool."""
+        """Note that the first ``count`` samples of the run at the front now belong to the pool."""
         ...
 
     @property
     def merged_counts(self) -> tuple[int, int]:
-        """How many samples and how many dropped samples the merge has passed in this pass."""
+        """Number of samples and number of dropped samples that the merge has passed in this pass."""
         ...
 
     def label(self, file: int) -> str:
-        """How an error message names ``file``."""
+        """Return the name of ``file`` in error messages."""
         ...
 
     def open_file(self, file: int, reread: Reread | None = None) -> None:
-        """``file`` is one of the files of the cycle from now on, or is read again for what ``reread`` names."""
+        """Add ``file`` to the files of the cycle, or have it read again for what ``reread`` names."""
         ...
 
     def position(self, file: int) -> FilePosition:
-        """Where the merge stands in ``file``."""
+        """Return where the merge stands in ``file``."""
         ...
 
     def close_file(self, file: int) -> None:
-        """The end of ``file`` was met in the merge: nothing of it is asked for again."""
+        """Close ``file``, whose end the merge has met: nothing of it is asked for again."""
         ...

@@ -1,4 +1,5 @@
-"""A point of a pass from which it can be taken up again, and what its files must give for that (docs/order.md)."""
+"""Describe a point of a pass from which it can be taken up again, and what its files must give
+for that (docs/order.md)."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from pydp2.columns import sample_set
 from pydp2.errors import OptionError
 
 UNREACHED = 1 << 62
-"""A sample index that no file reaches."""
-_MAX_BATCH_INDEX = 1 << 53  # batch that a point may stand before, so that those after it can be numbered, too
+"""Sample index that no file reaches."""
+_MAX_BATCH_INDEX = 1 << 53  # greatest batch that a point may stand before, so that those after it can be numbered, too
 
 
 @dataclass(slots=True)
 class Reread:
-    """What is still needed of a file whose first samples were merged before: ``sample_indices``, and all from ``start``
-    on.
+    """Samples that are still needed of a file whose first samples were merged before: ``sample_indices``,
+    and all from ``start`` on.
 
     ``checksum_index``: a sample index up to which running checksums ``crcs`` are known (0: none).
     """
@@ -31,12 +32,12 @@ class Reread:
 
     @property
     def rerun_count(self) -> int:
-        """How many samples of the file were merged before, as far as they have to be run again."""
+        """Number of samples of the file that were merged before, as far as they have to be run again."""
         return self.start if self.start < UNREACHED else self.until
 
     @property
     def until(self) -> int:
-        """Nothing from this sample index on is needed."""
+        """Sample index from which on nothing is needed."""
         if self.start < UNREACHED:
             return UNREACHED
         return int(self.sample_indices[-1]) + 1 if len(self.sample_indices) else 0
@@ -44,8 +45,8 @@ class Reread:
 
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """A file of the cycle: its file, the sample index that comes next, and checksums at some sample index not below
-    it."""
+    """Position in a file of the cycle: the file, the sample index that comes next, and checksums at some
+    sample index not below it."""
 
     file: int
     sample_index: int
@@ -55,11 +56,11 @@ class FilePosition:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPoint:
-    """The stream before batch ``batch_index``: the pool as a set, and where the merge stood.
+    """Snapshot of the stream before batch ``batch_index``: the pool as a set, and where the merge stood.
 
     ``in_tail``: the merge had no more, so the pool is the tail of the pass, of which the first ``tail_consumed``
     samples (in the order of the tail) are gone. ``merged`` and ``dropped``: samples and dropped samples that the merge
-    had passed. ``bucket_number``: the one that the batch before came from, its number and 1; 0: none.
+    had passed. ``bucket_number``: number of the bucket that the batch before came from, counted from 1; 0: none.
     """
 
     batch_index: int
@@ -75,7 +76,7 @@ class SnapshotPoint:
     bucket_number: int = 0
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain values but for the pool, which is bytes."""
+        """Return plain values, without the pool, which is bytes."""
         return {
             "index": self.batch_index, "ended": self.in_tail, "offset": self.tail_consumed, "next_file": self.next_file,
             "current": self.cycle_index, "left": self.block_left, "taken": self.merged, "dropped": self.dropped,
@@ -85,7 +86,8 @@ class SnapshotPoint:
 
     @classmethod
     def from_wire(cls, wire: Any, pool: bytes, files: int) -> SnapshotPoint:
-        """Inverse of :meth:`to_wire`, for a list of ``files`` files. Raises OptionError for what cannot be one."""
+        """Return the point that :meth:`to_wire` wrote, for a list of ``files`` files. Raises
+        OptionError for invalid values."""
         try:
             cycle_files = [
                 FilePosition(

@@ -1,1 +1,1 @@
-"""Turns the samples that a provider yields into columns, and checks them."""
+"""Turn the samples that a provider yields into columns, and check them."""

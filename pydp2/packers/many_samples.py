@@ -1,9 +1,9 @@
-"""Many samples in one yield: the values of each slot for all of them, which are packed as they lie.
+"""Take many samples in one yield: the values of each slot for all of them, which are packed as they lie.
 
-``rows(pixel=X, label=y)`` is what ``{"pixel": X[i], "label": y[i]}`` would be, yielded for each i in turn; that is the
-whole of its meaning (:meth:`Rows.sample`). What is certainly right in type and width is also given as columns
-(:meth:`Rows.columns`), whose values :mod:`.vector_checks` judges; all else is packed sample by sample, and judged
-there.
+``rows(pixel=X, label=y)`` means the same as ``{"pixel": X[i], "label": y[i]}``, yielded for each i in turn
+(:meth:`ManySamples.sample`). What is certainly right in type and width is also given as columns
+(:meth:`ManySamples.columns`), whose values :mod:`.vector_checks` judges; all else is packed sample by
+sample, and judged there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Arrays = tuple[Array, ...]
 
 
 def rows(*values: Any, **named: Any) -> ManySamples:
-    """Many samples for one ``yield`` of ``process``: by the names of the slots, or all in their order.
+    """Return many samples for one ``yield`` of ``process``: by the names of the slots, or all in their order.
 
     Each value holds one entry per sample: an array whose first axis is samples, a :class:`Ragged` or :class:`Csr` as a
     batch has them, or a list or tuple. Sample i is what ``{"pixel": X[i], "label": y[i]}`` would be, with the same
@@ -48,7 +48,7 @@ def rows(*values: Any, **named: Any) -> ManySamples:
 
 
 class ManySamples:
-    """What :func:`rows` makes; ``len()``: samples."""
+    """Samples that :func:`rows` makes; ``len()``: their number."""
 
     __slots__ = ("_count", "_names", "_slots")
 
@@ -60,14 +60,14 @@ class ManySamples:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that values were given by; none where they were given by position."""
+        """Names that values were given by; none if they were given by position."""
         return self._names or ()
 
     def __repr__(self) -> str:
         return f"<rows: {count_text(self._count, 'sample')}, {count_text(len(self._slots), 'slot')}>"
 
     def sample(self, i: int, single: bool) -> Any:
-        """Sample ``i`` as it would be yielded alone; ``single``: a provider's only slot is yielded bare."""
+        """Return sample ``i`` as it would be yielded alone; ``single``: a provider's only slot is yielded bare."""
         if self._names is not None:
             return {name: slot.value_of(i) for name, slot in zip(self._names, self._slots, strict=True)}
         if single and len(self._slots) == 1:
@@ -75,12 +75,12 @@ class ManySamples:
         return tuple(slot.value_of(i) for slot in self._slots)
 
     def samples(self, single: bool) -> Iterator[Any]:
-        """All of them, one by one."""
+        """Return an iterator over all samples."""
         return (self.sample(i, single) for i in range(self._count))
 
     def columns(self, slots: Slots, lo: int, hi: int) -> Columns | None:
-        """Samples ``lo`` to ``hi`` laid out as columns of ``slots``, but in the dtypes that they came in, as views if
-        possible; None unless each value is, by its type and width, one that a strict check takes too."""
+        """Return samples ``lo`` to ``hi`` laid out as columns of ``slots``, but in the dtypes that they came in, as
+        views if possible; None unless each value is, by its type and width, one that a strict check takes too."""
         chosen: Sequence[_SlotValues] = self._slots
         if self._names is not None and self._names != slots.names:
             given = dict(zip(self._names, self._slots, strict=True))
@@ -97,15 +97,15 @@ class ManySamples:
 
 
 class _SlotValues(Protocol):
-    """The values of one slot; ``len()``: samples."""
+    """Values of one slot; ``len()``: number of samples."""
 
     def __len__(self) -> int: ...
 
     def value_of(self, i: int) -> Any:
-        """The value of sample ``i``."""
+        """Return the value of sample ``i``."""
 
     def to_arrays(self, slot_type: InputType, lo: int, hi: int) -> Arrays | None:
-        """Those of samples ``lo`` to ``hi`` as arrays in schema order; None where they do not fit for certain."""
+        """Return the values of samples ``lo`` to ``hi`` as arrays in schema order; None if they may not fit."""
 
 
 def _slot_values(label: str, value: Any) -> _SlotValues:
@@ -126,7 +126,7 @@ def _slot_values(label: str, value: Any) -> _SlotValues:
 
 
 def _without_memmap(values: Any) -> Any:
-    """A plain array over a mapped file, anything else as it is: rows of the one are packed much faster."""
+    """Return a plain array over a mapped file, anything else as it is: rows of a plain array are packed much faster."""
     return np.asarray(values) if type(values) is np.memmap else values
 
 
@@ -169,13 +169,13 @@ class _ArrayValues:
             return _element_array(slot_type, some)
         if depth > 1 or slot_type.type == DataType.SparseValue or some.ndim < 2:
             return None
-        length = some.shape[1]  # the same for all
+        length = some.shape[1]  # all entries have the same length
         leaf = _element_array(slot_type, some.reshape(-1, *some.shape[2:])) if some.size else None
         return None if leaf is None else (np.full(len(some), length, np.int32), *leaf)
 
 
 def _element_array(slot_type: InputType, values: Array) -> Arrays | None:
-    """``values`` as the elements of a slot, one per entry of the first axis."""
+    """Return ``values`` as the elements of a slot, one per entry of the first axis."""
     if type(values) is not np.ndarray:
         return None
     if slot_type.type == DataType.Dense:
@@ -185,8 +185,8 @@ def _element_array(slot_type: InputType, values: Array) -> Arrays | None:
 
 
 def exceeds_id_dtype(columns: Columns) -> bool:
-    """Whether an id of ``columns`` is beyond its dtype: one that stands alone is then found to be bad before all
-    else."""
+    """Return True if an id of ``columns`` is beyond its dtype: in a sample by itself that is found to
+    be bad before all else."""
     for declared, arrays, depth in zip(columns.slots.types, columns.arrays, columns.slots.depths, strict=True):
         ids = arrays[depth]
         if declared.type != DataType.Dense and ids.size:
@@ -222,7 +222,7 @@ class _CsrValues:
         return None if elements is None else (_group_sizes(edges), *elements)
 
     def element_arrays(self, slot_type: InputType, lo: int, hi: int) -> Arrays | None:
-        """Its entries ``lo`` to ``hi`` as indices, and values if there are."""
+        """Return its entries ``lo`` to ``hi`` as indices, and values if there are."""
         indices, values = self._indices[lo:hi], self._values
         if indices.ndim != 1 or indices.dtype.kind not in "iu":
             return None
@@ -290,7 +290,7 @@ def _group_sizes(edges: Ints) -> Array:
 
 
 def _checked_offsets(label: str, name: str, positions: Any, total: int) -> Ints:
-    """``positions`` as the edges of groups of ``total`` entries."""
+    """Return ``positions`` as the edges of groups of ``total`` entries."""
     edges = np.asarray(positions)
     if edges.ndim != 1 or not len(edges) or edges.dtype.kind not in "iu":
         raise OptionTypeError(f"{label}: {name} must be an array of ints, one more than there are groups")
@@ -301,7 +301,7 @@ def _checked_offsets(label: str, name: str, positions: Any, total: int) -> Ints:
 
 
 def _sub_offsets(label: str, starts: Ints, subs: Ints) -> Ints:
-    """By which of ``subs`` each sequence begins, and the last one ends."""
+    """Return for each sequence the position in ``subs`` by which it begins, and the one by which the last one ends."""
     first = np.searchsorted(subs, starts, "left")
     behind = np.searchsorted(subs, starts, "right")
     if (first == behind).any():

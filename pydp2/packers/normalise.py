@@ -1,4 +1,4 @@
-"""What a yielded value may be: the general path of packing, and the words of every :class:`BadSample`.
+"""Check and convert a yielded value: the general path of packing, and the words of every :class:`BadSample`.
 
 :func:`normalise` is the authority on types and lengths. The packer's fast paths accept only what they are certain of
 and leave the rest to it, so that a verdict never depends on the path. What can be judged for many samples at once
@@ -22,7 +22,7 @@ from pydp2.schema.input_types import INT32_RANGE, DataType, InputType, SequenceT
 
 ValuePath = tuple[int, ...]
 
-PAIR_DTYPE = np.dtype([("i", np.int64), ("v", np.float64)])  # what the general path makes of (index, value) pairs
+PAIR_DTYPE = np.dtype([("i", np.int64), ("v", np.float64)])  # of (index, value) pairs on the general path
 REAL_KINDS = "fiub"
 _INT_TYPES = {int, bool, np.int32, np.int64}
 _FLOAT_TYPES = {float, np.float16, np.float32, np.float64}
@@ -36,7 +36,8 @@ _repr.maxlevel = 3
 
 
 def describe(value: object) -> str:
-    """``value`` as messages show it: a shortened repr with its type, the shape of an array, the length of a list."""
+    """Return ``value`` as messages show it: a shortened repr with its type, the shape of an
+    array, the length of a list."""
     if isinstance(value, np.ndarray) and value.ndim:
         masked = "masked " if isinstance(value, np.ma.MaskedArray) else ""
         return f"a {masked}numpy array of shape {value.shape} and dtype {value.dtype}"
@@ -55,7 +56,7 @@ def describe(value: object) -> str:
 
 
 def bad_sample(label: str, expected: str, value: object, path: ValuePath = ()) -> BadSample:
-    """A :class:`BadSample` about ``value``, found at ``path`` inside what was yielded for the slot."""
+    """Return a :class:`BadSample` about ``value``, found at ``path`` inside what was yielded for the slot."""
     got = describe(value)
     if path:
         got += f" at {''.join(f'[{i}]' for i in path)}"
@@ -63,27 +64,27 @@ def bad_sample(label: str, expected: str, value: object, path: ValuePath = ()) -
 
 
 def expected_id(dim: int) -> str:
-    """The words for one index of a slot of width or range ``dim``."""
+    """Return the words for one index of a slot of width or range ``dim``."""
     return f"an int in [0, {dim})"
 
 
 def _list_hint(value: object, kind: type[int] | type[float]) -> str:
-    """The hint for one number where a list of one is needed; '' for anything else."""
+    """Return the hint for one number where a list of one is needed; '' for anything else."""
     kinds: tuple[type, ...] = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
-    if not isinstance(value, kinds) or isinstance(value, np.timedelta64):  # numpy has it among the integers
+    if not isinstance(value, kinds) or isinstance(value, np.timedelta64):  # numpy counts timedelta64 among the integers
         return ""
     number: Any = value.item() if isinstance(value, np.generic) else value  # a float16 cannot be compared with 2**53
     return f" (write [{kind(number)!r}])" if abs(number) < 1 << 53 else ""
 
 
 def integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The least and the greatest value of an integer dtype."""
+    """Return the least and the greatest value of an integer dtype."""
     info = np.iinfo(dtype.type)
     return int(info.min), int(info.max)
 
 
 def expected_value(slot_type: InputType) -> str:
-    """The words for one number that fits a dense slot or the values of a sparse one."""
+    """Return the words for one number that fits a dense slot or the values of a sparse one."""
     dtype = slot_type.element_dtype if slot_type.type == DataType.Dense else np.dtype(np.float32)
     if dtype.kind == "f":
         return f"a number within the range of {dtype}"
@@ -92,7 +93,7 @@ def expected_value(slot_type: InputType) -> str:
 
 
 def normalise(slots: Slots, slot: int, value: object, strict: bool) -> Any:
-    """``value`` of one slot with every element in the one form that the packer takes without a question.
+    """Return ``value`` of one slot with every element in the one form that the packer always takes.
 
     Ids become lists of ints or integer arrays, dense elements lists of floats or arrays of a real dtype, pairs arrays
     of :data:`PAIR_DTYPE`. Raises :class:`BadSample`, at the first thing that has a wrong type or length.
@@ -133,7 +134,7 @@ class _Normaliser:
         return f"{count_text(self.declared.dim, 'number')} in a list, tuple or numpy array"
 
     def sequence_items(self, value: object, expected: str, path: ValuePath) -> Sequence[Any]:
-        """``value`` as something that has a length and can be walked, or the BadSample that it is not."""
+        """Return ``value`` as an object with a length that can be iterated over. Raises BadSample if it is not one."""
         if isinstance(value, list | tuple):
             return value
         if isinstance(value, np.ndarray):
@@ -150,14 +151,14 @@ class _Normaliser:
         raise bad_sample(self.label, expected, value, path)
 
     def sequence(self, value: object, path: ValuePath) -> Any:
-        """One sequence of elements."""
+        """Return one sequence of elements."""
         if self.declared.type == DataType.Index:
             return self.ids(value, "a list, tuple or numpy array of ints", path)
         steps = self.sequence_items(value, self.expected_kind(SequenceType.SEQUENCE), path)
         return [self.element(step, (*path, i)) for i, step in enumerate(steps)]
 
     def element(self, value: object, path: ValuePath) -> Any:
-        """One dense or sparse element."""
+        """Return one dense or sparse element."""
         if self.declared.type == DataType.Dense:
             return self.dense(value, path)
         words = self.expected_kind(SequenceType.NO_SEQUENCE)
@@ -189,7 +190,7 @@ class _Normaliser:
         return index
 
     def usual_pairs(self, pairs: Sequence[Any]) -> Any:
-        """What :meth:`pair` would make of pairs of the usual numbers, or None."""
+        """Return what :meth:`pair` would make of pairs of the usual numbers, or None."""
         if not set(map(type, pairs)) <= {tuple, list} or not set(map(len, pairs)) <= {2}:
             return None
         if not {type(i) for i, _ in pairs} <= _INT_TYPES:
@@ -239,7 +240,7 @@ class _Normaliser:
         return np.array([self.integer(v, (*path, i)) for i, v in enumerate(entries)], self.declared.element_dtype)
 
     def floating(self, value: object, path: ValuePath) -> float:
-        """A number for a float slot as a float64."""
+        """Return a number for a float slot as a float64."""
         if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in REAL_KINDS:
             value = value[()]
         if isinstance(value, float | np.floating):
@@ -257,7 +258,7 @@ class _Normaliser:
             raise bad_sample(self.label, expected_value(self.declared), value, path) from None
 
     def integer(self, value: object, path: ValuePath) -> int:
-        """A number for a slot of an integer dtype, where ints are as welcome as whole floats."""
+        """Return a number for a slot of an integer dtype, which takes ints and whole floats alike."""
         words = expected_value(self.declared)
         if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in REAL_KINDS:
             value = value[()]

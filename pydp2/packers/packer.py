@@ -1,7 +1,7 @@
-"""Samples to columns: pack each one the moment it was yielded, judge the values of many at once.
+"""Pack samples into columns: each one the moment it was yielded; values are judged for many samples at once.
 
-The hot loop of a worker is :meth:`Packer.add`. How a value becomes bytes is said in :mod:`.slot_writers`, what is bad
-in :mod:`.normalise` (types and lengths, at once) and :mod:`.vector_checks` (values, later).
+The hot loop of a worker is :meth:`Packer.add`. :mod:`.slot_writers` turns values into bytes; :mod:`.normalise` judges
+types and lengths at once, :mod:`.vector_checks` the values later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydp2.schema.input_types import Slots
 
 
 class PackedSamples(NamedTuple):
-    """What :meth:`Packer.finish` hands over: the good rows, the bytes of each (``(rows,)``), and the bad ones by their
+    """Result of :meth:`Packer.finish`: the good rows, the bytes of each (``(rows,)``), and the bad ones by their
     position in the order of :meth:`Packer.add`."""
 
     columns: Columns
@@ -30,11 +30,11 @@ class PackedSamples(NamedTuple):
 
 
 class Packer:
-    """Packs wrapped samples into columns.
+    """Packer of arranged samples into columns.
 
     ``strict``: ints are refused where floats are declared ("write float(x)"), else they are converted. ``rows`` and
-    ``nbytes``: what was added since the last cut, bad rows included. ``native``: in the compiled form (default: where
-    it was built). See docs/semantics.md.
+    ``nbytes``: what was added since the last cut, bad rows included. ``native``: in the compiled form (default: if it
+    was built). See docs/semantics.md.
     """
 
     __slots__ = ("_bad", "_checked_rows", "_parts", "_slots", "_writers", "nbytes", "rows")
@@ -52,10 +52,10 @@ class Packer:
         self._bad: list[tuple[int, BadSample]] = []
 
     def add(self, values: list[Any]) -> int:
-        """Pack one wrapped sample; the bytes of its columns.
+        """Pack one arranged sample and return the bytes of its columns.
 
-        Raises :class:`BadSample` for a wrong number of values, a None, a wrong type or length; the packer is then as
-        it was before. Ranges, overflow and duplicates are found by :meth:`verify`.
+        Raises :class:`BadSample` for a wrong number of values, a None, a wrong type or length; the packer is then as it
+        was before. Ranges, overflow and duplicates are found by :meth:`verify`.
         """
         writers = self._writers
         if len(values) != len(writers):
@@ -83,17 +83,17 @@ class Packer:
             raise
 
     def sample_loop(self, single: bool, marker: SampleMarker) -> SampleLoop:
-        """What draws samples and may pack them here; :meth:`count_packed` is told of these. ``single``: the only slot's
-        value is yielded bare."""
+        """Return the loop that draws samples and may pack them here; :meth:`count_packed` is told of these. ``single``:
+        the only slot's value is yielded bare."""
         return sample_loop(self._writers, self._slots, single, marker)
 
     def count_packed(self, rows: int, nbytes: int) -> None:
-        """The sample loop has packed ``rows`` samples, good in every way."""
+        """Count ``rows`` samples that the sample loop has packed, good in every way."""
         self.rows += rows
         self.nbytes += nbytes
 
     def verify(self) -> list[tuple[int, BadSample]]:
-        """Judge the rows not judged yet; the bad ones among them by their position since the last cut."""
+        """Judge the rows not judged yet, and return the bad ones among them by their position since the last cut."""
         pending = self.rows - self._checked_rows
         if not pending:
             return []
@@ -101,14 +101,15 @@ class Packer:
         for slot, adder in enumerate(self._writers):
             made, wrong = check_values(self._slots, slot, *adder.finish())
             arrays.append(made)
-            bad = wrong | bad  # of several bad slots the first one is named
+            bad = wrong | bad  # if several slots are bad, the first one is named
         return self._record_checked(pending, arrays, bad)
 
     def add_columns(self, columns: Columns) -> list[tuple[int, BadSample]] | None:
-        """Pack the samples of ``columns``, at least one, which :meth:`Rows.columns` gave, and judge them; the bad ones
-        by their position since the last cut. What lies in ``columns`` is copied.
+        """Pack the samples of ``columns``, at least one, which :meth:`ManySamples.columns` returned, and judge them.
+        Return the bad ones by their position since the last cut. What lies in ``columns`` is copied.
 
-        None, and nothing is added, where they are to be added one by one, to be blamed for what is found first then.
+        Return None and add nothing if the samples must be added one by one, so that each is blamed for
+        what is found first then.
         """
         self.verify()
         arrays, bad = [], dict[int, BadSample]()
@@ -146,7 +147,7 @@ class Packer:
         self._checked_rows -= 1
 
     def finish(self) -> PackedSamples:
-        """The good rows as columns, over memory of their own; the packer is empty again."""
+        """Return the good rows as columns, over memory of their own, and empty the packer."""
         self.verify()
         columns = Columns.concat(self._parts) if self._parts else Columns.empty(self._slots)
         bad = self._bad

@@ -1,4 +1,4 @@
-"""Runs a provider's generator: the innermost loop of a worker, in Python or in the compiled form.
+"""Run a provider's generator: the innermost loop of a worker, in Python or in the compiled form.
 
 The compiled form also packs what it draws, as far as it is certain of it; see :mod:`pydp2.native`.
 """
@@ -15,8 +15,8 @@ from pydp2.schema.input_types import Slots
 
 
 class SampleMarker(NamedTuple):
-    """Where a worker notes which sample it asks for: a row of shared int64, and the places in it of the sample's
-    number, of when that began (``time.monotonic_ns``; noted only if ``timed``), and of whether it does."""
+    """Place where a worker notes which sample it asks for: a row of shared int64, and the fields in it for the sample's
+    number, for when that began (``time.monotonic_ns``; noted only if ``timed``), and for whether it runs."""
 
     row: memoryview
     sample_field: int
@@ -34,7 +34,7 @@ class SampleMarker(NamedTuple):
 
 
 class PackingBudget(NamedTuple):
-    """How much may be packed before the loop is to look again: ``max_rows``, bytes of columns (``column_bytes``), and
+    """Budget of what may be packed before the loop checks again: ``max_rows``, bytes of columns (``column_bytes``), and
     bytes where each row costs ``row_overhead`` more (``credit_bytes``)."""
 
     max_rows: int
@@ -44,7 +44,7 @@ class PackingBudget(NamedTuple):
 
 
 class SampleLoop(Protocol):
-    """Draws samples; see :class:`SampleLoop`."""
+    """Loop that draws samples; see :class:`PythonSampleLoop`."""
 
     in_user_code: bool
     send_pending: bool
@@ -57,10 +57,10 @@ class SampleLoop(Protocol):
 
 
 class PythonSampleLoop:
-    """Draws samples from generators. In this form it packs none of them.
+    """Loop that draws samples from generators. In this form it packs none of them.
 
     ``in_user_code``: the thread that draws is in the user's code. ``send_pending``: another thread is about to send, or
-    does; ``counts_collected`` is set by it when it has asked for what was :meth:`collect_counts`.
+    sends; it sets ``counts_collected`` when it has called :meth:`collect_counts`.
     """
 
     __slots__ = ("_marker", "counts_collected", "in_user_code", "send_pending")
@@ -72,7 +72,7 @@ class PythonSampleLoop:
     def next_unpacked(
         self, iterator: Iterator[Any], sample_index: int, rows: int, room: int, credit: int, cost: int, ns: int, /
     ) -> Any:
-        """The next sample of ``iterator`` that is not packed; ``sample_index`` is the number of the first.
+        """Return the next sample of ``iterator`` that is not packed; ``sample_index`` is the number of the first.
 
         Samples before it were packed within the budget (see :class:`PackingBudget`) and ``ns`` nanoseconds;
         :meth:`collect_counts` tells how many. Raises what the iterator raises, and StopIteration at its end.
@@ -85,12 +85,12 @@ class PythonSampleLoop:
             self.in_user_code = False
 
     def collect_counts(self) -> tuple[int, int]:
-        """How many samples were packed since the last call, and the bytes of their columns."""
+        """Return how many samples were packed since the last call, and the bytes of their columns."""
         return 0, 0
 
 
 def sample_loop(packs: tuple[SlotWriter, ...], slots: Slots, single: bool, marker: SampleMarker) -> SampleLoop:
-    """What draws samples for ``packs``. ``single``: the only slot's value is yielded bare."""
+    """Return the loop that draws samples for ``packs``. ``single``: the only slot's value is yielded bare."""
     if _packing is None or not isinstance(packs[0], _packing.NativeSlotWriter):
         return PythonSampleLoop(marker)
     return _packing.NativeSampleLoop(

@@ -1,6 +1,6 @@
-"""From what ``process`` yields to a list of slot values: the single slot, dicts, tuples, and the guard between them.
+"""Arrange what ``process`` yields as a list of slot values: the single slot, dicts, tuples, and the guard between them.
 
-What the values are is none of its business; :mod:`.packer` looks at them.
+The values themselves are left to :mod:`.packer`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydp2.schema.input_types import Slots
 
 
 class SlotOrder:
-    """Brings samples into the order of ``slots``; whose names say that the types were declared as a dict.
+    """Arranger of samples in the order of ``slots``; names of these say that the types were declared as a dict.
 
     ``single``: whether there is one slot, whose value is yielded bare (default: as ``slots`` has it). ``other_names``:
     names that are no slots but were declared. ``on_unknown``: called with a text about the first keys that were not
@@ -32,7 +32,7 @@ class SlotOrder:
         self.on_unknown: Callable[[str], None] | None = None
 
     def arrange(self, sample: Any) -> list[Any]:
-        """The values of ``sample`` by slot position.
+        """Return the values of ``sample`` by slot position.
 
         Raises :class:`BadSample` for an absent name or a wrong number of values, and a ProviderError that is also a
         TypeError for a dict where the types have no names: that is an error of the program, not of the sample.
@@ -74,7 +74,7 @@ class SlotOrder:
         raise BadSample(f"{absent[0]}: expected {expected}, got {got}", slot=absent[0], expected=expected, got=got)
 
     def report_unknown(self, keys: Iterable[Any]) -> None:
-        """Tell, once, which of the ``keys`` of a sample were not declared."""
+        """Report, once, which of the ``keys`` of a sample were not declared."""
         unknown = [repr(key) for key in keys if key not in self._known_names]
         if unknown and not self._unknown_reported and self._names is not None:
             self._unknown_reported = True

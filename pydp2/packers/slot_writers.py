@@ -1,12 +1,13 @@
-"""The fast paths of packing: one adder per slot, chosen once, that takes what is certainly right and nothing else.
+"""Pack values by fast paths: one writer per slot, chosen once, that takes what is certainly right and nothing else.
 
-Whatever an adder's :attr:`Adder.add` is not certain of makes it raise (anything): the packer then asks
+If a writer's :attr:`SlotWriter.add` is not certain of a value it raises (anything): the packer then asks
 :func:`pydp2.packers.normalise.normalise`, the authority, and adds what that returns, which always succeeds.
 
-Ids are packed with ``struct``, whose integer codes take exactly what has ``__index__``. For lists of floats there is no
-such code: ``struct`` and ``array`` take whatever has ``__float__``. So these go through ``marshal.dumps``, which writes
-a type byte before each value; when all of these bytes are those of a float, the list held nothing else, and the bytes
-after them are the float64 values. That is faster than one pass over the types alone. Nothing is ever unmarshalled.
+Ids are packed with ``struct``, whose integer codes take exactly what has ``__index__``. For lists of floats there
+is no such code: ``struct`` and ``array`` take everything that has ``__float__``. So these go through
+``marshal.dumps``, which writes a type byte before each value; when all of these bytes are those of a float, the
+list held nothing else, and the bytes after them are the float64 values. That is faster than one pass over the types
+alone. Nothing is ever unmarshalled.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ndarray = np.ndarray
 
 
 class SlotWriter(Protocol):
-    """Packs the values of one slot; see :class:`pydp2.packers.slot_writers.SlotWriter`."""
+    """Writer that packs the values of one slot; see :class:`PythonSlotWriter`."""
 
     def add(self, value: Any, /) -> int: ...
     def add_checked(self, value: object, /) -> int: ...
@@ -46,8 +47,8 @@ class SlotWriter(Protocol):
 
 
 class TypedBuffer:
-    """Flat values in arrival order. ``key`` and ``open_bytes`` (dtype and bytes of the open run) are there to be
-    appended to; whoever appends in another form calls :meth:`switch_dtype` first."""
+    """Buffer of flat values in arrival order. ``open_bytes``, of ``dtype``, is the open run, to which
+    values are appended; before values of another form are appended, :meth:`switch_dtype` is called."""
 
     __slots__ = ("_closed_segments", "dtype", "open_bytes")
 
@@ -75,7 +76,7 @@ class TypedBuffer:
         del self.open_bytes[count * self.dtype.itemsize :]
 
     def finish(self) -> list[NDArray[Any]]:
-        """All values, an array for each run, over memory that is the caller's from now on."""
+        """Return all values, an array for each run, over memory that is the caller's from now on."""
         self.switch_dtype(self.dtype)
         arrays = [np.frombuffer(buf, key) for key, buf in self._closed_segments]
         self._closed_segments = []
@@ -83,11 +84,11 @@ class TypedBuffer:
 
 
 class NotCertain(Exception):
-    """The value may be right, but not in a way that a fast path knows."""
+    """The value may be right, but a fast path cannot be certain of it."""
 
 
 class _StructPackers(dict[int, Callable[..., bytes]]):
-    """By length, what packs that many ints."""
+    """Functions that pack ints, by the number of ints."""
 
     def __init__(self, code: str) -> None:
         super().__init__()
@@ -101,22 +102,22 @@ class _StructPackers(dict[int, Callable[..., bytes]]):
 
 
 class LeafWriter(Protocol):
-    """Takes the innermost values of a slot. ``value_bytes``: column bytes of one of them; ``entries_per_value``: how
-    many entries of ``buffer`` it is."""
+    """Writer of the innermost values of a slot. ``value_bytes``: column bytes of one value; ``entries_per_value``: how
+    many entries of ``buffer`` it takes."""
 
     buffer: TypedBuffer
     value_bytes: int
     entries_per_value: int
 
     def write_one(self, value: Any) -> int:
-        """Take one value; its bytes."""
+        """Take one value and return its bytes."""
 
     def write_many(self, values: Any) -> int:
-        """Take a list, tuple or array of values; how many."""
+        """Take a list, tuple or array of values and return their number."""
 
 
 class IdWriter:
-    """Ids of index slots, indices of sparse binary ones."""
+    """Writer of ids of index slots, and of indices of sparse binary ones."""
 
     __slots__ = ("_id_dtype", "_pack_one", "_packs", "buffer", "entries_per_value", "value_bytes")
 
@@ -156,7 +157,7 @@ class IdWriter:
 
 
 class PairWriter:
-    """(index, value) pairs of sparse float slots."""
+    """Writer of (index, value) pairs of sparse float slots."""
 
     __slots__ = ("buffer", "entries_per_value", "value_bytes")
 
@@ -166,7 +167,7 @@ class PairWriter:
         self.entries_per_value = 1
 
     def write_one(self, value: Any) -> int:
-        raise NotCertain  # a pair never stands alone
+        raise NotCertain  # a pair is always in a list
 
     def write_many(self, values: Any) -> int:
         runs = self.buffer
@@ -195,7 +196,7 @@ class PairWriter:
 
 
 class DenseWriter:
-    """Dense elements; the entries of ``buffer`` are single numbers."""
+    """Writer of dense elements; the entries of ``buffer`` are single numbers."""
 
     __slots__ = ("_accepts_ints", "_float_marks", "_int_marks", "buffer", "entries_per_value", "value_bytes")
 
@@ -255,8 +256,8 @@ class DenseWriter:
 
 
 class PythonSlotWriter:
-    """Packs the values of one slot. ``add(value)`` returns the column bytes of the value, or raises anything, after
-    which only :meth:`rollback` is allowed."""
+    """Writer that packs the values of one slot. ``add(value)`` returns the column bytes of the value, or raises
+    anything, after which only :meth:`rollback` is allowed."""
 
     __slots__ = ("_counts", "_leaf_writer", "_slot", "_slots", "_strict", "add")
 
@@ -281,7 +282,7 @@ class PythonSlotWriter:
         self.add = adds[depth]
 
     def add_checked(self, value: object) -> int:
-        """As :attr:`add`, by the general path; raises :class:`pydp2.errors.BadSample`."""
+        """Add a value by the general path, as :attr:`add` does; raises :class:`pydp2.errors.BadSample`."""
         return self.add(normalise.normalise(self._slots, self._slot, value, self._strict))
 
     def rollback(self, rows: int) -> None:
@@ -293,13 +294,14 @@ class PythonSlotWriter:
         self._leaf_writer.buffer.truncate(kept * self._leaf_writer.entries_per_value)
 
     def finish(self) -> tuple[list[NDArray[np.int32]], list[NDArray[Any]], bool]:
-        """The counts and the runs of all values added since the last call; False: they are still to be judged."""
+        """Return the counts and the runs of all values added since the last call; False: they
+        are still to be judged."""
         counts = [np.frombuffer(c, np.int32) if c else np.empty(0, np.int32) for c in self._counts]
         self._counts = [array("i") for _ in counts]
         return counts, self._leaf_writer.buffer.finish(), False
 
     def append_packed(self, counts: list[NDArray[np.int32]], values: NDArray[Any]) -> None:
-        """Take values that another adder has packed: the counts of each level, and the elements as one run."""
+        """Take values that another writer has packed: the counts of each level, and the elements as one run."""
         for mine, theirs in zip(self._counts, counts, strict=True):
             mine.frombytes(theirs.tobytes())
         runs = self._leaf_writer.buffer
@@ -336,7 +338,7 @@ class PythonSlotWriter:
 
 
 def slot_writers(slots: Slots, strict: bool, native: bool) -> tuple[SlotWriter, ...]:
-    """One for each slot. ``native``: in the compiled form."""
+    """Return a writer for each slot. ``native``: in the compiled form."""
     spare = tuple(PythonSlotWriter(slots, i, strict) for i in range(len(slots)))
     if not native:
         return spare

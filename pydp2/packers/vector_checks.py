@@ -1,6 +1,6 @@
-"""The checks that are made for many samples at once: ranges, overflow, duplicates; and the casts that follow them.
+"""Check many samples at once: ranges, overflow, duplicates; and cast their values afterwards.
 
-:func:`check_values` turns what an adder gathered into the arrays of a slot, and says which rows are bad. Types and
+:func:`check_values` turns what a writer gathered into the arrays of a slot, and says which rows are bad. Types and
 lengths were judged before, in :mod:`.normalise`, which also has the words.
 """
 
@@ -25,9 +25,9 @@ Found = Iterator[tuple[int, BadSample]]
 def check_values(
     slots: Slots, slot: int, counts: list[NDArray[np.int32]], segments: list[NDArray[Any]], already_checked: bool
 ) -> tuple[list[Array], dict[int, BadSample]]:
-    """The arrays of the slot in schema order, and by row what is wrong with it (the first thing found).
+    """Return the arrays of the slot in schema order, and the first thing found wrong by row.
 
-    ``already_checked``: nothing is, and the runs are the arrays.
+    ``already_checked``: nothing is wrong, and the runs are the arrays.
     """
     if already_checked:
         fields = slots.fields[slot][len(counts) :]
@@ -59,7 +59,7 @@ class _ValueChecker:
         return [indices]
 
     def ids(self, segments: list[NDArray[Any]], inner_path: normalise.ValuePath) -> Array:
-        """All runs as ids of the slot's dtype, the rows with one outside of [0, dim) noted."""
+        """Return all runs as ids of the slot's dtype, and note the rows with an id outside of [0, dim)."""
         dim, dtype = self.declared.dim, self.declared.element_dtype
         done, base = [], 0
         for run in segments:
@@ -73,7 +73,7 @@ class _ValueChecker:
         return _concatenated(done, dtype)
 
     def numbers(self, segments: list[NDArray[Any]], dtype: np.dtype[Any], inner_path: normalise.ValuePath) -> Array:
-        """All runs as numbers of ``dtype``, the rows with one that does not fit noted."""
+        """Return all runs as numbers of ``dtype``, and note the rows with a number that does not fit."""
         done, base = [], 0
         for run in segments:
             if run.dtype.names == ("v",):
@@ -100,7 +100,8 @@ class _ValueChecker:
                 self.bad[row] = normalise.bad_sample(self.label, expected, run[where[first]].item(), place)
 
     def paths_of(self, positions: Ints) -> tuple[list[Ints], Ints]:
-        """Where the values at the flat ``positions`` stood in what was yielded, level by level, and their rows."""
+        """Return where the values at the flat ``positions`` stood in what was yielded, level by
+        level, and their rows."""
         path: list[Ints] = []
         if self.declared.type == DataType.Dense:
             path.append(positions % self.declared.dim)
@@ -114,7 +115,7 @@ class _ValueChecker:
 
 
 def _contiguous(values: Array) -> Array:
-    """``values`` themselves, or a copy where they are a field of wider records."""
+    """Return ``values`` themselves, or a copy if they are a field of wider records."""
     return values if values.flags.carray else values.copy()
 
 
@@ -125,7 +126,7 @@ def _concatenated(parts: list[Array], dtype: np.dtype[Any]) -> Array:
 
 
 def cast(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[Array, Ints]:
-    """``values`` (flat, of any real dtype) as ``dtype``, and the positions of those that it cannot hold.
+    """Return ``values`` (flat, of any real dtype) as ``dtype``, and the positions of those that it cannot hold.
 
     NaN and infinity fit a float dtype; a finite value that becomes infinite does not. An integer dtype holds whole
     numbers within its limits.
@@ -159,7 +160,7 @@ def _fits_integer(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[np.bool
 
 
 def duplicate_positions(indices: Array, counts: NDArray[np.int32]) -> Ints:
-    """The positions of indices that stood before in the same group; ``counts`` says how long the groups are."""
+    """Return the positions of indices that stood before in the same group; ``counts`` says how long the groups are."""
     if len(indices) < 2:
         return _NO_POSITIONS
     rising = indices[1:] > indices[:-1]

@@ -1,1 +1,1 @@
-"""What the parts say to each other: messages, their wire form, the legal moves. No IO."""
+"""Define what the parts say to each other: messages, their wire form, the legal moves. No IO."""

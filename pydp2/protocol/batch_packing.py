@@ -1,6 +1,6 @@
-"""Several batches in one message: what they cost whatever their size, sender and receiver pay once.
+"""Pack several batches into one message: sender and receiver then pay only once what a batch costs whatever its size.
 
-The first is announced in full. Those behind it are plain numbers, so that what begins with more than that (a point, new
+The first is announced in full. Those behind it are plain numbers, so a batch that carries more than that (a point, new
 early-end records, batches used out of turn) begins a message of its own.
 """
 
@@ -13,16 +13,16 @@ from pydp2.errors import RemoteProtocolError
 from pydp2.protocol.messages import INT_LIMIT, BatchHead
 
 MAX_BATCHES = 64
-"""Batches in one message."""
+"""Number of batches in one message at most."""
 MAX_PACK_BYTES = 256 * 1024
-"""What several in one message have at most: whoever keeps one of them keeps their memory."""
+"""Number of bytes that several batches in one message have at most: keeping one of them keeps the memory of all."""
 BATCH_COST = 1024
-"""Bytes that a batch counts beside its columns: what is known of it, however small it is."""
+"""Number of bytes that a batch counts beside its columns, however small it is, for what is known of it."""
 _FIELDS_OF_FOLLOWING = 8  # of a batch behind the first: index, rows, size, pool_weight, padding, gone, after, longest
 
 
 def can_follow(head: BatchHead, first: BatchHead) -> bool:
-    """Whether ``head``, the batch that is sent next, can come in the message of ``first``."""
+    """Return True if ``head``, the batch that is sent next, can come in the message of ``first``."""
     plain = not (head.snapshot or head.early_end_frames or head.acknowledged_ahead or first.acknowledged_ahead)
     return plain and head.request_id == first.request_id and _shared_bucket(head) == _shared_bucket(first)
 
@@ -32,7 +32,7 @@ def _shared_bucket(head: BatchHead) -> dict[str, object]:
 
 
 def pack_heads(heads: Sequence[BatchHead]) -> BatchHead:
-    """One message for ``heads``, of which all others go with the first."""
+    """Return one message for ``heads``, of which all others go with the first."""
     first, *others = heads
     more = [
         [
@@ -45,7 +45,7 @@ def pack_heads(heads: Sequence[BatchHead]) -> BatchHead:
 
 
 def unpack_head(head: BatchHead) -> list[BatchHead]:
-    """Inverse of :func:`pack_heads`. Raises RemoteProtocolError for what cannot be batches."""
+    """Return the heads that :func:`pack_heads` packed. Raises RemoteProtocolError for invalid batches."""
     if not head.following:
         return [head]
     if len(head.following) >= MAX_BATCHES:

@@ -1,5 +1,4 @@
-"""Early-end records on the wire: raw frames behind all others, because there may be more of them than a header
-holds."""
+"""Send early-end records as raw frames behind all others, because there may be more of them than a header holds."""
 
 from __future__ import annotations
 
@@ -12,24 +11,25 @@ from pydp2.errors import RemoteProtocolError, sendable
 from pydp2.protocol.messages import HEADER_LIMIT, INT_LIMIT, Buffer
 
 EarlyEnds = Mapping[int, tuple[int, str]]
-"""Of each file that ends early (sample index, reason)."""
-_MAX_REASON = 300  # characters
-_MAX_PER_FRAME = 1000  # in one frame
-_RECORD_OVERHEAD = 40  # bytes that a fact takes at most beside its reason
+"""Sample index and reason of each file that ends early."""
+_MAX_REASON = 300  # characters of a reason
+_MAX_PER_FRAME = 1000  # records in one frame
+_RECORD_OVERHEAD = 40  # bytes that a record takes at most beside its reason
 
 
 def to_list(early_ends: EarlyEnds) -> list[list[Any]]:
-    """``early_ends`` as ``[file, sample index, reason]``."""
+    """Return ``early_ends`` as ``[file, sample index, reason]``."""
     return [[file, y, reason] for file, (y, reason) in early_ends.items()]
 
 
 def by_file(early_ends: Iterable[Sequence[Any]]) -> dict[int, tuple[int, str]]:
-    """Inverse of :func:`listed`."""
+    """Return the records of a list that :func:`to_list` made."""
     return {file: (y, reason) for file, y, reason in early_ends}
 
 
 def to_frames(early_ends: Iterable[Sequence[Any]]) -> list[bytes]:
-    """``[file, sample index, reason]`` of files that ended early, in frames of at most 64 KiB. Long reasons are cut."""
+    """Return ``[file, sample index, reason]`` of files that ended early, in frames of at most 64
+    KiB. Long reasons are cut."""
     groups: list[list[list[Any]]] = []
     room = 0
     for file, y, reason in early_ends:
@@ -44,7 +44,7 @@ def to_frames(early_ends: Iterable[Sequence[Any]]) -> list[bytes]:
 
 
 def from_frames(frames: Iterable[Buffer]) -> list[list[Any]]:
-    """Inverse of :func:`to_frames`. Raises RemoteProtocolError for what cannot be early-end records."""
+    """Return the records of frames that :func:`to_frames` made. Raises RemoteProtocolError for invalid records."""
     early_ends: list[list[Any]] = []
     for frame in frames:
         if memoryview(frame).nbytes > HEADER_LIMIT:
@@ -65,8 +65,8 @@ def from_frames(frames: Iterable[Buffer]) -> list[list[Any]]:
 
 
 def split_frames(message_name: str, body: Sequence[Buffer], frame_count: int) -> tuple[list[Any], list[list[Any]]]:
-    """The frames of a message without the last ``frame_count``, and the early-end records that these hold.
-    ``message_name``: its name."""
+    """Split the last ``frame_count`` frames off those of a message; return the others, and the early-end records that
+    the last ones hold. ``message_name``: its name."""
     if frame_count > len(body):
         raise RemoteProtocolError(f"{message_name}: {frame_count} frames of facts, but {len(body)} in all")
     edge = len(body) - frame_count

@@ -1,4 +1,4 @@
-"""The lists inside Assign and Chunk: one file to run, one range of a file. Checked when read."""
+"""Define the lists inside Assign and Chunk: one file to run, one range of a file. They are checked when read."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from pydp2.errors import RemoteProtocolError, sendable
 from pydp2.protocol.messages import INT_LIMIT
 
 FILE_OPEN, FILE_ENDED, FILE_RAISED = 0, 1, 2
-"""State of a file after a range: it goes on, it ended, it ended with an error."""
+"""States of a file after a range: it goes on, it ended, it ended with an error."""
 
 SAMPLE_COST = 16
-"""Added to the bytes of each sample where credit is counted: what the ledger itself needs for it."""
+"""Number of bytes that credit counts for each sample beside its own: what the ledger needs for it."""
 DROPPED_COST = 512
-"""What a dropped sample costs there until the merge has passed it: its reason travels and waits."""
+"""Number of bytes that credit counts for a dropped sample until the merge has passed it: its
+reason travels and waits."""
 MAX_WEIGHT = 1 << 40
-"""Heaviest sample on the wire: sums over millions of such samples still fit 64 bits."""
+"""Weight of the heaviest sample on the wire: sums over millions of such samples still fit 64 bits."""
 
 _MAX_REASON, _MAX_SLOT_NAME = 400, 100
-_RANGE_BYTES, _TEXT_OVERHEAD = 80, 16  # of the numbers, and of what stands around a text
+_RANGE_BYTES, _TEXT_OVERHEAD = 80, 16  # bytes of the numbers, and of what stands around a text
 
 
 def check_ints(what: str, values: Any, count: int) -> list[int]:
-    """``values`` when it is a list of ``count`` numbers of the wire; raises RemoteProtocolError otherwise."""
+    """Return ``values`` if it is a list of ``count`` numbers of the wire; raise RemoteProtocolError otherwise."""
     if not isinstance(values, list) or len(values) != count:
         raise RemoteProtocolError(f"{what}: expected a list of {count}")
     for value in values:
@@ -33,7 +34,7 @@ def check_ints(what: str, values: Any, count: int) -> list[int]:
 
 
 def dropped_bytes(slot: str, reason: str) -> int:
-    """Bytes that a dropped sample takes in a header at most."""
+    """Return how many bytes a dropped sample takes in a header at most."""
     return 2 * _TEXT_OVERHEAD + sum(len(text.encode()) for text in _dropped_texts(slot, reason))
 
 
@@ -43,7 +44,7 @@ def _dropped_texts(slot: str, reason: str) -> list[str]:
 
 @dataclass(slots=True)
 class FileAssignment:
-    """One file to run.
+    """File to run.
 
     ``start``: the committed sample index, below which nothing is sent; ``crcs``: the checksum there (empty at 0);
     ``spent_bytes``: what those samples cost; ``limit``: cost up to which samples may be sent; ``pause``: sample index
@@ -73,7 +74,7 @@ class FileAssignment:
     ramp_until: int = 0
 
     def to_wire(self) -> list[Any]:
-        """As a list of plain values."""
+        """Return a list of plain values."""
         return [
             self.file, self.attempt, self.position, self.start, self.spent_bytes, self.limit, self.pause,
             int(self.bound), self.crcs, self.send_from, self.until, self.check_at, self.check_crc, self.reread_frame,
@@ -82,7 +83,7 @@ class FileAssignment:
 
     @classmethod
     def from_wire(cls, wire: Any) -> FileAssignment:
-        """Inverse of :meth:`to_wire`; raises RemoteProtocolError."""
+        """Return the assignment that :meth:`to_wire` wrote. Raises RemoteProtocolError."""
         if not isinstance(wire, list) or len(wire) != 16 or not isinstance(wire[8], list):
             raise RemoteProtocolError("Assign: malformed item")
         f = check_ints("Assign", wire[:8], 8)
@@ -94,14 +95,14 @@ class FileAssignment:
 
 @dataclass(slots=True)
 class FileRange:
-    """Sample indices ``first_index`` to ``first + count`` of a file: ``rows`` samples, the rest dropped samples
-    ``[y, slot, reason]``.
+    """Range of a file, sample indices ``first_index`` to ``first_index + count``: ``rows`` samples, the rest dropped
+    samples ``[y, slot, reason]``.
 
     Of a file that is read again in part, the others are samples that were not asked for.
 
-    ``state`` after it is OPEN, ENDED or RAISED (then ``error``); ``crcs`` holds one number, the running checksums after
-    it folded together: what the next attempt must come to is compared, never continued from. ``did_not_repeat``: the
-    samples before it are not those of the attempt before, and the file goes on all the same.
+    ``state`` after it is FILE_OPEN, FILE_ENDED or FILE_RAISED (then ``error``); ``crcs`` holds one number, the running
+    checksums after it folded together: the next attempt is compared with it, never continued from it.
+    ``did_not_repeat``: the samples before it are not those of the attempt before, and the file goes on all the same.
     """
 
     file: int
@@ -116,7 +117,7 @@ class FileRange:
     did_not_repeat: bool = False
 
     def to_wire(self) -> list[Any]:
-        """As a list of plain values."""
+        """Return a list of plain values."""
         dropped_samples = [[y, *_dropped_texts(slot, reason)] for y, slot, reason in self.dropped]
         return [
             self.file, self.attempt, self.first_index, self.count, self.rows, self.state, self.crcs, dropped_samples,
@@ -125,13 +126,13 @@ class FileRange:
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes that it takes in a header at most."""
+        """Number of bytes that it takes in a header at most."""
         error = sum(_TEXT_OVERHEAD + len(key) + len(str(value).encode()) for key, value in self.error.items())
         return _RANGE_BYTES + sum(dropped_bytes(slot, reason) for _, slot, reason in self.dropped) + error
 
     @classmethod
     def from_wire(cls, wire: Any) -> FileRange:
-        """Inverse of :meth:`to_wire`; raises RemoteProtocolError."""
+        """Return the range that :meth:`to_wire` wrote. Raises RemoteProtocolError."""
         if not isinstance(wire, list) or len(wire) != 10:
             raise RemoteProtocolError("Chunk: malformed part")
         file, attempt, first, count, rows, state = check_ints("Chunk", wire[:6], 6)

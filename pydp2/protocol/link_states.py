@@ -1,7 +1,7 @@
-"""The legal moves: who may say what in which state of a link. Tables that code, docs and tests read.
+"""Define the legal moves: which end may send what in which state of a link, in tables that code, docs and tests read.
 
-A link has one state, kept by both ends. A message that the table does not list in the present state is refused: as a
-LocalProtocolError when we were about to send it, as a RemoteProtocolError when it came in.
+A link has one state, kept by both ends. A message that the table does not list in the present state is refused: with a
+LocalProtocolError before it is sent, with a RemoteProtocolError when it came in.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydp2.protocol.messages import Message
 
 
 class LinkRole(Enum):
-    """One end of a link."""
+    """End of a link."""
 
     SERVER = "server"
     WORKER = "worker"
@@ -22,7 +22,7 @@ class LinkRole(Enum):
 
 
 class LinkState(Enum):
-    """Where a link stands."""
+    """State of a link."""
 
     NEW = "new"
     STARTING = "starting"
@@ -50,7 +50,7 @@ WORKER_LINK: TransitionTable = {
     (LinkState.READY, S, m.EndReading): LinkState.READY,
     (LinkState.STARTING, S, m.Quit): LinkState.CLOSED,
     (LinkState.READY, S, m.Quit): LinkState.CLOSED,
-    # What was under way when the server said Quit
+    # Messages that were under way when the server said Quit
     (LinkState.CLOSED, W, m.Chunk): LinkState.CLOSED,
     (LinkState.CLOSED, W, m.Declared): LinkState.CLOSED,
     (LinkState.CLOSED, W, m.Broken): LinkState.CLOSED,
@@ -82,28 +82,28 @@ CLIENT_LINK: TransitionTable = {
     **{(s, S, m.Probe): s for s in (LinkState.IDLE, LinkState.IN_PASS, LinkState.GREETED)},
     **{(s, C, m.Detach): LinkState.NEW for s in (LinkState.GREETED, LinkState.IDLE, LinkState.IN_PASS)},
     **{(s, S, m.Closing): LinkState.CLOSED for s in (LinkState.IDLE, LinkState.IN_PASS)},
-    # What was under way when the client left
+    # Messages that were under way when the client left
     **{(LinkState.NEW, S, k): LinkState.NEW for k in (m.BatchHead, m.PassEnd, m.Failed, m.Probe, m.Welcome)},
 }
 
 
 class Link:
-    """One end's view of a link: checks every message against the table."""
+    """One end's view of a link: it checks every message against the table."""
 
     def __init__(self, table: TransitionTable, own_role: LinkRole, peer_role: LinkRole) -> None:
         self._table, self._own_role, self._peer_role = table, own_role, peer_role
         self.state = LinkState.NEW
 
     def check_sending(self, message: Message) -> None:
-        """``message`` is about to be sent."""
+        """Check that ``message`` may be sent now, and move to the next state."""
         self._check(self._own_role, message)
 
     def check_received(self, message: Message) -> None:
-        """``message`` came in."""
+        """Check that ``message`` may come in now, and move to the next state."""
         self._check(self._peer_role, message)
 
     def stay_in_pass(self) -> None:
-        """A message that closed a pass turned out to belong to one that we had left: the present pass goes on."""
+        """Stay in the present pass: the message that closed a pass belonged to one that was left before."""
         self.state = LinkState.IN_PASS
 
     def _check(self, sender: LinkRole, message: Message) -> None:
@@ -115,10 +115,10 @@ class Link:
 
 
 def worker_link(own_role: LinkRole) -> Link:
-    """A link between a worker and the server, seen from ``own_role``."""
+    """Return a link between a worker and the server, seen from ``own_role``."""
     return Link(WORKER_LINK, own_role, W if own_role is S else S)
 
 
 def client_link(own_role: LinkRole) -> Link:
-    """A link between a client and the server, seen from ``own_role``."""
+    """Return a link between a client and the server, seen from ``own_role``."""
     return Link(CLIENT_LINK, own_role, C if own_role is S else S)

@@ -1,9 +1,8 @@
-"""The messages, frozen, and their wire form: a msgpack header of at most 64 KiB, then raw frames.
+"""Define the messages, frozen, and their wire form: a msgpack header of at most 64 KiB, then raw frames.
 
-A header is ``[name, field, field, ...]`` in the order of the dataclass. Every field's type is checked when a header is
-read, and that plain data inside is shallow and has texts as keys; nothing is executed, and nothing is decoded before
-its length was checked. What the raw frames of a message mean is declared by the slots (docs/architecture.md, "The
-wire").
+A header is ``[name, field, field, ...]`` in the order of the dataclass. When a header is read, every field's type is
+checked, and that plain data inside is shallow and has texts as keys; nothing is executed, and nothing is decoded before
+its length was checked. The slots declare what the raw frames of a message mean (docs/architecture.md, "The wire").
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from pydp2.errors import LocalProtocolError, RemoteProtocolError
 WIRE_VERSION = 1
 HEADER_LIMIT = 64 * 1024
 INT_LIMIT = 1 << 62
-"""Numbers on the wire are below it, so that sums and shared memory of 64 bits hold them."""
-_MAX_ITEMS = 4096  # in one list; msgpack makes room for as many as a list says it has, before it has seen one
-_MAX_DEPTH = 12  # of lists and dicts; a deeper one would break whoever shows or compares it by recursion
+"""Number that all numbers on the wire are below, so that sums and shared memory of 64 bits hold them."""
+_MAX_ITEMS = 4096  # items in one list; msgpack makes room for as many as a list says it has, before it has seen one
+_MAX_DEPTH = 12  # of lists and dicts; a deeper one would break code that shows or compares it by recursion
 
-Buffer: TypeAlias = Any  # bytes, memoryview, zmq frame buffer or ndarray: whatever offers its bytes
+Buffer: TypeAlias = Any  # bytes, memoryview, zmq frame buffer or ndarray: all that offers its bytes
 Plain: TypeAlias = dict[str, Any]
-Word: TypeAlias = int  # of 64 bits without a sign
+Word: TypeAlias = int  # unsigned, of 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Message:
 # -- worker and server -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Hello(Message):
-    """Worker: I run."""
+    """Worker: it runs."""
 
     version: int
     worker: int
@@ -47,7 +46,7 @@ class Hello(Message):
 
 @dataclass(frozen=True, slots=True)
 class Declared(Message):
-    """Worker: provider imported, hook run; this is what it declares.
+    """Worker: provider imported, hook run; ``schema`` is what it declares.
 
     ``source_fingerprint``: a fingerprint of the module that it is in; ``warnings``: warnings on the way, as texts.
     """
@@ -59,14 +58,15 @@ class Declared(Message):
 
 @dataclass(frozen=True, slots=True)
 class Broken(Message):
-    """Worker: the provider cannot be had, its hook failed, or there is no memory to go on. It ends after this."""
+    """Worker: the provider cannot be had, its hook failed, or there is no memory to go on. The
+    worker ends after this."""
 
     error: Plain
 
 
 @dataclass(frozen=True, slots=True)
 class BeginReading(Message):
-    """Server: there is a reading number ``reading``, of pass ``pass_id``; ``seed`` is for ``settings.rng``.
+    """Server: reading number ``reading`` begins, of pass ``pass_id``; ``seed`` is for ``settings.rng``.
 
     There may be several at a time, one for each job that is in a pass.
     """
@@ -95,9 +95,9 @@ class Grant(Message):
 
 @dataclass(frozen=True, slots=True)
 class Want(Message):
-    """Server: a merge waits for the file of ``attempt``: send what you have of it, and if that is what runs, as soon as
-    it has come to sample index ``until_index``; of a file that is run by turns, as soon as you have as many samples of
-    all files as it lacks to ``until_index``."""
+    """Server: a merge waits for the file of ``attempt``: send the samples of it that are there, and if it is running,
+    as soon as it has come to sample index ``until_index``; of a file that is run by turns, as soon as there are as many
+    samples of all files as it lacks to ``until_index``."""
 
     attempt: int
     until_index: int
@@ -105,14 +105,14 @@ class Want(Message):
 
 @dataclass(frozen=True, slots=True)
 class Places(Message):
-    """Server: rows may be put in these places of the memory for them. One frame, the number of each, int64."""
+    """Server: rows may be put in these cells. One frame, the number of each, int64."""
 
     has_body: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class EndReading(Message):
-    """Server: the pass of ``reading`` is over or was left: drop its generators."""
+    """Server: the pass of ``reading`` is over or was left; drop its generators."""
 
     reading: int
 
@@ -125,10 +125,9 @@ class Quit(Message):
 @dataclass(frozen=True, slots=True)
 class Chunk(Message):
     """Worker: ranges of files. ``parts`` are :class:`FileRange` as lists; their rows lie in the frames, one after
-    another. ``in_cells``: in place of their columns, one frame with the number of the place that each was put in,
-    int64.
+    another. ``in_cells``: in place of their columns, one frame with the number of the cell that each was put in, int64.
 
-    ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample in hand that costs ``need`` (0:
+    ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample held back that costs ``need`` (0:
     it reached its pause). ``busy_us``: time spent on samples so far, ``idle_us``: time without anything to do, in us.
     Parts may belong to several readings: their attempts tell to which.
     """
@@ -145,7 +144,7 @@ class Chunk(Message):
 # -- client and server -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Attach(Message):
-    """Client: I am trainer ``rank`` of the ``world_size`` trainers of ``job``; ``options`` are the job's.
+    """Client: attach as trainer ``rank`` of the ``world_size`` trainers of ``job``; ``options`` are the job's.
 
     ``session`` is the client's own, so that it is known again when its connection breaks.
     """
@@ -161,7 +160,7 @@ class Attach(Message):
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """Server: what the batches hold. ``service`` says what the stream depends on, and where this rank stands."""
+    """Server: the schema of the batches. ``service`` says what the stream depends on, and where this rank stands."""
 
     schema: Plain
     service: Plain
@@ -169,14 +168,14 @@ class Welcome(Message):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Message):
-    """Server: no, and why."""
+    """Server: the client may not attach; ``error`` says why."""
 
     error: Plain
 
 
 @dataclass(frozen=True, slots=True)
 class BeginPass(Message):
-    """Client: give me pass ``pass_id`` from batch ``first_batch`` on, leaving any other; ``credit`` batches may come.
+    """Client: send pass ``pass_id`` from batch ``first_batch`` on, leaving any other; ``credit`` batches may come.
 
     ``request_id`` numbers what a client asked for: everything about it carries this number. ``snapshot`` is the point
     from which the pass is taken up ({}: its start), its pool the raw frames, each of at most 64 KiB;
@@ -211,8 +210,8 @@ class LeavePass(Message):
 class Need(Message):
     """Client: ``count`` more batches of run ``request_id`` may come, its first ``used_batches`` are used.
 
-    With no more, the trainer has read all that came, and waits. ``waited_us`` and ``worked_us``: how it spent its time,
-    in us.
+    If ``count`` is 0, the trainer has read all that came, and waits. ``waited_us`` and ``worked_us``: how
+    it spent its time, in us.
     """
 
     request_id: int
@@ -227,14 +226,14 @@ class BatchHead(Message):
     """Server: batch ``batch_index``; its columns are the frames.
 
     ``position_after``: the position of the trainer once it has this batch, before that batch of the pass;
-    ``acknowledged_ahead``: batches after it that are used already. ``snapshot`` is a new point from which the pass can
-    be taken up ({}: none), its pool then the last frame. ``tail_consumed``: how many samples of the tail are gone at
-    ``position_after``. ``early_end_frames``: so many frames of new early-end records stand behind all others.
-    ``bucket``: "longest", the bound of its bucket (0: none), the "bounds" of all, and the "group" of batches that come
-    from one; {} without buckets. ``following``: batches that come with it, their rows behind its own in the columns;
-    see :mod:`.batch_packing`. ``shared_rows``: the columns are not here, but the numbers of their rows, int64, in one
-    frame; the service has so many rows in the memory that it shows, its cache or places, where this client gathers them
-    (0: the columns are here).
+    ``acknowledged_ahead``: batches after it that are used already. ``snapshot`` is a new point from which the pass
+    can be taken up ({}: none), its pool then the last frame. ``tail_consumed``: how many samples of the tail are gone
+    at ``position_after``. ``early_end_frames``: number of frames of new early-end records that stand behind all
+    others. ``bucket``: "longest", the bound of its bucket (0: none), the "bounds" of all, and the "group" of batches
+    that come from one; {} without buckets. ``following``: batches that come with it, their rows behind its own in the
+    columns; see :mod:`.batch_packing`. ``shared_rows``: instead of the columns, one frame has the numbers of their
+    rows, int64; the service has so many rows in the memory that it shows, its cache or cells, where this client
+    gathers them (0: the columns are here).
     """
 
     has_body: ClassVar[bool] = True
@@ -256,7 +255,7 @@ class BatchHead(Message):
 
 @dataclass(frozen=True, slots=True)
 class PassEnd(Message):
-    """Server: the pass is over; what it had."""
+    """Server: the pass is over; the fields count what it had."""
 
     request_id: int
     batches: int
@@ -267,7 +266,7 @@ class PassEnd(Message):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Message):
-    """Server: the pass cannot go on."""
+    """Server: the pass cannot go on; ``error`` says why."""
 
     request_id: int
     error: Plain
@@ -275,7 +274,7 @@ class Failed(Message):
 
 @dataclass(frozen=True, slots=True)
 class Detach(Message):
-    """Client: I leave; of run ``request_id`` the first ``used_batches`` batches are used."""
+    """Client: it leaves the job; of run ``request_id`` the first ``used_batches`` batches are used."""
 
     request_id: int
     used_batches: int
@@ -283,25 +282,25 @@ class Detach(Message):
 
 @dataclass(frozen=True, slots=True)
 class AskStats(Message):
-    """Client: how is it going?"""
+    """Client: send the statistics of the service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stats(Message):
-    """Server: plain data."""
+    """Server: the statistics of the service, as plain data."""
 
     data: Plain
 
 
 @dataclass(frozen=True, slots=True)
 class Probe(Message):
-    """Server: are you there? Needs no answer: that it can be sent is the answer."""
+    """Server: test whether the client is there. It needs no answer: that it can be sent is the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closing(Message):
-    """Server: the service ends, and why. ``error``: the one that it could not survive ({}: none). ``will_restart``: it
-    goes on where it was when it is started again."""
+    """Server: the service ends, because of ``reason``. ``error``: the one that it could not survive ({}: none).
+    ``will_restart``: it goes on where it was when it is started again."""
 
     reason: str
     error: Plain
@@ -326,7 +325,7 @@ _FIELDS: dict[type[Message], tuple[tuple[str, type, int], ...]] = {
 
 
 def encode(message: Message) -> bytes:
-    """The header of ``message``. Raises LocalProtocolError when it would be larger than 64 KiB."""
+    """Return the header of ``message``. Raises LocalProtocolError if it would be larger than 64 KiB."""
     fields = _FIELDS[type(message)]
     header = cast(bytes, msgpack.packb([type(message).__name__, *(getattr(message, name) for name, _, _ in fields)]))
     if len(header) > HEADER_LIMIT:
@@ -337,7 +336,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
-    """The message and its raw frames. Raises RemoteProtocolError for anything that is not one."""
+    """Return the message and its raw frames. Raises RemoteProtocolError for anything that is not a message."""
     if not frames:
         raise RemoteProtocolError("a message without a header")
     size = memoryview(frames[0]).nbytes

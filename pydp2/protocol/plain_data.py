@@ -1,12 +1,12 @@
-"""``args`` as bytes: plain data between processes, without pickle.
+"""Encode ``args`` as bytes: plain data between processes, without pickle.
 
-It answers for one value at a time: :func:`encode` and :func:`decode` are inverses over None, bool, int, float, str,
-bytes, list, dict (any plain hashable key), tuple, set, frozenset, NumPy arrays of numbers, text, bytes or dates, and
-NumPy scalars. What is kept is the value *and* its type. Everything else is refused with its path in the value, because
-what cannot be told apart at the other end would be a silent change of the user's data. Decoding never runs anything
-that the bytes name.
+This module handles one value at a time: :func:`encode_plain` and :func:`decode_plain` are inverses over None, bool,
+int, float, str, bytes, list, dict (any plain hashable key), tuple, set, frozenset, NumPy arrays of numbers, text, bytes
+or dates, and NumPy scalars. They keep the value *and* its type. Everything else is refused with its path in the value,
+because a value that cannot be told apart at the other end would be a silent change of the user's data. Decoding never
+runs anything that the bytes name.
 
-The format is msgpack; what msgpack has no type for is an extension whose body is again msgpack:
+The format is msgpack; a type that msgpack lacks is an extension whose body is again msgpack:
 
     1  tuple        [items]
     2  set          [items]
@@ -30,11 +30,12 @@ import numpy as np
 from pydp2.errors import Error, OptionError, OptionTypeError, RemoteProtocolError
 
 MAX_BYTES = 64 << 20
-"""Most bytes that a value may take: a larger one is better read by the hook, from a file whose path is in ``args``."""
+"""Number of bytes that a value may take at most: let the hook read a larger one, from a file
+whose path is in ``args``."""
 MAX_ITEMS = 1 << 24
-"""Most items in one list, tuple, set or dict: decoded, an item takes up to 60 times its bytes."""
+"""Number of items in one list, tuple, set or dict at most: decoded, an item takes up to 60 times its bytes."""
 MAX_DEPTH = 64
-"""How deep a value may be nested."""
+"""Depth to which a value may be nested."""
 
 _TUPLE, _SET, _FROZENSET, _BIGINT, _ARRAY, _SCALAR = 1, 2, 3, 4, 5, 6
 _SCALAR_TYPES = frozenset({type(None), bool, float, bytes})
@@ -43,7 +44,7 @@ _NESTED_TYPES: dict[int, Callable[[list[Any]], Any]] = {_TUPLE: tuple, _SET: set
 
 
 def encode_plain(value: object, name: str = "args") -> bytes:
-    """``value`` as bytes; ``name`` is what the path in an error starts with.
+    """Return ``value`` as bytes; ``name`` is the start of the path in an error.
 
     Raises:
         OptionTypeError: something in ``value`` is not plain data; the message gives its path and the way out.
@@ -59,10 +60,10 @@ def encode_plain(value: object, name: str = "args") -> bytes:
 
 
 def decode_plain(data: bytes | memoryview) -> Any:
-    """The value that :func:`encode` wrote; arrays are fresh and writable.
+    """Return the value that :func:`encode_plain` wrote; arrays are fresh and writable.
 
     Raises:
-        RemoteProtocolError: ``data`` is not what :func:`encode` writes, or exceeds its limits.
+        RemoteProtocolError: ``data`` is not what :func:`encode_plain` writes, or exceeds its limits.
     """
     view = memoryview(data)
     if view.nbytes > MAX_BYTES:
@@ -77,7 +78,7 @@ def _pack(plain: Any) -> bytes:
 
 
 def _to_msgpack(value: Any, path: str, depth: int) -> Any:
-    """``value`` in msgpack's own types and extensions."""
+    """Return ``value`` in msgpack's own types and extensions."""
     kind = type(value)
     if kind in _SCALAR_TYPES:
         return value
@@ -132,10 +133,10 @@ def _encode_array(value: np.ndarray[Any, Any] | np.generic, path: str) -> msgpac
 
 
 def _dtype(text: object) -> np.dtype[Any] | None:
-    """The dtype that NumPy writes as ``text``; None where it has fields or objects, or items without any bytes."""
+    """Return the dtype that NumPy writes as ``text``; None if it has fields or objects, or items without any bytes."""
     try:
         dtype = np.dtype(text) if isinstance(text, str) else None
-    except Exception:  # whatever NumPy's parser makes of a foreign text
+    except Exception:  # anything that NumPy's parser raises for a foreign text
         return None
     plain = dtype is not None and dtype.str == text and not dtype.hasobject and dtype.itemsize > 0
     return dtype if plain else None

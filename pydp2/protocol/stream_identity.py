@@ -1,5 +1,5 @@
-"""What a stream depends on, and how two of them differ: a state is only good where all of it is the same. And the
-numbers in a state, checked."""
+"""Compare all that two streams depend on, because a state is only good where all of it is the same; and check
+the numbers in a state."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 from pydp2.protocol.messages import INT_LIMIT
 
 CODE_FIELDS = ("provider_source", "args")
-"""What may differ on request: changed code that still yields the same samples."""
+"""Fields that may differ on request: changed code that still yields the same samples."""
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collection[str] = ()) -> list[str]:
-    """What differs, in words, but for the names in ``allow``. Raises ValueError when that names what it may not."""
+    """Return the differences in words, without those named in ``allow``. Raises ValueError if ``allow`` has another
+    name than :data:`CODE_FIELDS`."""
     wrong = set(allow) - set(CODE_FIELDS)
     if wrong:
         raise ValueError(f"allow may name {', '.join(CODE_FIELDS)}, got {', '.join(sorted(wrong))}")
@@ -26,7 +27,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], allow: Collecti
 
 
 def check_int(value: Any, low: int = 0, limit: int = INT_LIMIT) -> int:
-    """``value`` when it is a number from ``low`` to below ``limit``; raises ValueError otherwise."""
+    """Return ``value`` if it is a number from ``low`` to below ``limit``; raise ValueError otherwise."""
     if type(value) is not int or not low <= value < limit:
         raise ValueError(f"{value!r:.40} where a number is needed")
     return value

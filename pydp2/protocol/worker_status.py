@@ -1,7 +1,7 @@
-"""The page row that outlives a worker: which sample it is asking its generator for.
+"""Keep the status row that outlives a worker: which sample the worker is asking its generator for.
 
-The worker writes it before every ``next()``; when the worker is gone, the row still says what was running. That is how
-blame falls on one file and on no other (docs/architecture.md, "Deaths"). A row is shared memory of 8 int64.
+The worker writes it before every ``next()``; when the worker is gone, the row still says what was running. So exactly
+that file is blamed, and no other (docs/architecture.md, "Deaths"). A row is shared memory of 8 int64.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ NO_FILE = -1
 
 
 class WorkerStatus:
-    """One row. Written by the worker that sits there, read by the server."""
+    """Status row of one worker, which writes it; the server reads it."""
 
     __slots__ = ("row",)
 
@@ -21,17 +21,18 @@ class WorkerStatus:
 
     @property
     def running_sample(self) -> tuple[int, int, int] | None:
-        """(file, attempt, sample index) of the sample that the worker is asking for, or None between samples.
+        """File, attempt and sample index of the sample that the worker is asking for, or None between samples.
 
-        Attempts are numbered through all readings, so one says also whose pass it is.
+        Attempts are numbered through all readings, so an attempt also tells the pass.
         """
         row = self.row
         return (row[FILE], row[ATTEMPT], row[SAMPLE_INDEX]) if row[RUNNING] else None
 
     def file_of_worker(self, worker: int) -> int:
-        """The file that ``worker`` turned to last; NO_FILE before its first, and when another sits here by now."""
+        """Return the file that ``worker`` turned to last; NO_FILE before its first, and if another
+        worker has the row by now."""
         row = self.row
-        return int(row[FILE]) if row[WORKER] == worker + 1 else NO_FILE  # + 1: a cleared row is nobody's
+        return int(row[FILE]) if row[WORKER] == worker + 1 else NO_FILE  # + 1: a cleared row belongs to no worker
 
     @property
     def started_ns(self) -> int:

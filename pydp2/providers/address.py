@@ -1,8 +1,9 @@
-"""Addresses of providers: ``mod.process``, ``mod:process``, ``file.py:process``; ``package.mod`` for its ``process``.
+"""Resolve addresses of providers: ``mod.process``, ``mod:process``, ``file.py:process``;
+``package.mod`` for its ``process``.
 
-It answers for finding a provider by its address, with an error of its own for each way in which that can fail, and for
-naming a decorated object so that another process finds the same one. A provider never travels as an object: what is
-looked up by name is the same code everywhere, and nothing is executed from the wire.
+This module finds a provider by its address, with an error of its own for each way in which that can fail, and names a
+decorated object so that another process finds the same one. A provider never travels as an object: a name leads to the
+same code everywhere, and nothing is executed from the wire.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from pydp2.providers.decorator import Provider
 from pydp2.providers.error_location import count_own_frames, remedy
 
 _FORMS = "write module.process, module:process or file.py:process"
-_DEFAULT_FUNCTION = "process"  # the provider of a module whose address names none
+_DEFAULT_FUNCTION = "process"  # name of the provider if the address names only a module
 _MAINS = ("__main__", "__mp_main__")
 _REMEDY = "put the decorated function at the top level of a file and give that, as in my_provider.py:process"
 
 
 def resolve(address: str) -> Provider:
-    """The provider at ``address``; imports its module or file where that has not been done.
+    """Return the provider at ``address``; import its module or file if that has not been done.
 
     A file is imported under a name of its own (never ``__main__``, so its ``if __name__ == "__main__"`` part does not
     run), with its folder first on ``sys.path`` meanwhile; afterwards the folder stays last there, for imports inside
@@ -67,7 +68,7 @@ def resolve(address: str) -> Provider:
 
 
 def address_of(provider: Provider | str) -> str:
-    """An address under which another process finds ``provider``; a text is only checked for its form.
+    """Return an address under which another process finds ``provider``; a text is only checked for its form.
 
     A provider of the running script is named by the file, because ``__main__`` is another module in another process.
 
@@ -93,7 +94,7 @@ def address_of(provider: Provider | str) -> str:
         raise AddressError(f"{name} belongs to the module {module_name}, which is not imported; {_REMEDY}")
     name = _name_in(module, provider, name)
     file = getattr(module, "__file__", None)
-    spec = getattr(module, "__spec__", None)  # of a script run by -m it has the name that can be imported
+    spec = getattr(module, "__spec__", None)  # the __spec__ of a script run by -m has the name that can be imported
     importable = spec.name if spec is not None else module_name
     if importable not in _MAINS and _imports_as(importable, file):
         return f"{importable}:{name}"
@@ -105,7 +106,7 @@ def address_of(provider: Provider | str) -> str:
 
 
 def _parse_address(address: object) -> tuple[str, str]:
-    """(module or file, attribute) of an address."""
+    """Return (module or file, attribute) of an address."""
     if not isinstance(address, str):
         raise OptionTypeError(f"a provider's address must be a text, got {address!r:.80} ({type(address).__name__})")
     place, colon, attribute = address.rpartition(":")
@@ -143,7 +144,7 @@ def _import_module(name: str, address: str) -> ModuleType:
 
 
 def _inner_module(package: ModuleType, name: str, address: str) -> ModuleType | None:
-    """The module ``name`` of ``package``, None where there is none."""
+    """Return the module ``name`` of ``package``, None if there is none."""
     full = f"{package.__name__}.{name}"
     if not hasattr(package, "__path__") or importlib.util.find_spec(full) is None:
         return None
@@ -199,7 +200,8 @@ def _import_file(path: Path, address: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _import_errors(what: str) -> Iterator[None]:
-    """What the user's code raises while it is imported, with its own traceback and nothing of the import system's."""
+    """Convert what the user's code raises while it is imported, with its own traceback and without the
+    import system's frames."""
     try:
         yield
     except KeyboardInterrupt:
@@ -208,13 +210,14 @@ def _import_errors(what: str) -> Iterator[None]:
         if isinstance(error, SyntaxError) and count_own_frames(error) == len(
             list(traceback.walk_tb(error.__traceback__))
         ):
-            error = error.with_traceback(None)  # the place stands in its text; no frame is the user's
+            error = error.with_traceback(None)  # its text says where; no frame is the user's
         text = f"{what} raised {type(error).__name__} while it was imported{remedy(error)}"
         raise from_user(text, error, count_own_frames(error)) from None
 
 
 def _name_in(module: ModuleType, provider: Provider, name: str) -> str:
-    """Under which name ``module`` holds ``provider``: that of its function, or one that it was assigned to."""
+    """Return the name under which ``module`` holds ``provider``: that of its function, or one
+    that it was assigned to."""
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -229,7 +232,8 @@ def _name_in(module: ModuleType, provider: Provider, name: str) -> str:
 
 
 def _imports_as(name: str, file: str | None) -> bool:
-    """Whether importing ``name`` afresh leads to ``file``. (Under some tools a module was loaded by other means.)"""
+    """Return True if importing ``name`` afresh leads to ``file``. (Under some tools a module was
+    loaded by other means.)"""
     path: list[str] | None = None
     spec = None
     parts = name.split(".")

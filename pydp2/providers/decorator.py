@@ -1,7 +1,7 @@
-"""``@provider``: what turns a generator function into something that can be served.
+"""Decorate a generator function so that it can be served: ``@provider``.
 
-It answers for the arguments as the user writes them and for running a provider by hand, without a service: the verdicts
-of :meth:`Provider.samples` are those of a worker, because both use the same wrapper, packer and words.
+This module checks the arguments as the user writes them, and runs a provider by hand, without a service: the verdicts
+of :meth:`Provider.samples` are those of a worker, because both use the same slot order, packer and words.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pydp2.providers.options import (
 )
 from pydp2.providers.started_provider import StartedProvider, start_provider
 
-_PACKED_LIMIT = 1 << 20  # samples() packs only to check: what is packed is thrown away at about this many bytes
+_PACKED_LIMIT = 1 << 20  # samples() packs only to check: it throws the packed samples away at about this many bytes
 _MAX_LOGGED_DROPS = 10
 
 
 class Provider:
-    """A decorated ``process``. Calling it calls the function itself.
+    """Decorated ``process``. Calling it calls the function itself.
 
     Attributes:
         function: the undecorated function, also ``__wrapped__``.
@@ -67,10 +67,10 @@ class Provider:
     ) -> StartedProvider:
         """Run the init_hook and declare the slots. Once per process: the hook belongs to the process, not to a pass.
 
-        The hook is called as ``init_hook(settings, file_list=…, is_train=…, input_order=…, **args)``. Afterwards the
-        types are, highest first: ``settings.input_types`` set by the hook, ``input_types``, ``slots``,
-        ``settings.slots`` set by the hook. Types by name are put in the order of ``input_order`` (their own where it
-        is empty).
+        The hook is called as ``init_hook(settings, file_list=…, is_train=…, input_order=…, **args)``.
+        Afterwards the types are, highest first: ``settings.input_types`` set by the hook, ``input_types``,
+        ``slots``, ``settings.slots`` set by the hook. Types by name are put in the order of ``input_order``
+        (their own if it is empty).
 
         Raises:
             ProviderError: the hook raised (also the builtin of the same name), cannot take its arguments (TypeError),
@@ -98,7 +98,7 @@ class Provider:
         seed: int = 0,
         pass_id: int = 0,
     ) -> Iterator[list[Any]]:
-        """The checked samples of one file, without a service: for the tests of a provider.
+        """Yield the checked samples of one file, without a service: for the tests of a provider.
 
         Each sample is a list of its slot values in slot order, as yielded. With ``check`` and ``check_fail_continue``
         bad samples are left out and logged; otherwise the first one raises.
@@ -121,10 +121,11 @@ class Provider:
         input_order: Sequence[str] | None = None,
         seed: int = 0,
     ) -> Callable[[], Iterator[tuple[Any, ...]]]:
-        """A reader of the checked samples of ``files``, one file after the other, in this process and its thread.
+        """Return a reader of the checked samples of ``files``, one file after the other, in
+        this process and its thread.
 
         Each call of the reader is the next pass, in the order of list and yields: the pool is the service's. A sample
-        is the tuple of its slot values, also of a single slot. The hook runs at the first call. What is bad is dropped
+        is the tuple of its slot values, also of a single slot. The hook runs at the first call. A bad sample is dropped
         or raised as :meth:`samples` does. See docs/readers.md.
 
         Raises OptionTypeError: ``files`` is one path (of a list, say), not several.
@@ -187,7 +188,7 @@ def _checked_samples(
 
 
 def _check_sample(packer: Packer, values: list[Any]) -> None:
-    """Pack one sample and look at it at once, so that a bad one is found before the next is drawn."""
+    """Pack one sample and check it at once, so that a bad one is found before the next is drawn."""
     packer.add(values)
     bad = packer.verify()
     if bad or packer.nbytes > _PACKED_LIMIT:

@@ -1,4 +1,4 @@
-"""Where something went wrong: the one wording for file and sample, used by workers and by ``samples()`` alike.
+"""Add to an error where it happened: the one wording for file and sample, used by workers and by ``samples()`` alike.
 
 Samples are counted from 0 in the order of their yields.
 """
@@ -24,18 +24,18 @@ from pydp2.errors import (
     provider_error,
 )
 
-_COMPILED = "pydp2/native/_packing.pyx"  # what frames of compiled code call their file, wherever it is installed
+_COMPILED = "pydp2/native/_packing.pyx"  # file name in frames of compiled code, wherever it is installed
 _OWN_FILES = (str(Path(__file__).resolve().parents[1]) + "/", _COMPILED, importlib.__file__, "<frozen importlib")
 
 _NO_FILE_ERRNOS = (errno.ENOENT, errno.ENAMETOOLONG)
-_LOOKS_LIKE_DATA = re.compile(r"[\s;,{}\"|]|^[-+.\deE]+$")  # what a line of data has, and hardly any name of a file
+_LOOKS_LIKE_DATA = re.compile(r"[\s;,{}\"|]|^[-+.\deE]+$")  # matches a line of data, and hardly any name of a file
 
 E = TypeVar("E", bound=RemoteError)
 
 
 def with_location(error: E, filename: str, sample_index: int) -> E:
-    """``error``, found at yield ``sample_index`` of ``filename``, with its place in front of its text; of the same
-    class.
+    """Return ``error``, found at yield ``sample_index`` of ``filename``, with its place in front of
+    its text; of the same class.
 
     A bad sample reads "file X, sample y, slot NAME: expected …, got …".
     """
@@ -48,8 +48,8 @@ def with_location(error: E, filename: str, sample_index: int) -> E:
 
 
 def user_error(error: BaseException, filename: str, sample_index: int, file_list: Sequence[str] = ()) -> ProviderError:
-    """The user's ``error``, raised while ``process`` was to yield sample ``sample_index`` of ``filename``, with its
-    traceback.
+    """Return an error for the user's ``error``, raised while ``process`` was to yield sample ``sample_index`` of
+    ``filename``, with its traceback.
 
     ``file_list``: the file list, for hints about it.
     """
@@ -62,7 +62,7 @@ def user_error(error: BaseException, filename: str, sample_index: int, file_list
 def remedy(error: BaseException, file_list: Sequence[str] = (), entry: str = "") -> str:
     """Return what may help against ``error`` of the user's code, to append to a message; else ''.
 
-    It says where relative paths start, for a file that is not found under one; how to list a file of data, where
+    The text says where relative paths start, if a file is not found under one; how to list a file of data, if
     ``entry``, or the first one of ``file_list``, the file list, looks like a line of data; how to list what is in a
     directory; and what to import in place of a module of the first PaddlePaddle.
     """
@@ -86,7 +86,8 @@ def remedy(error: BaseException, file_list: Sequence[str] = (), entry: str = "")
 
 
 def count_own_frames(error: BaseException) -> int:
-    """How many frames at the head of the traceback are ours or the import system's: no user wants to read those."""
+    """Return how many frames at the head of the traceback are ours or the import system's, which
+    no user wants to read."""
     count, frame = 0, error.__traceback__
     while frame is not None:
         if not frame.tb_frame.f_code.co_filename.startswith(_OWN_FILES):
@@ -96,5 +97,5 @@ def count_own_frames(error: BaseException) -> int:
 
 
 def mismatch_text(error: BadSample) -> str:
-    """What is wrong with the value."""
+    """Return what is wrong with the value."""
     return f"expected {error.expected}, got {error.got}" if error.expected else str(error)

@@ -1,7 +1,7 @@
-"""The arguments of ``@provider``: their values, and what becomes of odd ones.
+"""Check the arguments of ``@provider``: their values, and what becomes of odd ones.
 
-It answers for whether an argument can be what it is. The same checks serve attributes that the init_hook sets, because
-the hook may overwrite most of them; what the arguments *mean* for a pass is told in docs/semantics.md.
+This module says whether an argument can be what it is. The same checks serve attributes that the init_hook sets,
+because the hook may overwrite most of them; docs/semantics.md says what the arguments *mean* for a pass.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pydp2.errors import OptionError, OptionTypeError
 from pydp2.schema.input_types import InputType
 
 InputTypes = Sequence[InputType] | Mapping[str, InputType]
-"""What ``input_types`` may be: slots by position, or by name."""
+"""Type of ``input_types``: slots by position, or by name."""
 
 _TRUE_WORDS, _FALSE_WORDS = ("t", "true", "on"), ("f", "false", "off")
 
 
 class CacheType(IntEnum):
-    """What is kept between passes. ``CACHE_PASS_ON_DISK`` keeps it for later runs too; both together, as in
-    ``CACHE_PASS_IN_MEM | CACHE_PASS_ON_DISK``, put on the disk what memory has no room for."""
+    """Kind of cache that keeps samples between passes. ``CACHE_PASS_ON_DISK`` keeps them for later runs too; both
+    together, as in ``CACHE_PASS_IN_MEM | CACHE_PASS_ON_DISK``, put on the disk what memory has no room for."""
 
     NO_CACHE = 0
     CACHE_PASS_IN_MEM = 1
@@ -41,7 +41,7 @@ class LegacyKeywords(TypedDict, total=False):
 
 
 class ProviderKeywords(LegacyKeywords, total=False):
-    """The arguments of ``@provider`` as keywords, for type checkers; a test holds them equal to its signature."""
+    """Arguments of ``@provider`` as keywords, for type checkers; a test holds them equal to its signature."""
 
     input_types: InputTypes | None
     should_shuffle: bool | float | str | None
@@ -57,7 +57,7 @@ class ProviderKeywords(LegacyKeywords, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderOptions:
-    """The arguments of ``@provider``, valid once made. See :func:`pydp2.providers.decorator.provider` for each.
+    """Arguments of ``@provider``, valid once made. See :func:`pydp2.providers.decorator.provider` for each.
 
     Raises:
         OptionTypeError: an argument is of a type that it cannot have.
@@ -93,11 +93,11 @@ class ProviderOptions:
 
 
 ARGUMENTS = tuple(f.name for f in fields(ProviderOptions) if f.name != "slots")
-"""The names that ``@provider`` takes, without the legacy one."""
+"""Names of the arguments of ``@provider``, without the legacy one."""
 
 
 def check_types(name: str, value: Any) -> InputTypes:
-    """``value`` as a declaration of slots: a list, tuple or dict of at least one InputType."""
+    """Return ``value`` as a declaration of slots: a list, tuple or dict of at least one InputType."""
     if isinstance(value, InputType):
         raise OptionTypeError(
             f"{name} must be a list, tuple or dict of input types, got one; write {name}=[…] around it"
@@ -121,7 +121,8 @@ def check_types(name: str, value: Any) -> InputTypes:
 
 
 def check_pool_weight(name: str, value: Any) -> int:
-    """``value`` as pool_size or min_pool_size: a weight, or -1 for no bound. A pool of 0 could never hold a sample."""
+    """Return ``value`` as pool_size or min_pool_size: a weight, or -1 for no bound. A pool of 0
+    could never hold a sample."""
     low = 1 if name == "pool_size" else 0
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
         raise OptionTypeError(f"{name} must be a whole number, got {_shown(value)}")
@@ -131,14 +132,14 @@ def check_pool_weight(name: str, value: Any) -> int:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """``value`` as a flag. Other truthy things are refused: ``"false"`` would be one of them."""
+    """Return ``value`` as a flag. Other truthy values are refused: ``"false"`` would be one of them."""
     if not isinstance(value, bool | np.bool_):
         raise OptionTypeError(f"{name} must be True or False, got {_shown(value)}")
     return bool(value)
 
 
 def check_cache(value: Any) -> CacheType:
-    """``value`` as a :class:`CacheType`; its number is right as well."""
+    """Return ``value`` as a :class:`CacheType`; its number is accepted as well."""
     try:
         return CacheType(value)
     except ValueError:
@@ -147,7 +148,8 @@ def check_cache(value: Any) -> CacheType:
 
 
 def check_calc_batch_size(value: Any) -> Callable[[list[Any]], int] | None:
-    """``value`` as calc_batch_size: a function or None. Anything else is ignored with a warning, as it always was."""
+    """Return ``value`` as calc_batch_size: a function or None. Anything else is ignored with a
+    warning, as it always was."""
     if value is None or callable(value):
         return value  # type: ignore[no-any-return]  # what it returns is checked at every call
     warnings.warn(f"calc_batch_size must be a function, got {_shown(value)}: ignored", UserWarning, stacklevel=3)
@@ -155,7 +157,7 @@ def check_calc_batch_size(value: Any) -> Callable[[list[Any]], int] | None:
 
 
 def normalise_shuffle(value: Any) -> bool | None:
-    """``should_shuffle`` as given to ``@provider``: True, False, or None for "in training only".
+    """Return ``should_shuffle`` as given to ``@provider``: True, False, or None for "in training only".
 
     Words are ``t``, ``true``, ``on`` and ``f``, ``false``, ``off`` in any letter case; numbers equal to 1 or 0 count as
     well. Anything else gives a ``UserWarning`` and counts as None.
@@ -180,7 +182,7 @@ def normalise_shuffle(value: Any) -> bool | None:
 
 
 def check_names(given: Mapping[str, Any]) -> None:
-    """Refuse arguments that ``@provider`` does not have, naming the nearest that it has."""
+    """Refuse arguments that ``@provider`` does not have, naming the nearest one that it has."""
     for name in given:
         import difflib
 

@@ -1,4 +1,5 @@
-"""A provider started by its address, in a process that is there to run it: a worker, or one that is measured alone."""
+"""Start a provider by its address, in a process that is there to run it: a worker, or a benchmark
+of the provider alone."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def set_up_process(root: str, path: Iterable[str]) -> None:
 def start_by_address(
     address: str, *, args: Mapping[str, Any], is_train: bool, input_order: Sequence[str], file_list: Sequence[str]
 ) -> StartedProvider:
-    """The provider at ``address`` with its hook run. ``input_order``: empty for the provider's own.
+    """Return the provider at ``address`` with its hook run. ``input_order``: empty for the provider's own.
 
     Raises an error of ours, whatever went wrong: as :func:`resolve` and :meth:`Provider.start` do, or ProviderError.
     """

@@ -1,7 +1,7 @@
-"""The object that ``process`` and the init_hook get as their first argument.
+"""Provide the object that ``process`` and the init_hook get as their first argument.
 
-It answers for the attributes that are there from the start, and for ``filename``, ``pass_id`` and ``rng``, which belong
-to whichever generator is running: a worker holds several open generators over one settings object and switches between
+This module has the attributes that are there from the start, and ``filename``, ``pass_id`` and ``rng``, which belong to
+the generator that is running: a worker holds several open generators over one settings object and switches between
 them. Nothing is read back here: :mod:`pydp2.providers.started_provider` does that after the hook.
 """
 
@@ -20,7 +20,7 @@ from pydp2.providers.options import CacheType, InputTypes, ProviderOptions
 
 
 class GeneratorContext:
-    """Which generator runs: the file it reads, the pass, and its own source of random numbers.
+    """Context of the generator that runs: the file it reads, the pass, and its own source of random numbers.
 
     Attributes:
         filename: the entry of the file list.
@@ -41,7 +41,7 @@ class GeneratorContext:
 
 
 class _FromContext:
-    """An attribute that reads from the running context.
+    """Attribute that reads from the running context.
 
     It has no setter, so that an attribute of the same name which a hook puts on its settings simply wins.
     """
@@ -58,7 +58,8 @@ class _FromContext:
 
 
 class Settings:
-    """Ordinary attributes, to read and to set. The init_hook may add its own and overwrite those of the provider.
+    """Object with ordinary attributes, to read and to set. The init_hook may add its own and
+    overwrite those of the provider.
 
     Attributes:
         logger: a logger of its own name; its level is left alone.

@@ -1,8 +1,8 @@
-"""A provider at work: its hook has run, its slots are known, its files can be opened.
+"""Start a provider and run its generators: once its hook has run, its slots are known and its files can be opened.
 
-It answers for what is read back from the settings after the hook (types, precedence, levels, flags), for the plain
-declaration of it that every worker must give alike, and for the generators: which of them runs is what
-``settings.filename``, ``pass_id`` and ``rng`` follow. It does not pack, order or send anything.
+This module reads back the settings after the hook (types, precedence, levels, flags), makes the plain declaration that
+every worker must give alike, and runs the generators: ``settings.filename``, ``pass_id`` and ``rng`` follow the one
+that runs. It does not pack, order or send anything.
 
 See docs/semantics.md for the order of construction.
 """
@@ -41,18 +41,18 @@ from pydp2.schema.input_types import Slots
 from pydp2.schema.provider_schema import Schema
 
 MAX_WEIGHT = 1 << 40
-"""Heaviest sample: sums over millions of such samples still fit 64 bits."""
+"""Weight of the heaviest sample: sums over millions of such samples still fit 64 bits."""
 _HOOK_ARGUMENTS = ("file_list", "is_train", "input_order")
 
 
 class OpenFile(Iterator[Any]):
-    """One run of ``process`` over one file. ``next`` gives the next sample, raw, also of :func:`pydp2.rows` one by one;
+    """Run of ``process`` over one file. ``next`` gives the next sample, raw, also of :func:`pydp2.rows` one by one;
     what ``process`` raises passes untouched.
 
     Attributes:
         context: what settings show while it runs. A loop that draws many samples in a row from one file may call
             :meth:`StartedProvider.show_context` with it once and then draw from ``iterator`` directly.
-        iterator: the generator itself, which gives :class:`Rows` as they are.
+        iterator: the generator itself, which gives :class:`ManySamples` as they are.
     """
 
     __slots__ = ("_is_single_slot", "_pending", "_settings", "context", "iterator")
@@ -83,22 +83,22 @@ class OpenFile(Iterator[Any]):
 
 
 class StartedProvider:
-    """A started provider; made by :meth:`Provider.start <pydp2.providers.decorator.Provider.start>`.
+    """Started provider; made by :meth:`Provider.start <pydp2.providers.decorator.Provider.start>`.
 
     Attributes:
         settings: the object that the user's functions share.
-        declaration: what it declares.
-        wrap: ``wrap(sample)`` is the list of slot values of one yielded sample; raises BadSample, or ProviderError
-            (TypeError) for a dict where types are a list.
-        single: whether there is one slot, whose value is yielded bare.
-        wrapper: what ``arrange`` belongs to; its ``on_unknown`` may be set.
+        schema: what it declares.
+        arrange: ``arrange(sample)`` is the list of slot values of one yielded sample; raises BadSample, or
+            ProviderError (TypeError) for a dict where types are a list.
+        is_single_slot: whether there is one slot, whose value is yielded bare.
+        slot_order: what ``arrange`` belongs to; its ``on_unknown`` may be set.
     """
 
     def __init__(self, settings: Settings, schema: Schema, calc_batch_size: Callable[[list[Any]], Any] | None) -> None:
         self.settings = settings
         self.schema = schema
         self.is_single_slot = len(schema.slots) == 1
-        declared = settings.input_types  # more than the slots where input_order leaves names out
+        declared = settings.input_types  # more than the slots if input_order leaves names out
         self.slot_order = SlotOrder(
             schema.slots, self.is_single_slot, tuple(declared) if isinstance(declared, Mapping) else ()
         )
@@ -106,7 +106,7 @@ class StartedProvider:
         self._calc_batch_size = calc_batch_size
 
     def weight_of(self, values: list[Any]) -> int:
-        """The weight of one wrapped sample: what ``calc_batch_size`` says, or 1.
+        """Return the weight of one arranged sample: the result of ``calc_batch_size``, or 1.
 
         Raises:
             ProviderError: ``calc_batch_size`` raised, or its result is no whole number (TypeError), or negative or
@@ -130,7 +130,7 @@ class StartedProvider:
         return whole
 
     def open_file(self, filename: str, *, file_index: int, seed: int, pass_id: int) -> OpenFile:
-        """A new run of ``process`` over ``filename``; nothing of it runs before the first ``next``.
+        """Return a new run of ``process`` over ``filename``; nothing of it runs before the first ``next``.
 
         ``file_index`` is its number in the file list, ``seed`` the job's; with ``pass_id`` they seed ``settings.rng``.
         """
@@ -138,7 +138,7 @@ class StartedProvider:
         generator, settings = self.settings.generator, self.settings
         iterator = None
         if inspect.isgeneratorfunction(generator):
-            with contextlib.suppress(TypeError):  # it takes other arguments: then the first next() is to say so
+            with contextlib.suppress(TypeError):  # it takes other arguments: then the first next() reports that
                 iterator = generator(settings, filename)
         return OpenFile(
             settings, context, iterator or _iterate_result(generator, settings, filename), self.is_single_slot
@@ -150,7 +150,8 @@ class StartedProvider:
 
 
 def _iterate_result(generator: Callable[..., Iterable[Any]], settings: Settings, filename: str) -> Iterator[Any]:
-    """A ``process`` that only returns an iterable, made to run at the first ``next`` like a generator function."""
+    """Iterate over the result of a ``process`` that only returns an iterable, so that it runs at the first ``next``
+    like a generator function."""
     result = generator(settings, filename)
     if not isinstance(result, Iterable):
         got = f"{result!r:.80} ({type(result).__name__})"
@@ -168,7 +169,7 @@ def start_provider(
     file_list: Sequence[str],
     logger_name: str,
 ) -> StartedProvider:
-    """Make the settings, run the hook, and read back what holds. See ``Provider.start``."""
+    """Make the settings, run the hook, and read back the result. See ``Provider.start``."""
     name = f"{function.__module__}.{function.__qualname__}"
     settings = Settings(
         options, generator=function, file_list=file_list, input_order=input_order or (), logger_name=logger_name
@@ -211,7 +212,7 @@ def _run_hook(hook: Callable[..., object], settings: Settings, given: dict[str, 
             "TypeError",
         ) from None
     except ValueError:
-        pass  # a builtin without a signature: calling it will tell
+        pass  # a builtin without a signature: calling it reports the error
     try:
         hook(settings, **given)
     except (Exception, SystemExit) as error:
@@ -237,7 +238,7 @@ def _make_schema(settings: Settings, options: ProviderOptions, is_train: bool, i
             check=check,
             check_fail_continue=check and check_flag("check_fail_continue", settings.check_fail_continue),
         )
-    except (OptionError, OptionTypeError) as error:  # what @provider was given is checked already: so it was the hook
+    except (OptionError, OptionTypeError) as error:  # the arguments of @provider are checked: so the hook set it
         kind = "TypeError" if isinstance(error, OptionTypeError) else "ValueError"
         raise provider_error(f"the init_hook of {name} left settings that cannot be: {error}", kind) from None
     settings.input_types = declared
@@ -245,7 +246,7 @@ def _make_schema(settings: Settings, options: ProviderOptions, is_train: bool, i
 
 
 def _input_types(settings: Settings, options: ProviderOptions, name: str) -> InputTypes:
-    """The highest of: set by the hook, ``input_types``, ``slots``, ``settings.slots`` set by the hook."""
+    """Return the highest of: set by the hook, ``input_types``, ``slots``, ``settings.slots`` set by the hook."""
     for declared in (settings.input_types, options.input_types, options.slots, vars(settings).get("slots")):
         if declared is not None:
             return declared
@@ -270,7 +271,8 @@ def _ordered_slots(input_types: InputTypes, input_order: Sequence[str], name: st
 
 
 def _resolved_shuffle(value: Any, is_train: bool, name: str) -> bool:
-    """What ``@provider`` was given is normalised; what the hook set is not: there, anything but a bool is None."""
+    """Return should_shuffle as a bool. The argument of ``@provider`` is normalised; what the hook set is not: there,
+    anything but a bool counts as None."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if value is not None:

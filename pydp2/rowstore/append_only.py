@@ -1,10 +1,10 @@
-"""Columns of many files side by side in one memory, where they stay: the cache fills it, and whoever has the memory
-gathers rows from it.
+"""Store columns of many files side by side in one memory, where they stay: the cache fills it, and every process that
+has the memory gathers rows from it.
 
 Rows are numbered as they come. Each array of the columns has a region of its own, as long as it can become within the
 limit; so a row is found by its number alone, in every array, and rows of all files are gathered in one go. A region for
-each level of counts says where the entries of a row begin. All of this has a size on paper that is a multiple of the
-limit: the memory must be of the kind that is used when it is first written to.
+each level of counts says where the entries of a row begin. The nominal size of all this is a multiple of the limit: the
+memory must be of the kind that is used when it is first written to.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from pydp2.rowstore.region_layout import RegionLayout
 
 
 class AppendOnlyStore:
-    """What lies in ``memory``, of ``layout``: who fills it appends, who only has it to read gathers rows by number."""
+    """Store in ``memory``, of ``layout``: one process appends, processes that only read gather rows by number."""
 
     def __init__(self, layout: RegionLayout, memory: Any) -> None:
         self.layout = layout
         self._arrays = [[layout.view(memory, region) for region in regions] for regions in layout.arrays]
         self._offsets = [[layout.view(memory, region) for region in regions] for regions in layout.offsets]
         self.sample_indices, self.sizes, self.weights = (layout.view(memory, region) for region in layout.row_info)
-        """Of each row, int64."""
+        """Sample index, size and weight of each row, int64."""
         self.row_count = 0
-        """How many there are, of whoever fills it."""
+        """Number of rows, in the process that appends."""
         self.nbytes = 0
-        """The sum of their sizes."""
+        """Sum of the sizes of the rows."""
         self.max_weight = 0
         self.unit_weights = True
-        """All weigh 1."""
+        """True if all rows weigh 1."""
 
     held_bytes = 0
-    """Of rows that wait to be drawn; these here are the cache's."""
+    """Number of bytes of rows that wait to be drawn: 0, because the rows here are the cache's."""
     row_cost = 8
-    """Bytes of memory that a row holds for a trainer until it is taken: its number."""
+    """Number of bytes that a row holds for a trainer until it is taken: those of its number."""
 
     @property
     def shared_row_count(self) -> int:
-        """Rows are among the first so many that a trainer can gather by itself."""
+        """Number of rows that a trainer can gather by itself: all of them."""
         return self.row_count
 
     def append(self, columns: Columns, sample_indices: Ints, sizes: Ints, weights: Ints | None) -> tuple[int, Columns]:
-        """Copy rows in, with what is to be known of each (``weights`` None: all 1): the number of the first, and the
-        same columns where they lie now."""
+        """Copy rows in, with what is to be known of each (``weights`` None: all 1). Return the number of the first, and
+        the same columns where they lie now."""
         at, end = self.row_count, self.row_count + columns.rows
         views = []
         for slot, arrays in enumerate(columns.arrays):
@@ -70,8 +70,8 @@ class AppendOnlyStore:
         return at, Columns(columns.slots, columns.rows, views)
 
     def row_ids_of(self, columns: Columns) -> Ints:
-        """By which numbers the rows of ``columns`` are known here, ``(rows,)``: of what :meth:`append` gave, or a slice
-        of it. Raises ValueError for columns that lie elsewhere."""
+        """Return the numbers that the rows of ``columns`` have here, ``(rows,)``. The columns are those that
+        :meth:`append` returned, or a slice of them. Raises ValueError for columns that lie elsewhere."""
         if not columns.rows:
             return np.empty(0, np.int64)
         mine, theirs = self._arrays[0][0], columns.arrays[0][0]
@@ -81,8 +81,8 @@ class AppendOnlyStore:
         return np.arange(first, first + columns.rows)
 
     def sources(self, ids: Ints) -> list[tuple[Array, Selection]]:
-        """As of a :class:`HeapStore`: for each array of the columns of ``ids`` where its entries lie. Raises
-        IndexError for a row that cannot be."""
+        """Return for each array of the columns of ``ids`` where its entries lie, as :class:`.heap.HeapStore` does.
+        Raises IndexError for a row that cannot be."""
         result: list[tuple[Array, Selection]] = []
         for arrays, levels in zip(self._arrays, self._offsets, strict=True):
             result.append((arrays[0], ids))
@@ -90,34 +90,35 @@ class AppendOnlyStore:
                 starts = edges[ids]
                 counts = edges[ids + 1] - starts
                 if len(ids) and not 0 <= int(counts.min()) <= int(counts.max()) <= len(arrays[level]):
-                    raise IndexError("a row without an end")  # before there is room made for it
+                    raise IndexError("a row without an end")  # before room is made for it
                 which = EntryRanges(starts, counts)
                 result += [(a, which) for a in (arrays[level:] if level == len(levels) else arrays[level : level + 1])]
         return result
 
     def take(self, ids: Ints) -> Columns:
-        """The rows ``ids``, in that order, as columns over fresh, writable arrays. Raises IndexError for a row that
-        cannot be."""
+        """Return the rows ``ids``, in that order, as columns over fresh, writable arrays. Raises IndexError
+        for a row that cannot be."""
         taken = iter([gather_copy(array, which) for array, which in self.sources(ids)])
         slots = self.layout.slots
         return Columns(slots, len(ids), [[next(taken) for _ in fields] for fields in slots.fields])
 
     def lengths(self, ids: Ints, slot: int) -> Ints:
-        """How many time steps each of the rows ``ids`` has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
+        """Return how many time steps each of the rows ``ids`` has in ``slot``, a sequence or nested
+        sequence: ``(rows,)``."""
         edges = self._offsets[slot][self.layout.slots.types[slot].seq_type - 1]
         return edges[ids + 1] - edges[ids]
 
     def handles(self, ids: Ints) -> Ints:
-        """What a trainer is told of them: a row stays where it is."""
+        """Return the handles by which a trainer finds the rows: their ids, because a row stays where it is."""
         return ids
 
     resolve = handles
 
     def row_sizes(self, handles: Ints) -> Ints:
-        """The bytes of each of the rows ``handles``."""
+        """Return the bytes of each of the rows ``handles``."""
         return self.sizes[handles]
 
     def release_later(self, ids: Ints) -> None:
-        """Nobody draws them now; they stay."""
+        """Do nothing: rows stay when they are released."""
 
     release = release_later

@@ -1,4 +1,4 @@
-"""Rows of a store that make a batch, or several: gathered when, and where, they are wanted."""
+"""Gather rows of a store that make a batch, or several, when and where they are wanted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydp2.rowstore.gather import Selection, entry_count, gather, gather_copy
 
 
 class RowView:
-    """The rows ``ids`` of ``store``. For a transport they are the frames of their columns
+    """Rows ``ids`` of ``store``. For a transport they are the frames of their columns
     (``pydp2.transport.DeferredFrames``)."""
 
     __slots__ = ("_row_ids", "_sources", "_store")
@@ -25,38 +25,41 @@ class RowView:
         self._sources: list[tuple[Array, Selection]] = []
 
     def __len__(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
         return len(self._row_ids)
 
     @property
     def shared_row_count(self) -> int:
-        """They are among the first so many rows that others can gather by :meth:`handles`; 0: others cannot."""
+        """Number of the store's first rows that others can gather by :meth:`handles`, these rows among
+        them; 0: others cannot."""
         return self._store.shared_row_count
 
     def handles(self) -> Ints:
-        """What those are told of them."""
+        """Return the handles by which others gather the rows."""
         return self._store.handles(self._row_ids)
 
     def columns(self) -> Columns:
-        """The rows, in memory of their own."""
+        """Return the rows, in memory of their own."""
         return self._store.take(self._row_ids)
 
     def lengths(self, slot: int) -> Ints:
-        """How many time steps each row has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
+        """Return how many time steps each row has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
         return self._store.lengths(self._row_ids, slot)
 
     def frames(self) -> list[Any]:
-        """:meth:`Columns.frames` of them, in memory of their own; where :meth:`sizes` was called, right after it."""
+        """Return :meth:`Columns.frames` of the rows, in memory of their own; if :meth:`sizes` was
+        called, right after it."""
         sources, self._sources = self._sources or self._store.sources(self._row_ids), []
         return [gather_copy(array, where).reshape(-1) for array, where in sources]
 
     def sizes(self) -> list[int]:
-        """The bytes of each of these frames."""
+        """Return the bytes of each of these frames."""
         self._sources = self._store.sources(self._row_ids)
         return [entry_count(where) * array.strides[0] for array, where in self._sources]
 
     def write(self, into: Sequence[NDArray[np.uint8]]) -> None:
-        """Gather them into memory of these sizes; right after :meth:`sizes`, before anything moves in the store."""
+        """Gather the frames into memory of these sizes, right after :meth:`sizes`, before
+        anything moves in the store."""
         sources, self._sources = self._sources, []
         for (array, where), memory in zip(sources, into, strict=True):
             if count := entry_count(where):
@@ -64,10 +67,10 @@ class RowView:
 
 
 class BatchRows(RowView):
-    """The rows of a batch, of which the last ``padding`` stand for others a second time; ``nbytes`` without these.
+    """Rows of a batch, of which the last ``padding`` stand for others a second time; ``nbytes`` without these.
 
-    The store keeps them as long as there is this object; then, and not before, their cells are used again. So a batch
-    can be sent a second time, and lies in memory once.
+    The store keeps the rows as long as this object lives; only then are their cells used again. So a batch can be sent
+    a second time, and lies in memory once.
     """
 
     __slots__ = ("_owned_ids", "nbytes")
@@ -79,7 +82,7 @@ class BatchRows(RowView):
 
     @property
     def padded_bytes(self) -> int:
-        """The same with them, where rows are alike in size."""
+        """Number of bytes with the padding, if rows are alike in size."""
         return self.nbytes * len(self) // max(1, len(self._owned_ids))
 
     def __del__(self) -> None:
@@ -87,6 +90,6 @@ class BatchRows(RowView):
 
 
 def concat_rows(batches: Sequence[BatchRows]) -> RowView:
-    """The rows of all, one batch after the other. Only as long as there are these."""
+    """Return the rows of all batches, one batch after the other, valid only as long as the batches live."""
     first = batches[0]
     return first if len(batches) == 1 else RowView(first._store, np.concatenate([each._row_ids for each in batches]))

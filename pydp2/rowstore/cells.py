@@ -1,10 +1,11 @@
-"""Rows of one size in memory that several processes see: each has a cell, from the worker that packed it to the
-trainer that takes it, and in between goes by its number.
+"""Keep rows of one size in cells of memory that several processes see. A row stays in its cell from the worker that
+packed it to the trainer that takes it, and in between travels by its number.
 
-The server says whose a cell is (:class:`CellAllocator`): granted to a worker, who puts a row there and says so; then
-held until nobody needs the row any more. Who gathers rows and was given up meanwhile must not take what lies there now
-for what lay there then: a cell has a mark that changes when it is given back, numbers that are sent to a trainer carry
-it, and it is compared once the rows are gathered. See docs/architecture.md.
+The server says who owns a cell (:class:`CellAllocator`): a worker that it is granted to puts a row there and says so;
+then the server holds it until nothing needs the row any more. A process that gathers rows and was given up meanwhile
+must not take the row that a cell holds now for the one that it held then. So a cell has a generation that changes
+when the cell is given back; handles that are sent to a trainer carry it, and it is compared once the rows are
+gathered. See docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ from pydp2.rowstore.gather import Selection, gather_copy
 from pydp2.rowstore.region_layout import RegionLayout
 
 CELL_NOTE_PREFIX = b"places"
-"""What begins the note on such memory, before that of its layout."""
-_CELL_BITS = 40  # of a number are the cell, those above it the mark
+"""Beginning of the note on such memory, before the note of its layout."""
+_CELL_BITS = 40  # of a handle; the bits above them are the generation
 _CELL_MASK = (1 << _CELL_BITS) - 1
 _GENERATION_MASK = (1 << 62 - _CELL_BITS) - 1
-# Whose a cell is: nobody's, the server's, of worker w: _OWNER_FIRST_WORKER + w.
+# Owners of a cell: none, the server, worker w: _OWNER_FIRST_WORKER + w.
 _OWNER_NONE, _OWNER_SERVER, _OWNER_FIRST_WORKER = 0, 1, 2
 
 
 class StaleCells(Exception):
-    """Rows that were gathered are not those that were named: their cells were given back meanwhile."""
+    """Gathered rows are not those that were named: their cells were given back meanwhile."""
 
 
 class CellRegion:
-    """The rows in ``memory`` of ``layout``, of slots that :func:`suits_cells` takes: workers put them there, trainers
-    and the server gather them."""
+    """Rows in ``memory`` of ``layout``, of slots that :func:`suits_cells` takes: workers put them there, trainers and
+    the server gather them."""
 
     def __init__(self, layout: RegionLayout, memory: Any) -> None:
         self.layout = layout
         self._arrays = [layout.view(memory, regions[0]) for regions in layout.arrays]
         self.generations: Ints = layout.view(memory, layout.row_info[0])
-        """Of each cell, how often it was given back, as far as that can be counted; the server's to write."""
+        """Generation of each cell: how often it was given back, as far as that can be counted. The server writes it."""
         self.row_cost = layout.slots.row_bytes
-        """Bytes that a row holds here until it is taken."""
+        """Number of bytes that a row holds here until it is taken."""
 
     def put(self, cells: Ints, columns: Columns) -> None:
         """Copy the rows of ``columns`` to ``cells``."""
@@ -49,76 +50,77 @@ class CellRegion:
             mine[cells] = theirs[0]
 
     def sources(self, cells: Ints) -> list[tuple[Array, Selection]]:
-        """As of a :class:`.heap.HeapStore`."""
+        """Return for each array where the entries of ``cells`` lie, as :class:`.heap.HeapStore` does."""
         return [(array, cells) for array in self._arrays]
 
     def take_cells(self, cells: Ints) -> Columns:
-        """The rows at ``cells``, in that order, as columns over fresh, writable arrays."""
+        """Return the rows at ``cells``, in that order, as columns over fresh, writable arrays."""
         return Columns(self.layout.slots, len(cells), [[gather_copy(*source)] for source in self.sources(cells)])
 
     # -- by numbers that were told -------------------------------------------------------------------------------------
     def handles(self, cells: Ints) -> Ints:
-        """What a trainer is told of ``cells``."""
+        """Return the handles by which a trainer finds ``cells``."""
         return cells | self.generations[cells] << _CELL_BITS
 
     def resolve(self, handles: Ints) -> Ints:
-        """The cells of ``handles``, which may be anything."""
+        """Return the cells of ``handles``, which may be any numbers."""
         return np.where(handles < 0, handles, handles & _CELL_MASK)
 
     def row_sizes(self, handles: Ints) -> Ints:
-        """The bytes of each row."""
+        """Return the bytes of each row."""
         return np.full(len(handles), self.row_cost)
 
     def take(self, handles: Ints) -> Columns:
-        """The rows of ``handles``, as :meth:`take_cells`. Raises StaleCells when they are others by now."""
+        """Return the rows of ``handles``, as :meth:`take_cells` does. Raises StaleCells if their
+        cells hold others by now."""
         cells = handles & _CELL_MASK
         columns = self.take_cells(cells)
-        if (self.generations[cells] != handles >> _CELL_BITS).any():  # looked at last: what was there is copied now
+        if (self.generations[cells] != handles >> _CELL_BITS).any():  # compared last, when the rows are copied
             raise StaleCells
         return columns
 
 
 class CellAllocator:
-    """The server's side: whose each cell of ``rows`` is. Nothing waits: where there is no cell, rows take another
-    way."""
+    """Allocator of the cells of ``rows``, in the server. It never waits: if there is no cell, rows take another way."""
 
     def __init__(self, rows: CellRegion) -> None:
         self.region = rows
         count = rows.layout.max_rows
-        # of the addresses of these, as much is ever used as there are cells in use
+        # memory is only used for as many of these as there are cells in use
         self._owner = np.zeros(count, np.int32)
-        self._free: Ints = np.empty(count, np.int64)  # a stack, of cells that were used before
+        self._free: Ints = np.empty(count, np.int64)  # a stack of cells that were used before
         self._free_count = 0
-        self._high_water = 0  # from here on no cell was ever used
+        self._high_water = 0  # cells from here on were never used
         self._released: list[Ints] = []  # given back, and not free yet
         self.granted: dict[int, int] = {}
-        """By worker, how many it has and has not put a row in."""
+        """Number of cells by worker that it has and has not put a row in."""
 
     def __len__(self) -> int:
-        """Cells that hold a row."""
+        """Return the number of cells that hold a row."""
         self._apply_releases()
         return self._high_water - self._free_count - sum(self.granted.values())
 
     @property
     def free_count(self) -> int:
-        """Cells that are nobody's."""
+        """Number of cells without an owner."""
         self._apply_releases()
         return len(self._owner) - self._high_water + self._free_count
 
     @property
     def high_water(self) -> int:
-        """Cells that were used at some time."""
+        """Number of cells that were used at some time."""
         return self._high_water
 
     def grant(self, worker: int, count: int) -> Ints:
-        """``count`` cells, or as many as there are, for ``worker`` to put rows in."""
+        """Grant ``count`` cells, or as many as there are, to ``worker`` to put rows in, and return them."""
         cells = self._allocate(count)
         self._owner[cells] = _OWNER_FIRST_WORKER + worker
         self.granted[worker] = self.granted.get(worker, 0) + len(cells)
         return cells
 
     def accept_filled(self, worker: int, cells: Ints) -> CellRows:
-        """``worker`` has put rows in ``cells``: these. Raises RemoteProtocolError for cells that are not its own."""
+        """Return the rows that ``worker`` has put in ``cells``. Raises RemoteProtocolError for
+        cells that are not its own."""
         known = len(cells) and 0 <= int(cells.min()) <= int(cells.max()) < self._high_water
         if not known or (self._owner[cells] != _OWNER_FIRST_WORKER + worker).any() or _has_duplicates(cells):
             raise RemoteProtocolError("Chunk: rows in places that were not granted, or twice in one")
@@ -127,7 +129,7 @@ class CellAllocator:
         return CellRows(self, cells)
 
     def put(self, columns: Columns) -> Ints:
-        """Copy the rows of ``columns`` to cells. Raises MemoryError when there are too few."""
+        """Copy the rows of ``columns`` to cells and return the cells. Raises MemoryError if there are too few."""
         cells = self._allocate(columns.rows)
         if len(cells) < columns.rows:
             self._push_free(cells)
@@ -139,15 +141,15 @@ class CellAllocator:
         return cells
 
     def reclaim_worker(self, worker: int) -> None:
-        """The process of ``worker`` has ended: what it was granted is free."""
+        """Free the cells that were granted to ``worker``, whose process has ended."""
         if self.granted.pop(worker, 0):
             cells = np.flatnonzero(self._owner[: self._high_water] == _OWNER_FIRST_WORKER + worker)
             self._owner[cells] = _OWNER_NONE
             self._push_free(cells)
 
     def release_later(self, cells: Ints) -> None:
-        """Nobody needs the rows in ``cells``, which hold some, any more."""
-        self._released.append(cells)  # no more than that: it may be said while another method is at work
+        """Give back ``cells``, whose rows are not needed any more, before cells are needed."""
+        self._released.append(cells)  # no more than that: another method may be at work when this is called
 
     def _allocate(self, count: int) -> Ints:
         self._apply_releases()
@@ -182,8 +184,8 @@ def _has_duplicates(cells: Ints) -> bool:
 
 
 class CellRows:
-    """Rows that a worker has put in ``allocator``, some of ``rows`` of them. They are as columns are for a store; cells
-    that no store has claimed are given back when there is nothing left of these."""
+    """Rows that a worker has put in ``allocator``, some of ``rows`` of them. A store takes them like columns; cells
+    that no store has claimed are given back when nothing refers to these rows any more."""
 
     __slots__ = ("_cells", "_first", "rows", "slots")
 
@@ -194,18 +196,18 @@ class CellRows:
         self.rows = len(cells)
 
     def slice(self, lo: int, hi: int) -> CellRows:
-        """Rows ``lo`` to ``hi``, not included."""
+        """Return rows ``lo`` to ``hi``, not included."""
         some = object.__new__(CellRows)
         some._cells, some.slots = self._cells, self.slots
         some._first, some.rows = self._first + lo, hi - lo
         return some
 
     def sample_bytes(self) -> Ints:
-        """As of :class:`Columns`."""
+        """Return the bytes of each row, as :class:`Columns` does."""
         return np.full(self.rows, self.slots.row_bytes)
 
     def claim(self) -> Ints:
-        """Their cells, which are the caller's from now on. Raises ValueError when they were claimed before."""
+        """Return their cells, which are the caller's from now on. Raises ValueError if they were claimed before."""
         held, end = self._cells, self._first + self.rows
         if held.claimed[self._first : end].any():
             raise ValueError("places are claimed once")
@@ -228,50 +230,50 @@ class _FilledCells:
 
 
 class CellStore:
-    """A pool's memory (:class:`.heap.HeapStore`) where rows have cells: what comes in one is not copied. What is
-    left in it when nobody has it any more is given back."""
+    """Store of a pool (:class:`.heap.HeapStore`) whose rows have cells: a row that comes in one is not copied. Rows
+    that are left in the store when nothing refers to it any more are given back."""
 
     def __init__(self, allocator: CellAllocator) -> None:
         self._allocator = allocator
         self._live = np.zeros(allocator.region.layout.max_rows, np.bool_)
         self._count = 0
-        self._abandoned = False  # nobody has it any more, but batches that went with it are still to say so
+        self._abandoned = False  # nothing refers to it any more, but batches that went with it are still to say so
 
     def __len__(self) -> int:
-        """Live rows."""
+        """Return the number of live rows."""
         return self._count
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the memory that rows have."""
+        """Number of bytes of the memory that rows have."""
         return self._count * self._allocator.region.row_cost
 
     @property
     def shared_row_count(self) -> int:
-        """Rows are among the first so many that a trainer can gather by itself."""
+        """Number of the first rows, to which all rows here belong, that a trainer can gather by itself."""
         return self._allocator.high_water
 
     def append(self, columns: Columns | CellRows) -> Ints:
-        """Have the rows of ``columns``; their ids ``(rows,)``, valid until released."""
+        """Take the rows of ``columns`` and return their ids ``(rows,)``, valid until released."""
         rows = columns.claim() if isinstance(columns, CellRows) else self._allocator.put(columns)
         self._live[rows] = True
         self._count += len(rows)
         return rows
 
     def take(self, ids: Any) -> Columns:
-        """The rows with these ``ids``, in that order, as columns over fresh, writable arrays."""
+        """Return the rows with these ``ids``, in that order, as columns over fresh, writable arrays."""
         return self._allocator.region.take_cells(np.asarray(ids, np.int64))
 
     def sources(self, ids: Ints) -> list[tuple[Array, Selection]]:
-        """For each array of the columns of ``ids`` where its entries lie."""
+        """Return for each array of the columns of ``ids`` where its entries lie."""
         return self._allocator.region.sources(ids)
 
     def handles(self, ids: Ints) -> Ints:
-        """What a trainer that can gather them is told of them."""
+        """Return the handles by which a trainer finds the rows."""
         return self._allocator.region.handles(ids)
 
     def lengths(self, ids: Ints, slot: int) -> Ints:
-        """Of no slot: all of them are of one size."""
+        """Raise TypeError: all rows here are of one size, so no slot is a sequence."""
         raise TypeError("rows in places have no sequences")
 
     def release_later(self, ids: Ints) -> None:
@@ -287,7 +289,7 @@ class CellStore:
     release = release_later
 
     def __del__(self) -> None:
-        # where a ring of objects is collected, this may come before the end of a batch that is in it too
+        # when a reference cycle is collected, this may come before the end of a batch that is in it too
         self._abandoned = True
         if len(rest := np.flatnonzero(self._live[: self._allocator.high_water])):
             self._allocator.release_later(rest)

@@ -1,4 +1,4 @@
-"""Moving rows about: the inner loops of the store, compiled where there was a compiler.
+"""Gather and compact rows: the inner loops of the store, compiled if there was a compiler.
 
 Each is here in Python too, with the same result; see :mod:`pydp2.native` for what decides which form runs.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from pydp2.columns.columns import Array, Ints, expand_ranges
 from pydp2.native import is_active
 
-_PIECE = 1 << 16  # entries
+_PIECE = 1 << 16  # entries in one piece
 
 
 class EntryRanges:
@@ -26,13 +26,14 @@ class EntryRanges:
         self._positions: Ints | None = None
 
     def positions(self) -> Ints:
-        """All positions."""
-        if self._positions is None:  # one serves all arrays of a level
+        """Return all positions."""
+        if self._positions is None:  # one result serves all arrays of a level
             self._positions = expand_ranges(self.starts, self.counts)
         return self._positions
 
     def position_pieces(self) -> Iterator[tuple[int, Ints]]:
-        """The positions some at a time, and how many came before them: indices take more room than what they name."""
+        """Yield the positions some at a time, each time with how many came before: indices take more
+        room than what they name."""
         ends = np.cumsum(self.counts)
         lo = at = 0
         for cut in np.searchsorted(ends, np.arange(_PIECE, self.entry_count + _PIECE, _PIECE)).tolist():
@@ -44,16 +45,17 @@ class EntryRanges:
 
 
 Selection = EntryRanges | Ints
-"""Which entries of an array: stretches of them, or the position of each."""
+"""Selected entries of an array: stretches of them, or the position of each."""
 
 
 def entry_count(selection: Selection) -> int:
-    """How many these are."""
+    """Return how many entries are selected."""
     return selection.entry_count if isinstance(selection, EntryRanges) else len(selection)
 
 
 def gather_in_python(source: Array, selection: Selection, out: Array) -> None:
-    """The entries of ``source`` into ``out``, which has just room for them. Raises IndexError for what lies outside."""
+    """Copy the selected entries of ``source`` into ``out``, which has just room for them. Raises IndexError for
+    entries outside ``source``."""
     if entry_count(selection) != len(out):
         raise IndexError("what is gathered does not fill the place for it")
     if not isinstance(selection, EntryRanges):
@@ -80,7 +82,7 @@ def _take_checked(source: Array, selection: Ints, out: Array) -> None:
     if len(selection):
         if int(selection.min()) < 0 or int(selection.max()) >= len(source):
             raise IndexError("an entry lies outside of its array")
-        source.take(selection, axis=0, out=out, mode="clip")  # with "raise" numpy gathers beside it, and copies
+        source.take(selection, axis=0, out=out, mode="clip")  # "raise" gathers into a buffer first, and copies
 
 
 gather: Callable[[Array, Selection, Array], None] = gather_in_python
@@ -103,7 +105,7 @@ if is_active():
 
 
 def gather_copy(source: Array, selection: Selection) -> Array:
-    """The same entries in an array of their own."""
+    """Return the selected entries in an array of their own."""
     out = np.empty((entry_count(selection), *source.shape[1:]), source.dtype)
     gather(source, selection, out)
     return out

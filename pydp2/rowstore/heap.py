@@ -1,7 +1,7 @@
-"""The pool's memory: rows come in chunks, leave one by one, in any order, and are gathered into batches.
+"""Store the rows of a pool: they come in chunks, leave one by one, in any order, and are gathered into batches.
 
-Order is none of its business: it gives out row ids and takes them back. Arrays with one entry per row are indexed by
-the id and their places used again; all others lie in arenas, where a row is a stretch that moves when garbage is
+The store does not decide the order: it gives out row ids and takes them back. Arrays with one entry per row are indexed
+by the id and their places used again; all others lie in arenas, where a row is a stretch that moves when garbage is
 swept out. Nothing is done per sample in Python.
 """
 
@@ -18,41 +18,43 @@ from pydp2.columns.columns import Array, Columns, Ints
 from pydp2.rowstore.gather import EntryRanges, Selection, compact, gather, gather_copy
 from pydp2.schema.input_types import Field, Slots
 
-_FIRST_ROWS = 1 << 14  # or as many as _SPARE holds, where they are large: small pools never move, large ones seldom
+# Or as many as _MAX_SPARE_BYTES hold, if rows are large: small pools never move, large ones seldom.
+_FIRST_ROWS = 1 << 14
 _SLACK = 1 << 20  # bytes of garbage per arena that are not worth a sweep
 _MAX_SPARE_BYTES = 256 << 20  # bytes of room that is not needed yet
-_TIGHT_DIVISOR = 8  # of so many parts one more is room, where there is little
+_TIGHT_DIVISOR = 8  # where memory is short, spare room is one such part of what is needed
 _EMPTY = np.empty(0, np.uint8)
-_GARBAGE_DIVISOR = 6  # a sweep is due when of so many parts of what is live one more is garbage
+_GARBAGE_DIVISOR = 6  # a sweep is due when garbage is one such part of what is live
 
 
 def _roomy_capacity(need: int, size: int) -> int:
-    """So many entries of ``size`` bytes to make room for when ``need`` are needed. Moving to a larger place costs more
-    than room that is never used."""
+    """Return how many entries of ``size`` bytes to make room for when ``need`` are needed. Moving to a larger place
+    costs more than room that is never used."""
     return max(need + need * 3 // 4, min(4 * need, need + _MAX_SPARE_BYTES // max(size, 1)))
 
 
 def _tight_capacity(need: int) -> int:
-    """The same where memory is short."""
+    """Return the same where memory is short."""
     return need + need // _TIGHT_DIVISOR
 
 
 def _grown_copy(array: Array, used: int, entries: int) -> Array:
-    """A copy of the first ``used`` of ``array`` with room for ``entries``. What is never written costs no memory."""
+    """Return a copy of the first ``used`` of ``array`` with room for ``entries``. What is never
+    written costs no memory."""
     result = np.empty((entries, *array.shape[1:]), array.dtype)
     result[:used] = array[:used]
     return result
 
 
 def _extend_in_place(arrays: list[Array], entries: int) -> None:
-    """Make ``arrays`` as long as ``entries``, where they lie: with room for the longer ones alone. Raises MemoryError;
-    then some may have become longer."""
+    """Make ``arrays`` as long as ``entries``, where they lie: that takes room for the longer ones alone. Raises
+    MemoryError; then some may have become longer."""
     for i in range(len(arrays)):
-        array, arrays[i] = arrays[i], _EMPTY  # numpy moves an array only where nobody else has it
+        array, arrays[i] = arrays[i], _EMPTY  # numpy moves an array only if nothing else refers to it
         shape = (entries, *array.shape[1:])
         try:
             array.resize(shape)
-        except (ValueError, MemoryError):  # ValueError: somebody has it
+        except (ValueError, MemoryError):  # ValueError: something else refers to it
             size = entries * array.itemsize * math.prod(shape[1:])
             raise MemoryError(f"Unable to allocate {size} bytes for an array that grows") from None
         finally:
@@ -60,7 +62,7 @@ def _extend_in_place(arrays: list[Array], entries: int) -> None:
 
 
 class _Arena:
-    """The arrays of one level below the rows; a row has the entries ``start`` to ``start + count`` of each.
+    """Arrays of one level below the rows; a row has the entries ``start`` to ``start + count`` of each.
 
     Room that was never used costs no memory: arrays have plenty, and sweeping keeps low how much of it is ever used.
     """
@@ -74,7 +76,7 @@ class _Arena:
         self._bytes = sum(f.entry_bytes for f in fields)
         self._garbage_allowed = _SLACK // max(self._bytes, 1)
         self._high_water = 0  # entries that were used at some time
-        self.end = 0  # entries in use or garbage; free from here on
+        self.end = 0  # entries in use or garbage; the rest is free
         self.live_entries = 0  # entries in use
 
     @property
@@ -131,12 +133,12 @@ class _Arena:
         if not self.live_entries:
             self.end = 0
         if self._high_water > 2 * self.live_entries + self._garbage_allowed:
-            with contextlib.suppress(MemoryError):  # there is no room to tidy up in
+            with contextlib.suppress(MemoryError):  # there is no room to sweep in
                 self._compact(live, self.live_entries + self.live_entries // 2)
 
     def _compact(self, live: Array, capacity: int) -> None:
-        """Move the rows that are ``live`` together, into arrays of ``capacity`` entries. Raises MemoryError; then
-        nothing has changed."""
+        """Move the rows that are ``live`` together, into arrays of ``capacity`` entries. Raises MemoryError;
+        then nothing has changed."""
         if self.end == self.live_entries:  # nothing to sweep, only to grow
             self.arrays = [_grown_copy(a, self.end, capacity) for a in self.arrays]
             self._high_water = self.live_entries
@@ -160,10 +162,10 @@ class _Arena:
 
 
 class HeapStore:
-    """Rows of columns that can be taken and released in any order.
+    """Store of rows of columns that can be taken and released in any order.
 
-    What is held stays below 1.25 times the most that was live at once, and for sequences and sparse slots below twice
-    what is live now, plus 1 MiB for each array; it is kept for use again. See docs/architecture.md.
+    It holds less than 1.25 times the most that was live at once, and for sequences and sparse slots less than twice
+    what is live now, plus 1 MiB for each array; it keeps that for use again. See docs/architecture.md.
     """
 
     __slots__ = (
@@ -198,22 +200,22 @@ class HeapStore:
         self._released: list[Ints] = []  # given back, and not released yet
 
     def __len__(self) -> int:
-        """Live rows."""
+        """Return the number of live rows."""
         return len(self._live) - self._free_count - sum(map(len, self._released))
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of the live rows, as :meth:`Columns.sample_bytes` counts them."""
+        """Number of bytes of the live rows, as :meth:`Columns.sample_bytes` counts them."""
         self._apply_releases()
         return len(self) * self._fixed_bytes + sum(a.live_bytes for arenas in self._arenas for a in arenas)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the memory that rows have or had."""
+        """Number of bytes of the memory that rows have or had."""
         return self._high_water * self._fixed_bytes + sum(a.held_bytes for arenas in self._arenas for a in arenas)
 
     def append(self, columns: Columns) -> Ints:
-        """Copy the rows of ``columns`` in; their ids ``(rows,)``, valid until released."""
+        """Copy the rows of ``columns`` in and return their ids ``(rows,)``, valid until released."""
         self._apply_releases()
         count = columns.rows
         if count > self._free_count:
@@ -236,14 +238,14 @@ class HeapStore:
         return rows
 
     def take(self, ids: Any) -> Columns:
-        """The rows with these ``ids``, in that order, as columns over fresh, writable arrays."""
+        """Return the rows with these ``ids``, in that order, as columns over fresh, writable arrays."""
         ids = np.asarray(ids, np.int64)
         taken = iter([gather_copy(array, which) for array, which in self.sources(ids)])
         return Columns(self._slots, len(ids), [[next(taken) for _ in fields] for fields in self._slots.fields])
 
     def sources(self, ids: Ints) -> list[tuple[Array, Selection]]:
-        """For each array of the columns of ``ids``, in the order of :meth:`Columns.frames`, where its entries lie: an
-        array and what to gather of it. Valid until rows are appended or released."""
+        """Return for each array of the columns of ``ids``, in the order of :meth:`Columns.frames`, where its entries
+        lie: an array and what to gather of it. Valid until rows are appended or released."""
         result: list[tuple[Array, Selection]] = []
         for fixed, arenas in zip(self._fixed, self._arenas, strict=True):
             result.append((fixed, ids))
@@ -252,14 +254,15 @@ class HeapStore:
         return result
 
     def lengths(self, ids: Ints, slot: int) -> Ints:
-        """How many time steps each of the rows ``ids`` has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
+        """Return how many time steps each of the rows ``ids`` has in ``slot``, a sequence or nested
+        sequence: ``(rows,)``."""
         return self._arenas[slot][self._slots.types[slot].seq_type - 1].counts[ids]
 
     shared_row_count = 0
-    """Nobody else can gather rows here."""
+    """Number of rows that other processes can gather: none."""
 
     def handles(self, ids: Ints) -> Ints:
-        """What somebody else would be told of them."""
+        """Return the ids themselves; other processes cannot gather rows here."""
         return ids
 
     def release_later(self, ids: Ints) -> None:
@@ -296,7 +299,7 @@ class HeapStore:
         self._grow_rows(_tight_capacity(need), in_place=True)
 
     def _grow_rows(self, new: int, *, in_place: bool = False) -> None:
-        """Have room for ``new`` rows in all; ``in_place``: without moving them. Raises MemoryError."""
+        """Make room for ``new`` rows in all; ``in_place``: without moving them. Raises MemoryError."""
         old = len(self._live)
         arenas = [arena for arenas in self._arenas for arena in arenas]
         where = [arena.grown_rows(old, new) for arena in arenas]

@@ -1,4 +1,4 @@
-"""Lays out memory that several processes map: where each array of the columns, the offsets and the row information lie.
+"""Lay out memory that several processes map: where each array of the columns, the offsets and the row information lie.
 
 The layout follows from the slots and a limit alone, so a process that knows both finds every array in the memory.
 """
@@ -14,7 +14,8 @@ from pydp2.columns.columns import Array
 from pydp2.schema.input_types import Slots
 
 ROW_OVERHEAD = 64
-"""Bytes that a row counts besides those of its columns: for its name, its size, its weight, and where it lies."""
+"""Number of bytes that a row counts besides those of its columns: for its name, its size, its
+weight, and where it lies."""
 _ALIGN = 4096
 _INT = np.dtype(np.int64)
 
@@ -27,9 +28,9 @@ class _Extent(NamedTuple):
 
 
 class RegionLayout:
-    """Where everything lies in the memory of an append-only store of ``slots`` with room for ``limit`` bytes. ``size``:
-    of it all. ``max_rows``: so many it can hold at most, 0 where one is larger than that. ``min_row_bytes``: what one
-    takes at least. The same for all who know slots and limit."""
+    """Layout of the memory of an append-only store of ``slots`` with room for ``limit`` bytes. ``size``: of all of it.
+    ``max_rows``: number of rows that it can hold at most, 0 if one row is larger than that. ``min_row_bytes``: bytes
+    that a row takes at least. The same slots and limit always give the same layout."""
 
     def __init__(self, slots: Slots, limit: int) -> None:
         self.slots, self.limit = slots, limit
@@ -48,17 +49,17 @@ class RegionLayout:
 
     @property
     def note(self) -> bytes:
-        """What is told of it to who knows the slots."""
+        """Bytes that tell the layout to a process that knows the slots."""
         return self.limit.to_bytes(8, "little")
 
     @classmethod
     def from_note(cls, slots: Slots, note: bytes) -> RegionLayout:
-        """Inverse of :attr:`note`."""
+        """Return the layout that :attr:`note` tells."""
         return cls(slots, int.from_bytes(note, "little"))
 
     @staticmethod
     def view(memory: Any, region: _Extent) -> Array:
-        """The array that ``region`` of ``memory`` is."""
+        """Return the array that ``region`` of ``memory`` is."""
         count = region.entries * math.prod(region.shape)
         flat = np.frombuffer(memory, region.dtype, count, region.offset) if count else np.empty(0, region.dtype)
         return flat.reshape(region.entries, *region.shape)

@@ -1,1 +1,1 @@
-"""Describes what a provider declares: its input types, its slots, its options."""
+"""Describe what a provider declares: its input types, its slots, its options."""

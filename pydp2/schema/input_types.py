@@ -1,7 +1,7 @@
-"""What a slot is: type, width and sequence level; the constructors that users write; all slots of a provider together.
+"""Describe slots: type, width and sequence level; the constructors that users write; all slots of a provider together.
 
-Also answers which arrays a slot becomes (:attr:`Slots.fields`), because everything that stores or sends samples starts
-from there. Nothing here looks at a sample.
+This module also says which arrays a slot becomes (:attr:`Slots.fields`), because everything that stores or sends
+samples starts from there. Nothing here looks at a sample.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROW_BYTES_LIMIT = 2**40  # a dense row beyond it cannot be meant, and numpy can
 
 
 class DataType(IntEnum):
-    """What one element of a slot is."""
+    """Kind of one element of a slot."""
 
     Dense = 0
     SparseNonValue = 1
@@ -36,7 +36,7 @@ class DataType(IntEnum):
 
 
 class SequenceType(IntEnum):
-    """How deep the elements of a slot are nested."""
+    """Depth to which the elements of a slot are nested."""
 
     NO_SEQUENCE = 0
     SEQUENCE = 1
@@ -56,7 +56,7 @@ def _enum_name(kind: type[IntEnum], code: int) -> str:
 
 @dataclass(frozen=True, repr=False)
 class InputType:
-    """The declaration of one slot; made by the constructors below.
+    """Declaration of one slot; made by the constructors below.
 
     ``dim``: width of a dense or sparse element, or the range of an index. ``seq_type``, ``type``: codes of
     :class:`SequenceType` and :class:`DataType`. Dense slots may also declare ``dtype`` (None: float32) and ``shape``
@@ -72,7 +72,7 @@ class InputType:
     def __post_init__(self) -> None:
         if isinstance(self.dim, bool) or not isinstance(self.dim, int):
             raise OptionTypeError(f"the dim of an input type must be an int, got {self.dim!r}")
-        # What has no place for a number may be empty: rows of a dictionary without words.
+        # A slot without a place for a number may be empty: rows of a dictionary without words.
         alone = self.type == DataType.Index and self.seq_type == SequenceType.NO_SEQUENCE
         if not (0 <= self.dim < 2**63):
             raise OptionError(f"the dim of an input type must be at least 0 and below 2**63, got {self.dim}")
@@ -97,14 +97,14 @@ class InputType:
 
     @property
     def element_dtype(self) -> np.dtype[Any]:
-        """The dtype of a dense slot's values, or of the ids or indices of another."""
+        """dtype of a dense slot's values, or of the ids or indices of another slot."""
         if self.type == DataType.Dense:
             return self.dtype if self.dtype is not None else np.dtype(np.float32)
         return np.dtype(np.int64 if self.dim > INT32_RANGE else np.int32)
 
     @property
     def element_shape(self) -> tuple[int, ...]:
-        """The shape of one dense element."""
+        """Shape of one dense element."""
         return self.shape if self.shape is not None else (self.dim,)
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ def _input_type(
         level = SequenceType(seq_type)
     except ValueError:
         raise OptionError(f"seq_type must be one of SequenceType, got {seq_type!r}") from None
-    # What says nothing new is dropped, so that equal declarations are equal.
+    # Arguments that repeat a default are dropped, so that equal declarations are equal.
     return InputType(
         dim=width,
         seq_type=level,
@@ -158,10 +158,11 @@ def dense_vector(
     dtype: DTypeLike | None = None,
     shape: Sequence[SupportsIndex] | None = None,
 ) -> InputType:
-    """``dim`` numbers: a list or tuple of floats, or a numpy array of any real dtype and any shape with dim elements.
+    """Declare ``dim`` numbers: a list or tuple of floats, or a numpy array of any real dtype and
+    any shape with dim elements.
 
-    In a batch: ``(rows, dim)`` float32, or the declared ``dtype`` and ``(rows, *shape)``. Raises
-    :class:`OptionError`, :class:`OptionTypeError`. See docs/semantics.md.
+    In a batch: ``(rows, dim)`` float32, or the declared ``dtype`` and ``(rows, *shape)``. Raises :class:`OptionError`,
+    :class:`OptionTypeError`. See docs/semantics.md.
     """
     return _input_type(dim, seq_type, DataType.Dense, dtype, shape)
 
@@ -169,59 +170,60 @@ def dense_vector(
 def dense_vector_sequence(
     dim: SupportsIndex, *, dtype: DTypeLike | None = None, shape: Sequence[SupportsIndex] | None = None
 ) -> InputType:
-    """A list of dense elements per sample, or one array ``(steps, dim)``. See docs/semantics.md."""
+    """Declare a list of dense elements per sample, or one array ``(steps, dim)``. See docs/semantics.md."""
     return dense_vector(dim, SequenceType.SEQUENCE, dtype=dtype, shape=shape)
 
 
 def dense_vector_sub_sequence(
     dim: SupportsIndex, *, dtype: DTypeLike | None = None, shape: Sequence[SupportsIndex] | None = None
 ) -> InputType:
-    """A list of lists of dense elements per sample. See docs/semantics.md."""
+    """Declare a list of lists of dense elements per sample. See docs/semantics.md."""
     return dense_vector(dim, SequenceType.SUB_SEQUENCE, dtype=dtype, shape=shape)
 
 
 def sparse_binary_vector(dim: SupportsIndex, seq_type: int = SequenceType.NO_SEQUENCE) -> InputType:
-    """The indices, each in ``[0, dim)`` and once, of the columns that are 1. See docs/semantics.md."""
+    """Declare the indices, each in ``[0, dim)`` and once, of the columns that are 1. See docs/semantics.md."""
     return _input_type(dim, seq_type, DataType.SparseNonValue)
 
 
 def sparse_binary_vector_sequence(dim: SupportsIndex) -> InputType:
-    """A list of sparse binary elements per sample. See docs/semantics.md."""
+    """Declare a list of sparse binary elements per sample. See docs/semantics.md."""
     return sparse_binary_vector(dim, SequenceType.SEQUENCE)
 
 
 def sparse_binary_vector_sub_sequence(dim: SupportsIndex) -> InputType:
-    """A list of lists of sparse binary elements per sample. See docs/semantics.md."""
+    """Declare a list of lists of sparse binary elements per sample. See docs/semantics.md."""
     return sparse_binary_vector(dim, SequenceType.SUB_SEQUENCE)
 
 
 def sparse_float_vector(dim: SupportsIndex, seq_type: int = SequenceType.NO_SEQUENCE) -> InputType:
-    """``(index, value)`` pairs, each index in ``[0, dim)`` and once. See docs/semantics.md."""
+    """Declare ``(index, value)`` pairs, each index in ``[0, dim)`` and once. See docs/semantics.md."""
     return _input_type(dim, seq_type, DataType.SparseValue)
 
 
 def sparse_float_vector_sequence(dim: SupportsIndex) -> InputType:
-    """A list of sparse float elements per sample. See docs/semantics.md."""
+    """Declare a list of sparse float elements per sample. See docs/semantics.md."""
     return sparse_float_vector(dim, SequenceType.SEQUENCE)
 
 
 def sparse_float_vector_sub_sequence(dim: SupportsIndex) -> InputType:
-    """A list of lists of sparse float elements per sample. See docs/semantics.md."""
+    """Declare a list of lists of sparse float elements per sample. See docs/semantics.md."""
     return sparse_float_vector(dim, SequenceType.SUB_SEQUENCE)
 
 
 def integer_value(value_range: SupportsIndex, seq_type: int = SequenceType.NO_SEQUENCE) -> InputType:
-    """One int in ``[0, value_range)``; int32 in a batch, int64 where the range asks for it. See docs/semantics.md."""
+    """Declare one int in ``[0, value_range)``; int32 in a batch, int64 if the range asks for it.
+    See docs/semantics.md."""
     return _input_type(value_range, seq_type, DataType.Index)
 
 
 def integer_value_sequence(value_range: SupportsIndex) -> InputType:
-    """A list, tuple or 1-D array of ints per sample. See docs/semantics.md."""
+    """Declare a list, tuple or 1-D array of ints per sample. See docs/semantics.md."""
     return integer_value(value_range, SequenceType.SEQUENCE)
 
 
 def integer_value_sub_sequence(value_range: SupportsIndex) -> InputType:
-    """A list of lists of ints per sample. See docs/semantics.md."""
+    """Declare a list of lists of ints per sample. See docs/semantics.md."""
     return integer_value(value_range, SequenceType.SUB_SEQUENCE)
 
 
@@ -235,7 +237,7 @@ integer_sequence = integer_value_sequence
 
 
 class Field(NamedTuple):
-    """One of the arrays that a slot becomes.
+    """Array that a slot becomes, together with others.
 
     ``kind``: "subs", "steps" or "nnz" (how many sub-sequences a row, steps a row or sub-sequence, entries an element
     has), then "ids", "indices" or "values". ``shape``: of one entry.
@@ -247,7 +249,7 @@ class Field(NamedTuple):
 
     @property
     def entry_bytes(self) -> int:
-        """Bytes of one entry of the array."""
+        """Number of bytes of one entry of the array."""
         return self.dtype.itemsize * math.prod(self.shape)
 
 
@@ -297,34 +299,34 @@ class Slots:
         return len(self.types)
 
     def index(self, name: str) -> int:
-        """The position of the slot called ``name``; KeyError that lists the names when there is none."""
+        """Return the position of the slot called ``name``. Raises KeyError that lists the names if there is none."""
         if self.names is None or name not in self.names:
             known = "slots have no names, only positions" if self.names is None else f"slots: {', '.join(self.names)}"
             raise KeyError(f"no slot is called {name!r}; {known}")
         return self.names.index(name)
 
     def label(self, i: int) -> str:
-        """The slot as messages call it: its name, or "slot i"."""
+        """Return the name of a slot in messages: its own, or "slot i"."""
         return self.names[i] if self.names is not None else f"slot {i}"
 
     @cached_property
     def fields(self) -> tuple[tuple[Field, ...], ...]:
-        """Per slot the arrays that it becomes, counts from the outside in, then the elements."""
+        """Arrays that each slot becomes, counts from the outside in, then the elements."""
         return tuple(_fields_of(t) for t in self.types)
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """Per slot how many of its arrays are counts. Array number i of a slot has an entry per row for i = 0, else
+        """Number of arrays of each slot that are counts. Array number i of a slot has an entry per row for i = 0, else
         as many as its count array number ``min(i, depth) - 1`` sums to."""
         return tuple(sum(f.kind in _COUNT_KINDS for f in fields) for fields in self.fields)
 
     @cached_property
     def row_bytes(self) -> int:
-        """The column bytes of each sample, 0 where samples differ."""
+        """Number of column bytes of each sample, 0 if samples differ."""
         return 0 if any(self.depths) else sum(fields[0].entry_bytes for fields in self.fields)
 
     def to_wire(self) -> list[Any]:
-        """Plain lists of plain values; see :meth:`from_wire`."""
+        """Return plain lists of plain values; see :meth:`from_wire`."""
         types = [
             [t.dim, int(t.seq_type), int(t.type), t.dtype.str if t.dtype else None, list(t.shape) if t.shape else None]
             for t in self.types
@@ -333,7 +335,8 @@ class Slots:
 
     @classmethod
     def from_wire(cls, wire: object) -> Slots:
-        """The slots that :meth:`to_wire` made ``wire`` of; :class:`RemoteProtocolError` for anything else."""
+        """Return the slots that :meth:`to_wire` made ``wire`` of. Raises
+        :class:`RemoteProtocolError` for anything else."""
         try:
             types, names = _checked_list(wire, 2)
             made = [_input_type_from_wire(t) for t in _checked_list(types)]
@@ -354,7 +357,7 @@ def _input_type_from_wire(wire: object) -> InputType:
         if isinstance(code, bool) or not isinstance(code, int):
             raise TypeError(f"expected an int, got a {type(code).__name__}")
     if dtype is not None and (not isinstance(dtype, str) or not _DTYPE_CODE.fullmatch(dtype)):
-        raise TypeError("expected a dtype's short name")  # numpy would parse anything, as Python even
+        raise TypeError("expected a dtype's short name")  # numpy would evaluate anything here, even Python
     sides = None if shape is None else _checked_list(shape)
     if DataType(kind) != DataType.Dense and (dtype, sides) != (None, None):
         raise ValueError("only dense slots have a dtype or a shape")
@@ -362,9 +365,9 @@ def _input_type_from_wire(wire: object) -> InputType:
 
 
 MIN_CELL_BYTES = 1024
-"""Bytes of a row from which on a place pays: for smaller ones numbers cost as much as the rows."""
+"""Number of bytes of a row from which on a cell pays: for smaller rows handles cost as much as the rows."""
 
 
 def suits_cells(slots: Slots) -> bool:
-    """Whether samples of ``slots`` are all of one size, and so large that they are given places."""
+    """Return True if samples of ``slots`` are all of one size, and so large that they are given cells."""
     return slots.row_bytes >= MIN_CELL_BYTES

@@ -1,4 +1,4 @@
-"""What a provider declares once its hook has run, as plain values that travel."""
+"""Describe what a provider declares once its hook has run, as plain values that travel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MIN_NUMBERS = {"pool_size": -1, "min_pool_size": -1, "cache": 0}  # with their 
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """What a provider declares once its hook has run: plain values, equal in every worker of a service.
+    """Declaration of a provider once its hook has run: plain values, equal in every worker of a service.
 
     Attributes:
         slots: types and names, in order.
@@ -37,31 +37,31 @@ class Schema:
 
     @property
     def cached_in_memory(self) -> bool:
-        """Whether passes are kept in memory."""
+        """True if passes are kept in memory."""
         return bool(self.cache & 1)
 
     @property
     def uses_cells(self) -> bool:
-        """Whether samples have cells: they are large, of one size, and in no cache. See docs/architecture.md."""
+        """True if samples have cells: they are large, of one size, and in no cache. See docs/architecture.md."""
         return not self.cache and suits_cells(self.slots)
 
     @property
     def shared_slots(self) -> Slots | None:
-        """The slots, where samples lie in memory that a service shows; else None."""
+        """Slots, if samples lie in memory that a service shows; else None."""
         return self.slots if self.cached_in_memory or self.uses_cells else None
 
     @property
     def cached_on_disk(self) -> bool:
-        """Whether they are kept on the disk."""
+        """True if passes are kept on the disk."""
         return bool(self.cache & 2)
 
     def to_wire(self) -> dict[str, Any]:
-        """Plain values by name; see :meth:`from_wire`."""
+        """Return plain values by name; see :meth:`from_wire`."""
         return {f.name: getattr(self, f.name) for f in fields(self)} | {"slots": self.slots.to_wire()}
 
     @classmethod
     def from_wire(cls, wire: Any) -> Schema:
-        """The declaration that :meth:`to_wire` wrote.
+        """Return the declaration that :meth:`to_wire` wrote.
 
         Raises:
             RemoteProtocolError: names, types or values are not what :meth:`to_wire` writes.

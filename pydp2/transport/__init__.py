@@ -1,4 +1,4 @@
-"""Frames from one process to another, without a meaning. The only part that knows ZeroMQ."""
+"""Carry frames from one process to another, without a meaning. This is the only part that knows ZeroMQ."""
 
 from pydp2.transport.admission import AdmissionRefused, HubUnavailable
 from pydp2.transport.shared_region import SharedRegion

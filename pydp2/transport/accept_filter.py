@@ -1,9 +1,9 @@
-"""Keeps new TCP connections away from a hub while few descriptors are left.
+"""Keep new TCP connections away from a hub while few descriptors are left.
 
-libzmq accepts every connection over TCP, also of who will never show a token, and lets go of it when the handshake
+libzmq accepts every connection over TCP, also of a peer that never shows a token, and closes it when the handshake
 takes too long. When it has no descriptor left it tries again and again; it would take each one that the server needs
-for itself. So the hub has the kernel drop connections before libzmq sees them, until there is room again. Those that
-are established do not notice.
+for itself. So the hub has the kernel drop connections before libzmq sees them, until there is room again. Established
+connections do not notice.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import time
 from pydp2.transport.descriptors import descriptor_limit, open_descriptors
 
 _RESERVE = 16  # descriptors that are kept for the server's own needs; it opens again with twice as many
-_FEW_LEFT = 512  # with fewer left, nobody comes in by TCP in the moment in which a worker does
+_FEW_LEFT = 512  # with fewer descriptors left, no peer comes in by TCP at the moment at which a worker connects
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27  # SO_ATTACH_FILTER, SO_DETACH_FILTER of Linux
 _DROP_ALL = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0), 8)  # one instruction: return 0 bytes
 _PROGRAM = struct.pack("@HP", 1, ctypes.addressof(_DROP_ALL))
 
 
 class AcceptFilter:
-    """For the listening socket ``descriptor``, which stays its owner's. ``refusal``: why it was shut, since that was
-    last cleared."""
+    """Filter in front of the listening socket ``descriptor``, which stays its owner's. ``refusal``: why it was shut,
+    since that was last cleared."""
 
     def __init__(self, descriptor: int) -> None:
         self.refusal = ""
@@ -34,10 +34,10 @@ class AcceptFilter:
         self._listener.setblocking(False)
         self._spare_descriptor = os.dup(descriptor)
         self._is_closed = self._is_low = False
-        self._closed_until = 0.0  # until when it stays shut at least
+        self._closed_until = 0.0  # time until which it stays shut at least
 
     def adjust(self) -> None:
-        """Shut it or open it, by how many descriptors are left."""
+        """Shut or open the filter, by how many descriptors are left."""
         most, used = descriptor_limit(), open_descriptors()
         low = used + (2 * _RESERVE if self._is_low else _RESERVE) >= most
         if low and not self._is_low:
@@ -53,7 +53,7 @@ class AcceptFilter:
             self._detach_filter()
 
     def close_for(self, seconds: float) -> None:
-        """Somebody else is let in who must find a descriptor: if few are left, stay shut for so long."""
+        """Stay shut for ``seconds`` if few descriptors are left, because another peer that is let in must find one."""
         if open_descriptors() + _FEW_LEFT < descriptor_limit():
             return
         self._closed_until = time.monotonic() + seconds
@@ -61,7 +61,7 @@ class AcceptFilter:
 
     def _attach_filter(self) -> None:
         if not self._is_closed:
-            with contextlib.suppress(OSError):  # a system without filters: there libzmq takes what there is
+            with contextlib.suppress(OSError):  # on a system without filters libzmq takes what there is
                 self._listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, _PROGRAM)
                 self._is_closed = True
         self._hang_up_waiting()
@@ -72,7 +72,7 @@ class AcceptFilter:
         self._is_closed = False
 
     def _hang_up_waiting(self) -> None:
-        """Turn away whom libzmq has not accepted yet: it would go on trying."""
+        """Hang up on the connections that libzmq has not accepted yet: it would go on trying."""
         if self._spare_descriptor >= 0:
             os.close(self._spare_descriptor)
         with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ class AcceptFilter:
             self._spare_descriptor = os.dup(self._listener.fileno())
 
     def close(self) -> None:
-        """Let go of the listening socket."""
+        """Close the duplicates of the listening socket."""
         self._listener.close()
         if self._spare_descriptor >= 0:
             os.close(self._spare_descriptor)

@@ -1,7 +1,7 @@
-"""Address space, where a process may not have any amount of it (RLIMIT_AS, ``ulimit -v``).
+"""Map memory where the address space of a process may be limited (RLIMIT_AS, ``ulimit -v``).
 
 Memory that is shared or kept for speed alone is mapped through here. Where there is a limit, all of it together takes
-at most one part of :data:`SHARE`: the rest is for what a process cannot do without.
+at most one part in :data:`LIMIT_DIVISOR`: the rest is for what a process cannot do without.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def used_addresses() -> int:
 
 
 def capped_size(size: int, parts: int = 1) -> int:
-    """Return ``size``, or where there is a limit what one of ``parts`` may have of the share at most."""
+    """Return ``size``; with a limit, at most what one of ``parts`` may have of the share."""
     most = address_limit()
     return size if most is None else min(size, most // LIMIT_DIVISOR // parts)
 
 
 def map_memory(descriptor: int, size: int, **how: int) -> mmap.mmap:
-    """Return ``size`` bytes of ``descriptor`` (-1: of nothing) as ``mmap.mmap(descriptor, size, **how)``.
+    """Return ``size`` bytes of ``descriptor`` (-1: anonymous memory) as ``mmap.mmap(descriptor, size, **how)``.
 
     Raises:
-        OSError: the addresses are not to be had, or the share is used.
+        OSError: there are no addresses left, or the share is used.
     """
     global _mapped_bytes
     if size > capped_size(size) - (0 if address_limit() is None else _mapped_bytes):

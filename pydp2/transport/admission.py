@@ -1,8 +1,9 @@
-"""The public socket of an ipc hub: who connects there is told where to connect, or why not.
+"""Tell peers that connect to the public socket of an ipc hub where to connect, or why they may not.
 
-libzmq accepts whoever comes, and ends the process when there is no descriptor for one more. So it listens at a path of
-its own, beside the public one. There the hub accepts by itself: it looks whose process it is and how many descriptors
-are left, answers in one line, and hangs up. Nobody can keep it waiting, because it waits for nothing.
+libzmq accepts every connection, and ends the process when there is no descriptor for one more. So it listens at a
+path of its own, beside the public one. On the public one the hub accepts by itself: it looks which user the peer's
+process belongs to and how many descriptors are left, answers in one line, and hangs up. No peer can keep it waiting,
+because it waits for nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +17,11 @@ from pydp2.service_address import INNER_SUFFIX
 from pydp2.transport.descriptors import descriptor_limit, is_same_user, open_descriptors, unix_listener
 
 _ADMIT, _LATER, _REFUSE = "pydp2 connect", "pydp2 later", "pydp2 refused"
-"""An answer begins with one of these, then comes a blank and what is to be said."""
+"""Words that an answer begins with; a blank and the rest of the answer follow."""
 _MAX_ANSWER_BYTES = 4096  # bytes of an answer
 _MAX_ANSWERS = 64  # answers in one turn of the hub's loop
-_CONNECTING_SECONDS = (
-    1.0  # seconds after which who was let in is connected, and is one of the descriptors that are open
-)
-_RETRY_SECONDS = 0.05  # seconds until somebody who was told to wait asks again
+_CONNECTING_SECONDS = 1.0  # seconds after which an admitted peer is connected, and counts among the open descriptors
+_RETRY_SECONDS = 0.05  # seconds until a peer that was told to wait asks again
 
 
 class AdmissionRefused(Exception):
@@ -30,14 +29,15 @@ class AdmissionRefused(Exception):
 
 
 class HubUnavailable(Exception):
-    """Nobody is there to connect to, or (with a text) the hub has no room now."""
+    """No hub listens at the address, or (with a text) the hub has no room now."""
 
 
 class Admission:
-    """The hub's end, for a hub at ``path``. ``reserve``: descriptors that are kept for other things. Raises OSError.
+    """Hub's end of admission, for a hub at ``path``. ``reserve``: descriptors that are kept for
+    other things. Raises OSError.
 
-    ``refusal``: why peers were told to come later, since that was last cleared; ``foreign_count``: how many came from
-    other users.
+    ``refusal``: why peers were told to come later, since that was last cleared; ``foreign_count``: how
+    many came from other users.
     """
 
     def __init__(self, path: str, reserve: int) -> None:
@@ -45,7 +45,7 @@ class Admission:
         self.refusal = ""
         self.foreign_count = 0
         self._reserve = reserve
-        self._admitted_at: list[float] = []  # when, of those who are on their way
+        self._admitted_at: list[float] = []  # when each of the peers was admitted that are on their way
         self._bound_paths: list[str] = []
         self._listener = self._listen(path)
         self._spare_descriptor = os.dup(self._listener.fileno())
@@ -56,21 +56,21 @@ class Admission:
         return listener
 
     def listen_inner(self) -> int:
-        """A descriptor, the caller's, of the socket that those connect to who are let in. Raises OSError."""
+        """Return a descriptor, the caller's, of the socket that admitted peers connect to. Raises OSError."""
         return self._listen(self.inner_path).detach()
 
     def fileno(self) -> int:
-        """What is readable when somebody asks."""
+        """Return a descriptor that is readable when a peer asks."""
         return self._listener.fileno()
 
     def answer_requests(self) -> None:
-        """Answer those who ask, some at a time; never blocks."""
+        """Answer the peers that ask, some at a time; never block."""
         for _ in range(_MAX_ANSWERS):
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # no descriptor: one was kept for this
+            except OSError:  # no descriptor left: one was kept for this
                 self._answer_with_spare()
                 return
             with connection:
@@ -78,7 +78,7 @@ class Admission:
 
     def _answer_with_spare(self) -> None:
         self._close_spare()
-        with contextlib.suppress(OSError):  # somebody else in this process was quicker
+        with contextlib.suppress(OSError):  # another thread of this process was quicker
             connection, _ = self._listener.accept()
             with connection:
                 self._reply(connection)
@@ -100,11 +100,11 @@ class Admission:
         else:
             text = f"{_ADMIT} {os.path.basename(self.inner_path)}"  # noqa: PTH119
         connection.setblocking(False)
-        with contextlib.suppress(OSError):  # it did not wait
+        with contextlib.suppress(OSError):  # the peer did not wait
             connection.send(text.encode())
 
     def _why_full(self) -> str:
-        """Why nobody can be let in now, or ''. Who can be is counted as let in."""
+        """Return why no peer can be admitted now, or '' and count one as admitted."""
         now = time.monotonic()
         self._admitted_at = [when for when in self._admitted_at if now - when < _CONNECTING_SECONDS]
         most, used = descriptor_limit(), open_descriptors()
@@ -118,7 +118,7 @@ class Admission:
         return ""
 
     def close(self) -> None:
-        """Close, and remove both sockets."""
+        """Close and remove both sockets."""
         self._listener.close()
         self._close_spare()
         for path in self._bound_paths:
@@ -127,8 +127,8 @@ class Admission:
 
 
 def request_admission(path: str, deadline: float | None) -> str:
-    """Ask the hub at ``path`` for a connection, until ``deadline`` (``time.monotonic``; None: as long as it is there):
-    the path to connect to. Raises HubUnavailable and AdmissionRefused; waits where it is told to."""
+    """Ask the hub at ``path`` for a connection and return the path to connect to. Ask again where told to wait, until
+    ``deadline`` (``time.monotonic``; None: as long as the hub is there). Raises HubUnavailable and AdmissionRefused."""
     while True:
         answer = _ask(path, deadline)
         if answer.startswith(f"{_ADMIT} "):
@@ -145,7 +145,7 @@ def request_admission(path: str, deadline: float | None) -> str:
 
 
 def _ask(path: str, deadline: float | None) -> str:
-    """The answer of the hub; '' where it had no time to give one. Raises HubUnavailable where nobody is there."""
+    """Return the answer of the hub; '' if it had no time to give one. Raises HubUnavailable where no hub listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(None if deadline is None else max(0.001, deadline - time.monotonic()))
         try:
@@ -157,6 +157,6 @@ def _ask(path: str, deadline: float | None) -> str:
             raise HubUnavailable from None
         except PermissionError:
             raise AdmissionRefused("it belongs to another user") from None
-        except (BlockingIOError, ConnectionResetError, TimeoutError):  # many ask at the same time
+        except (BlockingIOError, ConnectionResetError, TimeoutError):  # many peers ask at the same time
             return ""
     return data.decode(errors="replace")

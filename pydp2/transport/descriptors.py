@@ -1,7 +1,7 @@
-"""How many descriptors this process may still open, and Unix sockets that only their owner can connect to.
+"""Count the descriptors that this process may still open, and make Unix sockets that only their owner can connect to.
 
 Every connection takes a descriptor. libzmq ends the process when it has none left for a connection to a Unix socket,
-and takes whatever there is for connections over TCP; so it is counted here before anybody is let in.
+and takes all there are for connections over TCP; so they are counted here before a peer is let in.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import struct
 from pathlib import Path
 
 MAX_DESCRIPTORS = 4096
-"""Descriptors that a server makes use of, however many it may have: each stranger's connection takes memory, too."""
+"""Number of descriptors that a server uses at most, however many it may have: each stranger's
+connection takes memory, too."""
 _BACKLOG = 128
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -28,7 +29,7 @@ def descriptor_limit() -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process open as many descriptors as it may, up to what is made use of."""
+    """Let this process open as many descriptors as it may, up to :data:`MAX_DESCRIPTORS`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= MAX_DESCRIPTORS:
         return
@@ -38,8 +39,8 @@ def raise_descriptor_limit() -> None:
 
 
 def open_descriptors() -> int:
-    """Return how many descriptors this process has open: all that it may have where not one more can be opened, and 0
-    where the system does not tell."""
+    """Return how many descriptors this process has open: the limit if not one more can be opened, and 0 if
+    the system does not tell."""
     try:
         return len(os.listdir("/dev/fd")) - 1  # noqa: PTH208  # numbers, no paths; and one of them lists them
     except OSError as error:
@@ -47,10 +48,10 @@ def open_descriptors() -> int:
 
 
 def unix_listener(path: str, kind: int) -> socket.socket:
-    """Return a Unix socket that listens at ``path``, which nobody but this user can connect to, at any time. A socket
-    that is there is replaced. Raises OSError, for anything else that is there too."""
+    """Return a Unix socket that listens at ``path``, which only this user can connect to, at any time. A socket that is
+    there is replaced. Raises OSError, also if anything else is there."""
     with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISSOCK(os.lstat(path).st_mode):  # else binding says that something is there
+        if stat.S_ISSOCK(os.lstat(path).st_mode):  # else bind() says that something is there
             os.unlink(path)  # noqa: PTH108  # of a service that was killed; the address is ours
     listener = socket.socket(socket.AF_UNIX, kind)
     try:
@@ -70,8 +71,8 @@ def unix_listener(path: str, kind: int) -> socket.socket:
 
 
 def is_same_user(connection: socket.socket) -> bool:
-    """Return whether the other end of a Unix socket was opened by this user, or by root."""
+    """Return True if the other end of a Unix socket was opened by this user, or by root."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return True  # there the mode of the socket must do
+        return True  # here the mode of the socket must do
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return _CREDENTIALS.unpack(data)[1] in (os.geteuid(), 0)

@@ -1,9 +1,8 @@
-"""A descriptor from a hub to its peers, the other way round than :mod:`.fd_passing`: there is something that all may
-see.
+"""Hand a descriptor from a hub to its peers; :mod:`.fd_passing` goes the other way.
 
 A peer that has use for it makes a pair of sockets and hands one end over. The hub sends the descriptor there at once,
 so the peer finds it without waiting for it, or finds that there is none. A byte back says that it is in use: from then
-on the hub may rely on it. Where nothing comes of it, the two go on without.
+on the hub may rely on it. If any of this fails, the two go on without it.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import socket
 
 from pydp2.transport.fd_passing import SentFd, has_ended, send_fd
 
-_MAX_NOTE_BYTES = 64  # bytes that may be said of a descriptor
-_MAX_PEERS = 1024  # that have asked and have not said that they use it
+_MAX_NOTE_BYTES = 64  # bytes of the note that goes with a descriptor
+_MAX_PEERS = 1024  # peers that have asked and have not said that they use it
 
 
 class FdOffer:
-    """The hub's end. ``offered``: the descriptor, which stays its owner's, and what is to be said of it; None: there is
-    none."""
+    """Hub's end. ``offered``: the descriptor, which stays its owner's, and a note that goes with
+    it; None: there is none."""
 
     def __init__(self) -> None:
         self.offered: tuple[int, bytes] | None = None
@@ -28,7 +27,7 @@ class FdOffer:
         self._users: set[bytes] = set()
 
     def answer(self, peer: bytes, descriptor: int) -> None:
-        """``peer`` has handed over ``descriptor``, a socket to send the descriptor to."""
+        """Send the offered descriptor to the socket ``descriptor``, which ``peer`` has handed over."""
         try:
             channel = socket.socket(fileno=descriptor)
         except OSError:
@@ -36,7 +35,7 @@ class FdOffer:
             return
         self.forget_peer(peer)
         for other in [each for each, known in self._channels.items() if has_ended(known)]:
-            self.forget_peer(other)  # it died before it said whether it uses it
+            self.forget_peer(other)  # it died before it said whether it uses the descriptor
         channel.setblocking(False)
         if self.offered is not None and len(self._channels) < _MAX_PEERS:
             with contextlib.suppress(OSError):
@@ -46,7 +45,7 @@ class FdOffer:
         channel.close()
 
     def is_used_by(self, peer: bytes) -> bool:
-        """Whether ``peer`` has said that it uses the descriptor."""
+        """Return True if ``peer`` has said that it uses the descriptor."""
         channel = self._channels.get(peer)
         if channel is not None:
             try:
@@ -61,20 +60,20 @@ class FdOffer:
         return peer in self._users
 
     def forget_peer(self, peer: bytes) -> None:
-        """``peer`` is gone, or asks anew."""
+        """Forget ``peer``, which is gone or asks anew."""
         self._users.discard(peer)
         if (channel := self._channels.pop(peer, None)) is not None:
             channel.close()
 
     def close(self) -> None:
-        """Nobody is given anything any more."""
+        """Offer nothing any more, and forget all peers."""
         self.offered = None
         for peer in list(self._channels):
             self.forget_peer(peer)
 
 
 class FdRequest:
-    """A peer's end, of the hub at ``address``. ``token``: to be told to the hub; None: it cannot be asked."""
+    """Peer's end, for the hub at ``address``. ``token``: what to tell the hub; None: the hub cannot be asked."""
 
     def __init__(self, address: str) -> None:
         self.token: bytes | None = None
@@ -96,12 +95,12 @@ class FdRequest:
 
     @property
     def is_open(self) -> bool:
-        """Something may come yet."""
+        """True while an answer may still come."""
         return self._channel is not None
 
     def poll(self) -> tuple[int, bytes] | None:
-        """The descriptor and what is said of it, if that has come; it is the caller's, who says :meth:`accept` or
-        :meth:`close`."""
+        """Return the descriptor and the note that goes with it, if they have come. The descriptor is the caller's,
+        which then calls :meth:`accept` or :meth:`close`."""
         if self._channel is None:
             return None
         try:
@@ -118,14 +117,14 @@ class FdRequest:
         return descriptors[0], note
 
     def accept(self) -> None:
-        """What was given is in use."""
+        """Tell the hub that the descriptor is in use, and close."""
         if self._channel is not None:
             with contextlib.suppress(OSError):  # the hub is gone
                 self._channel.send(b"+")
         self.close()
 
     def close(self) -> None:
-        """There is no use for it."""
+        """Close without using the descriptor."""
         if self._sent is not None:
             self._sent.connection.close()
             self._sent = None

@@ -1,9 +1,9 @@
-"""Descriptors from a peer to a hub, on a Unix socket beside the hub's own; no descriptor travels in ZeroMQ.
+"""Hand descriptors from a peer to a hub, on a Unix socket beside the hub's own; no descriptor travels in ZeroMQ.
 
-A peer connects, sends a descriptor with a token that it made up, and names the token in a message to the hub at once.
-By then the descriptor waits here, so nobody has to wait for it, and nobody has to watch this socket. The peer keeps the
-connection as long as it lives: one that has ended before the token was named is known to have died, and its descriptor
-is closed.
+A peer connects, sends a descriptor with a token that it made up, and names the token in a message to the hub
+at once. By then the descriptor waits here, so the hub never waits for it and need not watch this socket. The
+peer keeps the connection as long as it lives: if it has ended before the token was named, the peer has died,
+and its descriptor is closed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pydp2.transport.descriptors import is_same_user, unix_listener
 from pydp2.transport.slabs import TOKEN_BYTES, create_slab
 
 _MAX_SILENT = 8  # connections of peers that have handed over nothing yet
-_MAX_UNCLAIMED = 64  # of peers that have not named what they handed over
+_MAX_UNCLAIMED = 64  # descriptors that no message has named yet
 
 
 def _fd_socket_path(address: str) -> str | None:
-    """Where descriptors for the hub at ``address`` are handed over; None where they cannot be."""
+    """Return where descriptors for the hub at ``address`` are handed over; None if they cannot be."""
     path = ipc_path(address)
     return f"{path}.fd" if path and hasattr(socket, "SOCK_SEQPACKET") else None
 
 
 class _UnclaimedFd(NamedTuple):
-    """A descriptor that nobody has named yet, and the connection to who handed it over."""
+    """Descriptor that no message has named yet, and the connection to the peer that handed it over."""
 
     descriptor: int
     connection: socket.socket
@@ -39,25 +39,25 @@ class _UnclaimedFd(NamedTuple):
 
 
 class FdReceiver:
-    """The hub's end. Where it cannot be, nothing ever arrives, and bytes go through sockets."""
+    """Hub's end. Where it cannot listen, nothing ever arrives, and bytes go through sockets."""
 
     def __init__(self, address: str) -> None:
         self._path = _fd_socket_path(address)
         self._socket: socket.socket | None = None
-        self._silent: list[socket.socket] = []  # connected, and nothing was sent yet
+        self._silent: list[socket.socket] = []  # connected, and nothing has come yet
         self._unclaimed: dict[bytes, _UnclaimedFd] = {}
         if self._path is not None:
             with contextlib.suppress(OSError):
                 self._socket = unix_listener(self._path, socket.SOCK_SEQPACKET)
 
     def claim(self, token: bytes) -> int | None:
-        """The descriptor that was sent with ``token``, once. None: it is not there and will not be, or who sent it has
-        ended: nothing would ever let go of it."""
+        """Return the descriptor that was sent with ``token``, once. None: it is not there and will not come, or its
+        sender has ended, so nothing would ever release it."""
         waiting, self._silent = self._silent, []
         for connection in waiting:
             self._receive_fd(connection)
         while token not in self._unclaimed and (accepted := self._accept()) is not None:
-            self._receive_fd(accepted)  # one after another: those who wait behind it take no descriptor meanwhile
+            self._receive_fd(accepted)  # one after another: those that wait behind it take no descriptor meanwhile
         self.close_abandoned()
         found = self._unclaimed.pop(token, None)
         if found is None:
@@ -66,17 +66,17 @@ class FdReceiver:
         return found.descriptor
 
     def close_abandoned(self) -> None:
-        """Close what was handed over by peers that have ended since."""
+        """Close the descriptors of peers that have ended since."""
         for token, unclaimed in list(self._unclaimed.items()):
             if has_ended(unclaimed.connection):
                 self._unclaimed.pop(token).close()
 
     def _accept(self) -> socket.socket | None:
-        """The next who has connected, or None."""
+        """Return the next connection of this user, or None."""
         while self._socket is not None:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:  # nobody, or no descriptor left for one
+            except OSError:  # no connection waits, or no descriptor is left for one
                 return None
             if is_same_user(connection):
                 connection.setblocking(False)
@@ -105,7 +105,7 @@ class FdReceiver:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Close, and remove the socket."""
+        """Close and remove the socket."""
         for unclaimed in self._unclaimed.values():
             unclaimed.close()
         for connection in self._silent:
@@ -119,7 +119,7 @@ class FdReceiver:
 
 
 def has_ended(connection: socket.socket) -> bool:
-    """Whether the other end is closed. Nothing is sent on such a connection any more."""
+    """Return True if the other end is closed. Nothing is sent on such a connection any more."""
     try:
         return not connection.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
@@ -129,14 +129,15 @@ def has_ended(connection: socket.socket) -> bool:
 
 
 class SentFd(NamedTuple):
-    """What was handed over is found under ``token``, as long as ``connection`` is open or once it was named."""
+    """Token and connection of a descriptor that was handed over. The hub finds it under ``token`` once a message names
+    that; until then ``connection`` must stay open."""
 
     token: bytes
     connection: socket.socket
 
 
 def send_fd(address: str, descriptor: int) -> SentFd | None:
-    """Send ``descriptor`` to the hub at ``address``. None: that cannot be."""
+    """Send ``descriptor`` to the hub at ``address``. Return None if that is not possible."""
     path = _fd_socket_path(address)
     if path is None:
         return None
@@ -156,8 +157,8 @@ def send_fd(address: str, descriptor: int) -> SentFd | None:
 
 
 def send_new_slab(address: str, size: int) -> tuple[int, SentFd] | None:
-    """A new slab with room for ``size`` bytes, handed over to the hub at ``address``: its descriptor, and what was
-    handed over. None: that cannot be."""
+    """Make a slab with room for ``size`` bytes, hand it over to the hub at ``address``, and return its descriptor and
+    what was handed over. Return None if that is not possible."""
     descriptor = create_slab(size)
     if descriptor is None:
         return None

@@ -1,7 +1,7 @@
-"""Two ends in one process, for tests: the same as the sockets, without ZeroMQ and without waiting for it.
+"""Connect two ends in one process, for tests: the same as the sockets, without ZeroMQ and without waiting for it.
 
-What is sent is there at once; what a hub or a line of :mod:`.sockets` refuses, drops or loses, these do too. Ends may
-be used from different threads.
+What is sent is there at once. What a hub or a line of :mod:`.sockets` refuses, drops or loses, these refuse, drop or
+lose too. Ends may be used from different threads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydp2.transport.sockets import Frames, PeerGone
 
 
 class _Mailbox:
-    """What waits to be received. ``readable``: a descriptor that can be read while there is something."""
+    """Queue of items to be received. ``readable``: a descriptor that can be read while there are any."""
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
@@ -46,7 +46,7 @@ class _Mailbox:
             return item
 
     def wait(self, seconds: float | None, line: InProcessLine) -> bool:
-        """Until there is something, or ``line`` is seen to be lost."""
+        """Wait until there is an item, or ``line`` is seen to be lost."""
         with self._change:
             return self._change.wait_for(lambda: bool(self._items) or line.is_lost, seconds)
 
@@ -63,7 +63,7 @@ class _Mailbox:
 
 
 class InProcessHub:
-    """The server's end; lines are made with it."""
+    """Server's end; lines are made with it."""
 
     def __init__(self, max_frame: int = -1) -> None:
         self.address = f"memory://{id(self)}"
@@ -78,18 +78,18 @@ class InProcessHub:
 
     @property
     def listeners(self) -> list[int]:
-        """Nobody has to be let in."""
+        """Empty list: lines are connected as soon as they are made."""
         return []
 
     def accept(self, now: float) -> None:
-        """Nobody has to be let in."""
+        """Do nothing: lines are connected as soon as they are made."""
 
     def pause_accepting(self, seconds: float) -> None:
-        """Nobody has to be let in."""
+        """Do nothing: lines are connected as soon as they are made."""
 
     @property
     def pending(self) -> int:
-        """Messages that wait to be received."""
+        """Number of messages that wait to be received."""
         return len(self._box)
 
     def send(self, peer: bytes, frames: Frames) -> None:
@@ -106,7 +106,7 @@ class InProcessHub:
         return frames
 
     def forget_peer(self, peer: bytes) -> None:
-        """Nothing is shared."""
+        """Do nothing: no memory is shared with a peer."""
 
     def close(self, linger_ms: int = 0) -> None:
         for line in list(self._lines.values()):
@@ -134,7 +134,7 @@ class InProcessHub:
 
 
 class InProcessLine:
-    """A peer's end of a connection to ``hub``."""
+    """Peer's end of a connection to ``hub``."""
 
     def __init__(self, hub: InProcessHub, watch: bool = False) -> None:
         self._hub = hub

@@ -1,7 +1,8 @@
-"""Memory that one process fills for long, or some do, and that others of the machine may look at.
+"""Share memory that one process, or several, fill for long, and that others of the machine may read.
 
-An unnamed file as a slab is one (:mod:`.slabs`), of a size that is used only as far as it is written to. Nobody can cut
-it short, and who was only given it to look at cannot write there. It is gone with the last process that has it.
+The memory is an unnamed file like a slab (:mod:`.slabs`), of a size that is used only as far as it is written to.
+No process can cut it short, and a process that was only given it to read cannot write there. It is gone with the
+last process that has it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import sys
 
 from pydp2.transport.address_space import map_memory
 
-_NORESERVE = 0x4000 if sys.platform == "linux" else 0  # not among what mmap names; without it so much is refused
-_FUTURE_WRITE = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: what was mapped before can be written to, nothing else
+_NORESERVE = 0x4000 if sys.platform == "linux" else 0  # the mmap module does not name it; without it so much is refused
+_FUTURE_WRITE = 0x10  # F_SEAL_FUTURE_WRITE, Linux 5.1: only what was mapped before can be written to
 
 
 class SharedRegion:
-    """``size`` bytes, all 0, writable in this process: ``memory``. ``read_only_descriptor``: what others may be given,
-    None where nothing can be; ``writable_descriptor``: what those are given who may write too, where ``others_write``
-    asks for that. Raises OSError where there is no room for that many addresses."""
+    """Region of ``size`` bytes, all 0, writable in this process: ``memory``. ``read_only_descriptor``: the one to give
+    to others, None where that is not possible; ``writable_descriptor``: the one for those that may write too, where
+    ``others_write`` asks for that. Raises OSError if there is no room for that many addresses."""
 
     def __init__(self, size: int, *, others_write: bool = False) -> None:
         self.read_only_descriptor: int | None = None
@@ -47,7 +48,7 @@ class SharedRegion:
         return memory
 
     def close(self) -> None:
-        """Give nothing to anybody any more. The memory stays as long as something refers to it."""
+        """Close both descriptors. The memory stays as long as something refers to it."""
         for descriptor in (self.read_only_descriptor, self.writable_descriptor):
             if descriptor is not None:
                 os.close(descriptor)
@@ -55,12 +56,12 @@ class SharedRegion:
 
 
 def _sealed_read_only(descriptor: int, *, others_write: bool) -> int:
-    """A descriptor of the same that can only be read. ``others_write``: others are still to write there. Raises
-    OSError, AttributeError where that cannot be."""
+    """Return a read-only descriptor of the same file. ``others_write``: others are still to write there. Raises
+    OSError, AttributeError if that is not possible."""
     short = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     try:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, short | (0 if others_write else _FUTURE_WRITE))
-    except OSError:  # an older kernel: there whoever has the other one opens it no other way than as it is given
+    except OSError:  # an older kernel: there a process that has the other one can only open it as it was given
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, short)
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -70,9 +71,9 @@ def _map_private(size: int) -> mmap.mmap:
 
 
 def map_region(descriptor: int, size: int, *, writable: bool = False) -> mmap.mmap:
-    """The ``size`` bytes of what another process has as :class:`SharedRegion`, to be read (``writable``: and written).
-    Closes ``descriptor``; raises OSError for what is not such a thing: whoever reads a file that is cut short meanwhile
-    is ended by a signal."""
+    """Return the ``size`` bytes of another process's :class:`SharedRegion`, to be read (``writable``: and written).
+    Close ``descriptor``. Raises OSError for any other file: a process that reads a file which is cut short
+    meanwhile is ended by a signal."""
     try:
         with contextlib.suppress(AttributeError):
             seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)

@@ -1,15 +1,14 @@
-"""Frames through memory that two processes of one machine share; ZeroMQ carries only where they lie.
+"""Carry frames through memory that two processes of one machine share; ZeroMQ carries only where they lie.
 
 A slab is an unnamed file (``memfd``): it is gone with the last process that has it, however that one ended. The peer of
 a hub makes it, whichever way the bytes go, and hands its descriptor over on a Unix socket beside the hub's own
-(:mod:`.fd_passing`). Who sends fills it (:class:`SlabWriter`), the other side looks at it (:class:`SlabReader`),
-read-only.
+(:mod:`.fd_passing`). The sender fills it (:class:`SlabWriter`), the other side reads it (:class:`SlabReader`).
 
-A slab begins with one byte for each stretch that can be lent: the filler sets it before it says where the stretch is,
-the viewer clears it when nothing refers to the stretch any more. So nothing has to be sent to give memory back, and
-where a message is thrown away unread its memory comes back as well. What does not fit goes through the socket.
-One more byte says that the viewer has the slab mapped: before that, and where it never can, nothing is lent.
-Memory that was used before is used first, lowest address first: fresh pages cost more than copying what goes into them.
+A slab begins with one byte for each stretch that can be lent: the writer sets it before it says where the stretch is,
+the reader clears it when nothing refers to the stretch any more. So nothing has to be sent to give memory back, and the
+memory of a message that is thrown away unread comes back as well. What does not fit goes through the socket. One more
+byte says that the reader has the slab mapped: before that, and where it never can, nothing is lent. Memory that was
+used before is used first, lowest address first: fresh pages cost more than copying what goes into them.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from pydp2.transport.address_space import map_memory
 
 Bytes = npt.NDArray[np.uint8]
 MIN_SLAB_BYTES = 128 * 1024
-"""Frames of fewer bytes in all travel in the message: finding a place for them, and copying them out at a trainer,
-costs more than the socket does."""
+"""Number of bytes from which the frames of a message go through a slab: for fewer, finding a place for them and copying
+them out at a trainer costs more than the socket does."""
 TOKEN_BYTES = 16
-"""Bytes of the name of a slab."""
-_MAX_LENT = 1024  # lent at a time, at most
-_MAPPED_FLAG = _MAX_LENT  # behind the bytes of these, the one that says that the viewer has the slab
-_DATA_OFFSET = mmap.ALLOCATIONGRANULARITY  # of what can be lent; before it stand the bytes that say what is
+"""Number of bytes of the token that names a slab."""
+_MAX_LENT = 1024  # stretches that are lent at a time, at most
+_MAPPED_FLAG = _MAX_LENT  # behind the bytes of these: the one that says that the reader has the slab
+_DATA_OFFSET = mmap.ALLOCATIONGRANULARITY  # of the memory that can be lent; the bytes before it say what is lent
 _ALIGN = 64
 _MAX_SLAB_BYTES = 1 << 32
 _REFERENCE_HEAD = struct.Struct("<IQ")  # which stretch, where it begins; then the length of each frame
@@ -47,24 +46,24 @@ with contextlib.suppress(AttributeError):  # not every kernel has them, and wher
 
 
 class DeferredFrames(Protocol):
-    """Frames that are not there yet: made where they shall lie."""
+    """Frames that are not there yet: they are made where they shall lie."""
 
     def sizes(self) -> list[int]:
-        """The bytes of each."""
+        """Return the number of bytes of each frame."""
         ...
 
     def write(self, into: Sequence[Bytes]) -> None:
-        """Make them, right after :meth:`sizes`, in memory of these sizes."""
+        """Make the frames, right after :meth:`sizes`, in memory of these sizes."""
         ...
 
     def frames(self) -> list[Any]:
-        """Make them in memory of their own."""
+        """Make the frames in memory of their own."""
         ...
 
 
 def create_slab(size: int) -> int | None:
-    """A descriptor of a new slab with room for ``size`` bytes; None where there is no such thing. Memory is used when
-    it is first written to."""
+    """Return a descriptor of a new slab with room for ``size`` bytes; None where there are no slabs. Memory is used
+    when it is first written to."""
     try:
         descriptor = os.memfd_create("pydp2", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except (AttributeError, OSError):
@@ -79,8 +78,8 @@ def create_slab(size: int) -> int | None:
 
 
 def _slab_capacity(descriptor: int) -> int:
-    """How many bytes can be lent of the slab ``descriptor``. Raises RemoteProtocolError for what is not one: whoever
-    reads a file that is cut short meanwhile is ended by a signal."""
+    """Return how many bytes of the slab ``descriptor`` can be lent. Raises RemoteProtocolError for any other file: a
+    process that reads a file which is cut short meanwhile is ended by a signal."""
     try:
         seals, size = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS), os.fstat(descriptor).st_size
     except (AttributeError, OSError):
@@ -95,7 +94,7 @@ def _aligned(size: int) -> int:
 
 
 class SlabWriter:
-    """The side that lends. Closes ``descriptor``; raises RemoteProtocolError, OSError when it cannot be used."""
+    """Side that lends. Closes ``descriptor``; raises RemoteProtocolError, OSError if it cannot be used."""
 
     def __init__(self, descriptor: int) -> None:
         try:
@@ -111,8 +110,8 @@ class SlabWriter:
         self._free_ranges: list[tuple[int, int]] = [(0, size)]  # in rising order, none touching the next
 
     def reserve(self, sizes: Sequence[int]) -> tuple[bytes, list[Bytes]] | None:
-        """Memory for frames of ``sizes``, and how the other side finds it, once filled. None: there is no room now, or
-        the other side does not have the slab."""
+        """Return memory for frames of ``sizes``, and the reference by which the other side finds it, once filled. None:
+        there is no room now, or the other side does not have the slab."""
         need = sum(map(_aligned, sizes))
         if os.getpid() != self._pid or not self._lent_flags[_MAPPED_FLAG]:  # in a fork the slab is the parent's
             return None
@@ -134,12 +133,12 @@ class SlabWriter:
 
     @property
     def lent_count(self) -> int:
-        """How many stretches are lent."""
+        """Number of stretches that are lent."""
         self._reclaim()
         return len(self._lent_ranges)
 
     def _reclaim(self) -> None:
-        """Take back what was given back."""
+        """Take back the stretches that the reader has released."""
         back = [name for name in self._lent_ranges if not self._lent_flags[name]]
         if not back:
             return
@@ -154,7 +153,7 @@ class SlabWriter:
 
 
 class SlabReader:
-    """The side that borrows. Closes ``descriptor``; raises RemoteProtocolError, OSError when it cannot be used."""
+    """Side that borrows. Closes ``descriptor``; raises RemoteProtocolError, OSError if it cannot be used."""
 
     def __init__(self, descriptor: int) -> None:
         try:
@@ -168,9 +167,10 @@ class SlabReader:
         self._views: dict[int, weakref.ref[Bytes]] = {}
 
     def frames(self, reference: memoryview | bytes) -> list[memoryview]:
-        """The frames that ``reference`` tells of, read-only. Their memory is given back when nothing refers to any.
+        """Return the frames that ``reference`` tells of, read-only. Their memory is given back
+        when nothing refers to any.
 
-        Raises RemoteProtocolError when they do not lie in the slab, or were told of before and are still in use.
+        Raises RemoteProtocolError if they do not lie in the slab, or were told of before and are still in use.
         """
         counted = len(reference) - _REFERENCE_HEAD.size
         if counted <= 0 or counted % 8:
@@ -195,7 +195,7 @@ class SlabReader:
 
 
 def _releaser(lent: memoryview, number: int, owner: int) -> Any:
-    """What is to be done when nothing refers to a stretch any more."""
+    """Return a callback for when nothing refers to a stretch any more; it gives the stretch back."""
 
     def give_back(_: object) -> None:
         if os.getpid() == owner:  # else a fork has dropped what it inherited, and the parent may still use it
@@ -205,13 +205,13 @@ def _releaser(lent: memoryview, number: int, owner: int) -> Any:
 
 
 def is_in_slab(frame: memoryview) -> bool:
-    """Whether ``frame`` is one of :meth:`Viewer.frames`."""
+    """Return True if ``frame`` is one of :meth:`SlabReader.frames`."""
     return isinstance(frame.obj, np.ndarray)
 
 
 def put_in_slab(writer: SlabWriter | None, body: Sequence[Any]) -> tuple[bytes | None, list[Any]]:
-    """Put the frames ``body`` into a slab, if it is there and there is room: how they are found there. Else (None) the
-    frames themselves, late ones made."""
+    """Put the frames ``body`` into a slab, if there is one with room, and return their reference. Otherwise return None
+    and the frames themselves, deferred ones made."""
     sizes = [each.sizes() if _is_deferred(each) else [memoryview(each).nbytes] for each in body]
     flat = [size for several in sizes for size in several]
     place = writer.reserve(flat) if writer is not None and sum(flat) >= MIN_SLAB_BYTES else None
@@ -229,12 +229,12 @@ def put_in_slab(writer: SlabWriter | None, body: Sequence[Any]) -> tuple[bytes |
 
 
 def are_large(frames: Sequence[Any]) -> bool:
-    """Whether frames that are made hold so much that a slab is worth it."""
+    """Return True if frames that are already made hold enough bytes to be worth a slab."""
     return sum(memoryview(frame).nbytes for frame in frames) >= MIN_SLAB_BYTES
 
 
 def plain_frames(body: Sequence[Any]) -> list[Any]:
-    """The frames ``body``, late ones made."""
+    """Return the frames ``body``, deferred ones made."""
     return put_in_slab(None, body)[1]
 
 

@@ -1,19 +1,20 @@
-"""ZeroMQ sockets: a hub (one server, many peers) and a line (one peer's end).
+"""Wrap ZeroMQ sockets: a hub (one server, many peers) and a line (one peer's end).
 
 libzmq hides what matters here, so three things are added. Its queues count messages, not bytes: they are left
-unbounded, credit bounds them. A peer's death is silent: a hub finds out by sending (``Gone``), a line by a monitor.
-There are no heartbeats: on one machine the kernel tells of every death, and a program that is stopped (Ctrl-Z, a
-debugger) is not dead. Connecting to nobody over TCP succeeds: whoever connects sets a deadline on the first answer.
+unbounded, credit bounds them. A peer's death is silent: a hub finds out by sending (:class:`PeerGone`), a line
+by a monitor. There are no heartbeats: on one machine the kernel tells of every death, and a program that is
+stopped (Ctrl-Z, a debugger) is not dead. Connecting over TCP succeeds even if no hub listens: the caller sets a
+deadline on the first answer.
 
-Nobody talks to a hub unasked. On a Unix socket a peer is told first where to connect (:mod:`.admission`); over TCP
-libzmq takes no frame before the peer has shown the token of the address (:mod:`.zap`), because what it takes it
-queues without a limit: parts of a message that is never finished count for no high-water mark. See :meth:`Hub.accept`.
+No peer talks to a hub unasked. On a Unix socket a peer is told first where to connect (:mod:`.admission`); over TCP
+libzmq takes no frame before the peer has shown the token of the address (:mod:`.zap`), because it queues what it takes
+without a limit: parts of a message that is never finished count for no high-water mark. See :meth:`Hub.accept`.
 
-Large bodies go through shared memory (:mod:`.slabs`) where that can be. Such a message is an empty frame, the
-reference, and the header. A peer offers a slab for what it is sent by an empty frame and the token, and one for what it
-sends, once it has something large, with a byte behind the token; in the same way it asks for what a hub has for all
-(:mod:`.fd_broadcast`). It lends nothing of a slab before the hub has that mapped: till then, and where that cannot be,
-the bytes go through the socket.
+Large bodies go through shared memory (:mod:`.slabs`) where that is possible. Such a message is an empty frame, the
+reference, and the header. A peer offers a slab for what it receives by an empty frame and the token, and one for what
+it sends, once it has something large, with a byte behind the token. In the same way it asks for the descriptor that a
+hub has for all (:mod:`.fd_broadcast`). A peer lends nothing of a slab before the hub has mapped it: until then, and
+where the hub cannot map it, the bytes go through the socket.
 """
 
 from __future__ import annotations
@@ -42,28 +43,29 @@ from pydp2.transport.slabs import TOKEN_BYTES, SlabReader, SlabWriter, are_large
 from pydp2.transport.zap import ZapHandler, present_token
 
 Frame = zmq.Frame
-"""One as :meth:`Line.receive` gives it."""
+"""Type of the frames that :meth:`Line.receive_frames` gives."""
 Frames = Sequence[Any]
-"""Whatever offers its bytes, and behind the first one frames that are made late (:class:`.slabs.DeferredFrames`)."""
-_EVENT = struct.Struct("=Hi")  # the first frame that a monitor gives; the second is the endpoint
+"""Objects that offer their bytes; behind the first one also frames that are made late
+(:class:`.slabs.DeferredFrames`)."""
+_EVENT = struct.Struct("=Hi")  # first frame that a monitor gives; the second is the endpoint
 # libzmq lays smaller frames side by side in a shared buffer: unaligned, and each pins all of it.
 _MIN_OWN_FRAME = 1 << 16
 _DISCONNECT_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _HANDSHAKE_MS = 5_000
-# Bytes of a slab for what a worker sends: of it, as much is ever used as is under way at a time.
+# Bytes of a slab for what a worker sends. Only as many are ever used as are under way at a time.
 _SEND_SLAB_BYTES = 256 << 20
-_RECEIVE_SLAB_BYTES = 256 << 20  # for what a trainer is sent: the same
+_RECEIVE_SLAB_BYTES = 256 << 20  # the same for what a trainer receives
 _SLABS_PER_SHARE = 8  # of a share of few addresses: each of so many slabs has one
-_MAX_SLAB_PEERS = 1024  # that have offered a slab, for either direction
+_MAX_SLAB_PEERS = 1024  # peers that have offered a slab, for either direction
 _PEER_FILLS = b"+"  # behind the token of a slab: the peer fills it
 _REFUSAL_EVENTS = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 RESERVED_DESCRIPTORS = 12
-"""Descriptors that strangers to a hub leave to others."""
-_ADJUST_SECONDS = 0.25  # seconds between looks how many descriptors are left
+"""Number of descriptors that strangers to a hub leave to others."""
+_ADJUST_SECONDS = 0.25  # seconds between two counts of the descriptors that are left
 LACKS_DESCRIPTORS = "descriptors"
-"""The kind of what is told each time that somebody has to wait for one."""
+"""Kind of the notes that say that a peer has to wait for a descriptor."""
 VOID_FRAME = b"pydp2: cut off.."
-"""The last frame of a message that means nothing: its sender was cut off in the middle of it."""
+"""Last frame of a void message, whose sender was cut off in the middle of it."""
 # Not -1: with that, libzmq drops what had arrived and was not read yet when the other side goes.
 _RECONNECT_NEVER_MS = 3_600_000
 
@@ -73,7 +75,7 @@ class PeerGone(Exception):
 
 
 def _read_event(monitor: zmq.Socket[bytes]) -> tuple[int, int]:
-    """Read what a monitor tells next, an event and its value. (zmq.utils.monitor would do, and imports asyncio.)"""
+    """Return the next event of a monitor, with its value. (zmq.utils.monitor would do, and imports asyncio.)"""
     event, value = _EVENT.unpack(monitor.recv_multipart()[0])
     return event, value
 
@@ -88,7 +90,7 @@ def _set_options(socket: zmq.Socket[bytes], address: str, max_frame: int) -> Non
 
 
 class Hub:
-    """The server's end: bound to an address, talks to peers by their routing id.
+    """Server's end: bound to an address, talks to peers by their routing id.
 
     A peer that sends a frame above ``max_frame`` bytes loses its connection. ``max_waiting``: messages of one peer that
     may wait here to be received; with more, that peer has to wait (0: any number). ``reserve``: descriptors that peers
@@ -104,7 +106,7 @@ class Hub:
         reserve: int = RESERVED_DESCRIPTORS,
     ) -> None:
         self.on_refusal: Callable[[str, str], None] = lambda text, kind: None
-        """Where it is said, text and kind, that somebody was not let in."""
+        """Function that is called, with text and kind, when a peer was not let in."""
         self._filter_adjusted_at = 0.0
         self._admission: Admission | None = None
         self._zap: ZapHandler | None = None
@@ -128,10 +130,10 @@ class Hub:
         self._slab_writers: dict[bytes, SlabWriter] = {}
         self._slab_readers: dict[bytes, SlabReader] = {}
         self.fd_offer = FdOffer()
-        """What peers may see, where they can be given a descriptor."""
+        """Offer of a descriptor to peers that can be given one."""
 
     def _bind(self, context: zmq.Context[zmq.Socket[bytes]], address: str, reserve: int) -> str:
-        """The address that was really bound."""
+        """Bind, and return the address that was really bound."""
         if (path := ipc_path(address)) is not None:
             self._admission = Admission(path, reserve)
             self._socket.setsockopt(zmq.USE_FD, self._admission.listen_inner())
@@ -152,15 +154,16 @@ class Hub:
 
     @property
     def listeners(self) -> list[Any]:
-        """What :class:`Poller` registers of those who are not connected yet: where one is readable, :meth:`accept`."""
+        """Handles that :class:`Poller` registers for peers that are not connected yet: when one is
+        readable, call :meth:`accept`."""
         return [
             *([] if self._admission is None else [self._admission.fileno()]),
             *([] if self._zap is None else [self._zap.handle]),
         ]
 
     def accept(self, now: float) -> None:
-        """Let in who may come in, and see that descriptors are left; never blocks. To be called several times a second,
-        and when one of :attr:`listeners` is readable."""
+        """Let in the peers that may come in, and see that descriptors are left; never block. To be called several times
+        a second, and when one of :attr:`listeners` is readable."""
         if self._admission is not None:
             self._admission.answer_requests()
             if self._admission.foreign_count:
@@ -184,17 +187,17 @@ class Hub:
                 self._accept_filter.refusal = ""
 
     def pause_accepting(self, seconds: float) -> None:
-        """Where descriptors are few, let nobody in by TCP for so long: somebody else needs one."""
+        """Let no peer in by TCP for ``seconds`` if descriptors are few: another peer needs one."""
         if self._accept_filter is not None:
             self._accept_filter.close_for(seconds)
 
     @property
     def handle(self) -> zmq.Socket[bytes]:
-        """What :class:`Poller` registers."""
+        """Socket that :class:`Poller` registers."""
         return self._socket
 
     def send(self, peer: bytes, frames: Frames) -> None:
-        """Queue a message; never blocks. Raises PeerGone when ``peer`` is not connected any more."""
+        """Queue a message; never block. Raises PeerGone if ``peer`` is not connected any more."""
         try:
             self._socket.send_multipart(
                 [peer, *_message_frames(self._slab_writers.get(peer), frames)], zmq.NOBLOCK, copy=False
@@ -206,7 +209,7 @@ class Hub:
             raise
 
     def receive(self) -> tuple[bytes, list[memoryview]] | None:
-        """The next message, for :meth:`open_message`, and who sent it, or None."""
+        """Return the next message, for :meth:`open_message`, behind its sender; None if there is none."""
         while True:
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -220,9 +223,9 @@ class Hub:
             self._receive_offer(peer, bytes(message[1]))
 
     def open_message(self, peer: bytes, frames: list[memoryview]) -> list[memoryview]:
-        """The header and the frames of a message that ``peer`` sent, wherever they lie.
+        """Return the header and the frames of a message that ``peer`` sent, wherever they lie.
 
-        Raises RemoteProtocolError when they are not where it says.
+        Raises RemoteProtocolError if they are not where it says.
         """
         if len(frames) < 2 or len(frames[0]):
             return frames
@@ -236,8 +239,8 @@ class Hub:
         return [frames[2], *body]
 
     def _receive_offer(self, peer: bytes, token: bytes) -> None:
-        """``peer`` offers a slab for what it is sent or sends, or a way to give it something. If that cannot be used,
-        for lack of addresses say, things go on without it."""
+        """Take what ``peer`` offers: a slab for what it receives or sends, or a socket to send it a descriptor. If that
+        cannot be used, for lack of addresses say, things go on without it."""
         descriptor = self._fd_receiver.claim(token[:TOKEN_BYTES])
         if descriptor is None:
             return
@@ -257,15 +260,15 @@ class Hub:
                 self._slab_writers[peer] = SlabWriter(descriptor)
 
     def forget_peer(self, peer: bytes) -> None:
-        """Let go of the memory that is shared with ``peer``, who is gone. What came from there stays as long as it is
-        used."""
+        """Release the memory that is shared with ``peer``, which is gone. What came from there stays
+        as long as it is used."""
         self._slab_writers.pop(peer, None)
         self._slab_readers.pop(peer, None)
         self._fd_receiver.close_abandoned()
         self.fd_offer.forget_peer(peer)
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close; what is queued has ``linger_ms`` to leave."""
+        """Close; queued messages have ``linger_ms`` to leave."""
         self._socket.close(linger=linger_ms)
         self._close_listeners()
         self._fd_receiver.close()
@@ -281,19 +284,19 @@ class Hub:
 
 
 class Line:
-    """A peer's end of a connection to a hub. ``share_send_slab``: what it sends may go through shared memory.
+    """Peer's end of a connection to a hub. ``share_send_slab``: what it sends may go through shared memory.
 
-    A hub at an ipc address is asked whether one may come, until ``deadline`` (``time.monotonic``; None: as long as it
-    is there).
+    A hub at an ipc address is asked for admission, until ``deadline`` (``time.monotonic``;
+    None: as long as it is there).
 
     Raises:
-        HubUnavailable: nobody is there, or there is no room. (Over TCP nobody tells.)
+        HubUnavailable: no hub listens, or it has no room. (Over TCP this is not known.)
         ServiceUnreachable: it is no address, or not the whole of one.
-        AdmissionRefused: the hub does not want this peer. Over TCP ``was_refused`` tells.
+        AdmissionRefused: the hub does not want this peer. Over TCP ``read_refusal`` tells.
 
-    An exception of a signal handler may come out of pyzmq behind a frame that was sent or received. So the next call of
-    :meth:`send` makes void what was cut off before it, and ``is_interrupted`` tells that :meth:`receive_frames` may
-    have lost something.
+    An exception of a signal handler may come out of pyzmq behind a frame that was sent or received. So the next
+    call of :meth:`send` makes void what was cut off before it, and ``is_interrupted`` tells that
+    :meth:`receive_frames` may have lost something.
     """
 
     def __init__(
@@ -311,12 +314,13 @@ class Line:
         self._sent_slabs: list[SentFd] = []
         self._slab_reader: SlabReader | None = None
         self.fd_request: FdRequest | None = None
-        """For what the hub has for all, once it was asked."""
+        """Request for the descriptor that the hub has for all, once it was asked for."""
         self._monitor: zmq.Socket[bytes] | None = None
         self._is_lost = False
-        self._send_interrupted = False  # a message is being sent, and maybe only half of it was
+        self._send_interrupted = False  # a message is being sent, or was cut off and maybe only half sent
         self.is_interrupted = False
-        """A call of :meth:`receive_frames` was cut off: :meth:`drop_partial_message` comes before the next one."""
+        """True if a call of :meth:`receive_frames` was cut off: :meth:`drop_partial_message`
+        comes before the next one."""
         self._socket = context.socket(zmq.DEALER)
         try:
             _set_options(self._socket, address, max_frame)
@@ -347,11 +351,11 @@ class Line:
             )
 
     def send(self, frames: Frames) -> None:
-        """Queue a message; never blocks. Where nobody is connected any more it goes nowhere: ``is_lost`` tells."""
+        """Queue a message; never block. It is dropped if no hub is connected any more: ``is_lost`` tells."""
         message = _message_frames(self._slab_writer, frames)
         if self._may_share_slab and are_large(message):
             self._may_share_slab = False
-            with contextlib.suppress(OSError, RuntimeError, zmq.ZMQError):  # without it frames are copied
+            with contextlib.suppress(OSError, RuntimeError, zmq.ZMQError):  # without a slab frames are copied
                 prepare_zero_copy()
                 self._copy_frames = False
             self._share_send_slab()
@@ -359,19 +363,19 @@ class Line:
 
     def _send(self, frames: Sequence[Any]) -> None:
         try:
-            with contextlib.suppress(zmq.Again):  # nobody is connected
+            with contextlib.suppress(zmq.Again):  # no hub is connected
                 if self._send_interrupted:
                     self._socket.send(VOID_FRAME, zmq.NOBLOCK)
                 self._send_interrupted = len(frames) > 1
                 self._socket.send_multipart(frames, zmq.NOBLOCK, copy=self._copy_frames)
         except zmq.ZMQError as error:
-            if error.errno == errno.ENOMEM:  # as of anything else that takes memory
+            if error.errno == errno.ENOMEM:  # like anything else that takes memory
                 raise MemoryError("none for a message") from None
             raise
         self._send_interrupted = False
 
     def _share_send_slab(self) -> None:
-        """Offer a slab for what is sent from now on, if that can be."""
+        """Offer a slab for what is sent from now on, if possible."""
         if (offered := send_new_slab(self._address, capped_size(_SEND_SLAB_BYTES, _SLABS_PER_SHARE))) is not None:
             descriptor, handed = offered
             self._sent_slabs.append(handed)
@@ -380,7 +384,7 @@ class Line:
                 self._socket.send_multipart([b"", handed.token + _PEER_FILLS], zmq.NOBLOCK)
 
     def share_receive_slab(self) -> None:
-        """Offer a slab for what is received, if that can be. To be called once the hub has answered."""
+        """Offer a slab for what is received, if possible. To be called once the hub has answered."""
         if (offered := send_new_slab(self._address, capped_size(_RECEIVE_SLAB_BYTES, _SLABS_PER_SHARE))) is not None:
             descriptor, handed = offered
             self._sent_slabs.append(handed)
@@ -389,14 +393,14 @@ class Line:
                 self._send([b"", handed.token])
 
     def request_fd(self) -> None:
-        """Ask for what the hub has for all, if that can be. To be called once the hub has answered."""
+        """Ask for the descriptor that the hub has for all, if possible. To be called once the hub has answered."""
         self.fd_request = FdRequest(self._address)
         if self.fd_request.token is not None:
             self._send([b"", self.fd_request.token])
 
     def receive(self, timeout_ms: int = 0) -> list[memoryview] | None:
-        """The next message within ``timeout_ms`` (-1: forever), or None. Raises RemoteProtocolError when its frames are
-        not where it says."""
+        """Return the next message within ``timeout_ms`` (-1: forever), or None. Raises RemoteProtocolError if its
+        frames are not where it says."""
         if timeout_ms and not self._socket.poll(timeout_ms):
             return None
         try:
@@ -405,17 +409,17 @@ class Line:
             return None
 
     def receive_frames(self, into: list[Any]) -> None:
-        """Append to ``into`` the frames of all messages that are there, for :meth:`message_length` and
-        :meth:`open_message`."""
+        """Append to ``into`` the frames of all messages that are there, for :meth:`message_length`
+        and :meth:`open_message`."""
         self.is_interrupted = True
         with contextlib.suppress(zmq.Again):  # no step of Python between two frames: none of them is lost there
             into.extend(iter(partial(self._socket.recv, zmq.NOBLOCK, False), None))
         self.is_interrupted = False
 
     def drop_partial_message(self, into: list[Any]) -> None:
-        """After :meth:`receive_frames` was cut off: take away from the end of ``into`` what is no whole message, and
-        its rest."""
-        while self._socket.getsockopt(zmq.RCVMORE):  # of the last frame that came, also where that was lost
+        """Remove an incomplete message from the end of ``into``, and discard its rest, after
+        :meth:`receive_frames` was cut off."""
+        while self._socket.getsockopt(zmq.RCVMORE):  # of the last frame that came, also if that was lost
             self._socket.recv(zmq.NOBLOCK)
         while into and isinstance(into[-1], Frame) and into[-1].more:
             del into[-1]
@@ -423,18 +427,18 @@ class Line:
 
     @staticmethod
     def message_length(frames: Sequence[Any], at: int) -> int:
-        """How many of ``frames`` make the message that begins at ``at``; 0: not all of it is there."""
+        """Return how many of ``frames`` make the message that begins at ``at``; 0: not all of it is there."""
         return next((end + 1 - at for end in range(at, len(frames)) if not frames[end].more), 0)
 
     @staticmethod
     def is_in_slab(frames: Sequence[Any]) -> bool:
-        """Whether a message of ``frames`` has its body in shared memory: :meth:`open_message` can be called once
-        then."""
+        """Return True if a message of ``frames`` has its body in shared memory: :meth:`open_message`
+        can be called once then."""
         return len(frames) > 1 and not len(frames[0].buffer)
 
     def open_message(self, frames: Sequence[Any]) -> list[memoryview]:
-        """What the ``frames`` of a message hold, wherever that lies. Raises RemoteProtocolError when it is not where
-        it says."""
+        """Return the content of the ``frames`` of a message, wherever it lies. Raises RemoteProtocolError if it is not
+        where the message says."""
         message = [frame.buffer for frame in frames]
         if not self.is_in_slab(frames):
             return message
@@ -444,21 +448,21 @@ class Line:
 
     @property
     def handle(self) -> zmq.Socket[bytes]:
-        """What :class:`Poller` registers."""
+        """Socket that :class:`Poller` registers."""
         return self._socket
 
     @property
     def is_lost(self) -> bool:
-        """There is no connection any more, or there was nobody to connect to. Only of a watched line."""
-        # What the monitor tells, endings or why they came, need not be read here, which would take two steps.
+        """True if there is no connection any more, or no hub to connect to. Only of a watched line."""
+        # The monitor's events, endings and why they came, need not be read here, which would take two steps.
         if self._monitor is not None and not self._is_lost and self._monitor.poll(0):
             self._is_lost = True
         return self._is_lost
 
     @property
     def read_refusal(self) -> bool:
-        """The hub let in nobody with the token of this address. Of a watched line that is ``is_lost``; reads why,
-        once."""
+        """True if the hub did not admit the token of this address. Of a watched line that is
+        ``is_lost``; reads why, once."""
         found = False
         while self._monitor is not None and self._monitor.poll(0):
             event, _ = _read_event(self._monitor)  # each is read, also behind the one that tells
@@ -466,8 +470,8 @@ class Line:
         return found
 
     def wait(self, timeout_ms: int, wake_descriptor: int | None = None) -> bool:
-        """Wait until there is a message, the connection is lost, or the descriptor ``wake_descriptor`` is readable;
-        False when none of it came in time."""
+        """Wait until there is a message, the connection is lost, or the descriptor ``wake_descriptor`` is readable.
+        Return False if none of that happened in time."""
         poller = zmq.Poller()
         if wake_descriptor is not None:
             poller.register(wake_descriptor, zmq.POLLIN)
@@ -477,7 +481,7 @@ class Line:
         return bool(poller.poll(timeout_ms))
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close; what is queued has ``linger_ms`` to leave."""
+        """Close; queued messages have ``linger_ms`` to leave."""
         if self._monitor is not None:
             self._socket.disable_monitor()
             self._monitor.close(linger=0)
@@ -492,7 +496,7 @@ class Line:
 
 
 class Poller:
-    """Waits for sockets and file descriptors together."""
+    """Set of sockets and file descriptors to wait for together."""
 
     def __init__(self) -> None:
         self._poller = zmq.Poller()
@@ -502,11 +506,11 @@ class Poller:
         self._poller.register(handle, zmq.POLLIN)
 
     def remove(self, handle: Any) -> None:
-        """Stop watching."""
+        """Stop watching ``handle``."""
         self._poller.unregister(handle)
 
     def wait(self, timeout_ms: int) -> set[Any]:
-        """The handles that have something, after at most ``timeout_ms``."""
+        """Return the handles that are readable, after at most ``timeout_ms``."""
         return {handle for handle, _ in self._poller.poll(timeout_ms)}
 
 
@@ -515,25 +519,25 @@ def _error_text(error: BaseException) -> str:
 
 
 def new_context(io_threads: int = 1) -> zmq.Context[zmq.Socket[bytes]]:
-    """A ZeroMQ context of one's own, never shared and never inherited by a fork."""
+    """Return a ZeroMQ context of one's own, never shared and never inherited by a fork."""
     return zmq.Context(io_threads)
 
 
 def prepare_zero_copy() -> None:
-    """Have pyzmq open what it needs to send without a copy, which it would open when it does so for the first time:
-    then there may be no descriptor for it."""
+    """Have pyzmq open now what it needs to send without a copy. Otherwise it does so at the first such send, when there
+    may be no descriptor left for it."""
     zmq.Frame(b"", copy=False, copy_threshold=0)
 
 
 def _message_frames(filler: SlabWriter | None, frames: Frames) -> list[Any]:
-    """The message ``frames`` as it is sent: its body in shared memory, if that can be."""
+    """Return the message ``frames`` as it is sent: its body in shared memory, if possible."""
     head, *body = frames
     reference, body = put_in_slab(filler, body)
     return [head, *body] if reference is None else [b"", reference, head]
 
 
 def owned_arrays(frames: Sequence[memoryview]) -> list[npt.NDArray[np.uint8]]:
-    """Received raw frames as byte arrays that are aligned, writable and pin no memory but their own."""
+    """Return received raw frames as byte arrays that are aligned, writable and pin no memory but their own."""
     out = []
     for frame in frames:
         array = np.frombuffer(frame, np.uint8)
@@ -544,5 +548,5 @@ def owned_arrays(frames: Sequence[memoryview]) -> list[npt.NDArray[np.uint8]]:
 
 
 def array_views(frames: Sequence[memoryview]) -> list[npt.NDArray[np.uint8]]:
-    """The same for who only reads them, and soon is done with it: what lies in shared memory stays there."""
+    """Return the frames as byte arrays for a short, read-only use: frames in shared memory stay there."""
     return [np.frombuffer(frame, np.uint8) if is_in_slab(frame) else owned_arrays([frame])[0] for frame in frames]

@@ -1,7 +1,7 @@
-"""Who may talk to a hub over TCP: libzmq asks before it takes a single frame of a peer (ZAP, RFC 27).
+"""Decide who may talk to a hub over TCP: libzmq asks before it takes a single frame of a peer (ZAP, RFC 27).
 
 A handler belongs to a context and is asked by all sockets of it, each by the name of its domain. It is a socket in the
-hub's own loop: no thread, and nothing that is waited for. Mechanisms with keys (CURVE) would be further rules.
+hub's own loop: it needs no thread, and nothing waits for it. Mechanisms with keys (CURVE) would be further rules.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _MAX_ANSWERS = 256  # answers in one turn of the hub's loop
 _VERSION = b"1.0"
 _USER = b"pydp2"
 AccessRule = Callable[[Sequence[bytes]], bytes | None]
-"""Credentials of a peer -> the name of its role, None: it may not come in."""
+"""Function from the credentials of a peer to the name of its role; None: the peer may not come in."""
 
 
 class ZapHandler:
-    """Answers for the sockets of ``context``. ``refused_count``: how many peers were not let in. Raises zmq.ZMQError
-    where the context has a handler already."""
+    """Handler that answers for the sockets of ``context``. ``refused_count``: number of peers that were not let in.
+    Raises zmq.ZMQError if the context has a handler already."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.refused_count = 0
@@ -35,11 +35,11 @@ class ZapHandler:
 
     @property
     def handle(self) -> zmq.Socket[bytes]:
-        """What is readable when libzmq asks."""
+        """Socket that is readable when libzmq asks."""
         return self._socket
 
     def require_token(self, socket: zmq.Socket[bytes], token: str) -> None:
-        """Let only those talk to ``socket`` who know ``token``. To be called before it is bound."""
+        """Let only peers that know ``token`` talk to ``socket``. To be called before it is bound."""
         domain = b"clients"
         socket.setsockopt(zmq.PLAIN_SERVER, 1)
         socket.setsockopt(zmq.ZAP_DOMAIN, domain)
@@ -51,7 +51,7 @@ class ZapHandler:
         self._rules[domain, b"PLAIN"] = rule
 
     def answer_requests(self) -> None:
-        """Answer what was asked, some at a time; never blocks."""
+        """Answer the requests, some at a time; never block."""
         for _ in range(_MAX_ANSWERS):
             try:
                 asker, empty, version, request, domain, _, _, mechanism, *credentials = self._socket.recv_multipart(
@@ -66,11 +66,11 @@ class ZapHandler:
             self._socket.send_multipart([asker, empty, _VERSION, request, *said, b""], zmq.NOBLOCK)
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Close; no request is answered any more."""
         self._socket.close()
 
 
 def present_token(socket: zmq.Socket[bytes], token: str) -> None:
-    """Have ``socket`` show ``token`` where it connects to."""
+    """Have ``socket`` show ``token`` to the hub that it connects to."""
     socket.setsockopt(zmq.PLAIN_USERNAME, _USER)
     socket.setsockopt(zmq.PLAIN_PASSWORD, token.encode())

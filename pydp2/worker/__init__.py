@@ -1,8 +1,8 @@
-"""A worker: takes a file, runs the provider over it, sends columns. The only part that runs the user's code.
+"""Run the provider over a file and send columns. This is the only part that runs the user's code.
 
-``task`` (one file's run) < ``builder`` (samples to ranges) < ``runner`` (which generator runs) < ``main``.
+``task`` (one file's run) < ``chunk_builder`` (samples to ranges) < ``loop`` (which generator runs) < ``main``.
 """
 
 IN_WORKER = "PYDP2_WORKER"
-"""Set in the environment of workers, and so of what they start: there, no service is started. It stands here for
-programs, which import nothing else of this part."""
+"""Environment variable that is set in workers, and so in what they start: no service is started there. It is defined
+here for programs, which import nothing else of this part."""

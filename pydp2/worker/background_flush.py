@@ -1,4 +1,4 @@
-"""Sends what a worker has built while its main thread is in the user's code, however long that takes."""
+"""Send what a worker has built while its main thread is in the user's code, however long that takes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 from pydp2.worker.loop import FLUSH, WorkerLoop
 
-_STOP_SECONDS = 1.0  # seconds
+_STOP_SECONDS = 1.0  # seconds that stopping waits for the thread
 
 
 class _BackgroundFlusher:
-    """A plain thread, not one of :mod:`threading`: in the stacks that users see it has no frame but ours, and their
+    """Thread that is not one of :mod:`threading`: in the stacks that users see it has no frame but ours, and their
     code does not meet it."""
 
     def __init__(self, loop: WorkerLoop) -> None:
@@ -33,7 +33,7 @@ class _BackgroundFlusher:
         self._ended.acquire(timeout=_STOP_SECONDS)
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the main thread's
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for the main thread
         try:
             while not self._stopping:
                 time.sleep(FLUSH)
@@ -51,7 +51,7 @@ class _BackgroundFlusher:
 
 @contextlib.contextmanager
 def background_flush(loop: WorkerLoop) -> Iterator[None]:
-    """While ``loop`` runs."""
+    """Flush in the background while ``loop`` runs."""
     sender = _BackgroundFlusher(loop)
     sender.start()
     try:

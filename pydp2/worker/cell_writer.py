@@ -1,4 +1,4 @@
-"""A worker's cells in the memory of the service's rows: what is sent is put there, as long as there are cells."""
+"""Put the rows that a worker sends into its cells of the service's memory, as long as it has cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydp2.transport.shared_region import map_region
 
 
 class CellWriter:
-    """For rows of ``slots``, over ``line``."""
+    """Writer of rows of ``slots`` into cells that the server grants over ``line``."""
 
     def __init__(self, line: Line, slots: Slots) -> None:
         self._line, self._slots = line, slots
@@ -25,7 +25,8 @@ class CellWriter:
         self._free_cells: Ints = np.empty(0, np.int64)  # granted, not used
 
     def add_cells(self, frames: Sequence[memoryview]) -> None:
-        """The server has granted cells. The memory is asked for with the first of them. Raises RemoteProtocolError."""
+        """Add cells that the server has granted. The memory is asked for with the first of them.
+        Raises RemoteProtocolError."""
         if len(frames) != 1 or frames[0].nbytes % 8 or not suits_cells(self._slots):
             raise RemoteProtocolError("Places: one frame with the number of each is needed, for rows that have some")
         self._free_cells = np.concatenate([self._free_cells, np.frombuffer(frames[0], "<i8")])
@@ -34,7 +35,8 @@ class CellWriter:
             self._line.request_fd()
 
     def write(self, columns: Columns) -> Ints | None:
-        """Put the rows of ``columns`` in places: which. None: there are too few, or the memory is not there."""
+        """Put the rows of ``columns`` into cells and return the cells' numbers. None: there are too few, or
+        the memory is not there."""
         if len(self._free_cells) < columns.rows or not self._has_region():
             return None
         assert self._region is not None
@@ -46,7 +48,7 @@ class CellWriter:
         return cells
 
     def _has_region(self) -> bool:
-        """Whether the memory is there; it comes a little after it was asked for."""
+        """Return True if the memory is there; it comes a little after it was asked for."""
         if (
             self._region is None
             and (request := self._line.fd_request) is not None
@@ -56,7 +58,7 @@ class CellWriter:
             layout = RegionLayout.from_note(self._slots, note.removeprefix(CELL_NOTE_PREFIX))
             try:
                 self._region = CellRegion(layout, map_region(descriptor, layout.size, writable=True))
-            except (OSError, ValueError, OverflowError):  # no room for so many addresses: it goes without
+            except (OSError, ValueError, OverflowError):  # no room for so many addresses: it goes on without
                 request.close()
             else:
                 request.accept()

@@ -1,4 +1,4 @@
-"""Samples of several files, packed together, and the ranges that they make when they are sent."""
+"""Pack samples of several files together, and describe them as ranges when they are sent."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ MAX_ROWS = 4096
 MAX_BYTES = 1024 * 1024
 MAX_RANGES = 128
 MAX_DROPPED = 24
-"""A chunk is sent when it reaches any of these."""
+"""Limits of a chunk: it is sent when it reaches any of these."""
 
 Ints = npt.NDArray[np.int64]
 _NO_ROWS: Ints = np.empty(0, np.int64)
-_NO_BUDGET = PackingBudget(-1, 0, 0, 0)  # nor the one after them
+_NO_BUDGET = PackingBudget(-1, 0, 0, 0)  # not even the next sample
 LocateError = Callable[[BadSample, FileTask, int], BadSample]
 
 
 @dataclass(slots=True)
 class ChunkContent:
-    """What a chunk carries: parts, and the rows of all parts one after another."""
+    """Content of a chunk: parts, and the rows of all parts one after another."""
 
     ranges: list[FileRange]
     columns: Columns
@@ -45,16 +45,16 @@ class ChunkContent:
 
 
 class ChunkBuilder:
-    """Collects samples; :meth:`finish` gives what is to be sent. Bad samples become dropped samples, or errors at their
-    place.
+    """Builder of chunks: it collects samples, and :meth:`finish` returns what to send. Bad samples become dropped
+    samples, or errors at their place.
 
-    ``allows_changed_samples``: a file that does not repeat itself goes on with what it gives now, and the server is
-    told that it did.
+    ``allows_changed_samples``: a file that does not repeat itself goes on with what it gives now, and the
+    server is told that it did.
     """
 
     def __init__(self, schema: Schema, locate: LocateError, *, allows_changed_samples: bool = False) -> None:
         self._allows_changed = allows_changed_samples
-        # the pool copies no more than a chunk that it needs a part of; rows that have places are not copied
+        # the pool copies no more than a chunk that it needs a part of; rows that lie in cells are not copied
         self._max_bytes = 4 * MAX_BYTES if schema.uses_cells else MAX_BYTES
         self._packer = Packer(schema.slots, strict=schema.check)
         self._locate = locate
@@ -65,17 +65,17 @@ class ChunkBuilder:
         self._dropped_count = 0
         self._enough_rows = MAX_ROWS
         self.oldest_at = 0.0
-        """When the oldest sample here was added (``time.perf_counter``)."""
+        """Time at which the oldest sample here was added (``time.perf_counter``)."""
         self.last_cost = 0
 
     @property
     def is_empty(self) -> bool:
-        """Nothing to send."""
+        """True if there is nothing to send."""
         return not self._segments
 
     @property
     def is_full(self) -> bool:
-        """Time to send."""
+        """True if it is time to send."""
         return (
             self._packer.nbytes >= self._max_bytes
             or self._packer.rows >= self._enough_rows
@@ -84,12 +84,12 @@ class ChunkBuilder:
         )
 
     def has_samples_of(self, task: FileTask) -> bool:
-        """Whether something of ``task`` waits to be sent."""
+        """Return True if something of ``task`` waits to be sent."""
         return any(segment.task is task for segment in self._segments)
 
     def lower_enough_rows(self, task: FileTask, until_index: int) -> None:
-        """A merge waits for what is next, in its order, of which ``task`` is one: so much that it would be sample
-        ``until_index`` of the task if it were of that alone."""
+        """Send earlier: a merge waits for its next samples, of which ``task`` has some. They suffice as soon as there
+        are as many as ``task`` alone would have at sample ``until_index``."""
         rows = until_index - next(
             (segment.first_index for segment in self._segments if segment.task is task), task.next_index
         )
@@ -106,13 +106,13 @@ class ChunkBuilder:
         return segment
 
     def sample_loop(self, is_single_slot: bool, marker: SampleMarker) -> SampleLoop:
-        """What draws samples and may pack them here; :meth:`count_packed` is told of these. ``is_single_slot``: the
-        only slot's value is yielded bare."""
+        """Return the loop that draws samples and may pack them here; :meth:`count_packed` is told of these.
+        ``is_single_slot``: the only slot's value is yielded bare."""
         return self._packer.sample_loop(is_single_slot, marker)
 
     def packing_budget(self, task: FileTask, next_stop: int) -> PackingBudget:
-        """How many samples of ``task`` may be packed unseen: what they are is plain as far as that, and the one after
-        them is looked at. ``next_stop``: the next one of the task."""
+        """Return how many samples of ``task`` the sample loop may pack by itself: up to there their treatment is known,
+        and the sample after them comes back here. ``next_stop``: the next one of the task."""
         y, packer = task.next_index, self._packer
         if self._is_weighted or task.start <= y < task.send_from:  # some of these are sent and others are not
             return _NO_BUDGET
@@ -121,7 +121,7 @@ class ChunkBuilder:
         return PackingBudget(rows, self._max_bytes - packer.nbytes, credit, SAMPLE_COST)
 
     def count_packed(self, task: FileTask, rows: int, nbytes: int) -> None:
-        """The sample loop has packed ``rows`` samples of ``task`` within its budget."""
+        """Count ``rows`` samples of ``task`` that the sample loop has packed within its budget."""
         self._packer.count_packed(rows, nbytes)
         self._count_rows(task, rows, nbytes)
 
@@ -134,7 +134,7 @@ class ChunkBuilder:
         task.next_index += rows
 
     def add_sample(self, task: FileTask, values: list[object], weight_of: Callable[[list[object]], int]) -> bool:
-        """Add sample ``task.y``. False when it was bad: then it is a dropped sample, or the task is over.
+        """Add sample ``task.next_index``. Return False if it was bad: then it is a dropped sample, or the task is over.
 
         Raises what ``calc_batch_size`` raised, or code of the value itself; the sample is not added then.
         """
@@ -145,7 +145,7 @@ class ChunkBuilder:
             if self._is_weighted:
                 # calc_batch_size sees accepted samples only, so this one is checked to the end now
                 if bad := self._packer.verify():
-                    self._weights.append(0)  # the row goes when the chunk is cut
+                    self._weights.append(0)  # the row is removed when the chunk is cut
                     del bad
                 else:
                     try:
@@ -187,7 +187,7 @@ class ChunkBuilder:
     def _add_together(self, task: FileTask, yielded: YieldedSamples, next_stop: int) -> bool:
         packer = self._packer
         rows, room, credit, _ = self.packing_budget(task, next_stop)
-        laid = yielded.take_columns(rows + 1, room, credit)  # these are all here: the last one need not be looked at
+        laid = yielded.take_columns(rows + 1, room, credit)  # all of these are here: the last one need not be looked at
         if laid is None:
             return False
         before = packer.nbytes
@@ -198,7 +198,7 @@ class ChunkBuilder:
         return True
 
     def add_bad(self, task: FileTask, error: BadSample) -> None:
-        """Sample ``task.y`` is bad, seen at once."""
+        """Add sample ``task.next_index``, which was seen to be bad at once."""
         if not self._drops_bad:
             self.fail_file(task, self._locate(error, task, task.next_index))
             return
@@ -211,20 +211,20 @@ class ChunkBuilder:
             task.spent_bytes += DROPPED_COST
 
     def fail_file(self, task: FileTask, error: Error) -> None:
-        """The file ends at ``task.y`` with ``error``."""
+        """End the file at ``task.next_index`` with ``error``."""
         segment = self._segment_of(task)
         segment.state, segment.error = FILE_RAISED, error
         task.is_over = True
 
     def end_file(self, task: FileTask) -> None:
-        """The file ends at ``task.y``."""
+        """End the file at ``task.next_index``."""
         self._segment_of(task).state = FILE_ENDED
         task.is_over = True
 
     def finish(self, unsent_of: FileTask | None = None) -> list[ChunkContent]:
-        """Everything added since the last cut, in as many chunks as it takes. Tasks that turn out bad are done.
+        """Return everything added since the last cut, in as many chunks as it takes. Tasks that turn out bad are done.
 
-        ``unsent_of``: the task whose last sample, the very last one added, may not be sent: it becomes the task's hand.
+        ``unsent_of``: the task whose last sample, the very last one added, may not be sent: the task holds it back.
         """
         last = self._packer.rows - 1
         packed = self._packer.finish()
@@ -241,8 +241,8 @@ class ChunkBuilder:
             segments[-1].count -= 1
         if bad and self._is_weighted:
             weights = [w for i, w in enumerate(weights) if i not in bad]
-        kept: list[tuple[FileRange, Ints]] = []  # with its rows
-        added = good = 0  # rows seen: as added, and as they lie in the columns
+        kept: list[tuple[FileRange, Ints]] = []  # parts, each with its rows
+        added = good = 0  # rows counted so far: as added, and as they lie in the columns
         for segment in segments:
             rows = segment.rows
             theirs = {i - added: bad[i] for i in range(added, added + rows) if i in bad} if bad else {}
@@ -267,7 +267,7 @@ class ChunkBuilder:
     def _group_into_chunks(
         self, kept: list[tuple[FileRange, Ints]], columns: Columns, weights: list[int]
     ) -> list[ChunkContent]:
-        """The parts that are sent, each with its rows in ``columns``, as chunks whose headers fit."""
+        """Group the parts that are sent, each with its rows in ``columns``, into chunks whose headers fit."""
         groups: list[list[tuple[FileRange, Ints]]] = []
         size = MAX_RANGES_BYTES
         for part, its in kept:
@@ -288,7 +288,7 @@ class ChunkBuilder:
         return chunks
 
     def _record_bad(self, segment: TaskSegment, bad: dict[int, BadSample]) -> int:
-        """Make dropped samples or one error of ``bad`` (by row of the segment); how many rows stay."""
+        """Make dropped samples or one error of ``bad`` (by row of the segment); return how many rows stay."""
         sample_indices = segment.sample_indices()
         task = segment.task
         if self._drops_bad:
@@ -307,9 +307,10 @@ class ChunkBuilder:
         return row
 
     def _range_of(self, segment: TaskSegment, columns: Columns) -> tuple[FileRange | None, Ints]:
-        """The range of ``segment``, whose rows are ``columns``, and which of these rows are sent.
+        """Return the range of ``segment``, whose rows are ``columns``, and which of these rows are sent.
 
-        None when an earlier attempt has committed it. A segment never lies on both sides of an edge of its task.
+        The range is None if an earlier attempt has committed it. A segment never lies on both
+        sides of an edge of its task.
         """
         task = segment.task
         task.crcs = [
@@ -337,10 +338,10 @@ class ChunkBuilder:
         ), which  # fmt: skip
 
     def _check_repeats(self, task: FileTask, first_index: int, end_index: int, state: int, reread_rows: int) -> bool:
-        """Whether the file is, from ``first_index`` up to ``end_index``, what it was before, as far as can be told
-        there.
+        """Return True if the file, from ``first_index`` up to ``end_index``, is what it was before, as
+        far as can be told there.
 
-        If it is not, and that is to be borne with, it is noted. Samples that a saved pool names cannot be missing:
+        If it is not, and that is allowed, it is noted. Samples that a saved pool names cannot be missing:
         ``reread_rows`` of them are there.
         """
         if first_index >= task.start and reread_rows < task.count_reread(first_index, end_index):
@@ -359,7 +360,7 @@ class ChunkBuilder:
         return self._allows_changed
 
     def unsent_chunk(self, task: FileTask, unsent: UnsentSample) -> ChunkContent:
-        """A chunk of nothing but the sample that ``task`` held in hand."""
+        """Return a chunk of nothing but the sample that ``task`` held back."""
         task.crcs = [*running_crcs(unsent.columns, task.crcs[:-1]), task.crcs[-1]]
         task.sent_bytes += unsent.cost
         task.spent_bytes = task.sent_bytes
@@ -384,7 +385,7 @@ def _not_repeatable(task: FileTask) -> NotRepeatable:
 
 
 def _fold_crcs(crcs: list[int]) -> list[int]:
-    """Running checksums as the one number that travels, however many columns there are."""
+    """Return the running checksums as the one number that travels, however many columns there are."""
     data = b"".join(value.to_bytes(4, "little") for value in crcs)
     return [int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")]
 

@@ -1,4 +1,4 @@
-"""The interpreter's global lock: what a worker's threads do relies on it (:mod:`.loop`), so it has to be there."""
+"""Require the interpreter's global lock, on which a worker's threads rely (:mod:`.loop`)."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Which generator runs, and what is sent when (docs/order.md, "Credit", rule 4).
+"""Decide which generator runs, and what is sent when (docs/order.md, "Credit", rule 4).
 
 One generator runs until its credit is used, it reaches a stop, or it ends; then another one (:mod:`.scheduler`). It
 gives way earlier to what a merge waits for: after about 20 ms, or at once if that is another job's merge and its own
-does not wait. Sending never blocks: a sample without credit is kept in hand. Between samples, about every millisecond,
-messages are looked for. Samples are sent when a chunk is full, when the merge waits for them, and after about 20 ms:
+does not wait. Sending never blocks: a sample without credit is held back. Between samples, about every millisecond, the
+loop looks for messages. Samples are sent when a chunk is full, when the merge waits for them, and after about 20 ms:
 also while the generator computes or waits for something, because then another thread sends them
 (:mod:`.background_flush`).
 
-The two threads use the same things, but never at the same time. A lock taken twice a sample would do, and cost more
-than all the rest between two samples; so each says first what it is about to do, and looks then what the other one
-said. The interpreter's lock puts these four steps into one order for both: whichever looks last sees the other. So a
-service needs an interpreter that has it (:mod:`.gil`).
+The two threads use the same objects, but never at the same time. A lock taken twice a sample would do, and cost more
+than all the rest between two samples; so each thread first says what it is about to do, and then looks what the other
+one said. The interpreter's lock puts these four steps into one order for both: the thread that looks last sees the
+other. So a service needs an interpreter that has the lock (:mod:`.gil`).
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from pydp2.worker.yielded_samples import YieldedSamples
 
 _POLL = 0.001
 _POLL_NS = 1_000_000
-_LAST_LINGER_MS = 2000  # for the last word of a worker
+_LAST_LINGER_MS = 2000  # for the last message of a worker
 FLUSH = 0.020
-"""Seconds that a sample waits at most for others to be sent with, and a job for another."""
-_SLOW = 0.005  # a sample that took this long is not kept waiting for the next
+"""Number of seconds that a sample waits at most for others to be sent with, and a job for another."""
+_SLOW = 0.005  # a sample that took this long does not wait for the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
-    """What the service decides for the loop of a worker.
+    """Options that the service decides for the loop of a worker.
 
     ``max_unbound``: how many files not yet bound a reading may have open here; ``times_samples``: write down when each
-    sample was asked for; ``allows_changed_samples``: a file that did not repeat itself is borne with.
+    sample was asked for; ``allows_changed_samples``: a file that did not repeat itself goes on.
     """
 
     max_unbound: int
@@ -67,7 +67,7 @@ class LoopOptions:
 
 
 class WorkerLoop:
-    """The loop of a worker that is ready."""
+    """Loop of a worker that is ready."""
 
     def __init__(
         self,
@@ -86,18 +86,19 @@ class WorkerLoop:
         self._status = status
         self._process_state = process_state
         self._cell_writer = CellWriter(line, provider.schema.slots)
-        self._send_lock = threading.Lock()  # held while the other thread is about to send, or does
+        self._send_lock = threading.Lock()  # held while the other thread is about to send, or sends
         self._checksum_count = frame_count(provider.schema.slots) + 1
         self._builder = ChunkBuilder(
             provider.schema,
             lambda error, task, y: with_location(error, files[task.file], y),
             allows_changed_samples=options.allows_changed_samples,
         )
-        # ``away``: the thread of the loop is in the user's code, and touches nothing here; ``sending``: see above
         self._marker = SampleMarker(status.row, SAMPLE_INDEX, STARTED_NS, RUNNING, options.times_samples)
+        # ``in_user_code``: the thread of the loop is in the user's code, and touches nothing here.
+        # ``send_pending``: the other thread is about to send, or sends.
         self._sample_loop = self._builder.sample_loop(provider.is_single_slot, self._marker)
-        self._packing_task: FileTask | None = None  # whose samples the sample loop packs
-        # not a method of this: in a circle of objects the collector would take the sample loop's buffer apart
+        self._packing_task: FileTask | None = None  # task whose samples the sample loop packs
+        # not a method of this object: in a reference cycle the collector would take the sample loop's buffer apart
         provider.slot_order.on_unknown = partial(_report_unknown, process_state, files, status.row)
         self._tasks = TaskScheduler(options.max_unbound)
         self._blocked: list[list[int]] = []
@@ -106,13 +107,13 @@ class WorkerLoop:
         self._is_quitting = False
 
     def send(self, message: m.Message, frames: Sequence[Any] = ()) -> None:
-        """Send to the server."""
+        """Send a message to the server."""
         self._link.check_sending(message)
         self._line.send([m.encode(message), *frames])
 
     def report_no_memory(self, error: MemoryError) -> None:
-        """Tell the server that there is no memory to pack or send samples with, and nothing after that. To be said by
-        either thread; the process has to end then."""
+        """Tell the server that there is no memory to pack or send samples with, and nothing after that. Either thread
+        may call it; the process has to end then."""
         lacks = OutOfMemory(
             f"a worker has no memory for the samples that it packs ({error or 'it is not told how much'}); have "
             "process() keep less, yield smaller samples, or raise what limits it (`ulimit -v`)"
@@ -122,7 +123,7 @@ class WorkerLoop:
         self._line.close(linger_ms=_LAST_LINGER_MS)
 
     def run(self) -> None:
-        """Until the server says Quit."""
+        """Run until the server says Quit."""
         while True:
             self._receive(0)
             if self._is_quitting:
@@ -144,9 +145,9 @@ class WorkerLoop:
 
     # -- the other thread ------------------------------------------------------------------------------------------
     def flush_overdue(self) -> None:
-        """Send what has waited for long, if the thread of the loop is in the user's code: it may stay there for hours.
+        """Send what has waited for long, if the thread of the loop is in the user's code, where it may stay for hours.
 
-        For another thread. Where the loop is at work it looks for that itself.
+        For another thread. The loop itself looks for overdue samples while it is at work.
         """
         with self._send_lock:
             sample_loop = self._sample_loop
@@ -175,7 +176,7 @@ class WorkerLoop:
                 self._wait_for_flush()
 
     def _wait_for_flush(self) -> None:
-        """Until the other thread has sent."""
+        """Wait until the other thread has sent."""
         with self._send_lock:
             pass
 
@@ -206,7 +207,7 @@ class WorkerLoop:
             case m.Want(attempt, until):
                 self._merge_waits(attempt, until)
             case m.EndReading(reading):
-                self._flush()  # others may have something there
+                self._flush()  # other tasks may have something there
                 self._close_tasks(self._tasks.end_reading(reading))
             case m.Quit():
                 self._builder.finish()
@@ -221,7 +222,7 @@ class WorkerLoop:
             task.wait_reported = False
 
     def _merge_waits(self, attempt: int, until: int) -> None:
-        """Send what there is of the file that the merge waits for, or soon."""
+        """Send what there is of the file that the merge waits for, now or soon."""
         wanted = self._tasks.mark_merge_waits(attempt, until)
         if wanted is not None and wanted.is_ramping:
             self._builder.lower_enough_rows(wanted, until)
@@ -230,10 +231,10 @@ class WorkerLoop:
         elif wanted is None or (
             self._builder.has_samples_of(wanted) and (wanted is not self._packing_task or wanted.has_enough_for_merge)
         ):
-            self._flush()  # of a file that has ended, the last samples may still be here
+            self._flush()  # the last samples of a file that has ended may still be here
 
     def _close_tasks(self, tasks: Iterable[FileTask]) -> None:
-        """Nobody wants them any more."""
+        """Close the generators of ``tasks``, which are not needed any more."""
         for task in tasks:
             self._close_generator(task)
 
@@ -253,7 +254,7 @@ class WorkerLoop:
         task.iterator, task.context, task.close = opened.iterator, opened.context, opened.close
 
     def _switch_to(self, task: FileTask) -> None:
-        """From here on it is ``task`` whose code runs. Two of them may read the same file, for two jobs."""
+        """Note that the code of ``task`` runs from here on. Two tasks may read the same file, for two jobs."""
         row = self._status.row
         if row[ATTEMPT] != task.attempt or row[FILE] != task.file:
             self._process_state.switch_file(task.file)
@@ -271,7 +272,7 @@ class WorkerLoop:
         edge, turn_end, ramping = task.next_stop, task.block_end, task.is_ramping
         assert iterator is not None
         draw, self._packing_task = sample_loop.next_unpacked, task
-        if task.next_index >= task.until and not task.is_over:  # the last one had to wait for credit
+        if task.next_index >= task.until and not task.is_over:  # the last sample had to wait for credit
             builder.end_file(task)
         polled = began = clock()
         while not task.is_over:
@@ -281,7 +282,7 @@ class WorkerLoop:
                         sample = draw(
                             iterator, task.next_index, *builder.packing_budget(task, min(edge, turn_end)), _POLL_NS
                         )
-                    finally:  # as in _in_users_code
+                    finally:  # as in _in_user_code
                         if sample_loop.send_pending:
                             self._wait_for_flush()
                         self._count_packed()
@@ -293,12 +294,12 @@ class WorkerLoop:
                     if not task.is_over:
                         builder.fail_file(task, user_error(error, self._files[task.file], task.next_index, self._files))
                     break
-                if task.is_over:  # sent meanwhile, and found to be bad
+                if task.is_over:  # the samples were sent meanwhile, and one found to be bad
                     break
                 if type(sample) is ManySamples:
                     self._provider.slot_order.report_unknown(sample.names)
                     task.yielded = YieldedSamples(sample, self._provider.schema.slots, self._provider.is_single_slot)
-            else:  # yielded before and looked at now: that may run the user's code too
+            else:  # yielded before and packed now: that may run the user's code too
                 self._marker.begin_sample(task.next_index)
             try:
                 if task.yielded is None:
@@ -311,10 +312,10 @@ class WorkerLoop:
             except ProviderError as error:
                 builder.fail_file(task, with_location(error, self._files[task.file], task.next_index))
                 break
-            except Exception as error:  # of the value itself, which may be any object
+            except Exception as error:  # raised by the value itself, which may be any object
                 builder.fail_file(task, user_error(error, self._files[task.file], task.next_index, self._files))
                 break
-            row[RUNNING] = 0  # only now: calc_batch_size and the values are the user's too
+            row[RUNNING] = 0  # only now: calc_batch_size and the values are the user's code too
             if task.spent_bytes > task.limit and not task.is_replaying and task.next_index > task.start:
                 self._flush(unsent_of=task if added else None)
                 break
@@ -345,7 +346,7 @@ class WorkerLoop:
         if task.is_over:
             self._finish_task(task)
         if ramping and not self._tasks.is_ramping(task.reading):
-            self._flush()  # the first batches are made of what is here
+            self._flush()  # the first batches are made of these samples
 
     def _count_packed(self) -> None:
         """Count the samples that the sample loop has packed."""
@@ -378,7 +379,7 @@ class WorkerLoop:
 
     # -- sending ---------------------------------------------------------------------------------------------------
     def _flush(self, unsent_of: FileTask | None = None) -> None:
-        """Send what was built and who waits."""
+        """Send what was built, and which files wait."""
         chunks: list[ChunkContent] = []
         if not self._builder.is_empty:
             chunks = self._builder.finish(unsent_of)
@@ -390,7 +391,7 @@ class WorkerLoop:
             self._send_last_chunk(chunks[-1] if chunks else None)
 
     def _send_last_chunk(self, packed: ChunkContent | None) -> None:
-        """Send ``packed``, and with it (their samples are on the way) the files that wait."""
+        """Send ``packed``, and with it the files that wait, because their samples are on the way."""
         blocked, self._blocked = self._blocked, []
         self._send_chunk(packed, blocked[:MAX_BLOCKED])
         for i in range(MAX_BLOCKED, len(blocked), MAX_BLOCKED):
@@ -417,5 +418,5 @@ class WorkerLoop:
 
 
 def _report_unknown(process_state: ProcessState, files: Sequence[str], row: memoryview, text: str) -> None:
-    """Tell of keys that no slot has, in the sample that ``row`` says is looked at."""
+    """Tell of keys that no slot has, in the sample that ``row`` names."""
     process_state.print_once(f"file {files[row[FILE]]}, sample {row[SAMPLE_INDEX]}: {text}", "unknown_key")

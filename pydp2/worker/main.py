@@ -1,6 +1,6 @@
-"""The life of a worker process: get the provider ready, connect, run.
+"""Run a worker process: get the provider ready, connect, run the loop.
 
-The first of these may have been done in the process that the worker is forked from, for all workers at once.
+The provider may have been made ready in the process that the worker is forked from, for all workers at once.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from pydp2.worker.loop import LoopOptions, WorkerLoop
 from pydp2.worker.process_state import ProcessState
 
 IN_ZYGOTE = "template"
-"""What stands there in the process that workers are forked from; in a worker it is its number."""
+"""Value of the variable in the process that workers are forked from; in a worker it is the worker's number."""
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What every worker of a service is told; inherited through the fork, never sent."""
+    """Parameters of every worker of a service; inherited through the fork, never sent."""
 
     address: str
     provider: str
@@ -57,7 +57,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class ReadyWorker:
-    """What a worker does once it is prepared. ``is_usable``: False if it can only tell an error."""
+    """Worker that is prepared, with its ``main``. ``is_usable``: False if it can only tell an error."""
 
     main: Callable[[int, memoryview, int], None]
     is_usable: bool
@@ -65,7 +65,8 @@ class ReadyWorker:
 
 @dataclass(frozen=True)
 class _PreparedProvider:
-    """The provider with its hook run, what the server is told of it, the working directory and process it has."""
+    """Provider whose hook has run, the message that declares it, and the working directory and
+    process that it ran in."""
 
     provider: StartedProvider
     message: m.Declared
@@ -76,7 +77,7 @@ class _PreparedProvider:
 def prepare(spec: WorkerSpec, worker: int | None) -> ReadyWorker:
     """Import the provider and run its hook, for ``worker`` or, None, for all that will be forked from this process.
 
-    What goes wrong in it is told by the worker, once it is one.
+    If that fails, the worker tells the error once it is one.
     """
     os.environ[IN_WORKER] = IN_ZYGOTE if worker is None else str(worker)
     faulthandler.enable(all_threads=False)
@@ -99,7 +100,7 @@ def prepare(spec: WorkerSpec, worker: int | None) -> ReadyWorker:
 
 def _seed_random() -> None:
     random.seed()
-    if "numpy.random" in sys.modules:  # else it draws its own seed when somebody imports it
+    if "numpy.random" in sys.modules:  # else it draws its own seed when it is imported
         np.random.seed(int.from_bytes(os.urandom(4), "little"))
 
 
@@ -113,7 +114,7 @@ def _start_provider(spec: WorkerSpec) -> tuple[StartedProvider, m.Declared]:
 
 
 class _ServerLink:
-    """A worker's line to the server, on which it has said who it is."""
+    """Line of a worker to the server, on which the worker has introduced itself."""
 
     def __init__(self, spec: WorkerSpec, worker: int) -> None:
         self.line = Line(new_context(), spec.address, share_send_slab=True)
@@ -126,7 +127,7 @@ class _ServerLink:
 
 
 def _report_broken(spec: WorkerSpec, error: dict[str, Any], worker: int, row: memoryview, output: int) -> None:
-    """All there is to do where the provider cannot be had."""
+    """Tell the server why the provider cannot be had."""
     speaker = _ServerLink(spec, worker)
     speaker.send(m.Broken(error))
     speaker.line.close(linger_ms=2000)
@@ -156,7 +157,7 @@ def _run_worker(spec: WorkerSpec, prepared: _PreparedProvider, worker: int, row:
 
 
 def _declared_message(running: StartedProvider, caught: list[warnings.WarningMessage]) -> m.Declared:
-    """What the server is told of the provider, with the first warnings on the way. Raises when it cannot be told."""
+    """Return the message that declares the provider, with its first warnings. Raises if it cannot be sent."""
     schema = running.schema.to_wire()
     try:
         size = len(m.encode(m.Declared(schema, "", [])))
@@ -177,8 +178,8 @@ def _declared_message(running: StartedProvider, caught: list[warnings.WarningMes
 
 
 def source_fingerprint(function: object) -> str:
-    """A fingerprint of the file that ``function`` is defined in, or ''. One that only calls another names that one as
-    its ``source_function``."""
+    """Return a fingerprint of the file that ``function`` is defined in, or ''. A function that only calls another names
+    that one as its ``source_function``."""
     code = getattr(getattr(function, "source_function", function), "__code__", None)
     try:
         text = Path(code.co_filename).read_bytes() if code is not None else b""

@@ -1,6 +1,6 @@
-"""What the user's code may change around itself, and is put back: the working directory, stdout and stderr.
+"""Restore what the user's code may change around itself: the working directory, stdout and stderr.
 
-And whose output it is: see :mod:`pydp2.protocol.output_marks`.
+Also mark whose output it is: see :mod:`pydp2.protocol.output_marks`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _NOTHING = bytes(4)
 
 
 class ProcessState:
-    """Of one worker. ``row`` is that of its status row, ``output_descriptor`` where its stdout and stderr lead before
-    any of the user's code runs, ``working_directory`` its working directory then."""
+    """State of one worker process. ``row``: its status row; ``output_descriptor``: the file that its stdout and stderr
+    lead to before any of the user's code runs; ``working_directory``: its working directory then."""
 
     def __init__(self, worker: int, row: memoryview, output_descriptor: int, working_directory: str) -> None:
         self._row = row
@@ -28,13 +28,13 @@ class ProcessState:
         self._working_directory = working_directory
 
     def flush_output(self) -> None:
-        """What the user's code printed leaves this process."""
+        """Write out what the user's code printed."""
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # whatever the user's code put there
+            with contextlib.suppress(Exception):  # anything that the user's code put there
                 stream.flush()
 
     def restore(self) -> None:
-        """Put back what a generator left elsewhere; let out what it printed."""
+        """Restore what a generator changed, and write out what it printed."""
         self.flush_output()
         try:
             here = os.getcwd()  # noqa: PTH109  # asked at every turn to another file, a Path would cost ten times as much
@@ -57,16 +57,16 @@ class ProcessState:
                 setattr(sys, name, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115  # it is the process's stream
 
     def switch_file(self, file: int) -> None:
-        """From here on it is ``file`` that prints."""
+        """Mark the output that follows as that of ``file``."""
         before = self._row[FILE]
         if before == file:
             return
         self.restore()
         unread = fcntl.ioctl(self._output_descriptor, termios.FIONREAD, _NOTHING) != _NOTHING
-        if unread:  # who reads it may look at the row too late
+        if unread:  # the reader may look at the row too late
             os.write(self._output_descriptor, file_change_mark(before, file))
         self._row[FILE] = file
 
     def print_once(self, text: str, kind: str) -> None:
-        """Show ``text`` to the user; of several workers that say something of this ``kind``, the first."""
+        """Show ``text`` to the user; if several workers say something of this ``kind``, only the first is shown."""
         os.write(self._output_descriptor, once_mark(text, kind).encode(errors="backslashreplace"))

@@ -1,4 +1,4 @@
-"""The files that a worker was given, and which of them runs next (docs/order.md, "Credit", rules 4 and 7).
+"""Choose which of the files that a worker was given runs next (docs/order.md, "Credit", rules 4 and 7).
 
 Within a reading it is the one that a merge waits for, or else the one that the merge wants earliest; at the beginning
 of a pass files are run turn by turn, as the merge takes them. Between readings they take turns: those whose merge waits
@@ -17,19 +17,19 @@ from pydp2.worker.task import FileTask
 class _ReadingTasks:
     pass_id: int
     seed: int
-    last_served: int = 0  # when it was served last
+    last_served: int = 0  # time when it was served last
     tasks: dict[int, FileTask] = field(default_factory=dict)  # by attempt
 
 
 class TaskScheduler:
-    """Of one worker. ``max_unbound``: how many files of a reading that are not yet bound may be open at the same
-    time."""
+    """Scheduler of one worker's tasks. ``max_unbound``: how many files of a reading that are not yet bound may be
+    open at the same time."""
 
     def __init__(self, max_unbound: int) -> None:
         self._max_unbound = max_unbound
         self._readings: dict[int, _ReadingTasks] = {}
         self._all: dict[int, FileTask] = {}
-        self._merge_waits_for: set[int] = set()  # attempts, maybe more than there are by now
+        self._merge_waits_for: set[int] = set()  # attempts, some of which may be over by now
         self._serve_count = 0
 
     def __bool__(self) -> bool:
@@ -39,11 +39,11 @@ class TaskScheduler:
         return iter(self._all.values())
 
     def begin_reading(self, reading: int, pass_id: int, seed: int) -> None:
-        """There is a reading of this number."""
+        """Begin a reading of this number."""
         self._readings[reading] = _ReadingTasks(pass_id, seed)
 
     def end_reading(self, reading: int) -> list[FileTask]:
-        """It is over: the tasks that it had."""
+        """End a reading and return the tasks that it had."""
         ended = self._readings.pop(reading, None)
         if ended is None:
             return []
@@ -52,26 +52,27 @@ class TaskScheduler:
         return list(ended.tasks.values())
 
     def end_all_readings(self) -> list[FileTask]:
-        """All are over."""
+        """End all readings and return the tasks that they had."""
         return [task for reading in list(self._readings) for task in self.end_reading(reading)]
 
     def add_task(self, reading: int, task: FileTask) -> None:
-        """``task`` was assigned for ``reading``."""
+        """Add ``task``, which was assigned for ``reading``."""
         whose = self._readings.get(reading)
         if whose is not None:
             task.reading, task.pass_id, task.seed = reading, whose.pass_id, whose.seed
             whose.tasks[task.attempt] = self._all[task.attempt] = task
 
     def task_of(self, attempt: int) -> FileTask | None:
-        """The task of ``attempt``, while it is not over."""
+        """Return the task of ``attempt``, or None if it is over."""
         return self._all.get(attempt)
 
     def remove_task(self, task: FileTask) -> None:
-        """``task`` is over."""
+        """Remove ``task``, which is over."""
         del self._all[task.attempt], self._readings[task.reading].tasks[task.attempt]
 
     def choose(self, report: Callable[[FileTask], None]) -> FileTask | None:
-        """The task that is to run now; those that were looked at and wait for something are given to ``report``."""
+        """Return the task that is to run now, or None. Call ``report`` with those that were looked at
+        and wait for something."""
         best: FileTask | None = None
         whose: _ReadingTasks | None = None
         for reading in self._readings.values():
@@ -90,7 +91,7 @@ class TaskScheduler:
         return best
 
     def _choose_in_reading(self, tasks: Collection[FileTask], report: Callable[[FileTask], None]) -> FileTask | None:
-        """The one of a reading that is wanted earliest among those that can go on."""
+        """Return the task of a reading that is wanted earliest among those that can go on."""
         best: FileTask | None = None
         ahead = sum(1 for task in tasks if task.is_open and not task.bound)
         for task in tasks:
@@ -103,11 +104,12 @@ class TaskScheduler:
         return best
 
     def is_ramping(self, reading: int) -> bool:
-        """Whether some file of ``reading`` can go on that is run turn by turn."""
+        """Return True if some file of ``reading`` that is run turn by turn can go on."""
         return any(task.is_ramping and task.missing_credit is None for task in self._readings[reading].tasks.values())
 
     def mark_merge_waits(self, attempt: int, until_index: int) -> FileTask | None:
-        """A merge waits for what ``attempt`` gives below sample index ``until_index``."""
+        """Note that a merge waits for the samples of ``attempt`` below sample index
+        ``until_index``, and return its task."""
         task = self._all.get(attempt)
         if task is not None:
             task.merge_waits, task.merge_waits_until = True, until_index
@@ -115,8 +117,8 @@ class TaskScheduler:
         return task
 
     def merge_waits_for_other(self, task: FileTask, *, any_job: bool) -> bool:
-        """Whether a merge waits for something else than ``task`` that can run here: another job's, or (``any_job``)
-        that of the same job too."""
+        """Return True if a merge waits for something other than ``task`` that can run here: another job's, or
+        (``any_job``) also the same job's."""
         if not self._merge_waits_for:
             return False
         wanted = [

@@ -1,4 +1,4 @@
-"""What of one file goes into a chunk, in pieces that fit into its header."""
+"""Split what a chunk holds of one file into pieces that fit into the chunk's header."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pydp2.protocol.messages import HEADER_LIMIT
 from pydp2.worker.task import FileTask
 
 MAX_BLOCKED = 256
-"""Files that wait, told of in one chunk."""
+"""Number of waiting files that one chunk tells of at most."""
 MAX_RANGES_BYTES = HEADER_LIMIT - 48 * MAX_BLOCKED
-"""What is left of a header for parts. Bad values are found when a chunk is cut, by thousands at worst: then it takes
-several chunks. An error is half of it at most."""
+"""Number of bytes of a header that are left for parts. Bad values are found when a chunk is cut, by thousands at worst:
+then it takes several chunks. An error takes half of it at most."""
 _MAX_DROPPED_BYTES = MAX_RANGES_BYTES // 3
 
 
 @dataclass(slots=True)
 class TaskSegment:
-    """Sample indices ``first_index`` to ``first + count`` of one task, ``rows`` of them packed."""
+    """Sample indices ``first_index`` to ``first_index + count`` of one task, ``rows`` of them packed."""
 
     task: FileTask
     first_index: int
@@ -34,14 +34,14 @@ class TaskSegment:
     error: Error | None = None
 
     def sample_indices(self) -> npt.NDArray[np.int64]:
-        """The sample indices of its packed rows."""
+        """Return the sample indices of its packed rows."""
         y = np.arange(self.first_index, self.first_index + self.count, dtype=np.int64)
         if self.dropped:
             y = np.delete(y, [dropped_sample - self.first_index for dropped_sample, _, _ in self.dropped])
         return y
 
     def split_to_fit(self) -> Iterator[TaskSegment]:
-        """The same sample indices in segments that each fit into a header."""
+        """Yield the same sample indices in segments that each fit into a header."""
         first, dropped_samples, size = self.first_index, list[tuple[int, str, str]](), 0
         for y, slot, reason in self.dropped:
             size += dropped_bytes(slot, reason)

@@ -1,4 +1,4 @@
-"""One file's run in this worker: where it stands and how far it may go."""
+"""Hold the state of one file's run in this worker: its position and how far it may go."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pydp2.protocol.file_ranges import FileAssignment
 from pydp2.worker.yielded_samples import YieldedSamples
 
 NO_SAMPLE = 1 << 62
-"""A sample index that no file reaches."""
+"""Sample index that no file reaches."""
 
 
 @dataclass(slots=True)
 class UnsentSample:
-    """A sample that may not be sent yet: one row, its sample index, weight and cost."""
+    """Sample that may not be sent yet: one row, its sample index, weight and cost."""
 
     columns: Columns
     sample_index: int
@@ -29,7 +29,7 @@ class UnsentSample:
 
 @dataclass(slots=True)
 class FileTask:
-    """A file that was assigned. ``next_index`` is the sample index of the sample that the generator yields next.
+    """File that was assigned. ``next_index`` is the sample index of the sample that the generator yields next.
 
     Samples below ``start`` were committed by an earlier attempt: they are run again, compared and not sent.
     """
@@ -41,7 +41,7 @@ class FileTask:
     limit: int
     pause: int
     bound: bool
-    expected_crcs: list[int]  # the checksums at ``start``
+    expected_crcs: list[int]  # checksums at ``start``
     spent_bytes: int  # cost of all samples from ``start`` on, sent or about to be
     sent_bytes: int
     send_from: int = 0
@@ -55,15 +55,15 @@ class FileTask:
     crcs: list[int] = field(default_factory=list)
     unsent: UnsentSample | None = None
     iterator: Iterator[Any] | None = None
-    yielded: YieldedSamples | None = None  # what is left of many samples that came in one yield
+    yielded: YieldedSamples | None = None  # the rest of many samples that came in one yield
     context: Any = None
     close: Any = None
     is_over: bool = False
-    did_not_repeat: bool = False  # it did not repeat itself, which the next part tells
-    wait_reported: bool = False  # the server knows that it waits
+    did_not_repeat: bool = False  # the file did not repeat itself, which the next part tells
+    wait_reported: bool = False  # the server knows that the task waits
     merge_waits: bool = False  # a merge waits for it,
     merge_waits_until: int = 0  # and goes on with the samples below this sample index
-    reading: int = 0  # for which it runs
+    reading: int = 0  # reading for which it runs
     pass_id: int = 0
     seed: int = 0
 
@@ -71,7 +71,7 @@ class FileTask:
     def from_assignment(
         cls, assignment: FileAssignment, checksum_count: int, reread_indices: npt.NDArray[np.int64] | None = None
     ) -> FileTask:
-        """The task that ``assignment`` describes; ``checksum_count``: how many running checksums a file has."""
+        """Return the task that ``assignment`` describes; ``checksum_count``: how many running checksums a file has."""
         return cls(
             assignment.file,
             assignment.attempt,
@@ -95,17 +95,17 @@ class FileTask:
 
     @property
     def is_open(self) -> bool:
-        """Its generator is open."""
+        """True if its generator is open."""
         return self.iterator is not None
 
     @property
     def has_enough_for_merge(self) -> bool:
-        """A merge waits for it, and can go on with what there is."""
+        """True if a merge waits for it, and can go on with what there is."""
         return self.merge_waits and self.next_index >= self.merge_waits_until
 
     @property
     def next_stop(self) -> int:
-        """The next sample index before which all must have been sent: what comes after it is treated otherwise."""
+        """Next sample index before which all must have been sent: what comes after it is treated otherwise."""
         y = self.next_index
         return min(
             (e for e in (self.start, self.send_from, self.check_at, self.until, self.pause) if e > y), default=NO_SAMPLE
@@ -113,25 +113,25 @@ class FileTask:
 
     @property
     def is_ramping(self) -> bool:
-        """It is run turn by turn."""
+        """True while it is run turn by turn."""
         return self.next_index < self.ramp_until
 
     @property
     def priority(self) -> tuple[bool, int, int]:
-        """Of the tasks of a reading, the one with the lowest comes next."""
-        if self.is_ramping:  # what the merge takes first: that it waits for this one changes nothing
+        """Sort key: of the tasks of a reading, the lowest comes next."""
+        if self.is_ramping:  # as the merge takes them: that it waits for this one changes nothing
             return True, self.next_index // self.block_length, self.position
         return not self.merge_waits, NO_SAMPLE, self.position
 
     @property
     def block_end(self) -> int:
-        """The sample index at which others have their turns."""
+        """Sample index at which the turn ends."""
         return (
             self.next_index - self.next_index % self.block_length + self.block_length if self.is_ramping else NO_SAMPLE
         )
 
     def is_requested(self, sample_index: int) -> bool:
-        """Whether sample ``sample_index`` is to be sent."""
+        """Return True if sample ``sample_index`` is to be sent."""
         if sample_index < self.start:
             return False
         if sample_index >= self.send_from:
@@ -140,7 +140,7 @@ class FileTask:
         return at < len(self.reread_indices) and int(self.reread_indices[at]) == sample_index
 
     def count_reread(self, lo: int, hi: int) -> int:
-        """How many samples from ``lo`` to below ``hi`` a saved pool names."""
+        """Return how many samples from ``lo`` to below ``hi`` a saved pool names."""
         if not len(self.reread_indices):
             return 0
         first, end = np.searchsorted(self.reread_indices, [lo, hi])
@@ -148,20 +148,20 @@ class FileTask:
 
     @property
     def required_samples(self) -> int:
-        """The file must have samples up to here: it had them before."""
+        """Number of samples that the file must have, because it had them before."""
         last = int(self.reread_indices[-1]) + 1 if len(self.reread_indices) else 0
         return max(self.start, self.check_at, last)
 
     @property
     def is_replaying(self) -> bool:
-        """What the generator yields now was committed before."""
+        """True if the sample that the generator yields next was committed before."""
         return self.next_index < self.start
 
     @property
     def missing_credit(self) -> int | None:
-        """What it waits for: the cost of the sample in hand, 0 for its pause, None when it can go on.
+        """Credit that it waits for: the cost of the sample held back, 0 for its pause, None if it can go on.
 
-        Dropped samples are not held in hand: the one that exceeds the limit is sent, and any credit ends the wait.
+        Dropped samples are not held back: the one that exceeds the limit is sent, and any credit ends the wait.
         """
         if self.is_over:  # a value that is found to be bad when it is sent may end a file that was waiting
             return None

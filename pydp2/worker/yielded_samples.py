@@ -1,4 +1,4 @@
-"""Samples that came in one yield, and how far a worker has come with them."""
+"""Hold samples that came in one yield, and how far a worker has come with them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydp2.packers.many_samples import ManySamples
 from pydp2.protocol.file_ranges import SAMPLE_COST
 from pydp2.schema.input_types import Slots
 
-_LAYOUT_WINDOW = 4096  # samples that are laid out at a time: what that takes does not grow with the block
+_LAYOUT_WINDOW = 4096  # samples that are laid out at a time: the memory for it does not grow with the block
 MIN_TOGETHER = 8
-"""As many samples and fewer are packed one by one, which is faster."""
+"""Number of samples from which on they are packed together; fewer are packed one by one, which is faster."""
 _NONE: Ints = np.zeros(1, np.int64)
 
 
 class YieldedSamples:
-    """The samples of ``rows`` that were not packed yet; :attr:`remaining` of them."""
+    """Samples of ``rows`` that were not packed yet; :attr:`remaining` of them."""
 
     __slots__ = (
         "_byte_offsets",
@@ -37,26 +37,26 @@ class YieldedSamples:
         self._rows, self._slots, self._is_single_slot = rows, slots, is_single_slot
         self._position = self._window_start = self._window_end = 0
         self._one_by_one_until = 0  # the samples before it go one by one
-        self._window: Columns | None = None  # samples _lo to _end, where they differ in size
+        self._window: Columns | None = None  # samples _window_start to _window_end, if they differ in size
         self._byte_offsets: Ints = _NONE  # bytes of the first none, one, two … samples that are laid out
         self._cost_offsets: Ints = _NONE  # and their costs
 
     @property
     def remaining(self) -> int:
-        """How many samples are still here."""
+        """Number of samples that are still here."""
         return len(self._rows) - self._position
 
     def next_sample(self) -> Any:
-        """The next sample by itself."""
+        """Return the next sample by itself."""
         sample = self._rows.sample(self._position, self._is_single_slot)
         self._position += 1
         return sample
 
     def take_columns(self, rows: int, max_bytes: int, credit: int) -> Columns | None:
-        """The next samples as columns (see :meth:`Rows.columns`), if they can be packed together.
+        """Return the next samples as columns (see :meth:`Rows.columns`), or None if they cannot be packed together.
 
-        As many as there are, but at most ``rows``, no more once they have ``max_bytes`` bytes, and only what costs no
-        more than ``credit``.
+        Take as many as there are, but at most ``rows``, no more once they have ``max_bytes`` bytes, and only as many as
+        cost no more than ``credit``.
         """
         at = self._position
         rows = min(rows, len(self._rows) - at)
@@ -74,11 +74,11 @@ class YieldedSamples:
         return laid
 
     def unpack_last(self, rows: int) -> None:
-        """The last ``rows`` that were taken go one by one."""
+        """Put back the last ``rows`` that were taken; they go one by one."""
         self._one_by_one_until, self._position = self._position, self._position - rows
 
     def _take_unequal(self, rows: int, max_bytes: int, credit: int) -> Columns | None:
-        """As :meth:`take_columns`, of samples that differ in size."""
+        """Return what :meth:`take_columns` returns, for samples that differ in size."""
         if self._position >= self._window_end:
             self._lay_out_window()
         if self._window is None:
