@@ -1,1 +1,2 @@
-"""The service: ledger, credit, worker pool (pure: events in, actions out), and the loop that joins them to the wire."""
+"""Serve batches: ledger, credit and worker pool (pure: events in, actions out), and the loop that joins them to the
+wire."""

@@ -1,4 +1,5 @@
-"""What the worker pool tells the loop to do, and what it is told. Plain values: tests compare lists of them."""
+"""Define what the worker pool tells the loop to do, and what it is told. Plain values, so tests compare lists of
+them."""
 
 from __future__ import annotations
 
@@ -41,9 +42,9 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A loss to write down: sample ``y`` of ``file`` was "dropped", or the file ends there; ``kind`` and ``reason`` say
-    why. ``slot``: of a bad sample, else ''. ``exception``: the builtin one that process() raised, by name, else ''.
-    ``sample_timeout``: seconds that the sample exceeded, else None."""
+    """Loss to write down: sample ``y`` of ``file`` was "dropped", or the file ends there; ``kind`` and ``reason``
+    say why. ``slot``: of a bad sample, else ''. ``exception``: the name of the builtin one that process() raised,
+    else ''. ``sample_timeout``: seconds that the sample exceeded, else None."""
 
     pass_id: int
     file: str

@@ -1,4 +1,5 @@
-"""How much memory a service may use: that of the machine, of its control groups, of its address space; the least."""
+"""Find how much memory a service may use: the least that the machine, its control groups and its address space
+leave."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _BURST = 32  # batches sent before messages are looked for again
 
 
 class ServiceStop(Exception):
-    """The service ends; the text says why. ``asked``: whoever asked knows, nobody has to be told."""
+    """The service ends; the text says why. ``asked``: the program asked for it and needs no word."""
 
     def __init__(self, reason: str, *, asked: bool = False) -> None:
         super().__init__(reason)
@@ -60,7 +60,7 @@ class ServiceStop(Exception):
 
 
 class Server:
-    """One service. ``control`` is a descriptor that ends the service when it can be read or its other end is gone."""
+    """Server of one service. It ends when ``control``, a descriptor, can be read or its other end is gone."""
 
     def __init__(
         self,
@@ -124,7 +124,8 @@ class Server:
         return tick if limit is None else min(tick, limit / 4)
 
     def _round(self, timeout: float) -> bool:
-        """One turn: take what came, do what follows, send what can be sent. True: more can be done at once."""
+        """Do one turn: take what came, do what follows, send what can be sent. Return True if more can be done at
+        once."""
         ready = self._poll.wait(int(timeout * 1000))
         now = time.monotonic()
         if self._control in ready and self._stop_requested():
@@ -172,7 +173,7 @@ class Server:
         self._lacked = now
 
     def _stop_requested(self) -> bool:
-        """Whether the program asked for the end; without a word it is gone."""
+        """Return True if the program asked for the end. If it sent no word, it is gone."""
         try:
             return bool(os.read(self._control, 16))
         except OSError:
@@ -330,7 +331,8 @@ class Server:
             self._send(worker, m.Places(), [places])
 
     def log(self, text: str, kind: str) -> None:
-        """A line on stderr. Of each kind (but '') the first few in full, then by count at every power of two."""
+        """Write a line to stderr. Of each kind (but '') the first few are written, then a count at every power of
+        two."""
         if kind:
             self._logged[kind] += 1
             count = self._logged[kind]
@@ -356,7 +358,7 @@ class Server:
             self._cell_grants.close()
 
     def stats(self) -> dict[str, Any]:
-        """The workers as plain data."""
+        """Return statistics of the workers as plain data."""
         now = time.monotonic()
         return {
             "workers": [

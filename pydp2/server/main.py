@@ -1,5 +1,5 @@
-"""The server process: from the first import to the fork of the supervisor. Started as ``python -m pydp2.server.main
-FD``.
+"""Run the server process, from the first import to the fork of the supervisor. It is started as ``python -m
+pydp2.server.main FD``.
 
 Order matters here. The supervisor is forked while this process is single-threaded, and has imported what workers need
 but nothing else; only then is the rest imported, and ZeroMQ and the output thread come to life (:mod:`.serving`).

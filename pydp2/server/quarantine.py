@@ -1,4 +1,4 @@
-"""The quarantine: a file with one line of JSON for each loss of a pass, ``pydp2 check --replay`` reads it.
+"""Write the quarantine: a file with one line of JSON for each loss of a pass, which ``pydp2 check --replay`` reads.
 
 It is only ever added to, a whole line at a time. What it holds already, from an earlier service too, is not written
 again: a pass that goes back to a saved state, or is run anew, meets the same losses.
@@ -124,7 +124,8 @@ def _line(loss: Loss) -> bytes:
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[tuple[int, Loss | str]]:
-    """The lines of a quarantine with their numbers, from 1; of a damaged one what is wrong with it. Raises OSError."""
+    """Return the lines of a quarantine with their numbers, from 1; for a damaged one, what is wrong with it. Raises
+    OSError."""
     with open(path, "rb") as lines:  # split at line feeds alone
         for number, line in enumerate(lines, 1):
             if line.strip():

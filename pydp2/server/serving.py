@@ -1,4 +1,4 @@
-"""The server process from the fork of the supervisor on: sockets, the loop, the end in order.
+"""Run the server process from the fork of the supervisor on: sockets, the loop, the end in order.
 
 It is imported while the supervisor prepares the user's code: what it needs, workers do not.
 """

@@ -1,4 +1,4 @@
-"""What a service is made from: what the program that starts it tells the server process, and the answer."""
+"""Describe a service: what the program that starts it tells the server process, and the answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _LIMIT = 1 << 32
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSpec:
-    """A service, resolved: nothing in it is looked up again. ``args`` are encoded plain data."""
+    """Description of a service in which everything is resolved: nothing in it is looked up again. ``args`` are
+    encoded plain data."""
 
     provider: str
     args: bytes = field(repr=False)
@@ -59,7 +60,7 @@ def send_blocks(channel: socket.socket, *blocks: bytes | memoryview) -> None:
 
 
 def receive_block(channel: socket.socket) -> bytes:
-    """The next block. Raises EOFError when the other side is gone."""
+    """Return the next block. Raises EOFError when the other side is gone."""
     size = _LENGTH.unpack(_exactly(channel, _LENGTH.size))[0]
     if size > _LIMIT:
         raise RemoteProtocolError(f"a block of {size} bytes")
@@ -95,7 +96,7 @@ def receive_spec(channel: socket.socket) -> tuple[ServiceSpec, FileList]:
 
 
 def send_plain(channel: socket.socket, value: dict[str, Any]) -> None:
-    """One plain value, as a block."""
+    """Send one plain value as a block."""
     send_blocks(channel, cast(bytes, msgpack.packb(value)))
 
 

@@ -1,4 +1,4 @@
-"""How long a service waits for what, in seconds; tests have shorter ones."""
+"""Hold the times that a service waits for things, in seconds. Tests use shorter ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Of the server process. What the user may choose (``lease``, ``sample_timeout``) is an option instead."""
+    """Times of the server process. Those that the user may choose (``lease``, ``sample_timeout``) are options
+    instead."""
 
     stopped_worker: float = 10.0
     """A worker may be stopped by a signal for so long, where ``sample_timeout`` does not say."""

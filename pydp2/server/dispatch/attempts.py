@@ -11,22 +11,22 @@ R = TypeVar("R")
 
 
 class Attempts(Generic[R]):
-    """Those that are under way, each with the reading that it is of."""
+    """Attempts that are under way, each with the dispatcher that it belongs to."""
 
     def __init__(self) -> None:
         self._last = 0
         self._of: dict[int, R] = {}
 
     def begin(self, dispatcher: R) -> int:
-        """The number of an attempt that begins."""
+        """Begin an attempt and return its number."""
         self._last += 1
         self._of[self._last] = dispatcher
         return self._last
 
     def dispatcher_of(self, attempt: int) -> R | None:
-        """The reading whose ``attempt`` is under way; None when it is over."""
+        """Return the dispatcher whose ``attempt`` is under way; None when it is over."""
         return self._of.get(attempt)
 
     def end(self, attempt: int) -> None:
-        """``attempt`` ended or was given up."""
+        """Note that ``attempt`` ended or was given up."""
         self._of.pop(attempt, None)

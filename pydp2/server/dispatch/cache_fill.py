@@ -1,5 +1,5 @@
-"""Who fills the cache with which file: of several readings that come to a file, one; the others wait for it
-(docs/order.md, "Cache").
+"""Let one pass fill the cache with a file when several passes come to it; the others wait for it (docs/order.md,
+"Cache").
 
 Waiting is no promise. When the reading that fills the cache ends, loses the file, or stands still in it, whoever waits
 reads the file by itself. So a job may wait for what another one reads, but never for what its trainer does. The same
@@ -26,28 +26,29 @@ LOOK_AHEAD = 32
 
 
 class CacheConsumer(Protocol):
-    """A reading, as others of the same files see it."""
+    """Pass over files, as other passes over the same files see it."""
 
     def prioritise(self, file: int) -> bool:
-        """The merge of another one waits for ``file``, which this one has claimed: whether it goes on with it."""
+        """Hurry with ``file``, which this pass has claimed and the merge of another one waits for. Return True if it
+        goes on with it."""
         ...
 
     def cache_settled(self, file: int) -> None:
-        """``file``, which this one waits for, is in the cache, or will not come from where it was to come from."""
+        """Note that ``file``, which this pass waits for, is in the cache now, or will not come to it."""
         ...
 
 
 class DiskTier(Protocol):
-    """A cache on disk, as :class:`pydp2.cache.disk.DiskCache` is one."""
+    """Cache on disk, as :class:`pydp2.cache.disk.DiskCache` is one."""
 
     @property
     def accepts_offers(self) -> bool:
-        """Whether it is of use to offer a file."""
+        """True if it is of use to offer a file."""
         ...
 
     @property
     def is_stalled(self) -> bool:
-        """Nobody should wait for it."""
+        """True if passes should not wait for the disk."""
         ...
 
     def look_up(self, file: int) -> None:
@@ -59,20 +60,20 @@ class DiskTier(Protocol):
         ...
 
     def finish_file(self, file: int, stamp: tuple[int, ...]) -> None:
-        """``file`` was offered whole."""
+        """Note that ``file`` was offered whole."""
         ...
 
     def discard(self, file: int) -> None:
-        """``file`` will not be complete."""
+        """Drop ``file``, which will not be complete."""
         ...
 
     def take_answers(self) -> list[DiskAnswer]:
-        """What was found and done since the last call."""
+        """Return what the disk found and did since the last call."""
         ...
 
 
 class _DiskStep:
-    """Has a claim on files for the disk: it looks for them, or writes them."""
+    """Claim on files for the disk, while it looks for them or writes them."""
 
     def __init__(self, disk: DiskTier | None) -> None:
         self._disk = disk
@@ -85,7 +86,7 @@ class _DiskStep:
 
 
 class CacheFill:
-    """Of the files that the caches do not have yet, each has one reading at most that puts it there.
+    """Files that the caches do not have yet, each with at most one pass that puts it there.
 
     ``cache``: None where nothing is kept in memory; ``disk``: None where nothing is kept there. With both, the disk
     takes what memory has no room for.
@@ -105,16 +106,16 @@ class CacheFill:
         self._spills: dict[int, tuple[int, ...]] = {}  # of files on their way to memory that may have to go there
 
     def prefetch(self, order: npt.NDArray[np.int64], following: int, bound: int) -> bool | None:
-        """As :meth:`is_coming`, of ``order[following]``; the first ``bound`` are wanted now. Where that cannot be said
-        yet, it and those behind it are looked for."""
+        """Return :meth:`is_coming` of ``order[following]``; the first ``bound`` files are wanted now. If that cannot
+        be said yet, look for this file and those behind it on the disk."""
         comes = self.is_coming(int(order[following]), following - bound)
         if comes is None:
             self._look(order[following : bound + LOOK_AHEAD].tolist())
         return comes
 
     def is_coming(self, file: int, ahead: int = 0) -> bool | None:
-        """Whether ``file`` is in the cache, or somebody is about to put it there; None: that cannot be said yet.
-        ``ahead``: so many others are wanted before it."""
+        """Return True if ``file`` is in the cache or a pass is about to put it there; None: that cannot be said yet.
+        ``ahead``: number of other files that are wanted before it."""
         if file in self._holders or (self.memory is not None and self.memory.has(file)):
             return True
         if self.disk is None or self.disk.is_stalled:
@@ -155,8 +156,8 @@ class CacheFill:
         return said
 
     def open_file(self, ledger: FileLedger, reader: CacheConsumer) -> None:
-        """``reader`` comes to the file of ``ledger``: it is in the cache, or is waited for, or is read and put
-        there."""
+        """Let ``reader`` have the file of ``ledger``: from the cache, by waiting for another pass, or by reading it
+        and putting it there."""
         cache, disk, file = self.memory, self.disk, ledger.file
         if ledger.ended or (cache is None and disk is None):
             return
@@ -182,7 +183,8 @@ class CacheFill:
         self._waiting.setdefault(ledger.file, []).append(reader)
 
     def _claim(self, ledger: FileLedger, reader: CacheConsumer, stamp: tuple[int, ...] | None) -> None:
-        """The file is not there. ``stamp``: with which it can be kept on the disk, None: it cannot."""
+        """Claim a file that is not in the cache. ``stamp``: the stamp with which the disk can keep it, None: it
+        cannot."""
         if ledger.reread is not None:
             return
         if self.memory is not None and not self.memory.full:
@@ -198,14 +200,15 @@ class CacheFill:
             stamps[ledger.file] = stamp
 
     def prioritise(self, ledger: FileLedger, reader: CacheConsumer) -> None:
-        """The merge of ``reader`` waits for the file of ``ledger``. If that is not going on, it waits no longer."""
+        """Hurry with the file of ``ledger``, for which the merge of ``reader`` waits. If nothing moves there,
+        ``reader`` stops waiting and reads the file itself."""
         file = ledger.file
         if not self._holders[file].prioritise(file):
             self._waiting[file].remove(reader)
             ledger.awaits_cache = False
 
     def commit(self, ledger: FileLedger, part: FileRange, run: SampleRun | None) -> None:
-        """``part`` of a file was committed; if it ended now, it ended in order."""
+        """Offer ``part`` of a file, which was committed, to the caches. If the file ended now, it ended in order."""
         if not ledger.fills_cache:
             return
         samples = None if run is None else copy_run(run)
@@ -251,14 +254,14 @@ class CacheFill:
             self._give_up(file)
 
     def _give_up(self, file: int) -> None:
-        """``file`` does not go to the disk."""
+        """Give up putting ``file`` on the disk."""
         assert self.disk is not None
         del self._stamps[file]
         self.disk.discard(file)
         self._release(file)
 
     def abandon(self, ledger: FileLedger) -> None:
-        """The file of ``ledger`` will not be whole, or its reading wants nothing more of it."""
+        """Give up the file of ``ledger``: it will not be whole, or its pass wants nothing more of it."""
         if not ledger.fills_cache:
             return
         if ledger.file in self._stamps:
@@ -269,17 +272,17 @@ class CacheFill:
             self._release(ledger.file)
 
     def detach(self, ledger: FileLedger, reader: CacheConsumer) -> None:
-        """``reader`` ends; ``ledger`` is one of its."""
+        """Release ``ledger``, a file of ``reader``, which ends."""
         if ledger.awaits_cache:
             self._waiting[ledger.file].remove(reader)
         self.abandon(ledger)
 
     def end_pass(self) -> None:
-        """A reading is over: what was looked for in vain is let go, so that the next pass sees how things are then."""
+        """Forget what was looked for in vain, so that the next pass sees how things are then."""
         self._disk_answers.clear()
 
     def _release(self, file: int) -> None:
-        """Nobody has ``file`` any more: those who wait see what came of it."""
+        """Free ``file``, which no pass has any more: those that wait see what came of it."""
         claimed = self._claimed.pop(file, None)
         if claimed is not None:
             claimed.fills_cache = False

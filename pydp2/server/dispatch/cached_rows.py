@@ -1,5 +1,5 @@
-"""What a pass has to gain from a cache in memory that has everything (docs/order.md, "Cache"): its samples need not be
-copied into a store, and where it is one tail it is drawn without a merge."""
+"""Find the rows of a pass in a cache in memory that holds all of its samples (docs/order.md, "Cache"). They need not
+be copied into a store, and a pass that is one tail needs no merge."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from pydp2.server.dispatch.cache_fill import CacheFill
 
 
 class CachedRows:
-    """The store of a pass whose samples all lie on ``row_store`` already."""
+    """Store of a pass whose samples all lie in ``row_store`` already."""
 
     def __init__(self, row_store: AppendOnlyStore) -> None:
         self.row_store = row_store
 
     def append(self, columns: Any) -> RowIds:
-        """Where they lie."""
+        """Return the ids under which the rows of ``columns`` already lie there."""
         return self.row_store.row_ids_of(columns)
 
 
 def cached_rows(
     plan: PassPlan, cache_fill: CacheFill | None, saved: SnapshotPoint | None, early_ends: Mapping[int, Any] | None
 ) -> tuple[CachedRows, CachedSamples | None] | None:
-    """Where all samples of the pass of ``plan`` lie; None: some do not lie there, or not as the pass wants them. And
-    which they are, None where the merge has to see them: the pool cannot hold them all, or the order may depend on
-    more than that they are there."""
+    """Return the store in which all samples of the pass of ``plan`` lie; None: some do not lie there, or not as the
+    pass wants them. Return also which samples these are; None: the merge has to see them, because the pool cannot
+    hold them all or the order may depend on more than which samples there are."""
     cache = None if cache_fill is None else cache_fill.memory
     if cache is None or cache.row_store is None or len(cache) != plan.files or saved or early_ends:
         return None

@@ -12,7 +12,7 @@ from pydp2.server.dispatch.ledger import FileLedger
 
 
 class Credit:
-    """Who uses how much of a read-ahead budget of ``budget`` bytes."""
+    """Use of a read-ahead budget of ``budget`` bytes, by file."""
 
     def __init__(self, budget: int, cycle_length: int, workers: int) -> None:
         self._cycle_length, self._workers = cycle_length, workers
@@ -23,7 +23,7 @@ class Credit:
         self._ahead_use = 0
 
     def resize(self, budget: int) -> None:
-        """The budget is ``budget`` from now on. Who uses more than the new share gets nothing until it uses less."""
+        """Set the budget to ``budget``. A file that uses more than the new share gets nothing until it uses less."""
         self.budget = budget
         self.share = max(1, budget // (self._cycle_length if self._all_bound else 2 * self._cycle_length))
         self.rest = budget - self.share * self._cycle_length
@@ -32,11 +32,11 @@ class Credit:
 
     @property
     def used(self) -> int:
-        """The bytes in use by all files."""
+        """Number of bytes in use by all files."""
         return sum(self._use.values())
 
     def set_use(self, file: int, use: int) -> None:
-        """``file`` now uses ``use`` bytes: granted and unspent, in flight, or committed and not merged."""
+        """Note that ``file`` uses ``use`` bytes now: granted and unspent, in flight, or committed and not merged."""
         before = self._use.get(file, 0)
         if use:
             self._use[file] = use
@@ -46,8 +46,8 @@ class Credit:
             self._ahead_use += use - before
 
     def bind(self, file: int, *, last: bool = False) -> None:
-        """``file`` is one of the files of the cycle: it draws on its own share from now on. ``last``: no other one will
-        be."""
+        """Let ``file``, one of the files of the cycle now, draw on a share of its own. ``last``: no other file will
+        be bound."""
         self._bound.add(file)
         self._ahead_use -= self._use.get(file, 0)
         if last:
@@ -55,22 +55,22 @@ class Credit:
             self.resize(self.budget)
 
     def release(self, file: int) -> None:
-        """The merge is done with ``file``."""
+        """Free what ``file`` uses: the merge is done with it."""
         if file not in self._bound:
             self._ahead_use -= self._use.get(file, 0)
         self._use.pop(file, None)
         self._bound.discard(file)
 
     def room(self, file: int) -> int:
-        """How many bytes more ``file`` may be granted now."""
+        """Return the number of bytes that ``file`` may be granted now beyond what it has."""
         use = self._use.get(file, 0)
         if file in self._bound:
             return max(0, self.share - use)
         return max(0, min(self.ahead - use, self.rest - self._ahead_use))
 
     def grant_for(self, ledger: FileLedger, *, pressing: bool) -> int:
-        """How many bytes more the file of ``ledger`` is granted now: what there is room for, when that is worth a
-        message, or when the merge is waiting (``pressing``).
+        """Return the number of bytes that the file of ``ledger`` is granted now: what there is room for, if that is
+        worth a message or the merge is waiting (``pressing``).
 
         A worker that waits for credit gets none drop by drop, as fast as the merge takes samples: it would send as many
         chunks, and each takes more memory than a few small samples in it.
@@ -85,5 +85,5 @@ class Credit:
         return more
 
     def min_grant(self, ledger: FileLedger) -> int:
-        """The least that is worth a message."""
+        """Return the smallest number of bytes that is worth a message."""
         return (self.share if ledger.bound else self.ahead) // 4

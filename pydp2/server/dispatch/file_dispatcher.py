@@ -1,4 +1,4 @@
-"""One pass over the files: who reads which, how far, and what the merge finds. Pure: no IO, no clock.
+"""Dispatch the files of one pass to workers and hand their samples to the merge. Pure: no IO, no clock.
 
 It is the source of the merge on one side and the dispatcher of the workers on the other; between them lies the ledger.
 ``order`` is the order in which the merge wants files; files are handed out in that order, so that what is needed first
@@ -42,7 +42,7 @@ def _same_share(file: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadContext:
-    """What all passes of a service have in common when their files are read.
+    """Values that all passes of a service share when their files are read.
 
     ``budget``: bytes of read-ahead credit; ``label``: the name of a file by its number; ``skip_errors``: a file whose
     generator raises ends there; ``error_budget``: how much a pass may lose, see :class:`Losses`.
@@ -58,7 +58,7 @@ class ReadContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CycleReading:
-    """How the merge takes from the files of its cycle, of which there are ``length``.
+    """Way in which the merge takes samples from the ``length`` files of its cycle.
 
     ``share``: how much it takes of a file, compared with others; ``ramp``: how far the first files are read turn by
     turn.
@@ -118,7 +118,8 @@ class FileDispatcher:
 
     # -- the merge's side ------------------------------------------------------------------------------------------
     def wanted_samples(self, part: FileRange) -> Reread | None:
-        """What was asked for of the file of ``part``, when that is read again in part by the attempt that sends it."""
+        """Return what was asked for of the file of ``part``, if the attempt that sends it reads the file again in
+        part."""
         ledger = self.ledgers.get(part.file)
         return None if ledger is None or ledger.attempt != part.attempt else ledger.reread
 
@@ -128,11 +129,11 @@ class FileDispatcher:
         return self.losses.taken, self.losses.dropped
 
     def position(self, file: int) -> FilePosition:
-        """Where the merge stands in ``file``."""
+        """Return where the merge stands in ``file``."""
         return self.ledgers[file].merge_position()
 
     def open_file(self, file: int, reread: Reread | None = None) -> None:
-        """``file`` takes turns from now on, or is read again for what ``reread`` names."""
+        """Let ``file`` take turns from now on, or read it again for what ``reread`` names."""
         if reread is not None:
             self._reread(file, reread)
             return
@@ -156,7 +157,7 @@ class FileDispatcher:
         self._waiting.push(ledger)
 
     def next_run(self, file: int) -> SampleRun | FileFailure | SourceState:
-        """What is next in ``file``."""
+        """Return what comes next in ``file``."""
         ledger, losses = self.ledgers[file], self.losses
         if ledger.dropped:
             self._merge_moved(ledger)
@@ -170,7 +171,7 @@ class FileDispatcher:
         return WAIT if front is None else front
 
     def consume(self, file: int, count: int) -> None:
-        """``count`` samples of ``file`` went into the pool."""
+        """Note that ``count`` samples of ``file`` went into the pool."""
         ledger = self.ledgers[file]
         y = ledger.consume(count)
         if ledger.reread is None or y >= ledger.reread.start:  # else they had been taken before
@@ -188,7 +189,7 @@ class FileDispatcher:
         self._update_credit(ledger)
 
     def close_file(self, file: int) -> None:
-        """The merge met the end of ``file``, or needs nothing more of it."""
+        """Note that the merge met the end of ``file``, or needs nothing more of it."""
         ledger = self.ledgers.pop(file)
         self._cache.detach(ledger, self)
         if ledger.worker is not None and not ledger.ended:
@@ -197,7 +198,7 @@ class FileDispatcher:
         self.credit.release(file)
 
     def want(self, file: int, need: int = 1, missing: int = 1) -> None:
-        """The merge waits for ``need`` samples of ``file``, and lacks ``missing`` of all files."""
+        """Note that the merge waits for ``need`` samples of ``file``, and lacks ``missing`` of all files."""
         ledger = self.ledgers[file]
         if ledger.awaits_cache:
             self._cache.prioritise(ledger, self)
@@ -226,7 +227,7 @@ class FileDispatcher:
 
     # -- the workers' side -----------------------------------------------------------------------------------------
     def add_worker(self, worker: int) -> None:
-        """``worker`` can be given files."""
+        """Note that ``worker`` can be given files."""
         self._load.add_worker(worker)
         self._actions.append(Send(worker, BeginReading(self.number, self.pass_id, self.seed)))
 
@@ -239,8 +240,8 @@ class FileDispatcher:
         hungry: bool = False,
         sample_timeout: float | None = None,
     ) -> None:
-        """``worker`` is gone: its files become new attempts, and the one that it was running is to blame. The other
-        arguments are those of :class:`pydp2.server.actions.WorkerGone`."""
+        """Turn the files of ``worker``, which is gone, into new attempts, and blame the one that it was running. The
+        other arguments are those of :class:`pydp2.server.actions.WorkerGone`."""
         for ledger in self._load.remove_worker(worker):
             file, sample_index = ledger.file, None
             if running is not None and running[:2] == (file, ledger.attempt):
@@ -258,7 +259,8 @@ class FileDispatcher:
                 self._waiting.push(ledger)
 
     def commit(self, worker: int, part: FileRange, run: SampleRun | None) -> None:
-        """A range that came from ``worker``. Late output of attempts given up is dropped without a word."""
+        """Commit a range that came from ``worker``. Late output of attempts that were given up is dropped without a
+        word."""
         ledger = self.ledgers.get(part.file)
         if ledger is None or not ledger.accepts(worker, part):
             return
@@ -274,7 +276,7 @@ class FileDispatcher:
         self._update_credit(ledger)
 
     def worker_blocked(self, worker: int, file: int, attempt: int, sample_index: int, need: int) -> None:
-        """``worker`` waits in ``file``: for credit of ``need``, or (0) at a stop."""
+        """Note that ``worker`` waits in ``file``: for credit of ``need`` bytes, or (0) at a stop."""
         ledger = self.ledgers.get(file)
         if ledger is None or ledger.worker != worker or ledger.attempt != attempt or ledger.ended:
             return
@@ -307,7 +309,8 @@ class FileDispatcher:
 
     # -- what readings of other jobs say, over one cache -----------------------------------------------------------
     def prioritise(self, file: int) -> bool:
-        """The merge of another one waits for ``file``, which this one has claimed: whether it goes on with it."""
+        """Hurry with ``file``, which this pass has claimed and the merge of another one waits for. Return True if it
+        goes on with it."""
         ledger = self.ledgers[file]
         if ledger.worker is None:
             self._waiting.prioritise(file)
@@ -319,7 +322,7 @@ class FileDispatcher:
         return True
 
     def cache_settled(self, file: int) -> None:
-        """``file``, which this one waits for, is in the cache, or will not come from where it was to come from."""
+        """Note that ``file``, which this pass waits for, is in the cache now, or will not come to it."""
         ledger = self.ledgers[file]
         ledger.awaits_cache = False
         self._cache.open_file(ledger, self)
@@ -345,7 +348,7 @@ class FileDispatcher:
         return out
 
     def end(self) -> list[Action]:
-        """The pass is over or was left: workers drop what they have of it."""
+        """End the pass, which is over or was left: workers drop what they have of it."""
         self._ended = True
         self._cache.end_pass()
         out, self._actions = self._actions, []  # what the merge met last is still to be told
@@ -426,5 +429,5 @@ class FileDispatcher:
         self._grants.setdefault(ledger.worker, {})[ledger.attempt] = item
 
     def file_count(self, worker: int) -> int:
-        """How many files ``worker`` was given that have not ended."""
+        """Return the number of files that ``worker`` was given and that have not ended."""
         return self._load.file_count(worker)

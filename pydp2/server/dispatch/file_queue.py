@@ -8,7 +8,7 @@ from pydp2.server.dispatch.ledger import FileLedger
 
 
 class FileQueue:
-    """Of one reading. A file may stand here that has got its worker meanwhile."""
+    """Queue of files of one pass that need a worker. A file may stand here that has one by now."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []  # (position, file)
@@ -18,16 +18,16 @@ class FileQueue:
         return bool(self._heap)
 
     def push(self, ledger: FileLedger) -> None:
-        """The file of ``ledger`` needs a worker, unless nothing is to be read of it here."""
+        """Add the file of ``ledger``, unless nothing is to be read of it here."""
         if not ledger.ended and not ledger.awaits_cache:
             heappush(self._heap, (ledger.position, ledger.file))
 
     def prioritise(self, file: int) -> None:
-        """A merge waits for ``file``."""
+        """Move ``file``, for which a merge waits, to the front."""
         self._urgent.add(file)
 
     def pop(self, most: int | None) -> list[int]:
-        """All of them; or (``most``) so many, and beyond that those that a merge waits for."""
+        """Remove and return all files; or (``most``) so many, and beyond that those that a merge waits for."""
         files: list[int] = []
         while self._heap and (most is None or len(files) < most):
             files.append(heappop(self._heap)[1])

@@ -1,4 +1,4 @@
-"""The ledger: what of each file is committed, and where its attempts stand (docs/order.md, "Ledger").
+"""Record what of each file is committed and where its attempts stand (docs/order.md, "Ledger").
 
 A range of a file is committed once, in order, by the attempt that is valid now. Everything else is refused: output of a
 worker that was given up, a range that was sent twice.
@@ -25,7 +25,7 @@ MAX_MEMORY_DEATHS = 5
 
 @dataclass(slots=True)
 class FileLedger:
-    """One file of a pass. ``position`` is its place in the order in which the merge wants files."""
+    """Record of one file of a pass. ``position``: its place in the order in which the merge wants files."""
 
     file: int
     position: int
@@ -58,12 +58,12 @@ class FileLedger:
 
     @property
     def in_cycle(self) -> bool:
-        """The merge takes turns with this file and others."""
+        """True if the merge takes turns with this file and others."""
         return self.pull > 1
 
     @property
     def ended(self) -> bool:
-        """No worker has to run it any more."""
+        """True if no worker has to run the file any more."""
         return self.tail is not None
 
     @property
@@ -75,16 +75,16 @@ class FileLedger:
 
     @property
     def unspent(self) -> int:
-        """Of what was granted, so much is not spent."""
+        """Number of bytes that were granted and are not spent."""
         return max(0, self.limit - self.spent_bytes)
 
     @property
     def pause(self) -> int:
-        """The next sample index at which the worker has to wait."""
+        """Next sample index at which the worker has to wait."""
         return min(self.pauses, default=NO_PAUSE)
 
     def accepts(self, worker: int, part: FileRange) -> bool:
-        """Whether ``part`` comes from the attempt that is valid now."""
+        """Return True if ``part`` comes from the attempt that is valid now."""
         return self.worker == worker and self.attempt == part.attempt and not self.ended
 
     def commit(self, part: FileRange, run: SampleRun | None) -> None:
@@ -112,8 +112,8 @@ class FileLedger:
             self.limit = self.spent_bytes
 
     def worker_died(self, sample_index: int | None) -> bool:
-        """The worker is gone, while asking for ``sample_index`` of this file or not at all. True: the file is
-        condemned."""
+        """Note that the worker is gone while asking for ``sample_index`` of this file (None: not for any). Return
+        True if the file is condemned."""
         self.worker = None
         self.limit = self.spent_bytes
         self.need = 0
@@ -125,14 +125,14 @@ class FileLedger:
         return sample_index is not None and self.deaths[sample_index] >= MAX_DEATHS
 
     def worker_starved(self, sample_index: int | None) -> bool:
-        """As :meth:`worker_died`, of a worker that had too much memory. Which sample it was asking for is chance: a
-        file is condemned when nothing new comes of it, again and again."""
+        """Note, as :meth:`worker_died` does, that a worker with too much memory is gone. Which sample it was asking
+        for is chance, so a file is condemned when several such workers in a row add nothing to it."""
         self.worker_died(None)
         self.memory_deaths += sample_index is not None
         return self.memory_deaths >= MAX_MEMORY_DEATHS
 
     def end_early(self, error: Error, *, skip: bool) -> None:
-        """The file ends at what is committed: with ``error`` at that place, or (``skip``) as if it ended there."""
+        """End the file at what is committed: with ``error`` at that place, or (``skip``) as if it ended there."""
         self.tail = END if skip else FileFailure(error)
         self.early_end = error if skip else None
         self.worker = None
@@ -150,13 +150,14 @@ class FileLedger:
             yield dropped_sample
 
     def next_run(self) -> SampleRun | FileFailure | SourceState | None:
-        """The next samples, or what comes instead; None: not known yet."""
+        """Return the next samples, or what comes instead; None: not known yet."""
         if self.runs:
             return self.runs[0].view()
         return self.tail
 
     def meet_end(self) -> bool:
-        """The merge looks at the end: whether it meets it now, and in order, not before a sample that is asked for."""
+        """Return True if the merge, which looks at the end, meets it now and in order, not before a sample that is
+        asked for."""
         asked = None if self.reread is None else self.reread.sample_indices
         if self.end_met or (asked is not None and len(asked) and self.committed <= int(asked[-1])):
             return False
@@ -164,7 +165,7 @@ class FileLedger:
         return True
 
     def consume(self, count: int) -> int:
-        """The merge took ``count`` samples of the first run; the sample index of the last one."""
+        """Take ``count`` samples of the first run for the merge. Return the sample index of the last one."""
         run = self.runs[0]
         end = run.lo + count
         self.merged += run.nbytes(count) + SAMPLE_COST * count
@@ -178,7 +179,7 @@ class FileLedger:
         return last
 
     def merge_position(self) -> FilePosition:
-        """Where the merge stands, and the checksum at the end of what it is taking from."""
+        """Return where the merge stands, and the checksum at the end of the run that it is taking from."""
         check, crcs = self.end_index[0] if self.end_index else (self.committed, self.crcs)
         if self.in_cache or not crcs:
             check, crcs = 0, []

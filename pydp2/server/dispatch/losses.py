@@ -1,4 +1,4 @@
-"""What a pass loses: dropped samples, and files that end early; and what is told of it. Pure: no IO, no clock.
+"""Count and tell what a pass loses: dropped samples, and files that end early. Pure: no IO, no clock.
 
 A loss counts when the merge meets it, not when a worker did: so what is counted before a batch, where an error budget
 ends the pass, and what is told of it are the same in every run (docs/order.md, "Losses").
@@ -34,7 +34,7 @@ _TOLD = 4000  # of what a quarantine says
 
 
 class Losses:
-    """Those of one pass. ``budget``: so many are allowed (int), or such a share of all samples (float); None: any.
+    """Losses of one pass. ``budget``: the number that is allowed (int), or the share of all samples (float); None: any.
 
     ``early_ends``: files that are known to end early, of a pass that is taken up in its middle, at the point ``saved``;
     ``order``: in which it wants files.
@@ -64,7 +64,7 @@ class Losses:
         """The budget is exceeded."""
 
     def drop(self, file: int, dropped_sample: DroppedSample) -> list[Action]:
-        """The merge passed a dropped sample of ``file``."""
+        """Count a dropped sample of ``file`` that the merge passed."""
         y, slot, reason = dropped_sample
         self.dropped += 1
         text = at_sample(self._label(file), y, slot, reason)
@@ -72,8 +72,8 @@ class Losses:
         return [Log(text, kind="dropped"), Loss(self._pass_id, self._label(file), y, slot, reason, "dropped")]
 
     def end(self, file: int, y: int, early: Error | None) -> list[Action]:
-        """The merge met the end of ``file`` at sample index ``y``: ``early`` says why it ends there, if a worker did
-        now."""
+        """Note that the merge met the end of ``file`` at sample index ``y``. ``early``: why it ends there, if a
+        worker said so now."""
         if early is None and file not in self.early_ends:
             return []
         self.ended += 1
@@ -90,7 +90,8 @@ class Losses:
         return [*out, Loss(self._pass_id, self._label(file), y, slot, reason[:_TOLD], kind, exception, timeout)]
 
     def note_changed(self, file: int) -> list[Action]:
-        """``file`` did not repeat itself, which is borne with. Nothing is lost, but the pass is another one."""
+        """Note that ``file`` did not repeat itself, where that is allowed. Nothing is lost, but the pass is another
+        one."""
         if file in self._changed:
             return []
         self._changed.add(file)
@@ -101,8 +102,8 @@ class Losses:
         return [Log(text, kind="changed")]
 
     def allowed_samples(self, dropped_samples: Collection[DroppedSample], sample_indices: npt.NDArray[np.int64]) -> int:
-        """How many samples of ``sample_indices``, next in a file, may be taken until one of its ``dropped_samples`` is
-        one too many."""
+        """Return the number of samples of ``sample_indices``, next in a file, that may be taken until one of its
+        ``dropped_samples`` is one too many."""
         lost = self.dropped + self.ended
         if self._exceeded(lost + len(dropped_samples), self.taken):
             for number, dropped_sample in enumerate(dropped_samples, 1):
@@ -132,7 +133,7 @@ class Losses:
 
 
 def _ends_met(early_ends: Collection[int], saved: SnapshotPoint, order: npt.NDArray[np.int64]) -> int:
-    """Of how many files with ``early_ends`` the merge had met the end at the point ``saved``."""
+    """Return for how many files with ``early_ends`` the merge had met the end at the point ``saved``."""
     cycle_files = [cycle_file.file for cycle_file in saved.cycle]
     merged = order[: saved.next_file]
     return int(np.isin(merged, [file for file in early_ends if file not in cycle_files]).sum())
@@ -141,8 +142,8 @@ def _ends_met(early_ends: Collection[int], saved: SnapshotPoint, order: npt.NDAr
 def condemnation(
     label: str, y: int, how: str, skip: bool, *, hungry: bool = False, sample_timeout: float | None = None
 ) -> FileCondemned:
-    """What the deaths at sample ``y`` come to; ``how``: the last one, in words. ``hungry``: for lack of memory;
-    ``sample_timeout``: for taking longer than so many seconds."""
+    """Return the error that the deaths at sample ``y`` come to; ``how``: the last one, in words. ``hungry``: for
+    lack of memory; ``sample_timeout``: for taking longer than so many seconds."""
     rest = "" if skip else ', or pass on_error="skip"'
     if hungry:
         return FileCondemned(

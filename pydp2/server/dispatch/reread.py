@@ -1,4 +1,4 @@
-"""What a file that is read again in part means for a worker, for the cache, and for the merge that takes it up."""
+"""Read a file again in part: what that means for a worker, for the cache, and for the merge that takes it up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def reread_terms(reread: Reread | None) -> dict[str, int]:
 
 
 def open_ledger(file: int, position: int, reread: Reread | None, until: int) -> FileLedger:
-    """A file that is read for what ``reread`` names (None: from its start), and not beyond ``until``."""
+    """Return the ledger of a file that is read for what ``reread`` names (None: from its start), and not beyond
+    ``until``."""
     ledger = FileLedger(file, position, reread=reread)
     if reread is not None:
         ledger.until = reread.until
@@ -42,7 +43,7 @@ def open_ledger(file: int, position: int, reread: Reread | None, until: int) -> 
 def attach_frames(
     assignments: Sequence[FileAssignment], ledgers: Mapping[int, FileLedger]
 ) -> tuple[npt.NDArray[np.int64], ...]:
-    """The raw frames that go with ``assignments``, which learn the number of theirs."""
+    """Return the raw frames that go with ``assignments``, each of which learns the number of its frame."""
     frames: list[npt.NDArray[np.int64]] = []
     for assignment in assignments:
         reread = ledgers[assignment.file].reread
@@ -53,7 +54,7 @@ def attach_frames(
 
 
 def select_wanted(runs: Iterable[SampleRun], reread: Reread) -> Iterator[SampleRun]:
-    """Those samples of ``runs`` that ``reread`` names."""
+    """Return those samples of ``runs`` that ``reread`` names."""
     for run in runs:
         y = run.sample_indices[run.lo : run.hi]
         rows = np.flatnonzero((y >= reread.start) | np.isin(y, reread.sample_indices, assume_unique=True)) + run.lo
@@ -63,12 +64,12 @@ def select_wanted(runs: Iterable[SampleRun], reread: Reread) -> Iterator[SampleR
 
 
 def serve_from_cache(ledger: FileLedger, cache: MemoryCache[SampleRun]) -> None:
-    """All of ``ledger`` that is wanted comes from the cache: its samples use no credit."""
+    """Serve all of ``ledger`` that is wanted from the cache: its samples use no credit."""
     _serve_runs(ledger, map(copy_run, cache.runs_of(ledger.file)), cache.dropped_of(ledger.file))
 
 
 def serve_from_disk(ledger: FileLedger, found: DiskHit) -> None:
-    """As :func:`serve_from_cache`, of what was found on the disk."""
+    """Serve ``ledger`` as :func:`serve_from_cache` does, from what was found on the disk."""
     runs = [SampleRun(p.columns, 0, p.columns.rows, p.sample_indices, p.sizes, p.weights) for p in found.pieces]
     _serve_runs(ledger, runs, found.dropped)
 
@@ -83,5 +84,5 @@ def _serve_runs(ledger: FileLedger, runs: Iterable[SampleRun], dropped_samples: 
 
 
 def copy_run(run: SampleRun) -> SampleRun:
-    """The same samples, to be taken anew: the merge shortens the run that it takes from."""
+    """Return a copy of a run that can be taken anew: the merge shortens the run that it takes from."""
     return SampleRun(run.columns, run.lo, run.hi, run.sample_indices, run.sizes, run.weights)

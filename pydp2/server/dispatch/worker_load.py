@@ -1,4 +1,4 @@
-"""The workers of a reading: which files each of them has, and how many it may have waiting.
+"""Keep the load of each worker in one pass: which files it has, and how many it may have waiting.
 
 The merge takes more of some files than of others in the same time, and waits for each: so it is not the number of files
 that must be alike at all workers, but what the merge takes of them.
@@ -31,54 +31,54 @@ class WorkerLoad:
         return iter(self._load)
 
     def add_worker(self, worker: int) -> None:
-        """``worker`` can be given files."""
+        """Note that ``worker`` can be given files."""
         self._load[worker] = {}
         self._pulled[worker] = 0
         self._ahead[worker] = set()
         self._pace[worker] = 2
 
     def remove_worker(self, worker: int) -> list[FileLedger]:
-        """``worker`` is gone: what it had."""
+        """Remove ``worker``, which is gone, and return the files that it had."""
         self._ahead.pop(worker, None)
         self._pace.pop(worker, None)
         self._pulled.pop(worker, None)
         return list(self._load.pop(worker, {}).values())
 
     def clear(self) -> None:
-        """Nobody has anything any more."""
+        """Take all files from all workers."""
         self._load.clear()
         self._pulled.clear()
 
     def least_loaded(self) -> int:
-        """Of whose files the merge takes the least."""
+        """Return the worker of whose files the merge takes the least."""
         return min(self._pulled, key=lambda worker: self._pulled[worker])
 
     @property
     def total(self) -> int:
-        """How many files all have."""
+        """Number of files that all workers have."""
         return sum(map(len, self._load.values()))
 
     def file_count(self, worker: int) -> int:
-        """How many files ``worker`` has."""
+        """Return the number of files that ``worker`` has."""
         return len(self._load.get(worker, ()))
 
     def is_backed_up(self, worker: int) -> bool:
-        """Whether so many files that are not bound wait at ``worker`` that it gets no more of them."""
+        """Return True if so many files that are not bound wait at ``worker`` that it gets no more of them."""
         return len(self._ahead[worker]) >= self._pace[worker]
 
     def assign(self, worker: int, ledger: FileLedger) -> None:
-        """``worker`` is to run the file of ``ledger``."""
+        """Give the file of ``ledger`` to ``worker``."""
         self._load[worker][ledger.file] = ledger
         self._pulled[worker] += ledger.pull
         if not ledger.bound:
             self._ahead[worker].add(ledger.file)
 
     def bind(self, worker: int, file: int) -> None:
-        """``file``, which ``worker`` has, is bound."""
+        """Note that ``file``, which ``worker`` has, is bound."""
         self._ahead[worker].discard(file)
 
     def unassign(self, worker: int, ledger: FileLedger) -> None:
-        """``worker`` has not to run it any more: it may have one more waiting."""
+        """Take ``file`` from ``worker``, which may have one more waiting now."""
         if self._load[worker].pop(ledger.file, None) is not None:
             self._pulled[worker] -= ledger.pull
         self._ahead[worker].discard(ledger.file)

@@ -1,4 +1,4 @@
-"""What a trainer asks of a service, checked: the plan of its job, and what its stream depends on."""
+"""Check what a trainer asks of a service: the plan of its job, and what its stream depends on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_JOBS = 16  # at a time: what is told of all of them fits into one message
 
 
 def requested_options(attach: m.Attach, spec: ServiceSpec) -> JobOptions:
-    """The options of ``attach``. Raises OptionError or OptionTypeError for what cannot be."""
+    """Return the options of ``attach``. Raises OptionError or OptionTypeError for what cannot be."""
     if attach.version != m.WIRE_VERSION:
         raise OptionError(
             f"the service speaks wire version {m.WIRE_VERSION}, the client {attach.version}; "
@@ -111,14 +111,14 @@ def check_same_options(job: str, first: JobOptions, given: JobOptions, ending: s
 
 
 def job_plan(given: JobOptions, schema: Schema) -> JobPlan:
-    """The plan of a job with the options ``given``."""
+    """Return the plan of a job with the options ``given``."""
     shuffle = schema.shuffle if given.shuffle is None else given.shuffle
     buckets = parse_bucket_options(given, schema.slots)
     return JobPlan(shuffle=shuffle, buckets=buckets, **{name: getattr(given, name) for name in _PLAN_OPTIONS})
 
 
 def stream_identity(plan: JobPlan, schema: Schema, spec: ServiceSpec, files: FileList, source: str) -> dict[str, Any]:
-    """What the stream of a job depends on: a state is only good where all of it is the same."""
+    """Return what the stream of a job depends on, by name: a state is only good where all of it is the same."""
     declared = schema.to_wire()
     return {
         "order_version": ORDER_VERSION,
@@ -135,8 +135,8 @@ def stream_identity(plan: JobPlan, schema: Schema, spec: ServiceSpec, files: Fil
 
 
 def cache_origin(schema: Schema, spec: ServiceSpec, files: FileList, source: str) -> CacheOrigin:
-    """What the cache on disk has to tell apart: all that decides what a provider yields for a file. Not the job's
-    options, and not the levels of the pool: those say what becomes of samples later."""
+    """Return what the cache on disk has to tell apart: all that decides what a provider yields for a file. Options
+    of the job and levels of the pool are not in it, because they decide what becomes of samples later."""
     declared = schema.to_wire()
     told = {name: declared[name] for name in ("slots", "check", "check_fail_continue", "weighted")}
     key = cache_key(
@@ -147,8 +147,8 @@ def cache_origin(schema: Schema, spec: ServiceSpec, files: FileList, source: str
 
 
 def check_early_ends(told: Iterable[list[Any]], files: int) -> Mapping[int, tuple[int, str]]:
-    """The early-end records that a state holds, by file. Raises StateMismatch for one of a file that the list does not
-    have."""
+    """Return the early-end records that a state holds, by file. Raises StateMismatch for one of a file that the list
+    does not have."""
     found = by_file(told)
     if found and (file := max(found)) >= files:
         raise StateMismatch(f"the state has a fact of file {file}, the list has {files}: it is damaged")

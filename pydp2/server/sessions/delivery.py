@@ -20,7 +20,7 @@ Outcome = BatchGroup | PassEnded | PassBroken
 
 
 class Delivery(Protocol):
-    """The batches of a pass that were cut and not used, and the trainers that they belong to."""
+    """Batches of a pass that were cut and not used, and the trainers that they belong to."""
 
     unfinished_states: frozenset[PassState]
     """The states in which a trainer keeps the pass from ending."""

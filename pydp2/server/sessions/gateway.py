@@ -1,4 +1,4 @@
-"""The clients' side of a service: who is attached, what they are sent."""
+"""Serve the clients of a service: accept and answer their messages, open jobs, send batches."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ _MAX_MESSAGES = 256  # taken in one round, so that a flood of them does not keep
 
 
 class _VanishedPeer:
-    """Somebody who is gone, since ``when``; 0 once it was told."""
+    """Peer that is gone since ``when``; 0 once its job was told."""
 
     def __init__(self, job_session: JobSession | None, trainer: Trainer | None, when: float) -> None:
         self.session, self.trainer, self.when = job_session, trainer, when
 
 
 class ClientGateway:
-    """The jobs of a service, the trainers of each, and anybody who asks for figures."""
+    """Jobs of a service, the trainers of each, and the peers that ask for statistics."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ClientGateway:
         self.server_stats: Callable[[], dict[str, Any]] = dict
 
     def provider_ready(self, schema: Schema, source: str, cell_grants: CellGrants | None = None) -> None:
-        """The provider is known, and where its samples have their places: jobs can begin."""
+        """Note that the provider is known, and the cells of its samples: jobs can begin."""
         self._schema = schema
         self._source = source
         self._cell_grants = cell_grants
@@ -149,14 +149,14 @@ class ClientGateway:
         return shown if shown and self._hub.fd_offer.is_used_by(peer) else 0
 
     def take_disk_answers(self) -> None:
-        """The cache on disk has found or done something."""
+        """Take what the cache on disk has found and done."""
         if self._cache is not None:
             for said in self._cache.take_disk_answers():
                 self._log(said.text, said.kind)
 
     @property
     def caching(self) -> bool:
-        """Whether what comes from workers now is kept in memory for later passes."""
+        """True if what comes from workers now is kept in memory for later passes."""
         return self._cache is not None and self._cache.memory is not None and not self._cache.memory.full
 
     # -- what clients say ------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class ClientGateway:
         self._send(peer, m.Welcome(self._schema.to_wire(), service))
 
     def _open_job(self, name: str, world: int, given: JobOptions) -> JobSession:
-        """The session of a job that begins. Raises OptionError when the machine cannot hold one more."""
+        """Return the session of a job that begins. Raises OptionError when the machine cannot hold one more."""
         assert self._schema is not None
         if self._available is None:  # now: its processes have what they have, and no job has a pool yet
             self._available = available_memory()
@@ -285,7 +285,7 @@ class ClientGateway:
         self.outbox.append(Log(text if named else f"job {job!r}: {text}", kind))
 
     def _drop_job(self, job_session: JobSession) -> None:
-        """The job is over."""
+        """Forget a job that is over."""
         job_session.trainers.stop()
         del self._sessions[job_session.name]
         if not self._sessions and self._cell_grants is not None:
@@ -374,7 +374,7 @@ class ClientGateway:
             self._detach_vanished(_VanishedPeer(job_session, trainer, 0.0), m.Detach(run, done))
 
     def _detach_vanished(self, gone: _VanishedPeer, detach: m.Detach) -> None:
-        """``gone`` left in order; it may have vanished before its last words were read."""
+        """Detach ``gone``, which left in order; it may have vanished before its last message was read."""
         gone.when = 0.0
         job_session, trainer = gone.session, gone.trainer
         if job_session is None or trainer is None or self._sessions.get(job_session.name) is not job_session:
@@ -385,7 +385,8 @@ class ClientGateway:
             self._drop_job(job_session)
 
     def _vanish(self, peer: bytes) -> None:
-        """Nothing can be sent to ``peer`` any more. What it said last may still be under way, Detach for one."""
+        """Note that nothing can be sent to ``peer`` any more. Its last messages, a Detach for one, may still be
+        under way."""
         now = time.monotonic()
         job_session = self._at.get(peer)
         self._forget(peer)
@@ -410,7 +411,7 @@ class ClientGateway:
         return True
 
     def _forget_if_unattached(self, peer: bytes, link: Link) -> None:
-        """Who only asked, was refused, or left is as good as never seen: nothing is kept of it."""
+        """Forget a peer that only asked, was refused, or left."""
         if link.state is LinkState.NEW:
             self._forget(peer)
 
@@ -428,7 +429,7 @@ class ClientGateway:
             self._send(peer, m.Closing(reason, {} if error is None else to_wire(error), back))
 
     def stats(self) -> dict[str, Any]:
-        """How it is going, as plain data."""
+        """Return statistics as plain data."""
         now = time.monotonic()
         jobs = {name: job_session.stats(now) for name, job_session in self._sessions.items()}
         cache = None if self._cache is None else self._cache.memory

@@ -1,4 +1,5 @@
-"""What ``bucket_by`` means for a job: its slot, what a pass begins with, and how much padding buckets leave."""
+"""Work out what ``bucket_by`` means for a job: its slot, what a pass begins with, and how much padding buckets
+leave."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _DEFAULT_BUCKETS = 8  # buckets, where neither they nor their bounds were given
 
 
 def parse_bucket_options(options: JobOptions, slots: Slots) -> BucketPlan | None:
-    """What ``options`` ask for. Raises OptionError where the slot is not there, or no sequence."""
+    """Return what ``options`` ask for. Raises OptionError where the slot is not there, or no sequence."""
     by, bounds = options.bucket_by, options.bucket_bounds
     if by is None:
         return None
@@ -39,7 +40,7 @@ def parse_bucket_options(options: JobOptions, slots: Slots) -> BucketPlan | None
 
 
 def stream_identity(buckets: BucketPlan | None, slots: Slots) -> dict[str, Any]:
-    """What a state must agree with, by option."""
+    """Return what a state must agree with, by option."""
     if buckets is None:
         return {}
     return {
@@ -50,7 +51,7 @@ def stream_identity(buckets: BucketPlan | None, slots: Slots) -> dict[str, Any]:
 
 
 def small_pool_warning(buckets: BucketPlan | None, pool_size: int, batch_size: int) -> str:
-    """What is to be said of a pool that may have to grow beyond its size for its buckets; empty where it need not."""
+    """Return a warning about a pool that may have to grow beyond its size for its buckets; empty if it need not."""
     if buckets is None or pool_size == -1 or pool_size >= buckets.max_buckets * batch_size:
         return ""
     return (
@@ -61,7 +62,8 @@ def small_pool_warning(buckets: BucketPlan | None, pool_size: int, batch_size: i
 
 
 def begin_buckets(buckets: BucketPlan | None, told: Mapping[str, Any], ranks: int) -> BucketPlan | None:
-    """What a pass for so many ``ranks`` begins with; ``told``: what is known of an earlier pass, or of this one.
+    """Return the buckets that a pass for so many ``ranks`` begins with. ``told``: what is known of an earlier pass, or
+    of this one.
 
     Raises StateMismatch for bounds and groups that cannot be, or that do not suit the ranks.
     """
@@ -88,28 +90,28 @@ def begin_buckets(buckets: BucketPlan | None, told: Mapping[str, Any], ranks: in
 
 
 class PaddingStats:
-    """How much of the delivered batches would be padding, were each padded to its longest sequence."""
+    """Share of the delivered batches that would be padding if each were padded to its longest sequence."""
 
     def __init__(self) -> None:
         self.steps = 0
         self.padded = 0
 
     def add(self, lengths: npt.NDArray[np.int64]) -> None:
-        """A batch was delivered, with sequences of these ``lengths``."""
+        """Count a batch that was delivered, with sequences of these ``lengths``."""
         self.steps += int(lengths.sum())
         self.padded += len(lengths) * int(lengths.max(initial=0))
 
     @property
     def share(self) -> float:
-        """The part of all places that holds no step, from 0 to 1."""
+        """Part of all steps that would be padding, from 0 to 1."""
         return 1 - self.steps / self.padded if self.padded else 0.0
 
     def figures(self, slots: Slots, slot: int) -> dict[str, Any]:
-        """As plain data."""
+        """Return the statistics as plain data."""
         return {"slot": slots.label(slot), "steps": self.steps, "places": self.padded, "share": self.share}
 
     def describe(self, slots: Slots, slot: int, bounds: tuple[int, ...] | None) -> str:
-        """One line for the end of a pass."""
+        """Return one line for the end of a pass."""
         listed = ", ".join(map(str, bounds or ())) or "none"
         return (
             f"{slots.label(slot)} padded to the longest of each batch is {self.share:.1%} padding "

@@ -1,4 +1,4 @@
-"""One job as the clients' side of the service has it: its trainers, what it reads, what is told of it."""
+"""Keep one job of a service: its trainers, what is read for it, its statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pydp2.server.workers.worker_pool import WorkerPool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceContext:
-    """What all jobs of a service have in common, once the provider is known.
+    """Values that all jobs of a service share, once the provider is known.
 
     ``source``: a fingerprint of the provider's code; ``store`` makes a row store of cells, None where rows have none;
     ``act`` is given what follows for workers.
@@ -41,7 +41,7 @@ class ServiceContext:
 
 
 class JobSession:
-    """The job ``name`` of ``world`` ranks, with the options ``given``."""
+    """Session of the job ``name`` of ``world`` ranks, with the options ``given``."""
 
     def __init__(
         self, name: str, world: int, given: JobOptions, service: ServiceContext, log: Callable[[str, str], None]
@@ -84,7 +84,7 @@ class JobSession:
 
     # -- passes ----------------------------------------------------------------------------------------------------
     def _begin_reading(self, dispatcher: FileDispatcher | None) -> None:
-        """Of this job, only ``dispatcher`` is read from now on."""
+        """Read for ``dispatcher``, and for nothing else of this job, from now on."""
         if self._reading is not None:
             self._act(self._worker_pool.end_pass(self._reading))
         self._reading = dispatcher
@@ -123,12 +123,12 @@ class JobSession:
             self._batches.add(now, len(batches))
 
     def count_trainer_time(self, waited: int, worked: int) -> None:
-        """A trainer says how it spent its time, in us."""
+        """Count how a trainer spent its time, in microseconds."""
         self._waited += waited / 1e6
         self._worked += worked / 1e6
 
     def stats(self, now: float) -> dict[str, Any]:
-        """How it is going, as plain data."""
+        """Return statistics as plain data."""
         job, dispatcher = self.runner, self.runner.dispatcher
         return {
             "pass": job.pass_id,
@@ -161,7 +161,8 @@ _NO_STATS: dict[str, Any] = {
 
 
 def combine_stats(jobs: Sequence[dict[str, Any]], budget: int) -> dict[str, Any]:
-    """The figures of all ``jobs``: those of the only one, or sums. "pass" is then the latest that any is in."""
+    """Return the statistics of all ``jobs``: those of the only one, or sums. "pass" is then the latest that any is
+    in."""
     total = _NO_STATS if not jobs else _sum_stats(jobs) if len(jobs) > 1 else jobs[0]
     trainer = total["trainer"]
     return total | {

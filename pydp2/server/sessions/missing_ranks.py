@@ -17,7 +17,8 @@ class AbsentRanks(NamedTuple):
 
 
 class MissingRanks:
-    """Of a job of ``world`` ranks; each is named once for each time that it is missing, after ``missed`` seconds."""
+    """Missing ranks of a job of ``world`` ranks. Each is named once for each time that it is missing, after
+    ``missed`` seconds."""
 
     def __init__(self, job: str, world: int, missed: float) -> None:
         self._job = job
@@ -27,11 +28,12 @@ class MissingRanks:
         self._named: set[int] = set()
 
     def rank_returned(self, trainer: Trainer) -> None:
-        """``trainer`` is there again."""
+        """Note that ``trainer`` is there again."""
         self._named.discard(trainer.rank)
 
     def overdue_messages(self, late: Sequence[Trainer], absent: AbsentRanks, now: float) -> list[str]:
-        """What is to be said when others wait for those who are ``late``, and for ranks that are not there."""
+        """Return the lines for the log when others wait for the trainers that are ``late``, and for ranks that are
+        not there."""
         if not (late or absent.ranks):
             self._since = 0.0
             return []

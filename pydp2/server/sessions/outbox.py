@@ -1,4 +1,4 @@
-"""What trainers are told, small batches of one trainer several to a message."""
+"""Collect what trainers are sent, with several small batches of one trainer in a message."""
 
 from __future__ import annotations
 

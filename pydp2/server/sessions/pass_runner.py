@@ -1,4 +1,4 @@
-"""A job: the passes of one trainer. Makes the plan of a pass, pulls batches from its stream while there is credit."""
+"""Run the passes of a job: make the plan of a pass, and pull batches from its stream while there is credit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PULLS_PER_CALL = 32  # batches cut in one call
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The job's options that the order depends on."""
+    """Options of a job that the order depends on."""
 
     batch_size: int
     seed: int
@@ -46,7 +46,7 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True)
 class CutBatch:
-    """A batch that was cut."""
+    """Batch that was cut, and its rows."""
 
     cut: BatchCut
     rows: BatchRows
@@ -54,7 +54,7 @@ class CutBatch:
 
     @property
     def cost(self) -> int:
-        """The bytes that it counts as long as it is kept: its columns, and what is known of it."""
+        """Bytes that the batch counts as long as it is kept: its columns, and what is known of it."""
         return self.rows.padded_bytes + BATCH_COST
 
 
@@ -197,13 +197,13 @@ class PassRunner:
 
     @property
     def buckets(self) -> dict[str, Any]:
-        """What the buckets of this pass are; {} without, and before they are known."""
+        """Buckets of this pass as plain data; {} without buckets, and before they are known."""
         if self._batcher is None or self._batcher.plan.buckets is None or not self._bounds:
             return {}
         return {**self._bounds, "group": self._batcher.plan.buckets.group_size}
 
     def has_early_ends(self, early_ends: Mapping[int, tuple[int, str]]) -> bool:
-        """Whether this pass has all of ``early_ends``."""
+        """Return True if this pass has all of ``early_ends``."""
         known = {} if self.dispatcher is None else self.dispatcher.losses.early_ends
         return all(file in known and known[file][0] == y for file, (y, _) in early_ends.items())
 
@@ -214,16 +214,16 @@ class PassRunner:
 
     @property
     def running(self) -> bool:
-        """A pass is under way."""
+        """True while a pass is under way."""
         return self._batcher is not None
 
     @property
     def byte_limited(self) -> bool:
-        """The pool of this pass was stopped by its limit in bytes."""
+        """True if the pool of this pass was stopped by its limit in bytes."""
         return self._batcher is not None and self._batcher.byte_limited
 
     def leave(self) -> None:
-        """The pass is over or not wanted any more."""
+        """End the pass, which is over or not wanted any more."""
         if isinstance(self._store, HeapStore) and len(self._store) == 0:  # at its end
             self._pool = self._store
         self._batcher = None
@@ -234,7 +234,7 @@ class PassRunner:
         self.more = self.pool_over_limit = False
 
     def next_group(self, pulls: int = _PULLS_PER_CALL, room: float = inf) -> BatchGroup | PassEnded | PassBroken | None:
-        """The next batches that go out together; None: nothing now. The order is decided here and nowhere else.
+        """Return the next batches that go out together; None: nothing now. The order is decided here and nowhere else.
 
         Cuts ``pulls`` batches at most, and none once those of the group that is begun cost ``room`` bytes.
 
@@ -276,7 +276,7 @@ class PassRunner:
         return BatchGroup(batches, last.index + 1, last.tail_consumed, self._point(), self._early_ends)
 
     def _even_last_group(self, over: PassEnded) -> PassEnded:
-        """The end of the pass, where the last batches are not one for each rank."""
+        """End the pass where the last batches are not one for each rank."""
         missing = self._world - len(self._cut_batches)
         if not self._cut_batches or self.plan.last_batch == "keep":
             return over
@@ -330,7 +330,7 @@ class PassRunner:
                 return PassBroken(error)
 
     def _bucket(self, cut: BatchCut) -> dict[str, Any]:
-        """Where ``cut`` came from, and what the buckets of this pass are; {} without buckets."""
+        """Return where ``cut`` came from, and what the buckets of this pass are; {} without buckets."""
         if self._batcher is None or self._batcher.plan.buckets is None:
             return {}
         bounds = list(self._batcher.pool.bounds or ())
@@ -338,11 +338,11 @@ class PassRunner:
         return {"longest": cut.bucket_bound, "bounds": bounds, "group": self._batcher.plan.buckets.group_size}
 
     def padding_figures(self) -> dict[str, Any]:
-        """How much padding the batches of this pass would have; {} without buckets."""
+        """Return how much padding the batches of this pass would have; {} without buckets."""
         return {} if self.plan.buckets is None else self.padding.figures(self.schema.slots, self.plan.buckets.slot)
 
     def describe_padding(self) -> str:
-        """The same for the log, at the end of a pass; empty without buckets."""
+        """Return the same as a line for the log, at the end of a pass; empty without buckets."""
         if self._batcher is None or self.plan.buckets is None:
             return ""
         told = self.padding.describe(self.schema.slots, self.plan.buckets.slot, self._batcher.pool.bounds)
@@ -352,7 +352,7 @@ class PassRunner:
         return self._batcher.snapshot if self._batcher is not None and self.plan.order == "strict" else None
 
     def pool_figures(self) -> dict[str, Any]:
-        """The pool as plain numbers."""
+        """Return the pool as plain numbers."""
         if self._batcher is None or self._store is None:
             return {"samples": 0, "weight": 0, "bytes": 0, "memory": 0}
         pool = self._batcher.pool
@@ -362,13 +362,13 @@ class PassRunner:
 
 
 def _equal_share(file: int) -> int:
-    """What the merge takes of a file, compared with others, where it does not take turns with several."""
+    """Return what the merge takes of a file, compared with others, where it does not take turns with several."""
     return 1
 
 
 def _ramp(plan: PassPlan, first: list[int]) -> dict[int, int]:
-    """How far each of the ``first`` files of the cycle is read turn by turn: what the first two batches will take of
-    it.
+    """Return how far each of the ``first`` files of the cycle is read turn by turn: what the first two batches will
+    take of it.
 
     Without this a worker would finish its first file before it looked at its second, and the merge, which takes
     turns with all, would wait. Speed only: nothing to win where the pool wants everything first, with one file of the

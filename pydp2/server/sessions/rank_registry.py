@@ -14,7 +14,7 @@ from pydp2.server.snapshots.job_snapshot import PassState
 
 
 class RankRegistry:
-    """The trainers of job ``name`` by number: its ``world`` ranks, or with ``dynamic`` one number for each trainer that
+    """Trainers of job ``name`` by number: its ``world`` ranks, or with ``dynamic`` one number for each trainer that
     comes."""
 
     def __init__(self, name: str, world: int, dynamic: bool, lease: float) -> None:

@@ -19,7 +19,7 @@ _MAX_RESUME_POINTS = 64  # between one look at which are still needed and the ne
 
 
 class RankedDelivery:
-    """The batches of a pass of ``runner`` on their way to the ranks of ``registry``. A rank may have up to ``limit``
+    """Batches of a pass of ``runner`` on their way to the ranks of ``registry``. A rank may have up to ``limit``
     bytes that it was sent and has not used."""
 
     unfinished_states = frozenset({PassState.BEFORE, PassState.IN})

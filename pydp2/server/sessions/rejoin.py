@@ -16,7 +16,7 @@ from pydp2.server.snapshots.job_snapshot import PassSnapshot, ResumePoint
 
 @dataclass(frozen=True, slots=True)
 class RejoinRequest:
-    """A trainer that came back, the message in which it asked to go on, and where that says."""
+    """Trainer that came back, the message in which it asked to go on, and the position that this says."""
 
     trainer: Trainer
     begin: m.BeginPass

@@ -17,7 +17,7 @@ _MAX_CUT_AHEAD = 1000  # batches that may be used beyond one that is not
 
 
 class SharedDelivery:
-    """The batches of a pass of ``runner`` on their way to the trainers of ``registry``, each of which may have up to
+    """Batches of a pass of ``runner`` on their way to the trainers of ``registry``, each of which may have up to
     ``limit`` bytes that it was sent and has not used. A position is the first batch that is not used, and those used
     beyond it (docs/order.md, "Ranks")."""
 
@@ -88,7 +88,7 @@ class SharedDelivery:
 
     @property
     def first_unused(self) -> int:
-        """The number of the first batch that is not used."""
+        """Number of the first batch that is not used."""
         first = self._first()
         return self._next if first is None else first.index
 

@@ -1,4 +1,4 @@
-"""One trainer of a job: what it has been sent, what of that it has used, and where it stands in the pass."""
+"""Keep one trainer of a job: what it has been sent, what of that it has used, and where it stands in the pass."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pydp2.server.snapshots.job_snapshot import PassState, ResumePoint
 
 @dataclass(slots=True)
 class InFlightBatch:
-    """A batch that is kept until it is used. ``group``: what it was cut with, without the batches; ``first``: the first
-    of these. ``cost``: the bytes that it counts against ``prefetch_bytes``."""
+    """Batch that is kept until it is used. ``group``: what it was cut with, without the batches; ``first``: the
+    first of these. ``cost``: the bytes that it counts against ``prefetch_bytes``."""
 
     batch: CutBatch
     group: BatchGroup
@@ -38,14 +38,14 @@ def split_group(group: BatchGroup) -> list[InFlightBatch]:
 
 
 def batches_received(begin: m.BeginPass, batches: Iterable[InFlightBatch]) -> list[int]:
-    """Which of ``batches`` the trainer that says ``begin`` has had."""
+    """Return which of ``batches`` the trainer that says ``begin`` has had."""
     return [held.index for held in batches if held.index < begin.first_batch or held.index in begin.acknowledged_ahead]
 
 
 @dataclass(slots=True, eq=False)
 class Trainer:
-    """A trainer. ``peer`` is empty while nobody is connected in its place; ``last_heard``: when it last said
-    something."""
+    """Trainer of a job. ``peer`` is empty while no process is connected as this trainer; ``last_heard``: when it
+    last said something."""
 
     rank: int
     peer: bytes = b""
@@ -69,23 +69,23 @@ class Trainer:
     pending: m.BeginPass | None = None  # of a pass that cannot begin yet
 
     def enqueue(self, held: InFlightBatch) -> None:
-        """A batch is its own."""
+        """Keep a batch for this trainer."""
         self.in_flight.append(held)
         self.in_flight_bytes += held.cost
 
     def clear(self) -> None:
-        """Nothing is kept for it any more."""
+        """Drop all batches that are kept for it."""
         self.in_flight.clear()
         self.in_flight_bytes = 0
         self._forget_sent()
 
     def _forget_sent(self) -> None:
-        """A run is over: of what was sent in it and not used, nobody knows whether it was read."""
+        """End a run: nothing says whether what was sent in it and not used was read."""
         self.unread_bytes += self.sent_bytes
         self.sent = self.sent_bytes = 0
 
     def acknowledge(self, done: int) -> list[int]:
-        """The first ``done`` batches that were sent in this run are used: they are kept no longer. Which these are."""
+        """Drop the first ``done`` batches that were sent in this run, which are used, and return their numbers."""
         numbers = []
         while self.used_count < done and self.sent:
             held = self.in_flight.popleft()
@@ -98,20 +98,20 @@ class Trainer:
         return numbers
 
     def add_credit(self, count: int) -> None:
-        """It takes ``count`` batches more; none: it has read all that came, and waits."""
+        """Let it be sent ``count`` batches more. 0: it has read all that came, and waits."""
         if not count:
             self.unread_bytes = 0
         self.credit += count
         self.ahead = max(self.ahead, self.credit + self.sent - 1)
 
     def can_send(self, cost: int, limit: int) -> bool:
-        """Whether a batch of ``cost`` bytes may be sent, where ``limit`` bytes may be sent and not used. One beside the
-        one in its hand may, however large they are."""
+        """Return True if a batch of ``cost`` bytes may be sent, where ``limit`` bytes may be sent and not used. One
+        beside the batch in its hand may always be, however large both are."""
         at_least = self.sent < 2 and not self.unread_bytes
         return self.credit > 0 and (at_least or self.unread_bytes + self.sent_bytes + cost <= limit)
 
     def pop_next(self) -> InFlightBatch:
-        """The next batch that is its own goes out."""
+        """Count the next batch that is kept for it as sent, and return it."""
         held = self.in_flight[self.sent]
         self.sent += 1
         self.sent_bytes += held.cost
@@ -119,8 +119,8 @@ class Trainer:
         return held
 
     def join(self, begin: m.BeginPass, early_ends: int) -> list[int]:
-        """The trainer, who knows so many early-end records, goes on with the run of ``begin``; which batches it has
-        used."""
+        """Go on with the run of ``begin``; the trainer knows ``early_ends`` early-end records. Return the numbers of
+        the batches that it has used."""
         used = batches_received(begin, self.in_flight)
         self.in_flight = deque(held for held in self.in_flight if held.index not in used)
         self.in_flight_bytes = sum(held.cost for held in self.in_flight)
@@ -133,21 +133,21 @@ class Trainer:
         return used
 
     def disconnect(self) -> None:
-        """Nobody is connected any more: what was sent and not used is sent again to whoever comes."""
+        """Forget the connection: what was sent and not used is sent again to the process that comes next."""
         self.peer = b""
         self.sent = self.sent_bytes = self.unread_bytes = self.used_count = self.credit = 0
         self.point, self.early_ends_known = None, 0
         self.pending = None
 
     def reset(self) -> None:
-        """Before a pass."""
+        """Reset it for the next pass."""
         self.state = PassState.BEFORE
         self.clear()
         self.used_count = self.credit = self.first_unused = 0
         self.point, self.early_ends_known = None, 0
 
     def head(self, held: InFlightBatch, at: ResumePoint) -> tuple[m.BatchHead, list[Any]]:
-        """What announces ``held``, and its frames; ``at``: where the trainer is once it has it."""
+        """Return the message that announces ``held``, and its frames. ``at``: where the trainer is once it has it."""
         cut, picked = held.batch.cut, held.batch.rows
         point = None if at.point is self.point else at.point
         early_ends = to_frames(held.group.early_ends[self.early_ends_known :])

@@ -34,7 +34,8 @@ _NAMED = 4  # ranks that are not there, of those that the others wait for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """The trainers that share the batches of job ``name``: ``world`` ranks, or with ``dynamic`` as many as come.
+    """Options of the trainers that share the batches of job ``name``: ``world`` ranks, or with ``dynamic`` as many as
+    come.
 
     ``missing_rank``: seconds that trainers wait for a rank before the log names it.
     """
@@ -48,7 +49,7 @@ class GroupOptions:
 
 
 class TrainerGroup:
-    """The trainers of a job, whose passes ``runner`` runs. ``on_begin`` is called with what is read for a pass,
+    """Trainers of a job, whose passes ``runner`` runs. ``on_begin`` is called with what is read for a pass,
     ``on_end`` when a pass is over."""
 
     def __init__(

@@ -20,7 +20,7 @@ from pydp2.protocol.stream_identity import check_int
 
 
 class PassState(Enum):
-    """Where a trainer stands in the pass of its job."""
+    """State of a trainer in the pass of its job."""
 
     BEFORE = "before"  # it has not begun it
     IN = "in"
@@ -30,9 +30,9 @@ class PassState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """A position in a pass: all batches before ``batch_index`` are used, and those in ``acknowledged_ahead``. The pass
-    can be taken up from ``point`` (None: its start), or where that is in the tail, after ``tail_consumed`` samples of
-    it."""
+    """Position in a pass: all batches before ``batch_index`` are used, and those in ``acknowledged_ahead``. The pass
+    can be taken up from ``point`` (None: its start), or where that is in the tail, after ``tail_consumed`` samples
+    of it."""
 
     batch_index: int = 0
     tail_consumed: int = 0
@@ -49,8 +49,8 @@ class ResumePoint:
 
 @dataclass(frozen=True, slots=True)
 class RankSnapshot:
-    """A trainer's place: which one, who has it, where that stands in the pass, whether it knows the generation; all of
-    its batches before ``first_unused`` are used."""
+    """Rank of a job as it is written down: its number, the session of its trainer, where that stands in the pass,
+    and whether it knows the generation. It has used all of its batches before ``first_unused``."""
 
     rank: int
     session: str
@@ -61,7 +61,8 @@ class RankSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PassSnapshot:
-    """Where a pass begins or goes on, the files of it that ended early, and what is known of its buckets."""
+    """Position at which a pass begins or goes on, the files of it that ended early, and what is known of its
+    buckets."""
 
     at: ResumePoint = field(default_factory=ResumePoint)
     early_ends: EarlyEnds = field(default_factory=dict)
@@ -78,8 +79,8 @@ class PassSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """A job. ``pass_id``: the pass under way, or the last one; -1: none yet. ``loaded``: the state that its generation
-    began with, and ``begun_state`` the ranks that began from it."""
+    """Job as it is written down. ``pass_id``: the pass under way, or the last one; -1: none yet. ``loaded``: the
+    state that its generation began with; ``begun_state``: the ranks that began from it."""
 
     name: str
     world: int
@@ -92,7 +93,7 @@ class JobSnapshot:
     running: PassSnapshot | None
 
     def to_plain(self) -> dict[str, Any]:
-        """For a file."""
+        """Return the snapshot as plain values for a file."""
         run = self.running
         return {
             "name": self.name,

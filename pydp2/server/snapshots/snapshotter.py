@@ -1,4 +1,4 @@
-"""Keeps what the jobs of a service need to go on: when it is written down, and how they are brought back."""
+"""Write down what the jobs of a service need to go on, and bring them back from that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydp2.server.snapshots.state_dir import StateDir
 
 
 class _Trainers(Protocol):
-    """The trainers of a job, as :class:`pydp2.server.sessions.trainer_group.TrainerGroup` has them."""
+    """Trainers of a job, as :class:`pydp2.server.sessions.trainer_group.TrainerGroup` has them."""
 
     def snapshot(self, options: JobOptions, fits: dict[str, Any]) -> JobSnapshot:
         """Return what is written down of the job."""
@@ -27,26 +27,26 @@ class _Trainers(Protocol):
 
 
 class SnapshottedJob(Protocol):
-    """A job that can be written down, as :class:`pydp2.server.sessions.job_session.JobSession` can."""
+    """Job that can be written down, as :class:`pydp2.server.sessions.job_session.JobSession` can."""
 
     @property
     def options(self) -> JobOptions:
-        """The options that its trainers share."""
+        """Options that its trainers share."""
         ...
 
     @property
     def stream_identity(self) -> dict[str, Any]:
-        """What its stream depends on."""
+        """Values that its stream depends on, by name."""
         ...
 
     @property
     def trainers(self) -> _Trainers:
-        """Its trainers."""
+        """Trainers of the job."""
         ...
 
 
 class Snapshotter:
-    """Of the state directory ``path`` (None: nothing is kept), written every ``every`` seconds. Raises OptionError,
+    """Writer of the state directory ``path`` (None: nothing is kept), every ``every`` seconds. Raises OptionError,
     StateMismatch."""
 
     def __init__(self, path: str | None, log: Callable[[str, str], None], every: float) -> None:
@@ -62,7 +62,7 @@ class Snapshotter:
 
     @property
     def durable(self) -> bool:
-        """Whether the service can go on when it is started again."""
+        """True if the service can go on when it is started again."""
         return self._state is not None
 
     def restore(self, files: int, opens: Callable[[JobSnapshot], SnapshottedJob], now: float) -> None:
@@ -98,6 +98,6 @@ class Snapshotter:
 
 
 def _plain(fits: dict[str, Any]) -> dict[str, Any]:
-    """As it comes out of a file."""
+    """Return ``value`` as it comes out of a file."""
     plain: dict[str, Any] = msgpack.unpackb(msgpack.packb(fits))
     return plain

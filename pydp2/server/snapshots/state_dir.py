@@ -1,4 +1,4 @@
-"""The state directory of a service: what it writes down, so that it can go on when it is started again.
+"""Keep the state directory of a service, from which it goes on when it is started again.
 
 Two snapshots are kept, so that one is whole whatever happens while the other is written: a new one is written beside
 them, brought to the disk, and only then takes the place of the last, which takes that of the one before. A thread does
@@ -28,11 +28,11 @@ _SLOW = 5.0  # seconds that a service waits for a disk
 
 
 class DamagedSnapshot(Exception):
-    """What was read is no whole snapshot."""
+    """What was read is not a whole snapshot."""
 
 
 def encode(serial: int, jobs: list[dict[str, Any]], version: int = VERSION) -> bytes:
-    """A snapshot; ``serial``: a later one has a greater number."""
+    """Return a snapshot as bytes. A later one has a greater ``serial``."""
     body = cast(bytes, msgpack.packb(jobs))
     return _HEAD.pack(_MAGIC, version, serial, len(body), _digest(version, serial, body)) + body
 
@@ -64,7 +64,7 @@ def _digest(version: int, serial: int, body: bytes) -> bytes:
 
 
 class StateDir:
-    """The directory ``path``. ``log(text, kind)`` tells what is wrong with it.
+    """State directory ``path``. ``log(text, kind)`` tells what is wrong with it.
 
     Raises OptionError when it cannot be written, StateMismatch when a newer release wrote there.
     """
@@ -86,7 +86,7 @@ class StateDir:
 
     # -- reading ---------------------------------------------------------------------------------------------------
     def read(self) -> list[Any]:
-        """The jobs of the latest snapshot that is whole; [] where there is none."""
+        """Return the jobs of the latest whole snapshot; [] if there is none."""
         found: dict[str, tuple[int, list[Any]]] = {}
         wrong: dict[str, str] = {}
         for name in (BEFORE, LAST, NEW):

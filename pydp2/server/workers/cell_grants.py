@@ -1,5 +1,5 @@
-"""The memory in which rows of one size have their cells (docs/architecture.md): made when the provider is known, shown
-to workers and trainers, given out to workers ahead of what they send."""
+"""Grant workers the cells of the memory in which rows of one size lie (docs/architecture.md). The memory is made
+when the provider is known, shown to workers and trainers, and granted to workers ahead of what they send."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROOM = 4  # times the memory that a service may use: of these addresses, more t
 
 
 class CellGrants:
-    """The cells of a service: for workers, whom it grants them; for trainers; and for the stores of jobs."""
+    """Cells of a service: for workers, which are granted some; for trainers; and for the stores of jobs."""
 
     def __init__(self, lasting: SharedRegion, layout: RegionLayout) -> None:
         self._lasting = lasting
@@ -34,7 +34,7 @@ class CellGrants:
         self.for_workers = lasting.writable_descriptor, self._note
 
     def next_grant(self, worker: int) -> Ints | None:
-        """What ``worker`` is to be granted now; None: it has enough, or there is nothing."""
+        """Return the cells that ``worker`` is to be granted now; None: it has enough, or there are none."""
         has = self._places.granted.get(worker, 0)
         if 2 * has > self._ahead:
             return None
@@ -42,15 +42,16 @@ class CellGrants:
         return cells if len(cells) else None
 
     def claim(self, worker: int, cells: Ints) -> CellRows:
-        """``worker`` has put rows in ``cells``. Raises RemoteProtocolError for cells that are not its own."""
+        """Take over the rows that ``worker`` has put in ``cells``. Raises RemoteProtocolError for cells that are not
+        its own."""
         return self._places.accept_filled(worker, cells)
 
     def worker_gone(self, worker: int) -> None:
-        """The process of ``worker`` has ended."""
+        """Take back what ``worker``, whose process has ended, was granted."""
         self._places.reclaim_worker(worker)
 
     def store(self) -> CellStore:
-        """For the pool of a pass."""
+        """Return a store for the pool of a pass."""
         return CellStore(self._places)
 
     def release_memory(self) -> None:
@@ -65,8 +66,8 @@ class CellGrants:
 
 
 def create_cell_grants(schema: Schema, limit: int) -> CellGrants | None:
-    """For samples of ``schema`` in a service that may use ``limit`` bytes; None where they have no cells: they
-    are small or of several sizes, they are kept in a cache, or memory cannot be shared here."""
+    """Return cells for samples of ``schema`` in a service that may use ``limit`` bytes. None: the samples are small
+    or of several sizes, they are kept in a cache, or memory cannot be shared here."""
     if not schema.uses_cells:
         return None
     room = max(_ROOM * limit, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

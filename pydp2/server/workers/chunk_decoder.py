@@ -1,4 +1,4 @@
-"""A chunk from the wire, as ranges that the ledger can commit."""
+"""Decode a chunk from the wire into ranges that the ledger can commit."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _cell_rows(rows: int, frame: npt.NDArray[np.uint8], taken: ClaimCells | None
 
 
 def _wanted_indices(part: FileRange, reread: Reread) -> npt.NDArray[np.int64]:
-    """The sample indices of the rows of a part that leaves out what was not asked for."""
+    """Return the sample indices of the rows of a part that leaves out what was not asked for."""
     if part.dropped or part.first_index + part.count > reread.start:
         raise RemoteProtocolError("Chunk: counts of a part contradict each other")
     lo, hi = np.searchsorted(reread.sample_indices, [part.first_index, part.first_index + part.count])

@@ -1,4 +1,4 @@
-"""How a worker's output is shown: which file printed a line, and which lines of a stack are no business of the user."""
+"""Label the output of workers: which file printed a line, and which lines of a stack do not concern the user."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ class OutputLabels:
         self._gone = False  # it was
 
     def current_file(self) -> int:
-        """The file that runs."""
+        """Return the file that runs."""
         return NO_FILE if self._status_row is None else self._status_row.file_of_worker(self._worker)
 
     def first_lines(self, lines: Sequence[bytes], here: int) -> int:
-        """The file that printed what comes first."""
+        """Return the file that printed what comes first."""
         turns = (turned for line in lines if (turned := parse_file_change_mark(line)) is not None)
         return next((before for _, before, _ in turns), here)
 
     def lines(self, lines: Sequence[bytes], here: int) -> tuple[list[OutputLine], int]:
-        """``lines`` with their marks; ``here``: the file that ran when they could be read, and the one after them."""
+        """Return ``lines`` with their labels. ``here``: the file that ran when they could be read, and the one after
+        them."""
         out: list[OutputLine] = []
         texts: list[tuple[bytes, bytes]] = []
         for line in lines:

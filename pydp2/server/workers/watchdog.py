@@ -1,4 +1,4 @@
-"""What workers may not do: take too long for a sample, stand still, have too much memory. Whoever does is ended."""
+"""End workers that take too long for a sample, stand still, or have too much memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEMORY_INTERVAL = 0.1
 
 @dataclass(slots=True)
 class WorkerConnection:
-    """A worker as the wire knows it."""
+    """Connection to a worker, and what is known of the process behind it."""
 
     peer: bytes
     link: Link
@@ -56,7 +56,8 @@ class Watchdog:
         self._stopped: dict[int, float] = {}  # who was found stopped by a signal, and since when
 
     def check_first_worker(self, pid: int) -> None:
-        """The first worker, process ``pid``, is ready. Raises OptionError when it has more memory than it may."""
+        """Check process ``pid``, the first worker that is ready. Raises OptionError when it has more memory than it
+        may."""
         limit, needs = self._spec.worker_memory, private_bytes(pid)
         if limit is not None and needs >= limit:
             raise OptionError(

@@ -1,4 +1,4 @@
-"""The workers of a service: how many there are, which of them work, what happens when one is lost. Pure.
+"""Keep the workers of a service: how many there are, which of them work, and what follows when one is lost. Pure.
 
 ``handle(event)`` gives the actions that follow. One worker more than asked for stands by, its provider ready, so that a
 loss costs no more than handing over the lost one's files.
@@ -61,7 +61,7 @@ class WorkerPool:
         return self._replenish()
 
     def handle(self, event: Event) -> list[Action]:
-        """What follows from ``event``."""
+        """Return the actions that follow from ``event``."""
         match event:
             case WorkerReady(worker, schema):
                 return self._ready(worker, schema)
@@ -118,7 +118,7 @@ class WorkerPool:
         return out + self._promote() + self._replenish()
 
     def _describe_sample(self, event: WorkerGone) -> str:
-        """The sample that a lost worker was asking for, in words, if anybody still wants it."""
+        """Return the sample that a lost worker was asking for, in words, if a pass still wants it."""
         if event.running_sample is None:
             return ""
         file, attempt, sample_index = event.running_sample
@@ -126,7 +126,8 @@ class WorkerPool:
         return "" if dispatcher is None else f" in file {dispatcher.label(file)}, sample {sample_index}"
 
     def _too_many_lost(self, blamed: bool) -> bool:
-        """Whether too many were lost in a row, none of them in a file that can be blamed, without a sample between."""
+        """Return True if too many workers were lost in a row without a sample between them, none of them in a file
+        that can be blamed."""
         committed = self._committed + sum(dispatcher.samples_committed for dispatcher in self.dispatchers.values())
         if blamed or committed != self._seen_committed:
             self._seen_committed, self._fruitless_deaths = committed, 0
@@ -146,17 +147,17 @@ class WorkerPool:
         return min(starting, self.target - len(self.active))
 
     def status_row_of(self, worker: int) -> int | None:
-        """Where ``worker`` sits, while it lives."""
+        """Return the status row of ``worker`` while it lives."""
         known = self._workers.get(worker)
         return None if known is None else known.status_row
 
     def files_of(self, worker: int) -> int:
-        """How many files ``worker`` was given that have not ended."""
+        """Return the number of files that ``worker`` was given and that have not ended."""
         return sum(dispatcher.file_count(worker) for dispatcher in self.dispatchers.values())
 
     # -- readings --------------------------------------------------------------------------------------------------
     def begin_pass(self, dispatcher: FileDispatcher, job: str = "") -> None:
-        """From now on workers read for ``dispatcher`` of ``job`` too."""
+        """Let workers read for ``dispatcher`` of ``job`` too, from now on."""
         self._begun += 1
         self._jobs[self._begun] = job
         dispatcher.number, dispatcher.attempts = self._begun, self._attempts
@@ -166,7 +167,7 @@ class WorkerPool:
             dispatcher.add_worker(worker)
 
     def end_pass(self, dispatcher: FileDispatcher) -> list[Action]:
-        """Nothing more of ``dispatcher`` is wanted: what workers have of it is dropped."""
+        """Stop reading for ``dispatcher``: workers drop what they have of it."""
         if dispatcher.number not in self.dispatchers:
             return []
         out = self._name_jobs(dispatcher, dispatcher.end())
@@ -176,7 +177,7 @@ class WorkerPool:
         return out
 
     def _name_jobs(self, dispatcher: FileDispatcher, actions: list[Action]) -> list[Action]:
-        """``actions`` of one reading: where there are several, what is told names the job."""
+        """Return the ``actions`` of one dispatcher. Where there are several, what the user is told names the job."""
         if len(self.dispatchers) < 2:
             return actions
         job = self._jobs[dispatcher.number]
@@ -194,18 +195,19 @@ class WorkerPool:
 
     # -- what workers send -----------------------------------------------------------------------------------------
     def wanted_samples(self, part: FileRange) -> Reread | None:
-        """What was asked for of the file of ``part``, when that is read again in part by the attempt that sends it."""
+        """Return what was asked for of the file of ``part``, if the attempt that sends it reads the file again in
+        part."""
         dispatcher = self._attempts.dispatcher_of(part.attempt)
         return None if dispatcher is None else dispatcher.wanted_samples(part)
 
     def commit(self, worker: int, part: FileRange, run: SampleRun | None) -> None:
-        """A range that came from ``worker``. Late output of what is over is dropped without a word."""
+        """Commit a range that came from ``worker``. Late output of what is over is dropped without a word."""
         dispatcher = self._attempts.dispatcher_of(part.attempt)
         if dispatcher is not None:
             dispatcher.commit(worker, part, run)
 
     def worker_blocked(self, worker: int, file: int, attempt: int, sample_index: int, need: int) -> None:
-        """``worker`` waits in ``file``: for credit of ``need``, or (0) at a stop."""
+        """Note that ``worker`` waits in ``file``: for credit of ``need`` bytes, or (0) at a stop."""
         dispatcher = self._attempts.dispatcher_of(attempt)
         if dispatcher is not None:
             dispatcher.worker_blocked(worker, file, attempt, sample_index, need)
