@@ -1,4 +1,5 @@
-"""What every Fluid reader is: ``read_next``, ``has_next``, ``reinit``; and an iterable, and a reader to call.
+"""Read instances as Fluid does: ``read_next``, ``has_next``, ``reinit``; every reader is also an iterable, and a reader
+to call.
 
 It answers for the contract alone: the end of a pass, looking ahead without consuming, one thread at a time, passes that
 are begun anew, closing. What a reader reads is the business of its class, which says how one pass is generated
@@ -68,7 +69,7 @@ class Reader(ABC):
                 raise
 
     def has_next(self) -> bool:
-        """Whether there is another instance in this pass; consumes nothing, however often it is called.
+        """Return True if there is another instance in this pass. Consume nothing, however often this is called.
 
         True before an error too: :meth:`read_next` raises it. Once it did, this does.
         """
@@ -234,12 +235,13 @@ class _Pass(Iterator[Instance]):
 
 
 def end() -> EOFException:
-    """What says the end of a pass."""
+    """Return the exception that says the end of a pass."""
     return EOFException(END)
 
 
 def misplaced(end: EOFException) -> RuntimeError:
-    """What is raised for an ``end`` that comes from inside of an instance, where it would pass for that of the data."""
+    """Return the exception for an ``end`` that comes from inside of an instance, where it would pass for that of the
+    data."""
     error = RuntimeError("a reader raised EOFException in the middle of an instance")
     error.__cause__ = end
     return error
@@ -317,7 +319,7 @@ class GeneratedDecorator(DecoratedReader, GeneratedReader):
 
 
 def rest_of(reader: Reader) -> Iterator[Instance]:
-    """What is left of the reader's pass."""
+    """Yield what is left of the reader's pass."""
     while True:
         try:
             instance = reader.read_next()

@@ -1,4 +1,4 @@
-"""What stands in a record of a Fluid RecordIO file: the tensors of one instance. Bytes only, no files.
+"""Encode and decode the record of a Fluid RecordIO file: the tensors of one instance. Bytes only, no files.
 
     u32 number of tensors, then for each of them
     u32 version 0

@@ -1,4 +1,5 @@
-"""Where a double buffer puts its instances. The only place that knows torch, which need not be installed."""
+"""Put the instances of a double buffer where they belong. The only module that knows torch, which need not be
+installed."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class InstanceChannel:
 
     @property
     def stopped(self) -> bool:
-        """Whether nobody wants anything any more."""
+        """True if no instance is wanted any more."""
         return self._stopped
 
     def wait_for_room(self) -> bool:
@@ -95,7 +95,7 @@ class InstanceChannel:
             return True
 
     def get(self) -> Instance | BaseException:
-        """What is first; only after :meth:`wait` gave True, by the same thread."""
+        """Remove and return the first instance. Only after :meth:`wait` gave True, by the same thread."""
         with self._not_full:
             item = self._items.popleft()
             self._not_full.notify()
@@ -121,7 +121,7 @@ class PrefetchThreads:
             thread.start()
 
     def has_next(self) -> bool:
-        """Whether there is another instance (or an error in place of one). Raises ClientUseError in a fork."""
+        """Return True if there is another instance (or an error in place of one). Raises ClientUseError in a fork."""
         if os.getpid() != self._owner:
             raise ClientUseError(
                 "the pass was begun before a fork, which its threads do not follow: begin one in the process that "

@@ -53,7 +53,7 @@ class Preprocessor(GeneratedDecorator):
         return self._inside.given
 
     def outputs(self, *tensors: Any) -> None:
-        """What becomes of the present instance. Raises ClientUseError outside of the block, or without any."""
+        """Set what the present instance becomes. Raises ClientUseError outside of the block, or without an instance."""
         self._inside.check("outputs()")
         if not tensors:
             raise ClientUseError("outputs() needs at least one tensor")

@@ -54,12 +54,12 @@ class LoDTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the data, rows first."""
+        """Shape of the data, rows first."""
         return tuple(self.data.shape)
 
     @property
     def dtype(self) -> Any:
-        """Of the data."""
+        """Dtype of the data."""
         return self.data.dtype
 
     def with_data(self, data: Any) -> LoDTensor:
@@ -67,7 +67,7 @@ class LoDTensor:
         return LoDTensor(data, self.lod)
 
     def lengths(self) -> list[NDArray[np.int64]]:
-        """Of each level how long its sequences are: the LoD without its running sums."""
+        """Lengths of the sequences of each level: the LoD without its running sums."""
         return [np.diff(level) for level in self.lod]
 
     def absolute(self) -> Lod:

@@ -65,7 +65,7 @@ def read(
 
 
 def count_columns(path: PathOrFile, *, separator: str = ",", header: bool = False) -> int:
-    """How many columns the first row of a file has; 0 for one without rows."""
+    """Return the number of columns in the first row of a file; 0 for one without rows."""
     with open_text(path, WHOLE_FILE) as source:
         for begin, block in blocks(source):
             for _, line in each(begin, block):

@@ -38,7 +38,7 @@ _UBYTE = re.compile(r"idx\d+-ubyte\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a conversion may have to be told.
+    """Options of a conversion.
 
     Args:
         dtype: of an idx file that is made of CSV.

@@ -1,4 +1,4 @@
-"""What MXNet puts in front of an image in a RecordIO file: its label or labels, and its number.
+"""Encode and decode what MXNet puts in front of an image in a RecordIO file: its label or labels, and its number.
 
     u32 flag | f32 label | u64 id | u64 second id | flag times f32, further labels | image
 

@@ -95,7 +95,7 @@ def wrong(source: ByteSource, offset: int, what: str) -> FormatError:
 
 
 def too_large(text: bytes, value: float) -> bool:
-    """Whether ``value`` is infinite although the number ``text`` that it was made of is not."""
+    """Return True if ``value`` is infinite although the number ``text`` that it was made of is not."""
     return math.isinf(value) and b"i" not in text.lower()
 
 

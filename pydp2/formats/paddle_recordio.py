@@ -41,7 +41,7 @@ _MOST = 1 << 32
 
 
 class Chunk(NamedTuple):
-    """What the header of a chunk says. ``offset`` is that of the header, ``size`` of the stored payload."""
+    """Header of a chunk. ``offset`` is that of the header, ``size`` that of the stored payload."""
 
     offset: int
     records: int
@@ -51,7 +51,7 @@ class Chunk(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next chunk begins."""
+        """Offset at which the next chunk begins."""
         return self.offset + _HEAD.size + self.size
 
 

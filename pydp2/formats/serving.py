@@ -1,4 +1,4 @@
-"""What the ready-made providers have in common: the entries they take, the slots of labels and of bytes.
+"""Share what the ready-made providers have in common: the entries they take, the slots of labels and of bytes.
 
 Each format's module has a ``process``, so its address is that of the module: ``--provider pydp2.formats.idx``. Its hook
 takes only the arguments that it names; any other is an error when the service starts. See docs/formats.md.

@@ -28,7 +28,7 @@ _BUFFER = 1 << 17  # of a plain file; what is longer goes past it
 
 
 class Closable(ABC):
-    """What is closed at the end of a ``with``."""
+    """Object that is closed at the end of a ``with``."""
 
     @abstractmethod
     def close(self) -> None:

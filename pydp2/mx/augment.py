@@ -1,4 +1,5 @@
-"""What is done to a picture before it is numbers: warp, crop, resize, colour, in this order (docs/mxnet.md, Pictures).
+"""Apply the options of a picture before it is numbers: warp, crop, resize, colour, in this order (docs/mxnet.md,
+Pictures).
 
 It answers for geometry and for which choice chance has in it. Values that cannot be are refused when an
 :class:`Augmentation` is made. What follows on the numbers is :mod:`.finish`.
@@ -108,7 +109,7 @@ class Augmentation:
 
     @property
     def samples_anew(self) -> bool:
-        """Whether pixels are computed from others, for which Pillow is needed."""
+        """True if pixels are computed from others, for which Pillow is needed."""
         return self._warps or self._resizes
 
     def __call__(self, picture: Picture, chance: Chance) -> Picture:

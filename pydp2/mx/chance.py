@@ -1,4 +1,4 @@
-"""What chance decides about one picture: a random word for each kind of choice, the same whoever asks when.
+"""Draw what chance decides about one picture: a random word for each kind of choice, the same whenever it is asked for.
 
 The words belong to (seed, reading, file, place of the record in it) and nothing else: neither the number of threads nor
 that of parts, nor the order of the records changes what becomes of a picture. Each kind of choice has a word of its
@@ -13,7 +13,7 @@ from pydp2.order.random_bits import RandomBits
 
 
 class ChanceKind(IntEnum):
-    """What there is to decide. The order is that of the words: new ones go to the end."""
+    """Kinds of choices. The order is that of the words: new ones go to the end."""
 
     SHEAR = 0
     ANGLE = auto()

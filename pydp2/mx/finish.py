@@ -1,4 +1,4 @@
-"""What is done to the numbers of a picture: mean, contrast, illumination, mirror, scale (docs/mxnet.md, "Numbers")."""
+"""Finish the numbers of a picture: mean, contrast, illumination, mirror, scale (docs/mxnet.md, "Numbers")."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Finish:
 
     @property
     def means(self) -> tuple[float, float, float, float]:
-        """What is subtracted from red (or grey), green, blue and alpha."""
+        """Numbers that are subtracted from red (or grey), green, blue and alpha."""
         return self.mean_r, self.mean_g, self.mean_b, self.mean_a
 
     def __call__(self, picture: Picture, chance: Chance, mean: Floats | None, out: Floats) -> None:

@@ -1,4 +1,5 @@
-"""What a data provider is to a trainer: named arrays of fixed shapes, batch by batch (docs/mxnet.md, "The interface").
+"""Define what a data provider is to a trainer: named arrays of fixed shapes, batch by batch (docs/mxnet.md, "The
+interface").
 
 It answers for the interface alone, and for what follows from it for every provider (``get``, ``load_data``,
 ``load_label``). Where batches come from is the business of the other modules of this part.
@@ -51,7 +52,7 @@ class DataBatch:
 
     @property
     def pad(self) -> int:
-        """How many of the last rows only fill the batch up."""
+        """Number of the last rows that only fill the batch up."""
         return len((self.data or self.label)[0]) - self.count
 
 
@@ -83,7 +84,7 @@ class AbstractDataProvider(ABC, Generic[B]):
 
     @abstractmethod
     def count_samples(self, batch: B) -> int:
-        """How many rows of ``batch`` are samples: from 1 to ``batch_size``."""
+        """Return the number of rows of ``batch`` that are samples: from 1 to ``batch_size``."""
 
     @abstractmethod
     def get_data(self, batch: B) -> list[Array]:

@@ -1,4 +1,5 @@
-"""What the providers of files share: names and shapes, batches prepared ahead, where the next epoch begins.
+"""Share what the providers of files have in common: names and shapes, batches prepared ahead, where the next epoch
+begins.
 
 See docs/mxnet.md, "Files". What is in the files is the business of one module each.
 """

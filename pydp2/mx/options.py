@@ -1,4 +1,4 @@
-"""Whether the values of options are of the kinds that they are declared to be."""
+"""Check that the values of options are of the kinds that they are declared to be."""
 
 from __future__ import annotations
 

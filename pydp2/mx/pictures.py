@@ -1,4 +1,4 @@
-"""From the bytes of a record to the numbers of a batch: decoding, augmenting, finishing; many at a time, in threads.
+"""Turn the bytes of records into the numbers of a batch: decode, augment, finish; many at a time, in threads.
 
 Threads, not processes: Pillow lets go of the interpreter while it decodes and resizes, and numpy while it converts, so
 two threads do nearly what two processes would (docs/mxnet.md, "Speed"), and nothing has to be copied between them.
@@ -32,7 +32,7 @@ _AT_ONCE = 8  # pictures that a thread takes: handing over has its price
 
 
 class Pictures:
-    """What becomes of the pictures of one provider.
+    """Decoder of the pictures of one provider.
 
     Args:
         decode: ``"image"``: what Pillow reads; ``"raw"``: uint8 of ``data_shape``; ``"auto"``: the first where Pillow
@@ -129,7 +129,8 @@ class Pictures:
 
 
 def threads(wanted: int) -> int:
-    """How many threads to take: as many as wanted, up to half of the processors that this process may use, or two."""
+    """Return the number of threads to take: as many as wanted, up to half of the processors that this process may
+    use, or two."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(wanted, max(2, cores // 2))
 

@@ -24,7 +24,7 @@ MOST_PIXELS = (1 << 30) // 12
 
 
 class Method(IntEnum):
-    """How a picture is sampled, by the numbers of ``inter_method``."""
+    """Ways to sample a picture, by the numbers of ``inter_method``."""
 
     NEAREST = 0
     LINEAR = 1
@@ -45,7 +45,7 @@ _FILTERS = {
 
 
 def available() -> bool:
-    """Whether Pillow is installed."""
+    """Return True if Pillow is installed."""
     try:
         _image()
     except OptionError:

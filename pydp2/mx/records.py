@@ -31,7 +31,7 @@ class Record(NamedTuple):
 
     @property
     def where(self) -> str:
-        """How an error begins that is about this record."""
+        """Beginning of an error that is about this record."""
         return f"{self.file}, record at byte {self.offset}"
 
 

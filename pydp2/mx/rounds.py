@@ -1,4 +1,4 @@
-"""Which samples make which batch where the last one of an epoch is filled up: the rule of ``round_batch``.
+"""Work out which samples make which batch where the last one of an epoch is filled up: the rule of ``round_batch``.
 
 It answers for numbers of samples alone, not for what they are. See docs/mxnet.md, "round_batch".
 """
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class EpochStart:
-    """Where an epoch begins: in reading ``reading`` of the data, behind its first ``skip`` samples."""
+    """Start of an epoch: in reading ``reading`` of the data, behind its first ``skip`` samples."""
 
     reading: int = 0
     skip: int = 0
@@ -51,5 +51,5 @@ def batches(
 
 
 def next_epoch_start(start: EpochStart, missing: int) -> EpochStart:
-    """Where the next epoch begins, when ``missing`` samples of it have filled up the last batch of this one."""
+    """Return where the next epoch begins when ``missing`` samples of it have filled up the last batch of this one."""
     return EpochStart(start.reading + 1, missing)

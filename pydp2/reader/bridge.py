@@ -1,4 +1,4 @@
-"""From readers to providers: what was written as a reader creator is served by a service of many processes."""
+"""Serve a reader creator by a service of many processes."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Channel:
 
 
 class PassHelper(Protocol):
-    """What works for a pass beside threads: a process, say."""
+    """Helper of a pass beside threads, as a process is."""
 
     def stop(self) -> None:
         """Nothing is wanted any more: wake whoever waits for it."""

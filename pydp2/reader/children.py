@@ -47,7 +47,7 @@ and for each that cannot be built again in the child what that raised."""
 
 
 def may_fork() -> bool:
-    """Whether this process may have children, and has one thread, so that a fork is a whole copy of it."""
+    """Return True if this process may have children and has one thread, so that a fork is a whole copy of it."""
     if multiprocessing.current_process().daemon:  # multiprocessing would refuse
         return False
     if threading.active_count() != 1 or threading.current_thread() is not threading.main_thread():

@@ -37,7 +37,7 @@ def records(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
 
 
 class CloudReader:
-    """What :func:`cloud_reader` makes: a reader that keeps its place at the master from pass to pass."""
+    """Reader that keeps its place at the master from pass to pass; :func:`cloud_reader` makes it."""
 
     def __init__(self, master: str, options: dict[str, Any], job: str, decode: Callable[[bytes], Any]) -> None:
         self._master, self._options, self._job, self._decode = master, options, job, decode

@@ -1,4 +1,4 @@
-"""What a reader is: a function without arguments that gives a fresh iterable at every call.
+"""Define a reader: a function without arguments that gives a fresh iterable at every call.
 
 The rule that all modules of this part share, and what follows from it: a reader is checked when it is decorated, and
 what it gave is closed by whoever iterated it. See docs/readers.md.

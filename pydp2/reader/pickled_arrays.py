@@ -1,4 +1,4 @@
-"""What numpy writes into a pickle for arrays, dtypes and scalars: the few names that :mod:`.unpickled` knows.
+"""Know the few names that numpy writes into a pickle for arrays, dtypes and scalars, for :mod:`.unpickled`.
 
 Nothing is called by the name that a pickle gives. Each known name stands for a function of this module, which looks at
 every argument before it makes an array of it.
@@ -101,7 +101,8 @@ for _module in ("builtins", "__builtin__"):
 
 
 def named(module: str, attribute: str) -> Named:
-    """What stands for ``module.attribute``. Raises FormatError, which says the name, for any that is not known."""
+    """Return what stands for ``module.attribute``. Raises FormatError, which says the name, for any that is not
+    known."""
     try:
         return _MAKERS[module, attribute]
     except KeyError:
@@ -112,7 +113,7 @@ def named(module: str, attribute: str) -> Named:
 
 
 def call(function: Any, given: Any) -> Any:
-    """What a known name makes of its arguments."""
+    """Return what a known name makes of its arguments."""
     if not isinstance(function, Named) or function.make is None or not isinstance(given, tuple):
         raise TypeError("a step calls what is no function")
     return function.make(*given)
