@@ -17,7 +17,7 @@ from pydp2.diagnostics.provider_bench import ProviderRates, ProviderSpec, measur
 from pydp2.diagnostics.provider_bench_loop import LoopCounts
 from pydp2.diagnostics.service_bench import ServiceRates, largest, run_service
 from pydp2.errors import Error, OptionError
-from pydp2.native import packing
+from pydp2.native import packing_form
 from pydp2.options.tables import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,
@@ -177,7 +177,7 @@ def bench(  # noqa: PLR0913 - a public function, all by keyword
         trainer_waits=None if trained is None else trained.waited / max(trained.waited + trained.worked, 1e-9),
         sample_bytes=alone.nbytes / max(alone.packed.samples, 1),
         slot=_slowest(alone),
-        packing=packing(),
+        packing=packing_form(),
         largest=largest(served.files, served.root),
         cached=pooled.cached,
         filled=pooled.filled,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -261,7 +262,7 @@ class ClientGateway:
         others = {each.name: each.options for each in self._sessions.values()}
         check_memory(name, given, others, self._spec, self._available, self._schema.slots.row_bytes)
         job_session = self._sessions[name] = JobSession(
-            name, world, given, self._context(), lambda text, kind: self._log_job(name, text, kind)
+            name, world, given, self._context(), functools.partial(self._log_job, name)
         )
         return job_session
 
@@ -278,9 +279,9 @@ class ClientGateway:
             act=lambda actions: self.outbox.extend(actions),
         )  # fmt: skip
 
-    def _log_job(self, job: str, text: str, kind: str) -> None:
-        """Tell the user something of ``job``, by name where there are several."""
-        named = text.startswith(f"job {job!r}") or len(self._sessions) < 2
+    def _log_job(self, job: str, text: str, kind: str, *, names_job: bool = False) -> None:
+        """Log ``text`` about ``job``, after the job's name if there are several jobs and ``text`` does not name it."""
+        named = names_job or len(self._sessions) < 2
         self.outbox.append(Log(text if named else f"job {job!r}: {text}", kind))
 
     def _drop_job(self, job_session: JobSession) -> None:

@@ -12,7 +12,7 @@ from pydp2.options.tables import JobOptions
 from pydp2.protocol import messages as m
 from pydp2.rowstore.cells import CellStore
 from pydp2.schema.provider_schema import Schema
-from pydp2.server.actions import Action
+from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
 from pydp2.server.sessions.attach import job_plan, stream_identity
 from pydp2.server.sessions.job_buckets import small_pool_warning
@@ -43,9 +43,7 @@ class ServiceContext:
 class JobSession:
     """The job ``name`` of ``world`` ranks, with the options ``given``."""
 
-    def __init__(
-        self, name: str, world: int, given: JobOptions, service: ServiceContext, log: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, name: str, world: int, given: JobOptions, service: ServiceContext, log: JobLog) -> None:
         schema, spec, files = service.schema, service.spec, service.files
         self.name = name
         self.options = given

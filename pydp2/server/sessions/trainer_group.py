@@ -16,6 +16,7 @@ from pydp2.options.tables import JobOptions
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
 from pydp2.protocol.early_ends import EarlyEnds, by_file, to_list
+from pydp2.server.actions import JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.sessions.batch_delivery import BatchDelivery
 from pydp2.server.sessions.missing_ranks import AbsentRanks, MissingRanks
@@ -53,7 +54,7 @@ class TrainerGroup(BatchDelivery):
         *,
         on_begin: Callable[[FileDispatcher | None], None],
         on_end: Callable[[PassEnded], None],
-        log: Callable[[str, str], None],
+        log: JobLog,
     ) -> None:
         name, world = options.name, options.world
         super().__init__(job, name, world, options.dynamic, options.lease, options.prefetch_bytes)
@@ -412,7 +413,9 @@ class TrainerGroup(BatchDelivery):
             for trainer in [each for each in self.trainers.values() if now - each.last_heard > self.lease]:
                 if trainer.in_flight:
                     count = len(trainer.in_flight)
-                    self._log(f"job {self.name!r}: {count} batches of a silent trainer go to others", "lease")
+                    self._log(
+                        f"job {self.name!r}: {count} batches of a silent trainer go to others", "lease", names_job=True
+                    )
                     self._shared.requeue(trainer)
                 trainer.credit = 0  # when it wakes it asks anew
                 if not trainer.peer:
@@ -424,4 +427,4 @@ class TrainerGroup(BatchDelivery):
             ranks = self.absent_ranks(_NAMED) if absent else []
             others = self.absent - len(ranks) if absent else 0
             for text in self._missing_ranks.overdue_messages(late, AbsentRanks(ranks, others, self._left_at), now):
-                self._log(text, "")
+                self._log(text, "", names_job=True)
