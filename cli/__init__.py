@@ -88,7 +88,7 @@ def main() -> None:
 
     Options have the same names as in Python and TOML: --sample_timeout, or --sample-timeout.
 
-    Exit codes: 0 success, 1 error in the data or the provider, 2 wrong usage, 3 address cannot be reached or bound,
+    Exit codes: 0 success, 1 error in the data or in the request, 2 wrong usage, 3 address cannot be reached or bound,
     130 Ctrl-C, 143 SIGTERM.
     """
 

@@ -160,7 +160,7 @@ def _source_params() -> list[click.Parameter]:
         click.Option(
             ["--is_train/--test"],
             default=None,
-            help="Whether the provider reads for training or for testing (is_train of its init_hook); default: as --side.",
+            help="Whether the provider reads for training or testing (is_train of its init_hook); default: as --side.",
         ),
         click.Option(
             ["--root"],

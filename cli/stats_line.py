@@ -37,7 +37,8 @@ class StatsLine:
 
     @property
     def progress(self) -> tuple[bool, int, int]:
-        """Whether a trainer is attached, the pass, and the samples; a new line is worth writing if these change."""
+        """Progress of the service: whether a trainer is attached, the pass, and the samples. A new line is worth
+        writing if it changes."""
         last = self._history[-1]
         return last["attached"], last["pass"], _sample_count(last)
 
