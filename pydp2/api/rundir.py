@@ -149,7 +149,7 @@ def _content(path: Path) -> str:
     with open(file, encoding="ascii") as text:
         known = os.fstat(file)
         if not stat.S_ISREG(known.st_mode) or known.st_uid != os.geteuid() or known.st_mode & 0o077:
-            raise OSError(errno.EPERM, "others can read or write it, or it is no file")
+            raise OSError(errno.EPERM, "other users can read or write it, or it is not a regular file")
         return text.read(_MAX_TOKEN_BYTES)
 
 
@@ -254,5 +254,5 @@ def _open(lock: str | Path) -> int:
     known = os.fstat(descriptor)
     if not stat.S_ISREG(known.st_mode) or known.st_uid not in (os.geteuid(), 0):
         os.close(descriptor)
-        raise PermissionError(errno.EPERM, "it is no file of this user", str(lock))
+        raise PermissionError(errno.EPERM, "it is not a regular file of this user", str(lock))
     return descriptor

@@ -272,7 +272,9 @@ def connect(
     of_several = distributed_environment() if rank is None and world_size is None else None
     chosen = job_options(**options)
     if not isinstance(address, str) or not address.startswith(("ipc://", "tcp://")):
-        raise OptionError(f'address must be as the service prints it, "ipc://…" or "tcp://…", got {address!r:.80}')
+        raise OptionError(
+            f'address must be the one that the service prints, "ipc://…" or "tcp://…", got {address!r:.80}'
+        )
     try:
         return Client(address, asdict(chosen), **place, timeout=timeout)
     except JobTaken as taken:
@@ -332,7 +334,7 @@ def _check_single_process(rank: int, world_size: int, of_several: DistributedEnv
     """Raise OptionError if a service of this process alone would give wrong results."""
     if world_size > 1:
         raise OptionError(
-            f"load() starts a service that nobody else reads from, so world_size must be 1, got rank={rank}, "
+            f"load() starts a service for this process alone, so world_size must be 1, got rank={rank}, "
             f"world_size={world_size}; {DistributedEnvironment(rank, world_size, '').right_call}"
         )
     if of_several is not None:

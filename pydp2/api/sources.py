@@ -94,7 +94,7 @@ def define_py_data_sources2(
     paths or Python lists of entries. Raises OptionError when both lists are None, OptionTypeError for a missing name.
     """
     if train_list is None and test_list is None:
-        raise OptionError("define_py_data_sources2 needs train_list or test_list, both are None")
+        raise OptionError("define_py_data_sources2 needs train_list or test_list, but both are None")
     if module is None or obj is None:
         raise OptionTypeError("define_py_data_sources2 needs module and obj: where process is defined, and its name")
     modules, objects, arguments = _pair(module), _pair(obj), _pair(args)

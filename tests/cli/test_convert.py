@@ -61,7 +61,7 @@ def test_errors_of_files_are_one_line_each(cli: Callable[..., Result], tmp_path:
             (("a.csv", "nowhere/a.idx"), "nowhere: there is no folder to write to"),
             (("a.lst", "a.rec"), "absent.jpg: No such file or directory; the list names it for id 0, and folder says"),
             (("a.csv", "b.idx.gz"), "idx is not written as gzip here: leave .gz off the name b.idx.gz"),
-            (("pipe", "b.idx", "--from", "csv"), "pipe cannot be sought, as a pipe cannot: write it to a file first"),
+            (("pipe", "b.idx", "--from", "csv"), "pipe is not seekable, such as a pipe: write it to a file first"),
             (("a.csv", "b.idx", "--layout", "fluid"), "layout does nothing where csv becomes idx: leave it out"),
         ):
             done = cli("convert", *arguments)

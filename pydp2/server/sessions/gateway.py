@@ -121,7 +121,8 @@ class ClientGateway:
             self.disk = DiskCache(Path(spec.cache_dir), origin, spec.cache_size)
         elif schema.cached_on_disk:
             self._log(
-                "nothing is kept on disk: the provider is not in a file, so nobody could tell when it changes", ""
+                "nothing is cached on disk: the provider is not in a file, so pydp2 could not notice when it changes",
+                "",
             )
         return CacheFill(self._in_memory(schema) if schema.cached_in_memory else None, self.disk)
 
@@ -186,7 +187,7 @@ class ClientGateway:
         if link is None:
             link = client_link(LinkRole.SERVER)
             if not isinstance(message, m.Attach | m.AskStats):
-                raise RemoteProtocolError(f"{type(message).__name__} from somebody who is not attached")
+                raise RemoteProtocolError(f"{type(message).__name__} from a client that is not attached")
             self._links[peer] = link
         link.check_received(message)
         match message:

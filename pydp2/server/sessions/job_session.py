@@ -107,8 +107,8 @@ class JobSession:
         if self.runner.byte_limited and not self._warned_bytes:
             self._warned_bytes = True
             self._log(
-                f"pool_bytes={self.runner.plan.pool_bytes} is reached before the pool has the size that was asked for; "
-                "batches are drawn from what fits",
+                f"pool_bytes={self.runner.plan.pool_bytes} is reached before the pool has its full pool_size; "
+                "batches are drawn from the samples that fit",
                 "pool",
             )
         return more
