@@ -1,9 +1,9 @@
 """The command line: ``pydp2 serve | check | peek | bench | convert | parts | demo | cache | completion``. Installed as
 ``pydp2_cli``.
 
-One command a file, each a click object called ``command``; what they share is in ``options``, ``ending``, ``figures``
-and ``output``. Here stands what holds for all of them: the exit codes, and how an error is shown. Results and the
-address go to stdout, everything else to stderr.
+Each module defines one command, a click object called ``command``; they share ``options``, ``signals``, ``output``,
+``live_line`` and ``stats_line``. This module sets the exit codes and shows errors. Results and the address go to
+stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -80,13 +80,16 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         "token_normalize_func": lambda name: name.replace("-", "_"),
     },
 )
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version and exit."
+)
 def main() -> None:
-    """Serve the samples of a list of files to a trainer, each exactly once per pass.
+    """Serve the samples of a list of files to trainers, each sample exactly once per pass.
 
-    An option has the name that it has in Python and TOML, as in --sample_timeout; --sample-timeout is the same.
+    Options have the same names as in Python and TOML: --sample_timeout, or --sample-timeout.
 
-    Exit codes: 0 fine, 1 data or user error, 2 usage, 3 cannot reach or bind, 130 Ctrl-C, 143 SIGTERM.
+    Exit codes: 0 success, 1 error in the data or in the request, 2 wrong usage, 3 address cannot be reached or bound,
+    130 Ctrl-C, 143 SIGTERM.
     """
 
 

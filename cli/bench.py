@@ -23,28 +23,29 @@ _CROWDED = 0.25
         "service": ["workers", "start", "memory_limit", "input_order"],
         "job": ["batch_size", "shuffle", "interleave", "pool_bytes", "prefetch", "prefetch_bytes"],
     },
-    short_help="Measure what is slow, and say what to change.",
+    short_help="Measure which stage is slow, and advise what to change.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(1),
     default=_SECONDS,
     metavar="SECONDS",
-    help=f"For all measurements together; default: {_SECONDS:g}.",
+    help=f"Time for all measurements together; default: {_SECONDS:g}.",
 )
 @click.option(
     "--step_ms",
     type=click.FloatRange(0.001),
     metavar="NUMBER",
-    help="Milliseconds that a step of your trainer takes: whether it would wait, and how many workers would feed it.",
+    help="Milliseconds that a training step takes; with it, bench says whether the trainer would wait for data, and "
+    "how many workers would keep up.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def command(source_args: SourceArguments, seconds: float, step_ms: float | None, as_json: bool) -> None:
-    """Measure how fast samples of LIST come, stage by stage, and say what bounds them and what to change.
+    """Measure the samples per second of LIST, stage by stage; name the bottleneck and what to change.
 
-    First process() alone, looped in as many processes as there would be workers; then with checks and packing, with
-    transport, with order and pool, and with a trainer whose step takes --step_ms. Of large data no more is read than
-    fits the time, small data are read again and again.
+    It first measures process() alone, in as many processes as there would be workers. Then it adds checks and packing,
+    transport, order and pool, and a trainer whose step takes --step_ms. It reads only as much of large data as fits
+    into the time, and reads small data repeatedly.
 
     \b
     pydp2 bench train.list --provider my_provider.process --step_ms 2

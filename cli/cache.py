@@ -1,4 +1,4 @@
-"""``pydp2 cache ls | verify | clear``: what lies in a cache on disk."""
+"""``pydp2 cache ls | verify | clear``: list, verify or clear a cache on disk."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _Age(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5
 
 
 def _cache_dir_option(function: Callable[..., None]) -> Callable[..., None]:
-    return click.option("--cache_dir", metavar="DIRECTORY", help="default: $XDG_CACHE_HOME/pydp2 or ~/.cache/pydp2")(
-        function
-    )
+    return click.option(
+        "--cache_dir", metavar="DIRECTORY", help="Cache to use; default: $XDG_CACHE_HOME/pydp2 or ~/.cache/pydp2."
+    )(function)
 
 
 def _open_folder(cache_dir: str | None) -> CacheFolder:
@@ -41,16 +41,17 @@ def _open_folder(cache_dir: str | None) -> CacheFolder:
 
 @click.group("cache")
 def command() -> None:
-    """Look at, verify or clear the cache on disk that providers with CACHE_PASS_ON_DISK fill.
+    """List, verify or clear the cache on disk.
 
-    Services may use it meanwhile: what one of them reads it keeps.
+    Providers with cache=CacheType.CACHE_PASS_ON_DISK fill it. Services may run meanwhile: a service keeps the entries
+    that it is reading, even if they are removed.
     """
 
 
-@command.command("ls")
+@command.command("ls", short_help="List the entries.")
 @_cache_dir_option
 def ls(cache_dir: str | None) -> None:
-    """List the entries: provider, entry of the list, samples, size, and how long ago it was used."""
+    """List the entries: provider, entry of the file list, samples, size, and when it was last used."""
     from rich.table import Table
 
     folder = _open_folder(cache_dir)
@@ -66,13 +67,13 @@ def ls(cache_dir: str | None) -> None:
     )
 
 
-@command.command("verify")
+@command.command("verify", short_help="Compare checksums, print damaged entries.")
 @_cache_dir_option
 @click.pass_context
 def verify(ctx: click.Context, cache_dir: str | None) -> None:
-    """Compare all checksums, and name the entries that are damaged. Exits with 1 if there are any.
+    """Compare all checksums and print the damaged entries. The exit code is 1 if there are any.
 
-    Services do this by themselves before they use an entry, and read what is damaged again.
+    Services also compare them before they use an entry, and read the files of damaged entries again.
     """
     folder = _open_folder(cache_dir)
     entries = folder.entries(verify=True)
@@ -84,12 +85,17 @@ def verify(ctx: click.Context, cache_dir: str | None) -> None:
         ctx.exit(1)
 
 
-@command.command("clear")
+@command.command("clear", short_help="Remove all entries, or unused ones.")
 @_cache_dir_option
-@click.option("--older_than", type=_Age(), metavar="AGE", help="only what was not used for 30m, 12h, 7d, 2w, …")
+@click.option(
+    "--older_than",
+    type=_Age(),
+    metavar="AGE",
+    help="Remove only entries that were not used for so long, such as 30m, 12h, 7d or 2w.",
+)
 @click.pass_context
 def clear(ctx: click.Context, cache_dir: str | None, older_than: float | None) -> None:
-    """Remove all entries, or those that were not used for long."""
+    """Remove all entries, or with --older_than only those that were not used for that time."""
     folder = _open_folder(cache_dir)
     latest = None if older_than is None else time.time() - older_than
     entries = [entry for entry in folder.entries() if latest is None or entry.used <= latest]

@@ -1,4 +1,4 @@
-"""``pydp2 check``: read everything once, without a service, and tell what is in it and what is wrong."""
+"""``pydp2 check``: read a list once, without a service, and report statistics and errors."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _MAX_NAME_LENGTH = 60  # characters of a file's name that are shown
 
 
 @click.command(
-    "check", cls=SourceCommand, tables={"service": ["input_order"]}, short_help="Read a list once; tell what is wrong."
+    "check", cls=SourceCommand, tables={"service": ["input_order"]}, short_help="Read a list once and report errors."
 )
-@click.option("--limit", type=click.IntRange(1), metavar="NUMBER", help="Look at the first samples of each file only.")
+@click.option("--limit", type=click.IntRange(1), metavar="NUMBER", help="Read only so many samples of each file.")
 @click.option(
     "--max_errors",
     type=click.IntRange(0),
     default=10,
     metavar="NUMBER",
-    help="Findings shown in full; the others are counted; default: 10.",
+    help="Number of errors to show in full; the others are only counted; default: 10.",
 )
 @click.option(
     "--replay",
     metavar="QUARANTINE",
     type=click.Path(path_type=str),
-    help="Instead of LIST: run the files that a quarantine of a service names, and tell what is still bad.",
+    help="In place of LIST: run the files that this quarantine file of a service names, and report what is still bad.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, with all files.")
 @click.pass_context
@@ -49,10 +49,10 @@ def command(
     replay: str | None,
     as_json: bool,
 ) -> None:
-    """Read the files of LIST once, and say what is in them and what is wrong.
+    """Read the files of LIST once, and report their values and all errors.
 
-    It runs in this process, without a service: breakpoint() works. It goes on after a bad sample, and after a file
-    whose generator raises. The exit code is 1 when anything is wrong.
+    It runs the provider in this process, without a service, so breakpoint() works. It continues after a bad sample,
+    and after a file whose generator raises. The exit code is 1 if there is any error.
 
     \b
     pydp2 check train.list --provider my_provider.process
@@ -109,14 +109,14 @@ class _ProgressLine:
         self._shown_at = time.monotonic()
 
     def progress(self, file: str, samples: int) -> None:
-        """``file`` has had so many samples."""
+        """Show that ``file`` has yielded ``samples`` samples so far."""
         now = time.monotonic()
         if self._line is not None and now - self._shown_at > _PROGRESS_SECONDS:
             self._shown_at = now
             self._line.show([f"{count_text(samples, 'sample')} of {_shortened(file)}"])
 
     def clear(self) -> None:
-        """Wipe it."""
+        """Clear the line."""
         if self._line is not None:
             self._line.clear()
 

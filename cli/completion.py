@@ -1,4 +1,4 @@
-"""``pydp2 completion SHELL``: the script that makes a shell complete commands, options and files."""
+"""``pydp2 completion SHELL``: print the script with which a shell completes commands, options and files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import click
 _SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command("completion")
+@click.command("completion", short_help="Print a script for completion in a shell.")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the script that completes `pydp2` in a shell.
+    """Print a script for the shell to complete pydp2's commands and options.
 
     \b
     bash   eval "$(pydp2 completion bash)"      in ~/.bashrc

@@ -1,4 +1,4 @@
-"""``pydp2 convert``: a file of one format as a file of another."""
+"""``pydp2 convert``: convert a file of samples to another format."""
 
 from __future__ import annotations
 
@@ -23,29 +23,37 @@ def _sides(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     return tuple(map(int, parts))
 
 
-@click.command("convert", short_help="Write a file in another format.")
+@click.command("convert", short_help="Convert a file to another format.")
 @click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--from", "source_format", type=_FORMATS, help="Format of SOURCE; default: as its name says.")
-@click.option("--to", "target_format", type=_FORMATS, help="Format of TARGET; default: as its name says.")
-@click.option("--dtype", metavar="NAME", help="csv to idx: type of the values; default: float32.")
-@click.option("--shape", metavar="N,N", callback=_sides, help="csv to idx: sides of a sample; default: one.")
+@click.option("--from", "source_format", type=_FORMATS, help="Format of SOURCE; default: by its name.")
+@click.option("--to", "target_format", type=_FORMATS, help="Format of TARGET; default: by its name.")
+@click.option("--dtype", metavar="NAME", help="csv to idx: dtype of the values; default: float32.")
+@click.option("--shape", metavar="N,N", callback=_sides, help="csv to idx: shape of a sample; default: one dimension.")
 @click.option(
-    "--label", type=int, metavar="COLUMN", help="csv to libsvm: the label's column, -1: the last; default: 0."
+    "--label", type=int, metavar="COLUMN", help="csv to libsvm: column of the label, -1 for the last; default: 0."
 )
 @click.option("--dim", type=click.IntRange(1), metavar="NUMBER", help="libsvm to csv: number of columns.")
 @click.option("--base", type=click.IntRange(0, 1), metavar="0|1", help="libsvm: index of the first column; default: 0.")
-@click.option("--header/--no_header", default=None, help="csv: the first line has names.")
-@click.option("--separator", metavar="SIGN", help="csv: what stands between numbers; default: a comma.")
-@click.option("--layout", type=click.Choice(["go", "fluid"]), help="To paddle: for V2 or for Fluid; default: go.")
-@click.option("--packing", type=click.Choice(["none", "snappy", "gzip"]), help="To paddle; default: none.")
-@click.option("--folder", metavar="FOLDER", help="From lst: where its paths begin; default: here.")
+@click.option("--header/--no_header", default=None, help="csv: whether the first line holds column names.")
+@click.option("--separator", metavar="SIGN", help="csv: separator between numbers; default: a comma.")
+@click.option(
+    "--layout",
+    type=click.Choice(["go", "fluid"]),
+    help="To paddle: file layout, go for Paddle V2 or fluid; default: go.",
+)
+@click.option("--packing", type=click.Choice(["none", "snappy", "gzip"]), help="To paddle: compression; default: none.")
+@click.option(
+    "--folder",
+    metavar="FOLDER",
+    help="From lst: folder that its paths are relative to; default: the working directory.",
+)
 def command(source: Path, target: Path, source_format: str | None, target_format: str | None, **given: Any) -> None:
     """Write the samples of SOURCE to TARGET, in the format of TARGET.
 
-    Formats are idx, csv, libsvm, rec (RecordIO of dmlc and MXNet), paddle (RecordIO of Paddle) and lst (images by
-    their paths, as a source). Files may be larger than memory; TARGET is there only once it is whole. A list of images
-    becomes a rec file with an index beside it.
+    The formats are idx, csv, libsvm, rec (RecordIO of dmlc and MXNet), paddle (RecordIO of Paddle) and lst (a list of
+    image paths; SOURCE only). Files may be larger than memory. TARGET appears only once it is complete. A list of
+    images becomes a rec file and an index beside it.
 
     \b
     pydp2 convert train-images-idx3-ubyte.gz train.csv

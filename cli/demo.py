@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PASSES = 5
 MIN_ACCURACY = 0.93
-"""Held-out accuracy below which the demo says that it failed."""
+"""Minimum held-out accuracy; below it the demo fails."""
 _BATCH = 32
 _PICTURE = "pydp2-demo.png"
 _INSTALL_HINT = "pip install matplotlib"
@@ -28,20 +28,20 @@ _INSTALL_HINT = "pip install matplotlib"
 Step = Callable[[int, float], None]
 
 
-@click.command("demo", short_help="Train on handwritten digits.")
+@click.command("demo", short_help="Train a classifier on handwritten digits.")
 @click.option(
     "--picture",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help=f"Where to save a picture of the loss and of some predicted digits; needs matplotlib; default: {_PICTURE}, "
-    "where matplotlib is installed.",
+    help=f"File for a plot of the loss and some predicted digits; needs matplotlib; default: {_PICTURE} if matplotlib "
+    "is installed.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(picture: Path | None, as_json: bool) -> None:
-    """Train a classifier on handwritten digits, which a service of this program reads.
+    """Train a classifier on handwritten digits.
 
-    1438 digits, five passes, a softmax classifier in plain numpy; then its accuracy on 359 digits that it has not seen.
-    The exit code is 1 when that is below 0.93.
+    A service reads 1438 digits, and a softmax classifier in plain numpy trains on them for five passes. Then the demo
+    prints the accuracy on 359 other digits. The exit code is 1 if the accuracy is below 0.93.
     """
     from pydp2_samples import path
     from pydp2_samples.softmax import Softmax
@@ -93,7 +93,7 @@ def _entries(root: Path) -> list[Path]:
 
 
 def _waits(stats: dict[str, Any]) -> dict[str, float]:
-    """Seconds that trainer and workers worked and waited."""
+    """Return the seconds for which trainer and workers worked and waited."""
     return {
         "trainer_waited": stats["trainer"]["waited_seconds"],
         "trainer_worked": stats["trainer"]["worked_seconds"],

@@ -1,7 +1,7 @@
-"""One line at the end of a terminal that is drawn anew, never longer than the terminal is wide; the rest stands above.
+"""Redraw one line at the bottom of a terminal, never longer than the terminal is wide; other output stands above it.
 
-A line that wraps cannot be erased by who does not know how far: so each is cut to the width that the terminal has now.
-If it became narrower since, the line that stands there has been wrapped, and takes as many rows as follow from that.
+A wrapped line cannot be erased without knowing its number of rows. So each line is cut to the present width of the
+terminal. If the terminal became narrower since, it has wrapped the line, and the rows follow from the new width.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ERASE, _ERASE_ABOVE = "\r\x1b[2K", "\x1b[1A\x1b[2K"
 
 
 class LiveLine:
-    """Drawn on ``file``, a terminal."""
+    """Line that is redrawn on ``file``, a terminal."""
 
     def __init__(self, file: TextIO, *, bold: bool = False) -> None:
         self._file = file
@@ -38,19 +38,19 @@ class LiveLine:
             self._write(self._erased() + self._line())
 
     def update(self, parts: Sequence[str]) -> None:
-        """The same, unless it was drawn a moment ago."""
+        """Draw as :meth:`show` does, unless a line was drawn less than 0.1 s ago."""
         if time.monotonic() - self._drawn_at > _REDRAW_SECONDS:
             self.show(parts)
 
     def clear(self) -> None:
-        """Leave nothing of it."""
+        """Erase the line."""
         with self._lock:
             self._parts = ()
             self._write(self._erased())
 
     @contextlib.contextmanager
     def printing_above(self) -> Iterator[None]:
-        """Meanwhile lines can be written, which stand above it."""
+        """Erase the line inside the context, so that other lines can be written above it."""
         with self._lock:
             self._write(self._erased())
             try:

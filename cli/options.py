@@ -1,4 +1,4 @@
-"""What the commands over a list have in common: the list and its provider, and flags made of the tables of options.
+"""Define what the commands that read a list share: the list and its provider, and flags from the tables of options.
 
 An option has one name, in Python, in TOML and as a flag: that of its table, as in ``--sample_timeout``. The same with
 dashes, ``--sample-timeout``, is taken too.
@@ -32,9 +32,8 @@ _METAVARS_BY_NAME = {
 
 @dataclass(frozen=True)
 class SourceArguments:
-    """What a command was asked to read: configuration and command line together. ``files``: a list, or the quarantine
-    of --replay, which stands in for one. ``service`` and ``job`` hold options,
-    those of the command's own flags among them."""
+    """Input of a command, from configuration and command line together. ``files``: a list, or the quarantine file of
+    --replay in its place. ``service`` and ``job``: options, those of the command's own flags included."""
 
     files: str
     provider: str
@@ -65,15 +64,15 @@ class OptionType(click.ParamType):  # type: ignore[type-arg]  # generic from cli
 
     @property
     def metavar(self) -> str:
-        """How the value is written."""
+        """Placeholder of the value in the help."""
         if self._option.choices:
             return "|".join(self._option.choices)
         if self._name in _METAVARS_BY_NAME:
             return _METAVARS_BY_NAME[self._name]
-        return "SIZE" if "bytes" in self._option.help else _METAVARS[self._kind]
+        return "SIZE" if self._option.is_size else _METAVARS[self._kind]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Text to value; a value stays."""
+        """Return the value of a text; return other values as they are."""
         import pydp2
 
         try:
@@ -82,7 +81,7 @@ class OptionType(click.ParamType):  # type: ignore[type-arg]  # generic from cli
             self.fail(str(error), param, ctx)
 
     def _parsed(self, text: str) -> Any:
-        """``text`` as its type where it can be; the check has the words for where it cannot."""
+        """Return ``text`` as a value of the option's type if possible, else as it is; the check then refuses it."""
         if self._kind == "tuple[str, ...]":
             return [part.strip() for part in text.split(",")]
         if self._kind in ("int", "float"):
@@ -94,20 +93,29 @@ class OptionType(click.ParamType):  # type: ignore[type-arg]  # generic from cli
         return text
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The words that may be given, where there are only some."""
+        """Return the choices that begin with ``incomplete``; none if the option has no choices."""
         return [CompletionItem(word) for word in self._option.choices if word.startswith(incomplete)]
 
 
 def flags(table: str, names: Sequence[str] | None = None) -> list[click.Option]:
-    """The options of ``table``, "service" or "job", as flags; with ``names`` only those."""
+    """Return the options of ``table``, "service" or "job", as flags; with ``names`` only those."""
     from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS
 
     options = SERVICE_OPTIONS if table == "service" else JOB_OPTIONS
     return [_flag(name, options[name]) for name in names or options]
 
 
+def _size_text(count: int) -> str:
+    """Return a number of bytes as an option takes it: 64MiB."""
+    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count % size == 0:
+            return f"{count // size}{unit}"
+    return str(count)
+
+
 def _flag(name: str, option: Option) -> click.Option:
-    text = option.help if option.default is None else f"{option.help}; default: {option.default}"
+    default = _size_text(option.default) if option.is_size and option.default else option.default
+    text = option.help if default is None else f"{option.help}; default: {default}"
     if option.kind.startswith("bool"):
         return click.Option([f"--{name}/--no_{name}"], default=None, help=text)
     kind = OptionType(name, option)
@@ -123,40 +131,50 @@ def _source_params() -> list[click.Parameter]:
             ["--provider"],
             metavar="ADDRESS",
             shell_complete=lambda ctx, param, incomplete: [CompletionItem(incomplete, type="file")],
-            help="module.process, module:process or file.py:process.",
+            help="Provider that reads the files: module.process, module:process or file.py:process.",
         ),
         click.Option(
             ["--args"],
             metavar="NAME=VALUE",
             multiple=True,
-            help="Argument of the init_hook; may be repeated. The value is read as JSON or TOML where it can be, "
-            "else as text: --args n=3, --args \"name='3'\", --args words=words.txt.",
+            help="Argument of the provider's init_hook; may be repeated. The value is read as JSON or TOML if it is "
+            "valid, otherwise as text: --args n=3, --args \"name='3'\", --args words=words.txt.",
         ),
-        click.Option(["--args-file"], metavar="FILE", type=path, help="Arguments of the init_hook, in .toml or .json."),
-        click.Option(["--config"], metavar="FILE", type=path, help="Take everything from a TOML file; flags win."),
+        click.Option(
+            ["--args-file"],
+            metavar="FILE",
+            type=path,
+            help="Read arguments of the init_hook from a .toml or .json file.",
+        ),
+        click.Option(
+            ["--config"],
+            metavar="FILE",
+            type=path,
+            help="Read list, provider and options from a TOML file; flags override it.",
+        ),
         click.Option(
             ["--side"],
             type=click.Choice(["train", "test"]),
-            help="Side of the --config; default: train, or test with --test.",
+            help="Table of the --config file that names the list; default: train, or test with --test.",
         ),
         click.Option(
             ["--is_train/--test"],
             default=None,
-            help="What the provider is told: for training, or for testing; default: as the side.",
+            help="Whether the provider reads for training or testing (is_train of its init_hook); default: as --side.",
         ),
         click.Option(
             ["--root"],
             metavar="FOLDER",
             type=click.Path(file_okay=False, path_type=str),
-            help="Where LIST, its entries and the provider are looked up; default: root of the --config, or the "
-            "working directory.",
+            help="Folder in which LIST, its entries and the provider are looked up; default: root in the --config "
+            "file, or the working directory.",
         ),
     ]
 
 
 @dataclass(frozen=True)
 class _SourceParams:
-    """What click has of the parameters that say what is to be read."""
+    """Values that click parsed of the parameters that say what to read."""
 
     list_: str | None
     provider: str | None
@@ -169,8 +187,8 @@ class _SourceParams:
 
 
 class SourceCommand(click.Command):
-    """A command over a list. It takes LIST and provider, and the flags of ``tables``: pairs of a table's name and the
-    names of its options there (None: all). The function gets them as its argument ``source_args``:
+    """Command that reads a list. It takes LIST and provider, and the flags of ``tables``: names of tables, each with
+    names of options to take from it (None: all). The function gets them as its argument ``source_args``, of type
     :class:`SourceArguments`.
     """
 
@@ -183,7 +201,7 @@ class SourceCommand(click.Command):
     # The tables are read when they are needed: to list the commands, nothing of pydp2 is imported.
     @property
     def params(self) -> list[click.Parameter]:
-        """All parameters."""
+        """All parameters of the command."""
         if self._table_flags is None:
             self._table_flags = [flag for table, names in self._tables.items() for flag in flags(table, names)]
             self._all += self._table_flags
@@ -194,7 +212,7 @@ class SourceCommand(click.Command):
         self._given = params
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The flags of the tables under a heading of their own."""
+        """Write the flags of the tables under a heading of their own."""
         params, late = [p for p in self.get_params(ctx) if isinstance(p, click.Option)], self._table_flags or []
         for heading, some in (
             ("Options", [param for param in params if param not in late]),
@@ -206,7 +224,7 @@ class SourceCommand(click.Command):
                     formatter.write_dl(rows)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As usual; a flag that belongs elsewhere, or that another loader has, is told where or what to write."""
+        """Parse as click does; if a flag belongs elsewhere or to another loader, the error names the right one."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -226,7 +244,7 @@ class SourceCommand(click.Command):
             raise click.UsageError(f"there is no option --{name}{hint}", ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Settle what is to be read, and run."""
+        """Determine what to read, and run."""
         params = _SourceParams(**{field.name: ctx.params.pop(field.name) for field in fields(_SourceParams)})
         own = {table: [flag.name for flag in flags(table, names)] for table, names in self._tables.items()}
         given = {
@@ -283,7 +301,7 @@ def _parse_pair(text: str) -> tuple[str, Any]:
 
 
 def _parse_value(text: str) -> Any:
-    """``text`` as JSON, else as TOML, else itself. TOML's dates are text, because args have none."""
+    """Return ``text`` as JSON, else as TOML, else itself. Dates of TOML stay text, because args have none."""
     try:
         return json.loads(text)
     except ValueError:
@@ -297,7 +315,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _read_args_file(name: str) -> dict[str, Any]:
-    """The arguments that a file holds."""
+    """Return the arguments in a file."""
     readers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": json.loads}
     path = Path(name)
     if path.suffix not in readers:

@@ -1,4 +1,4 @@
-"""Where a command writes: results to stdout, everything else to stderr; and what others write meanwhile."""
+"""Write results to stdout and everything else to stderr, and redirect what other code writes meanwhile."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _RELAY_END_SECONDS = 2.0
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """Meanwhile stdin, stdout and stderr lead somewhere, and what is written to stderr cannot fail.
+    """Keep stdin, stdout and stderr open inside the context, and let no write to stderr fail.
 
-    What stdout could not take by the end is given up, so that it does not decide the exit code.
+    Discard what stdout could not take by the end, so that it does not decide the exit code.
     """
     for number in range(3):
         try:
             os.fstat(number)
-        except OSError:  # closed by whoever started us; the next file that we open would be taken for it
+        except OSError:  # the parent closed it; the next file that we open would be taken for it
             os.open(os.devnull, os.O_RDWR)
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
@@ -48,8 +48,8 @@ def standard_streams() -> Iterator[None]:
 
 
 class _LazyLogWriter(io.RawIOBase):
-    """A :class:`pydp2.log_writer.LogWriter` over ``descriptor``, imported when something is written: ``--help`` and the
-    completion of a shell are to be quick."""
+    """Writer over ``descriptor`` that imports :class:`pydp2.log_writer.LogWriter` at the first write, so ``--help``
+    and the completion of a shell are quick."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class _LazyLogWriter(io.RawIOBase):
 
 @contextlib.contextmanager
 def _unfailing_stderr() -> Iterator[None]:
-    """Meanwhile what is written to stderr cannot fail; a stream that somebody put in its place is left alone."""
+    """Let no write to stderr fail inside the context; leave a stream alone that other code put in its place."""
     before = sys.stderr
     if not isinstance(before, io.TextIOWrapper) or before is not sys.__stderr__:
         yield
@@ -97,21 +97,21 @@ def _unfailing_stderr() -> Iterator[None]:
 
 
 def stdout_console() -> Console:
-    """stdout, for tables."""
+    """Return a console on stdout, for tables."""
     from rich.console import Console
 
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH, highlight=False)
 
 
 def stderr_console() -> Console:
-    """stderr, for everything that is no result."""
+    """Return a console on stderr, for everything but results."""
     from rich.console import Console
 
     return Console(file=sys.stderr, width=None if sys.stderr.isatty() else _NO_TERMINAL_WIDTH, highlight=False)
 
 
 def can_redraw(console: Console) -> bool:
-    """Whether lines can be drawn anew on ``console``: a terminal that knows how."""
+    """Return whether ``console`` is a terminal that can redraw lines."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
@@ -124,7 +124,7 @@ def count_text(number: int, one: str, many: str = "") -> str:
 
 
 def size_text(count: float) -> str:
-    """``count`` bytes, readable: 1.5 GB."""
+    """Return ``count`` bytes as readable text, such as 1.5 GB."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "bytes" or count >= 10 else f"{count:.1f} {unit}"
@@ -134,9 +134,9 @@ def size_text(count: float) -> str:
 
 @contextlib.contextmanager
 def user_output_to_stderr(results_only: bool) -> Iterator[None]:
-    """Meanwhile what the user's code prints in this process goes to stderr, so that stdout has the results alone.
+    """Send what the user's code prints in this process to stderr inside the context, so stdout has the results alone.
 
-    On a terminal that is not asked for (``results_only``) it stays where it is, which a debugger's prompt likes.
+    If stdout is a terminal and ``results_only`` is false, the output stays on stdout, for the prompt of a debugger.
     """
     if not results_only and sys.stdout.isatty():
         yield
@@ -153,8 +153,8 @@ def user_output_to_stderr(results_only: bool) -> Iterator[None]:
 
 
 class StderrRelay:
-    """What other processes write to our stderr, line by line through ``show``, so that it does not run into a line that
-    is drawn anew. Processes started inside :meth:`diverted` are relayed; :meth:`close` waits for their end."""
+    """Relay of what other processes write to this stderr, line by line through ``show``, so that it does not mix with a
+    redrawn line. It relays processes started inside :meth:`diverted`; :meth:`close` waits for their end."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
@@ -164,7 +164,7 @@ class StderrRelay:
 
     @contextlib.contextmanager
     def diverted(self) -> Iterator[None]:
-        """Meanwhile descriptor 2 is ours, for processes to inherit. Use the terminal by another one."""
+        """Divert descriptor 2 to the relay inside the context, for processes to inherit; the terminal needs another."""
         sys.stderr.flush()
         saved = os.dup(2)
         os.dup2(self._write, 2)
@@ -186,6 +186,6 @@ class StderrRelay:
                 self._show(line.rstrip("\r\n"))
 
     def close(self) -> None:
-        """Show the rest."""
+        """Show the rest, and end the relay."""
         self._close_write_end()
         self._thread.join(_RELAY_END_SECONDS)

@@ -1,4 +1,4 @@
-"""``pydp2 parts``: the lines of a file list that name the parts of large files."""
+"""``pydp2 parts``: print the entries of a file list that name the parts of large files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 def _is_packed_text(path: str) -> bool:
-    """Whether a file is gzip and holds no idx array, the one format that has parts nevertheless."""
+    """Return whether a file is gzip and not an idx array; of gzip files only idx can be read in parts."""
     try:
         with open(path, "rb") as file:
             if file.read(2) != b"\x1f\x8b":
@@ -17,19 +17,19 @@ def _is_packed_text(path: str) -> bool:
         with gzip.open(path) as unpacked:
             return unpacked.read(2) != b"\0\0"
     except (EOFError, gzip.BadGzipFile, zlib.error):
-        return False  # whoever reads it, tells
+        return False  # its reader reports the error
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror or error}") from None
 
 
-@click.command("parts", short_help="Name parts of large files, for a list.")
+@click.command("parts", short_help="Print list entries for parts of large files.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
-@click.option("--parts", type=click.IntRange(1), required=True, metavar="NUMBER", help="How many each FILE has.")
+@click.option("--parts", type=click.IntRange(1), required=True, metavar="NUMBER", help="Number of parts of each FILE.")
 def command(files: tuple[str, ...], parts: int) -> None:
-    """Print the lines of a file list that name the parts of each FILE.
+    """Print one entry of a file list for each part of each FILE.
 
-    The providers in pydp2.formats read such an entry, as in train.rec?part=3/12, as the part that it names. So one
-    large file is read by as many workers as there are.
+    The providers in pydp2.formats read an entry such as train.rec?part=3/12 as that part of the file, so several
+    workers can read one large file.
 
     \b
     pydp2 parts train.rec --parts 64 > train.list
@@ -39,7 +39,9 @@ def command(files: tuple[str, ...], parts: int) -> None:
 
     for file in files:
         if parts > 1 and _is_packed_text(file):
-            raise click.ClickException(f"{file} is gzip, and only idx is read in parts then: decompress it")
+            raise click.ClickException(
+                f"{file} is compressed with gzip, and of such files only idx can be read in parts: decompress it"
+            )
     for file in files:
         for entry in part_entries(file, parts):
             click.echo(entry)

@@ -1,4 +1,4 @@
-"""``pydp2 peek``: the first samples of a list, and a first batch, to look at."""
+"""``pydp2 peek``: show the first samples of a list, and a first batch."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ _ENTRIES = 8  # of an array or a list, shown
     tables={"service": ["input_order"], "job": ["batch_size"]},
     short_help="Show the first samples and a first batch.",
 )
-@click.option("--samples", type=click.IntRange(0), default=3, metavar="NUMBER", help="How many; default: 3.")
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON, samples in full.")
+@click.option(
+    "--samples", type=click.IntRange(0), default=3, metavar="NUMBER", help="Number of samples to show; default: 3."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print samples and batch as JSON, samples in full.")
 def command(source_args: SourceArguments, samples: int, as_json: bool) -> None:
-    """Show the first samples of LIST as they are yielded, and the first batch of a pass that is not shuffled.
+    """Show the first samples of LIST as the provider yields them, and the first batch, without shuffling.
 
-    It runs in this process, without a service, and reads no more than it needs. Without --batch_size (or one in the
-    --config) the batch has 8 samples.
+    It runs the provider in this process, without a service, and reads only as much as it needs. The batch has 8
+    samples if neither --batch_size nor the --config file says otherwise.
 
     \b
     pydp2 peek train.list --provider my_provider.process
@@ -75,7 +77,7 @@ def _plain(seen: Any) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> Any:
-    """What JSON has no form for."""
+    """Return a value for which JSON has no form as a list or a text."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return list(value) if hasattr(value, "__iter__") else str(value)
@@ -115,12 +117,12 @@ def _show_batch(console: Console, batch: Batch, labels: list[str]) -> None:
 
 
 def _form(value: Any) -> str:
-    """What a slot is in a batch."""
+    """Return dtype and shape, or form, of a slot in a batch."""
     return f"{value.dtype} {value.shape}" if hasattr(value, "dtype") else repr(value).strip("<>")
 
 
 def _value(value: Any) -> str:
-    """One value of a sample, shortened."""
+    """Return one value of a sample as a short text."""
     if hasattr(value, "dtype"):
         return f"{value.dtype} {value.shape}: {_array(value)}"
     if isinstance(value, list | tuple):
@@ -132,7 +134,7 @@ def _value(value: Any) -> str:
 
 
 def _array(value: Any) -> str:
-    """The beginning of what is in a slot of a batch."""
+    """Return the first values of a slot of a batch as text."""
     import numpy as np
 
     if not hasattr(value, "dtype"):

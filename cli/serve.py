@@ -1,4 +1,4 @@
-"""``pydp2 serve``: a service of its own, which lives until it is told to end."""
+"""``pydp2 serve``: run a service until it is stopped."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ _WRITE_TIMEOUT = 1.0  # seconds to wait for the terminal at most
 _LINE_SECONDS = 5.0  # seconds between lines where none can be drawn anew
 
 
-@click.command("serve", cls=SourceCommand, tables={"service": None}, short_help="Serve a list until it is stopped.")
-@click.option("--json", "as_json", is_flag=True, help="Print address and process number as one line of JSON.")
+@click.command(
+    "serve", cls=SourceCommand, tables={"service": None}, short_help="Serve the samples of a list until stopped."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print address and process id as one line of JSON.")
 def command(source_args: SourceArguments, as_json: bool) -> None:
-    """Serve the samples of LIST, the path of a train.list, until it is stopped (Ctrl-C).
+    """Serve the samples of LIST, the path of a file list, until stopped with Ctrl-C.
 
-    Prints the address for pydp2.connect() on stdout, and how it is going on stderr.
+    Prints the address for pydp2.connect() on stdout, and its progress on stderr.
 
     \b
     pydp2 serve train.list --provider my_provider.process
@@ -63,7 +65,7 @@ def command(source_args: SourceArguments, as_json: bool) -> None:
 
 
 def _print_address(address: str) -> None:
-    """Print the address. Whoever knows it can read, also where stdout takes nothing."""
+    """Print the address. The service goes on if stdout cannot be written: trainers that know the address can read."""
     try:
         click.echo(address)
     except OSError as error:
@@ -73,10 +75,10 @@ def _print_address(address: str) -> None:
 def _watch_service(
     service: Service, display: _Display, announce: Callable[[], None], *, will_restart: bool
 ) -> int | None:
-    """Show how it goes until a signal ends the service: which one; or until the server process ends by itself: None.
+    """Show the progress until the service ends; return the signal that ended it, None if the server ended by itself.
 
-    ``announce`` prints the address: whoever has read it may send a signal at once, which is noted from then on.
-    ``will_restart``: trainers may wait for it to be started again.
+    ``announce`` prints the address; it runs once signals are noted, because a reader of the address may send one at
+    once. ``will_restart``: trainers may wait for the service to be started again.
     """
     import pydp2
 
@@ -104,7 +106,7 @@ def _watch_service(
 
 
 def _end_resumable(service: Service) -> None:
-    """Have the server process end as by a signal of its own: then trainers know that it may come back."""
+    """End the server process by SIGTERM, so that trainers know that it may come back."""
     deadline = time.monotonic() + _END_SECONDS
     with contextlib.suppress(ProcessLookupError):
         os.kill(service.pid, signal.SIGTERM)
@@ -113,7 +115,7 @@ def _end_resumable(service: Service) -> None:
 
 
 def _why_ended(service: Service) -> str:
-    """Why the server process has ended by itself."""
+    """Return why the server process has ended by itself."""
     error = service.failure()
     status = service.poll() or 0
     how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
@@ -121,7 +123,7 @@ def _why_ended(service: Service) -> str:
 
 
 def _example_code(address: str, job: dict[str, Any]) -> str:
-    """The lines of Python that read from the service."""
+    """Return Python code that reads from the service."""
     from pydp2.options.tables import JOB_OPTIONS
 
     options = {"batch_size": 128} | {name: value for name, value in job.items() if value != JOB_OPTIONS[name].default}
@@ -137,11 +139,11 @@ class _Display(Protocol):
     """Shows how the service is doing."""
 
     def starting(self) -> contextlib.AbstractContextManager[None]:
-        """Meanwhile the service is started."""
+        """Return a context in which to start the service."""
         ...
 
     def show(self, figures: StatsLine) -> None:
-        """Show the last look."""
+        """Show the latest figures."""
         ...
 
     def print(self, text: str, style: str = "") -> None:
@@ -154,7 +156,7 @@ class _Display(Protocol):
 
 
 class _LineDisplay:
-    """A line every few seconds, while there is anything new."""
+    """Prints a line every few seconds, if there is progress."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -178,7 +180,7 @@ class _LineDisplay:
 
 
 class _LiveDisplay:
-    """One line on the terminal, drawn anew; what the service writes appears above it."""
+    """Redraws one line on the terminal; output of the service appears above it."""
 
     def __init__(self, console: Console) -> None:
         from rich.text import Text

@@ -1,4 +1,4 @@
-"""How a command is ended from outside: Ctrl-C and SIGTERM, as an exception or as something to wait for."""
+"""Handle Ctrl-C and SIGTERM, which end a command: as an exception, or as an event to wait for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Handler = Callable[[int, FrameType | None], None]
 
 
 class EndedBySignal(KeyboardInterrupt):
-    """A signal asked the command to end. It passes wherever Ctrl-C passes, through the user's code too."""
+    """Exception for a signal that asks the command to end. It passes through the user's code as Ctrl-C does."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -22,13 +22,13 @@ class EndedBySignal(KeyboardInterrupt):
 
 
 def signal_number(interrupt: KeyboardInterrupt) -> int:
-    """The signal that ``interrupt`` stands for."""
+    """Return the signal that caused ``interrupt``."""
     return interrupt.number if isinstance(interrupt, EndedBySignal) else signal.SIGINT
 
 
 @contextlib.contextmanager
 def _signals_handled_by(handler: Handler) -> Iterator[None]:
-    """Both signals go to ``handler``, except one that is ignored: a shell does so with Ctrl-C for background jobs."""
+    """Let ``handler`` handle both signals, except ignored ones: a shell ignores Ctrl-C for background jobs."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number in SIGNALS:
         if before[number] is not signal.SIG_IGN:
@@ -42,7 +42,7 @@ def _signals_handled_by(handler: Handler) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_raise() -> Iterator[None]:
-    """Meanwhile a signal raises :class:`EndedBySignal`."""
+    """Let both signals raise :class:`EndedBySignal` inside the context."""
 
     def handler(number: int, frame: FrameType | None) -> None:
         raise EndedBySignal(number)
@@ -52,8 +52,8 @@ def signals_raise() -> Iterator[None]:
 
 
 class SignalWaiter:
-    """Meanwhile a signal is noted, and :meth:`wait` gives it. ``on_second_signal`` runs when a second one comes; then
-    the process ends at once."""
+    """Context that notes a signal, which :meth:`wait` returns. If a second signal comes, it calls ``on_second_signal``
+    and ends the process at once."""
 
     def __init__(self, on_second_signal: Callable[[], None]) -> None:
         self._on_second_signal = on_second_signal
@@ -82,6 +82,6 @@ class SignalWaiter:
         os.write(self._write, b"!")
 
     def wait(self, seconds: float) -> int | None:
-        """The signal that came, at the latest after ``seconds``; None when there was none."""
+        """Wait for a signal for at most ``seconds``; return it, or None if none came."""
         select.select([self._read], [], [], seconds)
         return self._number

@@ -1,4 +1,4 @@
-"""How a service is doing, in a line: made of two looks at its stats, for ``serve`` and ``demo``. Prints nothing."""
+"""Summarise the stats of a service in one line, for ``serve`` and ``demo``. It prints nothing itself."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ BOTTLENECK_TEXTS = {
     "balanced": "neither waits much",
     "": "nothing to say yet",
 }
-"""What the bottleneck is, in words."""
+"""Text for each value of the stats' ``bottleneck``."""
 
 
 class StatsLine:
-    """The last few looks."""
+    """Summary of the last few stats of a service."""
 
     def __init__(self) -> None:
         self._history: deque[Stats] = deque()
 
     def add_stats(self, stats: Stats) -> None:
-        """One more look."""
+        """Add the latest stats."""
         if self._history and _sample_count(stats) < _sample_count(self._history[-1]):
             self._history.clear()  # another trainer: counting began again
         self._history.append(stats)
@@ -37,12 +37,13 @@ class StatsLine:
 
     @property
     def progress(self) -> tuple[bool, int, int]:
-        """What a new line would be worth writing for."""
+        """Progress of the service: whether a trainer is attached, the pass, and the samples. A new line is worth
+        writing if it changes."""
         last = self._history[-1]
         return last["attached"], last["pass"], _sample_count(last)
 
     def parts(self) -> list[str]:
-        """The line in its parts."""
+        """Return the parts of the line."""
         now = self._history[-1]
         workers = [worker for worker in now["workers"] if worker["active"]]
         memory = f"memory {size_text(now['memory'] + sum(worker['memory'] for worker in workers))}"
@@ -66,14 +67,14 @@ class StatsLine:
         return parts
 
     def _trainer_wait_share(self) -> float | None:
-        """The share of its time that the trainer has waited."""
+        """Return the share of its time that the trainer has waited."""
         first, last = self._history[0]["trainer"], self._history[-1]["trainer"]
         return _wait_share(
             last["waited_seconds"] - first["waited_seconds"], last["worked_seconds"] - first["worked_seconds"]
         )
 
     def _workers_wait_share(self) -> float | None:
-        """The share of their time that workers have waited."""
+        """Return the share of their time that workers have waited."""
         before = {worker["pid"]: worker for worker in self._history[0]["workers"]}
         idle = busy = 0.0
         for worker in self._history[-1]["workers"]:
@@ -88,7 +89,7 @@ def _pass_text(stats: Stats) -> str:
 
 
 def _job_text(name: str, job: Stats) -> str:
-    """One of several, by name."""
+    """Return the text for one of several jobs."""
     how = f"{job['samples_per_second']:,.0f} samples/s" if job["attached"] else "no trainer"
     return f"{name}: {_pass_text(job)}, {how}"
 
@@ -98,7 +99,7 @@ def _sample_count(stats: Stats) -> int:
 
 
 def _bottleneck_text(trainer: float, workers: float) -> str:
-    """Which of them is the bottleneck, from how much of its time each waits."""
+    """Return which is the bottleneck, from the share of its time that each waits."""
     if trainer > _HIGH_SHARE:
         # workers that wait as well are not what the trainer waits for
         return (

@@ -285,7 +285,7 @@ class _UnusualLines:
             at = self.data.count(b"\n", 0, int(self.starts[number])) + 1
             raise ListError(
                 f"the file list {self.source}, line {at}: no file matches {entry.decode()!r}; patterns are looked up "
-                f"in {os.fsdecode(self.root)}. If it is no pattern, give the entries as a list in Python"
+                f"in {os.fsdecode(self.root)}. If the line is not a pattern, give the entries as a list in Python"
             )
         return [_encode_entry(name, i) for i, name in enumerate(found)] or [entry]
 

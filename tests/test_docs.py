@@ -200,11 +200,8 @@ def options_table(options: Mapping[str, Option]) -> str:
 
 def values_of(option: Option) -> str:
     """The values of an option without choices: its type, or how a number of bytes is written."""
-    try:
-        if option.check("", "1KiB") == 1024:
-            return '`int`, or text as `"2GiB"`'
-    except pydp2.errors.Error:
-        pass
+    if option.is_size:
+        return '`int`, or text as `"2GiB"`'
     kind = re.sub(r"tuple\[(\w+), \.\.\.\]", r"list of \1", option.kind.removesuffix(" | None"))
     return ", ".join(f"`{name}`" if " " not in name else name for name in kind.split(" | "))
 

@@ -1,1 +1,1 @@
-"""What users call: load, launch, connect, sources, check, peek. ``pydp2`` re-exports it."""
+"""Define what users call: load, launch, connect, sources, check, peek. ``pydp2`` re-exports them."""

@@ -1,4 +1,4 @@
-"""What lies in a cache on disk: to look at, to verify, to remove. Services may use it meanwhile."""
+"""List, verify and remove the entries of a cache on disk. Services may use it meanwhile."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pydp2.cache.folder import EntryFile, default_folder, entry_files, remove_en
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """An entry of a cache on disk: the samples of one file.
+    """Entry of a cache on disk: the samples of one file.
 
     ``used``: when it was last used, in seconds since 1970; ``size`` in bytes; ``provider``: its address; ``file``: the
-    entry of the list; ``samples``: how many. ``damaged``: why it cannot be used; then the last three say nothing.
+    entry of the list; ``samples``: how many. ``damaged``: why it cannot be used; then the last three have no meaning.
     """
 
     path: Path
@@ -28,19 +28,19 @@ class CacheEntry:
 
 
 class CacheFolder:
-    """The cache in the directory ``path``; None: where it is by default. It need not be there."""
+    """Cache in the directory ``path``; None: the default directory. It need not exist."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = Path(path) if path is not None else default_folder()
 
     def entries(self, *, verify: bool = False) -> list[CacheEntry]:
-        """What is there, by provider, the one used longest ago first. ``verify``: compare the checksums of all bytes,
-        which reads them; else only of the part that says what an entry is of."""
+        """Return the entries by provider, the least recently used first. ``verify``: compare the checksums of all
+        bytes, which reads them; otherwise only of the part that identifies the entry."""
         found = [one for each in sorted(entry_files(self.path)) if (one := _entry_of(each, verify)) is not None]
         return sorted(found, key=lambda entry: entry.path.parent)
 
     def remove(self, entry: CacheEntry) -> bool:
-        """Remove ``entry``; False when that cannot be done. A service that reads it keeps what it has."""
+        """Remove ``entry``; return False if that is not possible. A service that reads it keeps its samples."""
         return remove_entry(EntryFile(int(entry.used * 1e9), entry.size, entry.path))
 
 

@@ -1,4 +1,4 @@
-"""Finds out from the environment whether a launcher of distributed training started this process as one of several."""
+"""Find out from the environment whether a launcher of distributed training started this process as one of several."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RANK_VARIABLES = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_W
 
 
 class DistributedEnvironment(NamedTuple):
-    """This process is ``rank`` of ``world_size``; ``named``: the variables that say so."""
+    """Place of this process, ``rank`` of ``world_size``; ``named``: the environment variables that say so."""
 
     rank: int
     world_size: int
@@ -19,7 +19,7 @@ class DistributedEnvironment(NamedTuple):
 
     @property
     def right_call(self) -> str:
-        """How such processes share one service."""
+        """Calls by which such processes share one service, as text."""
         return (
             "start one service for all (`pydp2 serve LIST --provider ADDRESS`, or launch() in one process) and read "
             f"from it in each with pydp2.connect(address, rank={self.rank}, world_size={self.world_size}, …)"
@@ -30,7 +30,8 @@ class DistributedEnvironment(NamedTuple):
 
 
 def distributed_environment() -> DistributedEnvironment | None:
-    """Return what the environment says; None: this process is the only one, or nothing certain is said."""
+    """Return the place that the environment gives; None: this process is the only one, or the environment is
+    unclear."""
     for rank_name, size_name in _RANK_VARIABLES:
         try:
             rank, size = int(os.environ[rank_name]), int(os.environ[size_name])

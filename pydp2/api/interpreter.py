@@ -1,4 +1,4 @@
-"""A fresh interpreter that runs one function of ours, and a socket pair to it."""
+"""Start a fresh interpreter that runs one function of pydp2, connected by a socket pair."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ def start_interpreter(
     prints: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A process that calls ``function`` of ``module`` with its end of a socket pair, a descriptor; and our end.
+    """Start a process that calls ``function`` of ``module`` with the descriptor of its end of a socket pair; return the
+    process and our end.
 
-    It is in a session of its own: Ctrl-C reaches this program, which ends it. ``passed``: other descriptors that it
-    gets. ``prints``: its stdout leads to stderr, else nowhere. ``environment``: what it has beside ours.
+    It runs in a session of its own: Ctrl-C reaches this program, which ends it. ``passed``: other descriptors that it
+    inherits. ``prints``: its stdout leads to stderr, else it is discarded. ``environment``: variables that it gets
+    beside ours.
     """
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     ours, theirs = (socket.socket(fileno=move_above_standard_streams(end.detach())) for end in pair)

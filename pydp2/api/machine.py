@@ -1,4 +1,4 @@
-"""Finds out what a service may use of the machine: cores, memory (control groups, address space), open files."""
+"""Find out what a service may use of the machine: cores, memory (control groups, address space), open files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORKER_BYTES = 8 << 20  # and each worker
 
 
 def cores() -> int:
-    """Cores that this process may use: affinity and the control groups' quotas, rounded up, at least 1."""
+    """Return the cores that this process may use: affinity and the control groups' quotas, rounded up, at least 1."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroups.cpu_quota()
     return max(1, min(count, quota) if quota else count)
@@ -31,8 +31,8 @@ def memory() -> AvailableMemory:
 
 
 def check_memory(workers: int, limit: int, have: AvailableMemory) -> None:
-    """Raise OptionError where there is too little memory for the processes of a service and ``limit``, its
-    memory_limit: the kernel would end one of them without a word."""
+    """Raise OptionError if there is too little memory for the processes of a service and ``limit``, its memory_limit:
+    the kernel would kill one of them without a message."""
     need = limit + _PROCESS_BYTES + _WORKER_BYTES * workers
     if need > have.bytes:
         remedy = f"{have.remedy}, or " if have.remedy else ""
@@ -43,7 +43,7 @@ def check_memory(workers: int, limit: int, have: AvailableMemory) -> None:
 
 
 def check_open_files(workers: int) -> None:
-    """Raise OptionError where the server of so many workers may run out of descriptors: ZeroMQ then ends it at once."""
+    """Raise OptionError if the server of so many workers may run out of descriptors: ZeroMQ then aborts the process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     need = _BASE_OPEN_FILES + 2 * workers  # of each worker its connection and its output
     if limit != resource.RLIM_INFINITY and limit < need:

@@ -1,7 +1,7 @@
-"""Run directories: a short path for a service's sockets, and the lock that says whether the service still lives.
+"""Make run directories: a short path for a service's sockets, and a lock that shows whether the service still lives.
 
-libzmq takes over a bound ipc path without a word, so a lock of our own tells who owns one. A service holds the lock of
-its directory as long as it lives, however it ends; the next start removes directories whose lock is free.
+libzmq takes over a bound ipc path silently, so a lock of our own shows who owns it. A service holds the lock of its
+directory as long as it lives, however it ends; the next start removes directories whose lock is free.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _RETRY_SECONDS = 0.02
 
 
 def run_directories() -> Path:
-    """Where this user's run directories are: under the temporary folder, because ipc paths hold 107 bytes at most."""
+    """Return the parent of this user's run directories: in the temporary folder, because ipc paths hold 107 bytes at
+    most."""
     path = Path(tempfile.gettempdir()) / f"pydp2-{os.getuid()}"
     if len(str(path)) > 60:
         path = Path("/tmp") / f"pydp2-{os.getuid()}"
@@ -45,7 +46,7 @@ def run_directories() -> Path:
 
 
 class RunDir:
-    """A directory for one service. ``lock``: a descriptor; the lock is free when the last process that has it ends.
+    """Directory for one service. ``lock``: a descriptor; the lock is free when the last process that has it ends.
 
     ``of``: the state directory of a service that can be started again, always with the same address.
     """
@@ -73,16 +74,16 @@ class RunDir:
             time.sleep(_RETRY_SECONDS)
 
     def address(self, name: str) -> str:
-        """The ipc address of a socket here."""
+        """Return the ipc address of a socket in this directory."""
         return f"ipc://{self.path / name}"
 
     def release(self) -> None:
-        """Give up our copy of the lock; the service has its own."""
+        """Release our copy of the lock; the service has its own."""
         with contextlib.suppress(OSError):
             os.close(self.lock)
 
     def remove(self) -> None:
-        """Remove the directory: the service has ended. One that was started in its place keeps what is its own."""
+        """Remove the directory after the end of the service. A service started in its place keeps its own files."""
         if not self._named:  # nobody else ever has it, and what the server left may hold its lock a moment longer
             shutil.rmtree(self.path, ignore_errors=True)
             return
@@ -92,8 +93,8 @@ class RunDir:
 
 
 def take_state(path: Path) -> int:
-    """Lock the state directory ``path``, which is made if it is not there. Raises ServiceUnreachable when taken, and
-    OptionError when it cannot be one."""
+    """Lock the state directory ``path``, and make it if it does not exist. Raise ServiceUnreachable if it is taken, and
+    OptionError if it cannot be one."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = _open(path / _LOCK)
@@ -118,8 +119,8 @@ def take_state(path: Path) -> int:
 
 
 def keep_token(state_dir: Path) -> str:
-    """Return the token of the service with this state directory, whose lock is held: trainers that wait for it have it.
-    Made when there is none. Raises OptionError for what is none."""
+    """Return the token of the service with this state directory, whose lock is held; trainers that wait for the service
+    have it. Make a token if there is none. Raise OptionError for a file that is not a token."""
     path = state_dir / _TOKEN
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -143,17 +144,18 @@ def keep_token(state_dir: Path) -> str:
 
 
 def _content(path: Path) -> str:
-    """Return what a small file holds. Raises OSError, and ValueError where others could have written it."""
+    """Return the content of a small file. Raise OSError, and ValueError if other users could have written it."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(file, encoding="ascii") as text:
         known = os.fstat(file)
         if not stat.S_ISREG(known.st_mode) or known.st_uid != os.geteuid() or known.st_mode & 0o077:
-            raise OSError(errno.EPERM, "others can read or write it, or it is no file")
+            raise OSError(errno.EPERM, "other users can read or write it, or it is not a regular file")
         return text.read(_MAX_TOKEN_BYTES)
 
 
 def take_path(path: str) -> int:
-    """Lock the file beside the ipc socket ``path``; a stale socket is removed. Raises ServiceUnreachable when taken."""
+    """Lock the file beside the ipc socket ``path``, and remove a stale socket. Raise ServiceUnreachable if it is
+    taken."""
     lock_path = Path(f"{path}.lock")
     while True:
         try:
@@ -187,7 +189,7 @@ def take_path(path: str) -> int:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether what ``descriptor`` opened is still found at ``path``."""
+    """Return whether the file that ``descriptor`` opened is still at ``path``."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -206,8 +208,8 @@ def remove_stale() -> None:
 
 
 def _remove_if_free(path: Path) -> bool:
-    """Remove the run directory ``path`` unless its service lives. Only who has its lock removes it, so one that was
-    made anew in its place stays. False: its lock is not free."""
+    """Remove the run directory ``path`` unless its service lives; return False if its lock is not free. Only the owner
+    of the lock removes it, so a directory made anew in its place stays."""
     try:
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -227,7 +229,7 @@ def _remove_if_free(path: Path) -> bool:
 
 
 def move_above_standard_streams(descriptor: int) -> int:
-    """``descriptor``, moved if it took the place of stdin, stdout or stderr: a child's own would be put over it."""
+    """Return ``descriptor``, moved above 2: a child would put its own stdin, stdout or stderr over it."""
     if descriptor > 2:
         return descriptor
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -236,7 +238,7 @@ def move_above_standard_streams(descriptor: int) -> int:
 
 
 def is_open(descriptor: int) -> bool:
-    """Whether there is something behind it."""
+    """Return whether ``descriptor`` is open."""
     try:
         os.fstat(descriptor)
     except OSError:
@@ -245,12 +247,12 @@ def is_open(descriptor: int) -> bool:
 
 
 def _open(lock: str | Path) -> int:
-    """Open a lock file, made where there is none. Raises OSError; also for a link, which leads to a file of whoever
-    laid it there, and for what is no file of this user: others could hold its lock."""
+    """Open a lock file, and make it if there is none. Raise OSError, also for a symbolic link, which may lead to
+    another user's file, and for a file of another user, who could hold its lock."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = move_above_standard_streams(os.open(lock, flags, 0o600))
     known = os.fstat(descriptor)
     if not stat.S_ISREG(known.st_mode) or known.st_uid not in (os.geteuid(), 0):
         os.close(descriptor)
-        raise PermissionError(errno.EPERM, "it is no file of this user", str(lock))
+        raise PermissionError(errno.EPERM, "it is not a regular file of this user", str(lock))
     return descriptor

@@ -1,4 +1,4 @@
-"""Starting a service: resolve what the user gave, start the server process, and own it until it ends."""
+"""Start a service: resolve what the user gave, start the server process, and own it until it ends."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ _LEAST_MEMORY = 1 << 20
 
 
 class Service:
-    """A running service that this program started. It ends with the program at the latest.
+    """Running service that this program started. It ends with the program at the latest.
 
-    ``address``: what ``connect`` takes. ``pid``: the server process.
+    ``address``: the address for ``connect``. ``pid``: the process id of the server.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, address: str, rundir: RunDir) -> None:
@@ -76,7 +76,8 @@ class Service:
         timeout: float = _CONNECT_TIMEOUT,
         **options: Unpack[JobKeywords],
     ) -> Client:
-        """Return a client of this service. Takes and raises what :func:`pydp2.connect` does, but no address."""
+        """Return a client of this service. Take what :func:`pydp2.connect` takes but the address, and raise what it
+        raises."""
         require_allowed_process()
         says_who = rank is not None or world_size is not None
         of_several = None if says_who or options.get("share") == "dynamic" else distributed_environment()
@@ -127,7 +128,7 @@ class Service:
             return None
 
     def close(self) -> None:
-        """End the service and wait until nothing of it is left. Closing twice is fine."""
+        """End the service and wait until all its processes are gone. Closing twice is allowed."""
         self._end()
 
     def __enter__(self) -> Service:
@@ -271,7 +272,9 @@ def connect(
     of_several = distributed_environment() if rank is None and world_size is None else None
     chosen = job_options(**options)
     if not isinstance(address, str) or not address.startswith(("ipc://", "tcp://")):
-        raise OptionError(f'address must be as the service prints it, "ipc://…" or "tcp://…", got {address!r:.80}')
+        raise OptionError(
+            f'address must be the one that the service prints, "ipc://…" or "tcp://…", got {address!r:.80}'
+        )
     try:
         return Client(address, asdict(chosen), **place, timeout=timeout)
     except JobTaken as taken:
@@ -328,10 +331,10 @@ def _close(descriptors: list[int]) -> None:
 
 
 def _check_single_process(rank: int, world_size: int, of_several: DistributedEnvironment | None) -> None:
-    """Raise OptionError where a service of this process alone would not do."""
+    """Raise OptionError if a service of this process alone would give wrong results."""
     if world_size > 1:
         raise OptionError(
-            f"load() starts a service that nobody else reads from, so world_size must be 1, got rank={rank}, "
+            f"load() starts a service for this process alone, so world_size must be 1, got rank={rank}, "
             f"world_size={world_size}; {DistributedEnvironment(rank, world_size, '').right_call}"
         )
     if of_several is not None:
@@ -342,14 +345,15 @@ def _check_single_process(rank: int, world_size: int, of_several: DistributedEnv
 
 
 def _trainer_place(job: str, rank: int | None, world_size: int | None) -> dict[str, Any]:
-    """Return who the trainer is, as :class:`Client` takes it. Raises as :func:`place_options` does."""
+    """Return job, rank and world size as :class:`Client` takes them. Raise what :func:`place_options` raises."""
     rank, world_size = 0 if rank is None else rank, 1 if world_size is None else world_size
     job, rank, world_size = place_options(job, rank, world_size)
     return {"job": job, "rank": rank, "world_size": world_size}
 
 
 def require_allowed_process() -> None:
-    """Raise GuardError in a worker, in what it has started, and in an interpreter without its global lock."""
+    """Raise GuardError in a worker, in a process that a worker started, and in an interpreter without its global
+    lock."""
     require_gil()
     if IN_WORKER in os.environ:
         raise GuardError(
@@ -359,7 +363,7 @@ def require_allowed_process() -> None:
 
 
 def search_path() -> list[str]:
-    """Where this program finds its modules; its working directory stands for ''."""
+    """Return where this program finds its modules; its working directory replaces ''."""
     return [str(Path(entry).resolve()) if entry else str(Path.cwd()) for entry in sys.path]
 
 
@@ -387,7 +391,7 @@ def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int])
 
 
 def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDir, owner: int) -> None:
-    """Ask the server to end, wait, and if that is not enough (or the user interrupts), kill it."""
+    """Ask the server to end, and wait; kill it if that takes too long, or if the user interrupts."""
     if os.getpid() != owner:
         return  # a fork of the program that started it
     with contextlib.suppress(OSError):  # it is gone

@@ -1,4 +1,4 @@
-"""What is served: a list, a provider, its args. Also as one object, which ``define_py_data_sources2`` makes."""
+"""Resolve what to serve: a list, a provider, its args. ``define_py_data_sources2`` makes one object of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 @dataclass(frozen=True)
 class Source:
-    """One side of a training configuration; accepted wherever a list is. It brings its provider along.
+    """One side of a training configuration; accepted wherever a list is. It includes its provider.
 
     ``files``: path of a list, or the entries themselves; ``provider``: its address; ``args``: keywords for the hook.
     """
@@ -30,7 +30,7 @@ class Source:
 
 @dataclass(frozen=True)
 class ResolvedSource:
-    """What ``launch``, ``check`` and ``peek`` are asked to read, settled; ``root`` is absolute."""
+    """Resolved input of ``launch``, ``check`` and ``peek``; ``root`` is absolute."""
 
     files: FileList
     provider: str | Provider
@@ -46,7 +46,7 @@ def resolve_source(
     is_train: bool | None,
     root: str | os.PathLike[str] | None,
 ) -> ResolvedSource:
-    """Read the list, fill in what a :class:`Source` brings along and what was left out.
+    """Read the list, and fill in what a :class:`Source` includes and what was left out.
 
     With ``root``, the path of the list is relative to it. Raises OptionTypeError, OptionError, ListError.
     """
@@ -88,13 +88,13 @@ def define_py_data_sources2(
     obj: str | Sequence[str],
     args: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
 ) -> tuple[Source | None, Source | None]:
-    """The train and the test source; None for a side without a list. See docs/semantics.md, PD-54.
+    """Return the train and the test source; None for a side without a list. See docs/semantics.md, PD-54.
 
     ``module``, ``obj`` and ``args`` hold for both sides, or are 2-element lists or tuples (train, test). Lists are
     paths or Python lists of entries. Raises OptionError when both lists are None, OptionTypeError for a missing name.
     """
     if train_list is None and test_list is None:
-        raise OptionError("define_py_data_sources2 needs train_list or test_list, both are None")
+        raise OptionError("define_py_data_sources2 needs train_list or test_list, but both are None")
     if module is None or obj is None:
         raise OptionTypeError("define_py_data_sources2 needs module and obj: where process is defined, and its name")
     modules, objects, arguments = _pair(module), _pair(obj), _pair(args)

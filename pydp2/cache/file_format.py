@@ -161,7 +161,7 @@ class CacheEntryWriter:
             ),
         )  # fmt: skip
         if len(index) > _INDEX_LIMIT:
-            raise OSError(0, f"what was dropped of it takes {len(index)} bytes to tell, {_INDEX_LIMIT} are the most")
+            raise OSError(0, f"the record of its dropped samples takes {len(index)} bytes, the limit is {_INDEX_LIMIT}")
         return index
 
     def commit(self, path: Path, index: bytes) -> None:
@@ -251,7 +251,7 @@ class CacheEntryReader:
                     raise DamagedEntry(f"block {number} needs a weight for each row")
                 weights = np.frombuffer(parts[-1], np.int64) if block.rows else np.empty(0, np.int64)
                 if block.rows and not 0 <= int(weights.min()) <= int(weights.max()) < _WEIGHT_LIMIT:
-                    raise DamagedEntry(f"block {number} has a weight that cannot be")
+                    raise DamagedEntry(f"block {number} has an invalid weight")
             found.append((columns, weights))
         dropped = [y for y, _, _ in self.index.dropped]
         sample_indices = np.delete(np.arange(self.index.rows + len(dropped), dtype=np.int64), dropped)
@@ -293,14 +293,14 @@ def _read_index(data: memoryview) -> EntryIndex:
         rows = _expect(int, plain["rows"])
         blocks = _read_blocks(_expect(bytes, plain["blocks"]), _expect(int, plain["count"]), start)
     except (ValueError, TypeError, KeyError) as error:  # errors of msgpack are ValueErrors
-        raise DamagedEntry(f"its index cannot be: {error!r:.200}") from None
+        raise DamagedEntry(f"its index is not valid: {error!r:.200}") from None
     sample_indices = [y for y, _, _ in dropped_samples]
     if sample_indices != sorted(set(sample_indices)) or (
         sample_indices and not 0 <= sample_indices[0] <= sample_indices[-1] < rows + len(dropped_samples)
     ):
-        raise DamagedEntry("its index cannot be: dropped samples that are not among the others")
+        raise DamagedEntry("its index is not valid: it names dropped samples beyond the others")
     if sum(block.rows for block in blocks) != rows:
-        raise DamagedEntry("its index cannot be: its blocks do not add up to its rows")
+        raise DamagedEntry("its index is not valid: its blocks do not add up to its rows")
     return EntryIndex(label, rows, blocks, dropped_samples)
 
 

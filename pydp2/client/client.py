@@ -196,7 +196,8 @@ class Client:
     def __len__(self) -> int:
         if self._length is None:
             raise TypeError(
-                "the number of batches is not known: it is after one full pass, and only where every sample weighs 1"
+                "the number of batches is not known yet: it is known after one full pass, and only if every sample "
+                "weighs 1"
             )
         return self._length
 
@@ -282,8 +283,8 @@ class Client:
         if self._end.alive and session.in_own_process:
             if not session.stop(CLOSE_SECONDS):
                 raise ClientUseError(
-                    f"another thread has been inside this client for {CLOSE_SECONDS:g} s and does not come out; see "
-                    "what it does there, and close the client again"
+                    f"another thread has been inside this client for {CLOSE_SECONDS:g} s; find out what it "
+                    "does there, and close the client again"
                 )
             if session.is_reentrant:
                 return  # called by a signal handler in the middle of a call, which closes the client when it goes on
@@ -322,7 +323,7 @@ class Client:
         session = self._session
         now = session.progress
         if now.loop is not loop:
-            raise ClientUseError("a newer loop over this client has taken its pass over; go on with that one")
+            raise ClientUseError("a newer loop over this client has taken over its pass; continue that loop")
         if now.state is LoopState.BETWEEN:
             return None, now  # the pass has ended
         session.progress = now._replace(state=LoopState.ENTERED)
@@ -337,7 +338,7 @@ class Client:
         except MemoryError as error:
             self._failed(loop)
             raise OutOfMemory(
-                f"this process has no memory for the next batch ({error or 'it is not told how much'}); drop batches "
+                f"this process has no memory for the next batch ({error or 'the amount is unknown'}); drop batches "
                 "that are not used any more, lower batch_size or prefetch, or raise what limits it (`ulimit -v`)"
             ) from error
         now = session.progress

@@ -85,7 +85,7 @@ class Connection:
                     return
                 self._raise_if_refused()
                 self.is_away = True
-                raise ServiceLost(f"the service at {self.name} went away without a word; look at what it wrote last")
+                raise ServiceLost(f"the service at {self.name} ended without a message; see the last lines of its log")
             self._line.wait(
                 max(1, int(min(left, _POLL_SECONDS) * 1000)), None if self._session is None else self._session.wake_fd
             )
@@ -241,7 +241,7 @@ def connect_once(
             if why:
                 raise ServiceUnreachable(f"the service at {without_token(address)} let nobody in {tried}: {why}")
             raise ServiceUnreachable(
-                f"nobody answers at {without_token(address)} {tried}; start it with `pydp2 serve LIST --provider "
+                f"no service answers at {without_token(address)} {tried}; start it with `pydp2 serve LIST --provider "
                 "ADDRESS` and "
                 "use the address that it prints"
             )

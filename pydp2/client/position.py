@@ -89,7 +89,7 @@ class Position:
         try:
             return cls(check_int(place.get("pass", 0)), check_int(place.get("batch", 0)))
         except (AttributeError, ValueError) as error:
-            raise RemoteProtocolError(f"Welcome: a position that cannot be: {error}") from None
+            raise RemoteProtocolError(f"Welcome: an invalid position: {error}") from None
 
     def to_state(self, fits: Mapping[str, Any]) -> dict[str, Any]:
         """Return the position as plain data for a trainer's checkpoint."""
@@ -129,7 +129,7 @@ class Position:
             raise StateMismatch(
                 "the state was saved for another stream: "
                 + "; ".join(differs)
-                + "; use what it was saved with"
+                + "; use the values that it was saved with"
                 + (
                     ""
                     if set(allow) >= set(CODE_FIELDS)

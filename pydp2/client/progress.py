@@ -73,9 +73,7 @@ def position_after(batch: Batch, now: Progress) -> Position:
     """Return the position behind ``batch``. Raises ClientUseError if that is no batch of the present pass."""
     resume = getattr(batch, "_resume", None)
     if resume is None:
-        raise ClientUseError(
-            f"after must be a batch that this client delivered, and a copy of one is not; got {batch!r:.80}"
-        )
+        raise ClientUseError(f"after must be a batch that this client delivered, not a copy of one; got {batch!r:.80}")
     origin, position = resume
     if origin is not now.origin:
         raise ClientUseError(

@@ -40,7 +40,7 @@ def reconnect(
     if wrong := differences(fits, answer.service.get("fits", {})):
         raise StateMismatch(
             f"the service at {connection.name} came back with another stream: {'; '.join(wrong)}; start it with "
-            "what it was started with before"
+            "the same arguments as before"
         )
     connection.map_shared_rows(shown)
     write_stderr(f"pydp2: the service at {connection.name} is back after {time.monotonic() - began:.1f} s")

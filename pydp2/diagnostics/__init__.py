@@ -1,1 +1,1 @@
-"""Looks at lists and providers without training: check, peek, replay, bench and what to change."""
+"""Inspect lists and providers without training: check, peek, replay, and bench with its advice."""

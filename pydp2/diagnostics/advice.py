@@ -1,7 +1,7 @@
-"""What bounds a stream of samples and what to change, in one sentence, from what ``pydp2 bench`` has measured.
+"""Explain what limits a stream of samples and what to change, in one sentence, from figures of ``pydp2 bench``.
 
-Figures in, words out: no clock, no IO. Stages build on each other, so each is charged with what it takes beyond the one
-before. Rates are samples per second of all workers together.
+The functions compute words from figures, without clock or IO. Stages build on each other, so each one is charged with
+the time that it takes beyond the one before. Rates are samples per second of all workers together.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import math
 from dataclasses import dataclass
 
 from pydp2.errors import count_text
+from pydp2.native import COMPILED, PackingForm
 
 LITTLE = 0.1
-"""A trainer that waits no more than this share of its time is fed."""
+"""Share of its time that a trainer may wait and still count as fed."""
 _WAITS = 0.5  # of its time a generator waits: then it is waiting that bounds it
 _LARGE = 1 << 20  # bytes of a sample
 _STREAM = 5e8  # bytes a second
@@ -23,8 +24,8 @@ _CACHE = "let it be read once (cache=CacheType.CACHE_PASS_IN_MEM)"
 
 @dataclass(frozen=True)
 class Slot:
-    """The slot that packing takes longest for: what it is called ("slot pixel"), the form in which values come, the
-    dtype of these where they are arrays (else ''), the declared one, and the share of values that go the slow way."""
+    """Slot that takes longest to pack: its name ("slot pixel"), the form in which its values come, their dtype if they
+    are arrays (else ''), the declared dtype, and the share of values that take the slow path."""
 
     name: str
     form: str
@@ -35,13 +36,13 @@ class Slot:
 
 @dataclass(frozen=True)
 class Measured:
-    """Rates: the generator alone (``bare``), with checks and packing, delivered in any order (``moved``), delivered in
-    order and out of the pool (``pooled``; 0: no batch came).
+    """Figures of a bench. Rates: the generator alone (``bare``), with checks and packing (``packed``), delivered in any
+    order (``moved``), delivered in order and out of the pool (``pooled``; 0: no batch came).
 
     ``busy``: the share of a core that a worker uses while it may run; ``waits``: the share of its time that its
-    generator waits for something else than a core. ``step``: seconds of a step, None: not stated; ``trainer_waits``:
-    the share of its time that a trainer with this step waits. ``largest``: the share that the largest file has of all
-    bytes, None: not known. ``cached``: rate of later passes where the provider caches.
+    generator waits for something other than a core. ``step``: seconds of a training step, None: not stated;
+    ``trainer_waits``: the share of its time that a trainer with this step waits. ``largest``: the share that the
+    largest file has of all bytes, None: not known. ``cached``: rate of later passes if the provider caches.
     """
 
     cores: int
@@ -58,7 +59,7 @@ class Measured:
     trainer_waits: float | None = None
     sample_bytes: float = 0.0
     slot: Slot | None = None
-    packing: str = "compiled"
+    packing: PackingForm = COMPILED
     largest: float | None = None
     cached: float | None = None
     filled: int = 0
@@ -66,15 +67,17 @@ class Measured:
 
     @property
     def units(self) -> int:
-        """Workers that have a file to read."""
+        """Number of workers that have a file to read."""
         return max(1, min(self.workers, self.files))
 
 
 @dataclass(frozen=True)
 class Advice:
-    """``cause``: one of "trainer", "uneven", "filling", "files", "waiting", "process", "packing", "transport", "pool".
+    """Bottleneck, and what to change.
+
+    ``cause``: one of "trainer", "uneven", "filling", "files", "waiting", "process", "packing", "transport", "pool".
     ``workers``: how many would feed the stated step, whether or not this machine can run them; None: no step was
-    stated, or it is fed, or they are not what it lacks."""
+    stated, or it is fed, or more workers would not help."""
 
     cause: str
     sentence: str
@@ -82,10 +85,10 @@ class Advice:
 
 
 def shares(measured: Measured) -> dict[str, float]:
-    """The share of the time of a delivered sample that each stage costs; together 1.
+    """Return the share of each stage in the time of a delivered sample; the shares add up to 1.
 
-    Nothing is quicker with more to do: a stage that seems slower than a later one, as measurements vary, is taken to be
-    as quick as that.
+    Measurements vary, so a stage may seem slower than a later one, which does more. Then the rate of the later one
+    counts for it.
     """
     rates = [measured.bare, measured.packed, measured.moved, measured.pooled]
     if rates[-1] <= 0:
@@ -95,21 +98,22 @@ def shares(measured: Measured) -> dict[str, float]:
 
 
 def workers_for(measured: Measured, step: float) -> int:
-    """How many workers would feed a trainer whose step takes ``step`` seconds, each with the core that it needs.
+    """Return how many workers would feed a trainer whose step takes ``step`` seconds, if each had the core it needs.
 
-    They are taken to deliver what each of the present ones does, of those that the cores can run at once.
+    Each is assumed to deliver as much as one of the present workers, of which only those count that the cores can run
+    at once.
     """
     at_once = max(1.0, min(measured.units, measured.cores / max(measured.busy, 1e-6)))
     return max(1, math.ceil(measured.batch_size / step / (measured.pooled / at_once) - 1e-9))
 
 
 def most_workers(measured: Measured) -> int:
-    """How many workers the cores can run at once, as busy as they are."""
+    """Return how many workers the cores can run at once, as busy as the workers are."""
     return max(1, math.floor(measured.cores / max(measured.busy, 1e-6) + 1e-9))
 
 
 def advise(measured: Measured) -> Advice:
-    """What bounds it, and what to change."""
+    """Return what limits the stream, and what to change."""
     if measured.pooled <= 0:
         return _filling(measured)
     step = measured.step
@@ -191,7 +195,7 @@ def _files(m: Measured) -> str:
 
 
 def _needed(m: Measured, before: str, after: str) -> str:
-    """How many workers would feed the step, if one is stated."""
+    """Return how many workers would feed the step as text, if a step is stated, else ''."""
     if m.step is None:
         return ""
     need, most = workers_for(m, m.step), most_workers(m)
@@ -235,10 +239,8 @@ def _packing(m: Measured, part: str) -> str:
     if slot.unsure > 0.5:
         better = f"yield lists of plain numbers, or {slot.dtype} arrays"
         return f"{what}, a form that has to be looked at piece by piece: {better}"
-    if m.packing != "compiled":
-        remedy = ": unset it" if m.packing.endswith("is set") else ""
-        remedy = remedy or (": install pydp2 where there is one" if m.packing.endswith("at the installation") else "")
-        return f"{what}; packing runs {m.packing}{remedy}"
+    if not m.packing.is_compiled:
+        return f"{what}; packing runs {m.packing.text}{m.packing.remedy and f': {m.packing.remedy}'}"
     if slot.given and slot.given != slot.dtype:
         return f"{what}, which have to be converted: yield {slot.dtype} arrays"
     if slot.given:
@@ -264,7 +266,7 @@ def _transport(m: Measured, part: str) -> str:
 
 
 def _one_long(m: Measured) -> bool:
-    """Whether one file is much longer than a worker's part of the list."""
+    """Return whether one file is much longer than a worker's part of the list."""
     return m.largest is not None and m.largest * m.units > 1.5
 
 

@@ -1,4 +1,4 @@
-"""``bench``: how fast each part of the way from files to trainer is, which of them bounds it, and what to change."""
+"""Measure each stage between files and trainer, and advise which one limits the others and what to change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydp2.diagnostics.provider_bench import ProviderRates, ProviderSpec, measur
 from pydp2.diagnostics.provider_bench_loop import LoopCounts
 from pydp2.diagnostics.service_bench import ServiceRates, largest, run_service
 from pydp2.errors import Error, OptionError
-from pydp2.native import packing
+from pydp2.native import packing_form
 from pydp2.options.tables import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,
@@ -39,8 +39,8 @@ _ONE_JOB = ("order", "share")
 
 @dataclass(frozen=True)
 class Stage:
-    """``rate``: samples per second up to this stage; ``share``: of the time of a sample, what it costs beyond the stage
-    before, None where that says nothing; ``note``: what else was seen."""
+    """Rate of one stage. ``rate``: samples per second up to this stage; ``share``: of the time of a sample, what the
+    stage costs beyond the one before, None if it has no meaning; ``note``: other observations."""
 
     name: str
     rate: float
@@ -50,10 +50,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Bench:
-    """What :func:`bench` measured. ``first_batch``: seconds from the beginning of a pass to its first batch, on a
-    service that is there; ``launched``: from launching one; None: none came. ``advice``: the cause, the sentence, and
-    how many workers the stated step needs. ``crowded``: the share of their time in which the generators alone could
-    have run, but other processes had the core (more of them than cores take it from each other, too)."""
+    """Result of :func:`bench`. ``first_batch``: seconds from the beginning of a pass to its first batch, on a running
+    service; ``launched``: the same from its launch; None: no batch came. ``advice``: the cause, the sentence, and how
+    many workers the stated step needs. ``crowded``: the share of their time in which the generators alone could have
+    run, but other processes had the core (generators take it from each other, too, if there are more of them than
+    cores)."""
 
     stages: list[Stage]
     first_batch: float | None
@@ -66,7 +67,7 @@ class Bench:
     measured: Measured
 
     def plain(self) -> dict[str, Any]:
-        """The same as dicts, lists and numbers."""
+        """Return the result as dicts, lists and numbers."""
         return {
             "stages": [asdict(stage) for stage in self.stages],
             "first_batch_seconds": self.first_batch,
@@ -98,7 +99,7 @@ def bench(  # noqa: PLR0913 - a public function, all by keyword
 ) -> Bench:
     """Measure a provider alone, with checks and packing, with transport, with order and pool, and with a trainer.
 
-    A small list is read again and again, of a large one only what fits the time. Nothing of it is left behind.
+    It reads a small list repeatedly, and of a large one only as much as fits the time. It leaves nothing behind.
 
     ``files``, ``provider``, ``args``, ``is_train`` and ``root`` are those of :func:`pydp2.launch`.
 
@@ -177,7 +178,7 @@ def bench(  # noqa: PLR0913 - a public function, all by keyword
         trainer_waits=None if trained is None else trained.waited / max(trained.waited + trained.worked, 1e-9),
         sample_bytes=alone.nbytes / max(alone.packed.samples, 1),
         slot=_slowest(alone),
-        packing=packing(),
+        packing=packing_form(),
         largest=largest(served.files, served.root),
         cached=pooled.cached,
         filled=pooled.filled,
@@ -203,13 +204,13 @@ def _number(name: str, value: Any, least: float) -> float:
 
 
 def _parts(seconds: float, step: float | None) -> list[float]:
-    """What each measurement gets of the time."""
+    """Return the seconds that each measurement gets."""
     weights = (40, 25, 35) if step is None else (30, 20, 25, 25)
     return [seconds * weight / 100 for weight in weights]
 
 
 def _rates(alone: ProviderRates, seconds: float) -> tuple[float, float]:
-    """Samples per second of all units, bare and packed. Of a slow generator perhaps only first samples were seen."""
+    """Return samples per second of all units, bare and packed. A slow generator may have given only first samples."""
     bare, packed = alone.bare, alone.packed
     if not bare.samples:
         bare = alone.first + bare
@@ -223,13 +224,13 @@ def _rates(alone: ProviderRates, seconds: float) -> tuple[float, float]:
 
 
 def _busy(alone: ProviderRates) -> float:
-    """The share of a core that a unit uses while it may run."""
+    """Return the share of a core that a unit uses while it may run."""
     total = alone.packed if alone.packed.samples else alone.first + alone.bare
     return max(0.001, min(1.0, total.cpu / max(total.wall - total.queued, total.cpu, 1e-9)))
 
 
 def _waits(drawn: LoopCounts) -> float:
-    """The share of the time that it could have run in which it waited for something else."""
+    """Return the share of the time in which a unit could have run but waited for something else."""
     free = max(drawn.wall - drawn.queued, 1e-9)
     return max(0.0, min(1.0, 1 - drawn.cpu / free))
 

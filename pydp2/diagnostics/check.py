@@ -1,6 +1,6 @@
-"""``check``: a dry run over a list without a service, which goes on after whatever is wrong and reports it all.
+"""``check``: run a provider over a list without a service, continue after errors, and report all of them.
 
-The verdicts are those of a worker, because packer, words and places are the same. Nothing is printed here.
+The verdicts are those of a worker, because packer, error texts and places are the same. This module prints nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ _SHOW = 10
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong. ``sample``: its number in the file, from 0. ``raised``: the generator did, and the file ended
-    there. ``slot``, ``expected``, ``got``: of a bad sample. ``text`` says it all, with the traceback if there is one.
-    ``exception``: the name of the builtin exception that was raised, '' where it was no such one.
-    """
+    """One error. ``sample``: its number in the file, from 0. ``raised``: the generator raised, and the file ended
+    there. ``slot``, ``expected``, ``got``: of a bad sample. ``text``: the whole message, with the traceback if there is
+    one. ``exception``: the name of the builtin exception that was raised, '' if it was none of these."""
 
     file: str
     sample: int
@@ -41,8 +40,8 @@ class Finding:
 
 @dataclass
 class FileReport:
-    """One file. ``samples``: good ones; ``bad``: those that a service would refuse; ``raised``: the generator did not
-    reach its end; ``weight``, ``bytes``: of the good samples; ``slots``: what was seen in each slot."""
+    """Statistics of one file. ``samples``: good ones; ``bad``: those that a service would refuse; ``raised``: the
+    generator did not reach its end; ``weight``, ``bytes``: of the good samples; ``slots``: figures of each slot."""
 
     file: str
     slots: list[SlotFigures]
@@ -56,7 +55,7 @@ class FileReport:
 
 @dataclass
 class Report:
-    """What :func:`check` found. ``findings``: the first bad samples, and the first files whose generator raised;
+    """Result of :func:`check`. ``findings``: the first bad samples, and the first files whose generator raised;
     ``found``: how many there are of both."""
 
     provider: str
@@ -67,16 +66,16 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Nothing is wrong."""
+        """True if there is no finding."""
         return not self.found
 
     @property
     def samples(self) -> int:
-        """Good samples in all files."""
+        """Number of good samples in all files."""
         return sum(file.samples for file in self.files)
 
     def plain(self) -> dict[str, Any]:
-        """The same as dicts, lists and numbers."""
+        """Return the report as dicts, lists and numbers."""
         return {
             "ok": self.ok,
             "provider": self.provider,
@@ -100,7 +99,7 @@ def check(  # noqa: PLR0913 - a public function, all by keyword
     max_errors: int = _SHOW,
     progress: Callable[[str, int], None] | None = None,
 ) -> Report:
-    """Run ``process`` over every file of a list in this process, and say what is in it and what is wrong.
+    """Run ``process`` over every file of a list in this process, and report values and errors.
 
     ``files``, ``provider``, ``args``, ``is_train``, ``root`` and ``input_order`` are those of :func:`pydp2.launch`.
     While it runs, ``root`` is the working directory.
@@ -134,7 +133,7 @@ def check(  # noqa: PLR0913 - a public function, all by keyword
 
 
 def _first(findings: list[Finding], most: int) -> list[Finding]:
-    """The first ``most`` bad samples and the first ``most`` that were raised: the one must not hide the other."""
+    """Return the first ``most`` bad samples and the first ``most`` exceptions, so that neither kind hides the other."""
     kept: list[Finding] = []
     counts = {False: 0, True: 0}
     for finding in findings:
@@ -145,7 +144,7 @@ def _first(findings: list[Finding], most: int) -> list[Finding]:
 
 
 class FileRun:
-    """One file of the run. ``room``: how many findings are kept; None: only those at ``places``, and the first of all.
+    """Run of one file. ``room``: how many findings are kept; None: only those at ``places``, and the first of all.
 
     ``at``: its first item is always the sample that is asked for.
     """
@@ -181,7 +180,7 @@ class FileRun:
         running.slot_order.on_unknown = lambda text: logger.warning("file %s, sample %d: %s", name, at_[0], text)
 
     def run(self, limit: int | None) -> None:
-        """Draw samples until the file ends, its generator raises, or ``limit``."""
+        """Draw samples until the file ends, its generator raises, or ``limit`` is reached."""
         began = time.perf_counter()
         opened = self._running.open_file(self._name, file_index=self._number, seed=0, pass_id=0)
         y = 0
@@ -227,7 +226,7 @@ class FileRun:
             self._note(error, y)
 
     def _judge(self) -> None:
-        """Look at the values of what was packed, count the good samples, and settle what was found so far."""
+        """Examine the packed values, count the good samples, and settle the findings so far."""
         report = self.report
         rows, self._rows = self._rows, []
         cut = self._packer.finish()

@@ -1,4 +1,4 @@
-"""A file run in a process of its own: for one that killed its workers, or hung. The process that asks lives on."""
+"""Run a file in a child process, because it killed its workers, or hung. The calling process survives."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _LOOK = 0.05  # seconds between looks how far it is
 def run_isolated(
     running: StartedProvider, file: str, number: int, places: Collection[int], limit: int | None, sample_timeout: float
 ) -> tuple[int, list[Finding]]:
-    """As :class:`FileRun` does: how many samples there were, and the findings. A death is one of them, and so is a
-    sample that takes longer than ``sample_timeout`` seconds."""
+    """Run a file as :class:`FileRun` does, in a child process; return the number of samples and the findings. The death
+    of the child is a finding, and so is a sample that takes longer than ``sample_timeout`` seconds."""
     at = memoryview(mmap.mmap(-1, 8)).cast("q")  # the sample that is asked for, shared with the child
     read, write = os.pipe()
     sys.stdout.flush()
@@ -65,7 +65,7 @@ def _child(
     at: memoryview,
     write: int,
 ) -> None:
-    """The life of the other process; it does not return."""
+    """Run in the child process; do not return."""
     status = 1
     try:
         one = FileRun(running, file, number, None, None, places, at)
@@ -81,7 +81,7 @@ def _child(
 
 
 def _watched(read: int, at: memoryview, patience: float) -> tuple[bytes, bool]:
-    """What the child says until its end, or until one sample takes longer than ``patience`` seconds: then True."""
+    """Return what the child says until its end, and True if one sample took longer than ``patience`` seconds."""
     told, seen, since = b"", at[0], time.monotonic()
     while True:
         if select.select([read], [], [], _LOOK)[0]:

@@ -1,4 +1,4 @@
-"""A provider started in this very process, as a worker would start it: for ``check`` and ``peek``, and for pdb."""
+"""Start a provider in this process, as a worker would start it: for ``check``, ``peek`` and pdb."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def foreground(
     root: str | os.PathLike[str] | None,
     input_order: Sequence[str] | None,
 ) -> Iterator[tuple[FileList, StartedProvider]]:
-    """The list, and the provider after its hook. Meanwhile working directory and ``sys.path`` are those of a worker.
+    """Give the list, and the provider after its hook. Inside the context, working directory and ``sys.path`` are those
+    of a worker.
 
     Raises what ``launch`` raises for a list, a provider or args that cannot be.
     """

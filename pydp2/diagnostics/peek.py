@@ -1,4 +1,4 @@
-"""``peek``: the first samples of a list and its first batch, without a service."""
+"""``peek``: show the first samples of a list and its first batch, without a service."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SAMPLES, _BATCH = 3, 8
 
 @dataclass(frozen=True)
 class PeekedSample:
-    """A good sample: sample ``sample`` of ``file``, its slots' values as they were yielded, and its weight."""
+    """One good sample: number ``sample`` of ``file``, the values of its slots as they were yielded, and its weight."""
 
     file: str
     sample: int
@@ -40,8 +40,8 @@ class PeekedSample:
 
 @dataclass
 class Peek:
-    """What :func:`peek` saw. ``slots``: label and declaration of each; ``shuffled``: whether a training would shuffle;
-    ``dropped``: bad samples that were left out; ``error``: what stopped it."""
+    """Result of :func:`peek`. ``slots``: label and declaration of each; ``shuffled``: whether a training would shuffle;
+    ``dropped``: number of bad samples that were left out; ``error``: the error that ended it, if any."""
 
     slots: list[tuple[str, str]]
     shuffled: bool
@@ -62,10 +62,10 @@ def peek(
     samples: int = _SAMPLES,
     batch_size: int = _BATCH,
 ) -> Peek:
-    """The first ``samples`` of a list, and the first batch of a pass that is not shuffled, read in this process.
+    """Return the first ``samples`` of a list, and the first batch of an unshuffled pass, read in this process.
 
-    Nothing is read that they do not need. A bad sample, or an exception in ``process``, ends it and is ``error``: what
-    was seen before is there.
+    It reads only what these need. A bad sample, or an exception in ``process``, ends it and becomes ``error``; the
+    result has all that came before.
 
     ``files``, ``provider``, ``args``, ``is_train``, ``root`` and ``input_order`` are those of :func:`pydp2.launch`.
     While it runs, ``root`` is the working directory.
@@ -112,7 +112,7 @@ def peek(
 
 
 class _LocalFiles:
-    """The files as a source of the merge, one sample at a time; the first ones are noted as they go by."""
+    """Files as a source of the merge, one sample at a time; it notes the first samples."""
 
     def __init__(self, files: FileList, running: StartedProvider, seen: Peek, wanted: int) -> None:
         self._files = files
@@ -127,7 +127,7 @@ class _LocalFiles:
 
     # -- what the merge asks ---------------------------------------------------------------------------------------
     def next_run(self, file: int) -> SampleRun | FileFailure | SourceState:
-        """The next sample of ``file``."""
+        """Return the next sample of ``file``."""
         if self._runs is None or file != self._file:
             self.close()
             self._file, self._runs, self._next = file, self._open(file), None
@@ -136,31 +136,31 @@ class _LocalFiles:
         return self._next
 
     def consume(self, file: int, count: int) -> None:
-        """The next one is drawn when it is asked for: nothing is read that nobody needs."""
+        """Do nothing: :meth:`next_run` draws the next sample, so that no more than needed is read."""
         self._next = None
 
     def label(self, file: int) -> str:
-        """The entry of the list."""
+        """Return the entry of the list."""
         return self._files[file]
 
     def open_file(self, file: int, reread: Reread | None = None) -> None:
-        """Nothing to prepare."""
+        """Do nothing: a file needs no preparation."""
 
     def position(self, file: int) -> FilePosition:
-        """Never asked for in earnest: nothing is taken up again from a peek."""
+        """Return a dummy: no state is made from a peek."""
         return FilePosition(file, 0, 0, [])
 
     @property
     def merged_counts(self) -> tuple[int, int]:
-        """As little as :meth:`position`."""
+        """Return a dummy, as :meth:`position` does."""
         return 0, 0
 
     def close_file(self, file: int) -> None:
-        """Nothing to tidy: the next file closes this one."""
+        """Do nothing: the next file closes this one."""
 
     # -- reading ---------------------------------------------------------------------------------------------------
     def rest(self) -> None:
-        """Go on from where the batch ended until enough samples were seen."""
+        """Read on from the end of the batch until there are enough samples."""
         seen = self._seen
         for file in range(self._file, len(self._files)):
             while seen.error is None and len(seen.samples) < self._wanted:
@@ -207,7 +207,7 @@ class _LocalFiles:
             opened.close()
 
     def _run(self, name: str, y: int, sample: Any) -> SampleRun:
-        """One sample, checked, as the merge takes it."""
+        """Return one sample, checked, in the form that the merge takes."""
         values = self._running.arrange(sample)
         self._packer.add(values)
         cut = self._packer.finish()

@@ -1,13 +1,12 @@
-"""A provider measured alone: its generators looped in processes of their own, bare and with checks and packing.
+"""Measure a provider alone: loop its generators in child processes, bare and with checks and packing.
 
-The program starts a supervisor, a fresh interpreter with one thread that never runs the user's code. That forks a unit,
-which imports the provider and runs the hook, and is forked for the other units where it has one thread; else the
-supervisor forks them, and each prepares the code for itself. What a unit counts lies in memory that all share, so that
-nothing is lost of one that hangs or dies. All of them are one process group, which :func:`measure_alone` kills at the
-end.
+The program starts a supervisor, a fresh interpreter with one thread that never runs the user's code. The supervisor
+forks a unit, which imports the provider and runs the hook. If the unit has one thread, the other units are forked from
+it; else the supervisor forks them, and each prepares the code for itself. A unit counts in shared memory, so the counts
+survive a unit that hangs or dies. All of them are one process group, which :func:`measure_alone` kills at the end.
 
-A unit goes back and forth between both ways of drawing, a few milliseconds each, within the same files: what else the
-machine does then changes both in the same way.
+A unit alternates between both ways of drawing, a few milliseconds each, within the same files, so other activity of the
+machine affects both alike.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ _FIELDS = ("samples", "wall", "cpu", "queued")
 
 @dataclass(frozen=True)
 class ProviderRates:
-    """``bare``, ``packed``: all ``units`` together; ``first``: the first samples, counted only where no others came;
-    ``nbytes``: of the columns of what was packed; ``slots``: what packing the first samples took, by slot;
-    ``caches``: whether later passes come out of a cache."""
+    """Rates of a provider alone. ``bare``, ``packed``: of all ``units`` together; ``first``: the first samples, counted
+    only if there were no others; ``nbytes``: of the packed columns; ``slots``: the cost of packing the first samples,
+    by slot; ``caches``: whether later passes come out of a cache."""
 
     units: int
     bare: LoopCounts
@@ -65,7 +64,7 @@ class ProviderRates:
 
     @property
     def is_crowded(self) -> float:
-        """The share of the time in which units could have run but others had their core."""
+        """Share of the time in which units could have run but other processes had their core."""
         total = self.first + self.bare + self.packed
         return total.queued / total.wall if total.wall > 0 else 0.0
 
@@ -73,7 +72,8 @@ class ProviderRates:
 # -- in the program ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class ProviderSpec:
-    """A provider as another process can start it. ``args``: encoded plain data; ``path``: where it is looked for."""
+    """Provider as another process can start it. ``args``: encoded plain data; ``path``: where to look for its
+    module."""
 
     provider: str
     args: bytes
@@ -121,7 +121,7 @@ _READY, _ALONE, _DONE = b".", b"a", b"d"
 
 
 def supervise(descriptor: int) -> None:
-    """The life of the supervisor. It does not return: the program kills it, or it ends when the program does."""
+    """Run the supervisor. It does not return: the program kills it, or it ends with the program."""
     channel = socket.socket(fileno=descriptor)
     spec = receive_plain(channel)
     blob, offsets = receive_block(channel), receive_block(channel)
@@ -165,7 +165,7 @@ def supervise(descriptor: int) -> None:
 
 
 def _children(statuses: list[int]) -> bool:
-    """Whether there are any. Those that ended are waited for: how they did."""
+    """Reap the children that ended, and return whether any is left."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             statuses.append(ended[1])
@@ -197,7 +197,7 @@ def _unit(
     gate: int,
     others: Sequence[int],
 ) -> None:
-    """The life of a unit; it does not return."""
+    """Run a unit; do not return."""
     try:
         for descriptor in others:
             os.close(descriptor)
@@ -230,7 +230,7 @@ def _unit(
 
 
 def _loaded(spec: dict[str, Any], files: FileList) -> StartedProvider:
-    """As in a worker."""
+    """Load the provider as a worker does."""
     set_up_process(spec["root"], spec["path"])
     return start_by_address(
         spec["provider"],

@@ -1,4 +1,4 @@
-"""The inner loop of a provider measured alone: drawing samples bare, and as a worker draws, checks and packs them."""
+"""Loop over a provider alone: draw samples bare, and draw, check and pack them as a worker does."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _KEPT_SECONDS = 0.5  # … or as many as come in this time
 
 @dataclass(frozen=True)
 class LoopCounts:
-    """What one way of drawing took, in seconds of all units together: ``wall``, ``cpu`` (of all their threads), and
-    ``queued``, in which they could have run but others had the core (0 where the kernel does not say)."""
+    """Cost of one way of drawing, in seconds of all units together: ``wall``, ``cpu`` (of all their threads), and
+    ``queued``, in which they could have run but others had the core (0 if the kernel does not say)."""
 
     samples: int = 0
     wall: float = 0.0
@@ -57,7 +57,7 @@ class LoopCounts:
 
 
 class ResultPage:
-    """What a unit counts and says: ways of drawing as float64, and a text."""
+    """Shared memory with the counts of one unit, for each way of drawing as float64, and a text."""
 
     def __init__(self, memory: mmap.mmap, unit: int) -> None:
         view = memoryview(memory)[unit * AREA : (unit + 1) * AREA]
@@ -65,7 +65,7 @@ class ResultPage:
         self._text = view[_TEXT:]
 
     def count(self, way: int, samples: int, wall: float, cpu: float, queued: float, nbytes: int = 0) -> None:
-        """So much more by ``way``."""
+        """Add these counts to those of ``way``."""
         for i, more in enumerate((samples, wall, cpu, queued)):
             self._numbers[4 * way + i] += more
         self._numbers[12] += nbytes
@@ -91,7 +91,7 @@ class ResultPage:
 
 
 class ProviderLoop:
-    """Draws from the files ``own``, over and over."""
+    """Loop that draws from the files ``own`` repeatedly."""
 
     def __init__(self, running: StartedProvider, files: FileList, own: Sequence[int], area: ResultPage) -> None:
         self._running, self._files, self._own, self._area = running, files, own, area
@@ -107,7 +107,7 @@ class ProviderLoop:
         self._drawn = 0
 
     def run(self, until: float) -> None:
-        """Until then, or until all files turn out to have no samples."""
+        """Draw until the time ``until``, or until all files turn out to have no samples."""
         gc.collect()
         gc.freeze()  # as in a worker
         runs = self._runs()
@@ -132,7 +132,7 @@ class ProviderLoop:
                 return
 
     def _ways(self, until: float) -> Iterator[tuple[int, float]]:
-        """Each way of drawing with the time that it ends."""
+        """Yield each way of drawing with the time at which its turn ends."""
         yield FIRST, min(until, time.perf_counter() + _KEPT_SECONDS)
         for way in itertools.cycle((BARE, PACKED)):
             now = time.perf_counter()
@@ -141,7 +141,7 @@ class ProviderLoop:
             yield way, now + _SLICE
 
     def _runs(self) -> Iterator[tuple[Iterator[Any], FileTask]]:
-        """The files, opened one after the other. Not by size or name: the first ones are to be like the others."""
+        """Open the files one after the other, in random order, so that the first ones are like the others."""
         numbers = list(self._own)
         for pass_id in itertools.count():
             drawn = self._drawn
@@ -196,7 +196,7 @@ class ProviderLoop:
         return samples, False
 
     def _pack(self, iterator: Iterator[Any], task: FileTask, end: float) -> tuple[int, bool]:
-        """As the loop of a worker does it, without sending."""
+        """Pack as the loop of a worker does, without sending."""
         running, builder, drawer, edge = self._running, self._builder, self._drawer, task.next_stop
         before = task.next_index
         slots, sample = running.schema.slots, None
@@ -242,7 +242,7 @@ class ProviderLoop:
 
 
 class _Clock:
-    """Seconds since it was made: on the wall, on processors, waiting for one."""
+    """Clock of the seconds since it was made: on the wall, on processors, waiting for a processor."""
 
     def __init__(self) -> None:
         self._began = self._now()
@@ -256,6 +256,6 @@ class _Clock:
         return time.perf_counter(), time.process_time(), queued
 
     def read(self) -> tuple[float, float, float]:
-        """All three."""
+        """Return wall, processor and waiting seconds."""
         wall, cpu, queued = self._now()
         return wall - self._began[0], cpu - self._began[1], queued - self._began[2]

@@ -1,6 +1,6 @@
-"""``replay``: run the files of a quarantine again, in this process, and say of each loss whether it is still one.
+"""``replay``: run the files of a quarantine again, in this process, and say of each loss whether it still occurs.
 
-The verdicts are those of ``check``. Only a file that killed its workers or hung is run in a process of its own.
+The verdicts are those of ``check``. Only a file that killed its workers or hung runs in a child process.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _MISSING = FileNotFoundError.__name__
 
 @dataclass(frozen=True)
 class Verdict:
-    """Line ``line`` of the quarantine (from 1). ``verdict``: "still bad", "now good", "no longer there" (the file ends
-    before that sample), or "damaged" (the line cannot be read, ``text`` says why).
+    """Verdict on line ``line`` of the quarantine (from 1). ``verdict``: "still bad", "now good", "no longer there" (the
+    file ends before that sample), or "damaged" (the line cannot be read, ``text`` says why).
 
-    ``pass_id``, ``file``, ``sample``, ``kind``: what the line says. ``slot``, ``expected``, ``got``, ``text``: what is
-    wrong now, ``text`` in full, with the traceback if there is one.
+    ``pass_id``, ``file``, ``sample``, ``kind``: from the line. ``slot``, ``expected``, ``got``, ``text``: what is wrong
+    now, ``text`` in full, with the traceback if there is one.
     """
 
     line: int
@@ -50,24 +50,24 @@ class Verdict:
 
 @dataclass
 class Replay:
-    """What :func:`replay` found: one verdict for each line of the quarantine, in its order."""
+    """Result of :func:`replay`: one verdict for each line of the quarantine, in its order."""
 
     provider: str
     verdicts: list[Verdict] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Nothing is bad any more."""
+        """True if no line is still bad."""
         return not any(verdict.verdict == BAD for verdict in self.verdicts)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many lines have each verdict."""
+        """Number of lines with each verdict."""
         found = Counter(verdict.verdict for verdict in self.verdicts)
         return {name: found[name] for name in (BAD, GOOD, GONE, DAMAGED)}
 
     def plain(self) -> dict[str, Any]:
-        """The same as dicts, lists and numbers."""
+        """Return the result as dicts, lists and numbers."""
         lines = [vars(verdict) for verdict in self.verdicts]
         return {"ok": self.ok, "provider": self.provider, "counts": self.counts, "lines": lines}
 
@@ -82,11 +82,12 @@ def replay(
     input_order: Sequence[str] | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Replay:
-    """Run again those files that a quarantine names, and no others; say of each line whether it is still bad.
+    """Run again the files that a quarantine names, and no others; say of each line whether it is still bad.
 
-    A dropped sample is looked for at its place. A file that ended early has to come to its end now. Files run as in
-    :func:`pydp2.check`: in this process, in pass 0, with seed 0. One that killed its workers runs in a process of its
-    own, as long as it takes; one that timed out, too, and each sample may take what it might take then.
+    It looks for a dropped sample at its place. A file that ended early must now reach its end. Files run as in
+    :func:`pydp2.check`: in this process, in pass 0, with seed 0. A file that killed its workers runs in a child
+    process, without a time limit. A file that timed out also runs in a child process, and each sample may take the time
+    that it had before.
 
     ``provider``, ``args``, ``is_train``, ``root`` and ``input_order`` are those of :func:`pydp2.launch`.
 
@@ -126,7 +127,7 @@ def replay(
 
 
 def _readable(loss: Loss | str) -> Loss | str:
-    """``loss``, unless its file cannot be an entry of a list."""
+    """Return ``loss``, unless its file cannot be an entry of a list."""
     try:
         if isinstance(loss, Loss):
             loss.file.encode()
@@ -137,7 +138,8 @@ def _readable(loss: Loss | str) -> Loss | str:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a run of a file showed: its yields so far, findings at the places asked for, and the first one of all."""
+    """Observations of a run of a file: its yields so far, findings at the places asked for, and the first one of
+    all."""
 
     length: int
     findings: Mapping[int, Finding]
@@ -171,7 +173,7 @@ def _run(
 
 
 def _judged(loss: Loss, seen: _Seen, drops: bool) -> tuple[str, Finding | None]:
-    """The verdict on ``loss``, and what is wrong. ``drops``: a bad sample does not end its file."""
+    """Return the verdict on ``loss``, and what is wrong. ``drops``: a bad sample does not end its file."""
     y = loss.y
     if seen.raised is not None and (seen.raised.sample <= y or loss.kind != _DROPPED):
         gone = seen.missing and loss.exception != _MISSING and loss.kind != ENDED_EARLY

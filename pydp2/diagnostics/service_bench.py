@@ -1,4 +1,4 @@
-"""A service measured as a trainer meets it: for some seconds, however large the data are, or small."""
+"""Measure a service as a trainer meets it, for some seconds, whatever the size of the data."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _LATE = 1.0  # seconds that a batch may be late before the service is ended
 
 @dataclass
 class ServiceRates:
-    """What was seen. ``rate``: samples per second; ``launched``, ``first``: seconds to the first batch from launch and
-    from the beginning of the pass; ``waited``, ``worked``: the trainer's seconds; ``cached``: rate of the passes after
-    the first one, where these come out of a cache; ``filled``: samples in the pool when time was up without a batch."""
+    """Figures of a service. ``rate``: samples per second; ``launched``, ``first``: seconds to the first batch from
+    launch and from the beginning of the pass; ``waited``, ``worked``: the trainer's seconds; ``cached``: rate of the
+    passes after the first one, if these come out of a cache; ``filled``: samples in the pool if time was up without a
+    batch."""
 
     rate: float = 0.0
     launched: float | None = None
@@ -45,9 +46,9 @@ def run_service(
     step: float | None = None,
     caches: bool = False,
 ) -> ServiceRates:
-    """Serve and take batches for so many seconds, each of them used for ``step`` seconds; passes follow each other.
+    """Serve and take batches for so many seconds, with ``step`` seconds of use for each; run one pass after another.
 
-    ``caches``: the provider keeps passes, so the first one alone is reading. Nothing of it is left behind.
+    ``caches``: the provider keeps passes, so only the first one reads files. The run leaves nothing behind.
     """
     ran = ServiceRates()
     asked = time.perf_counter()
@@ -97,7 +98,8 @@ def _take(ran: ServiceRates, data: Client, began: float, seconds: float, step: f
 
 
 def _rate(ran: ServiceRates, began: float, last: tuple[float, int], caches: bool) -> None:
-    """From ``marks``: the first batch, then the end of each pass; and ``last``, where it was left."""
+    """Compute the rates from ``marks``, the first batch and then the end of each pass, and ``last``, the last batch
+    taken."""
     first, *ends = ran.marks
     if caches and ends:
         ran.rate = _per_second((began, 0), ends[0])
@@ -115,7 +117,8 @@ def _per_second(one: tuple[float, int], other: tuple[float, int]) -> float:
 
 
 class _Deadline:
-    """Ends the service after so many seconds, which lets go a trainer that waits; ``filled``: what its pool had."""
+    """Timer that ends the service after so many seconds, which releases a waiting trainer; ``filled``: samples in its
+    pool then."""
 
     def __init__(self, service: Service, seconds: float) -> None:
         self._service, self._seconds = service, seconds
@@ -141,7 +144,7 @@ class _Deadline:
 
 
 def largest(files: Iterable[str], root: Path) -> float | None:
-    """The share that the largest of ``files`` has of all their bytes; None where they are not files, or too many."""
+    """Return the share of the largest of ``files`` in all their bytes; None if they are not files, or too many."""
     sizes = []
     for name in files:
         try:

@@ -1,4 +1,4 @@
-"""What packing costs, slot by slot, and in which form the values of each were given."""
+"""Measure the cost of packing slot by slot, and note the form in which the values of each were given."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _MOST = 0.1  # seconds for all slots together, more or less
 
 @dataclass(frozen=True)
 class SlotCost:
-    """``seconds`` a sample; ``form``: how its values were given mostly; ``given``: their dtype where they are arrays,
-    else ''; ``dtype``: the declared one; ``unsure``: the share of values that had to go the slow way."""
+    """Cost of one slot. ``seconds`` a sample; ``form``: how most of its values were given; ``given``: their dtype if
+    they are arrays, else ''; ``dtype``: the declared one; ``unsure``: the share of values that took the slow path."""
 
     slot: str
     declared: str
@@ -34,7 +34,8 @@ class SlotCost:
 
 
 def slot_costs(slots: Slots, strict: bool, samples: Sequence[Sequence[Any]]) -> list[SlotCost]:
-    """Of each slot, from ``samples`` as they were wrapped; [] without any. Samples that are bad there do not count."""
+    """Return the cost of each slot, from wrapped ``samples``; [] without samples. Samples that are bad there do not
+    count."""
     samples = [values for values in samples if len(values) == len(slots)]
     if not samples:
         return []
@@ -57,7 +58,7 @@ def slot_costs(slots: Slots, strict: bool, samples: Sequence[Sequence[Any]]) -> 
 
 
 def _timed(adder: SlotWriter, values: Sequence[Any]) -> tuple[float, int]:
-    """Seconds for all of them, and how many the fast way was not sure of."""
+    """Return the seconds for all values, and how many of them the fast path could not decide."""
     done = unsure = 0
     began = time.perf_counter()
     for value in values:

@@ -1,4 +1,4 @@
-"""What was seen in a slot: how its values were given, and range and number of each array that they became."""
+"""Collect figures of a slot: how its values were given, and range and number of each array that they became."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FORMS = 6  # different ones that are kept
 
 
 def type_text(slot: InputType) -> str:
-    """``slot`` as its author writes it, as ``dense_vector(64)``."""
+    """Return ``slot`` as its author writes it, as ``dense_vector(64)``."""
     arguments = [str(slot.dim)]
     if slot.dtype is not None:
         arguments.append(f'dtype="{slot.dtype.name}"')
@@ -34,7 +34,7 @@ def type_text(slot: InputType) -> str:
 
 @dataclass
 class Range:
-    """Least and most of the finite numbers among ``count``; None where there are none."""
+    """Minimum and maximum of the finite numbers among ``count``; None if there are none."""
 
     least: float | int | None = None
     most: float | int | None = None
@@ -42,7 +42,7 @@ class Range:
     not_finite: int = 0
 
     def add(self, array: Array) -> None:
-        """Take the numbers of ``array`` in."""
+        """Add the numbers of ``array``."""
         self.count += array.size
         if array.dtype.kind == "f":
             finite = np.isfinite(array)
@@ -53,7 +53,7 @@ class Range:
             self._widen(array.min().item(), array.max().item())
 
     def join(self, other: Range) -> None:
-        """Take in what ``other`` has seen."""
+        """Add the numbers of ``other``."""
         self.count += other.count
         self.not_finite += other.not_finite
         if other.least is not None and other.most is not None:
@@ -66,7 +66,7 @@ class Range:
 
 @dataclass
 class SlotFigures:
-    """One slot. ``given``: what its values looked like when they were yielded, with how many of each; ``ranges``: by
+    """Figures of one slot. ``given``: the forms in which its values were yielded, with how many of each; ``ranges``: by
     kind of array ("values", "ids", "indices", and how many "nnz", "steps", "subs" there are in each)."""
 
     slot: str
@@ -78,13 +78,13 @@ class SlotFigures:
 
     @classmethod
     def of(cls, label: str, slot: InputType, fields: Sequence[Field]) -> SlotFigures:
-        """Of a slot of which nothing was seen yet."""
+        """Return figures of a slot without any values."""
         kinds = tuple(each.kind for each in fields)
         shaped = slot.type == DataType.Dense and slot.seq_type == SequenceType.NO_SEQUENCE
         return cls(label, type_text(slot), {kind: Range() for kind in kinds}, {}, shaped, kinds)
 
     def add_value(self, value: Any) -> None:
-        """Note how ``value`` was given."""
+        """Note the form in which ``value`` was given."""
         form = self._form(value)
         if form in self.given or len(self.given) < _FORMS:
             self.given[form] = self.given.get(form, 0) + 1
@@ -100,12 +100,12 @@ class SlotFigures:
         return f"{name} of {len(value)}" if self._shaped and isinstance(value, list | tuple) else name
 
     def add(self, arrays: Sequence[Array]) -> None:
-        """Take in the arrays that values became."""
+        """Add the arrays that values became."""
         for kind, array in zip(self._kinds, arrays, strict=True):
             self.ranges[kind].add(array)
 
     def join(self, other: SlotFigures) -> None:
-        """Take in what another file has shown."""
+        """Add the figures of another file."""
         for kind, seen in other.ranges.items():
             self.ranges[kind].join(seen)
         for form, count in other.given.items():
@@ -113,13 +113,13 @@ class SlotFigures:
             self.given[known] = self.given.get(known, 0) + count
 
     def plain(self) -> dict[str, Any]:
-        """The same as dicts and numbers."""
+        """Return the figures as dicts and numbers."""
         ranges = {kind: dict(vars(seen)) for kind, seen in self.ranges.items()}
         return {"slot": self.slot, "declared": self.declared, "given": self.given, **ranges}
 
 
 def merge_figures(slots: Slots, files: Sequence[Sequence[SlotFigures]]) -> list[SlotFigures]:
-    """The figures of several files together; of none: figures to start with."""
+    """Return the figures of several files together; without files, figures to start with."""
     total = [SlotFigures.of(slots.label(i), slot, slots.fields[i]) for i, slot in enumerate(slots.types)]
     for file in files:
         for mine, theirs in zip(total, file, strict=True):

@@ -153,7 +153,7 @@ def _lod(cursor: _Cursor) -> Lod:
         at = cursor.at
         size = cursor.u64("the size of a LoD level")
         if size % 8:
-            raise cursor.error(f"a LoD level of {size} bytes is no list of numbers of 8", at)
+            raise cursor.error(f"a LoD level of {size} bytes is not a list of 8-byte numbers", at)
         offsets = _numbers(cursor.take(size, "a LoD level"), np.dtype("<u8"))
         if (offsets >= _SIGN).any():
             raise cursor.error("an offset of 2**63 or more", at + 8)

@@ -32,7 +32,7 @@ class RandomReader(Reader):
             raise OptionError(f"low must not be above high, got {low:g} and {high:g}")
         slots = slot_shapes(shapes, lod_levels)
         if any(slots.lod_levels or ()):
-            raise OptionError(f"what is drawn has no LoD: lod_levels must be 0 for each slot, got {lod_levels!r:.80}")
+            raise OptionError(f"random data have no LoD: lod_levels must be 0 for each slot, got {lod_levels!r:.80}")
         self._shapes = [_fixed(shape, slot) for slot, shape in enumerate(slots.shapes)]
         self._drawn = np.random.default_rng(or_none(integer_from(0))("seed", seed))
 

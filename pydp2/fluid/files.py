@@ -64,8 +64,8 @@ def format_of(name: str) -> tuple[Format, str]:
     _, dot, tag = PurePath(name).name.rpartition(".")
     if not dot or not tag:
         raise OptionError(
-            f"{name!r} is no legal name: what reads a file is found by the text after the last dot, as in "
-            "'data.recordio'; write 'recordio:data' for a file without it"
+            f"{name!r} is not a valid name: the text after the last dot selects the file reader, as in "
+            "'data.recordio'; write 'recordio:data' for a file without an extension"
         )
     if tag not in _FORMATS:
         known = ", ".join(sorted(_FORMATS)) or "none"

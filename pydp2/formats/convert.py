@@ -104,7 +104,7 @@ def convert(
     _check_target(Path(target), pair[1], indexed=write is _indexed)
     with io.BufferedReader(_Watched(source, progress), _BUFFER) as file:
         if not file.seekable():
-            raise OptionError(f"{os.fspath(source)} cannot be sought, as a pipe cannot: write it to a file first")
+            raise OptionError(f"{os.fspath(source)} is not seekable, such as a pipe: write it to a file first")
         with _written(Path(target)) as beside:
             return write(beside, read(file, given), given)
 

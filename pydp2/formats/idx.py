@@ -75,7 +75,7 @@ class Reader(Closable):
         self._row = math.prod(self.shape[1:]) * self._disk.itemsize
         total = self.shape[0] * self._row
         if math.prod(side or 1 for side in self.shape) > 1 << 48:
-            raise source.error(f"sides of {self.shape} cannot be meant", 4)
+            raise source.error(f"the shape {self.shape} is impossible", 4)
         if source.size is not None and total != source.size - self._begin:
             raise source.error(
                 f"{self.shape} {self.dtype.name} needs {total} bytes of values, "
@@ -153,8 +153,8 @@ class Writer(Closable):
         header = _header(self._disk, (0, *sides))
         if isinstance(path, gzip.GzipFile) or (isinstance(path, str | os.PathLike) and Path(path).suffix == ".gz"):
             raise OptionError(
-                "an idx file that is written piece by piece cannot be gzip: take a name that does not end in .gz, or "
-                "use idx.write for the whole array"
+                "an idx file that is written piece by piece cannot be gzip: use a name that does not end in .gz, "
+                "or idx.write for the whole array"
             )
         self._file, self._ours = create_file(path)
         if not self._file.seekable():

@@ -247,7 +247,7 @@ class Writer(Closable):
         if packing not in PACKINGS:
             raise OptionError(f"packing must be one of {', '.join(PACKINGS)}, got {packing!r}")
         if layout == "fluid" and packing == "gzip":
-            raise OptionError("no reader of the fluid layout knows gzip: take none or snappy, or the go layout")
+            raise OptionError("readers of the fluid layout cannot read gzip: use none or snappy, or the go layout")
         if max_bytes < 1 or (max_records is not None and max_records < 1):
             raise OptionError("max_bytes and max_records must be at least 1")
         self._layout, self._packing = layout, packing

@@ -111,7 +111,7 @@ class ImageRecordIter(FileProvider):
         augmentation = Augmentation(**{field.name: given[field.name] for field in fields(Augmentation)})
         finish = Finish(**{field.name: given[field.name] for field in fields(Finish)})
         if mean_img != "" and any(finish.means):
-            raise OptionError("what is subtracted must be mean_img, or mean_r, mean_g, mean_b and mean_a: got both")
+            raise OptionError("give mean_img, or mean_r, mean_g, mean_b and mean_a: got both")
         self._pictures = Pictures(decode, augmentation, finish)
         self._records = Records(paths, part, shuffled, number, listed, width if label_name is not None else 0)
         if mean_img != "":

@@ -178,7 +178,7 @@ def _copy(name: str, array: Array, rows: slice, destination: Any) -> tuple[Array
     try:
         piece = array[rows]
     except (TypeError, ValueError) as exc:
-        raise OptionTypeError(f"a target of {name!r} has a slice that is none, {where}: {exc}") from exc
+        raise OptionTypeError(f"a target of {name!r} has an invalid slice, {where}: {exc}") from exc
     if piece.shape != destination.shape:
         raise OptionError(
             f"{where} has the shape {piece.shape}, its destination {destination.shape}; "

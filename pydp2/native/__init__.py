@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 PURE_PYTHON_VARIABLE = "PYDP2_PURE_PYTHON"
 """Environment variable: with any value but 0, packing runs in Python even if the compiled form is there."""
@@ -18,6 +19,18 @@ try:
 except ImportError as error:  # built only where there is a compiler
     _packing = None  # type: ignore[assignment]
     _load_error = str(error)
+
+
+class PackingForm(NamedTuple):
+    """Form in which samples are packed here. ``text``: "compiled", or "in Python" and why; ``remedy``: how to get the
+    compiled form, where ``text`` does not say it already, else ''."""
+
+    text: str
+    is_compiled: bool
+    remedy: str = ""
+
+
+COMPILED = PackingForm("compiled", True)
 
 
 def is_built() -> bool:
@@ -32,28 +45,32 @@ def is_active() -> bool:
 
 def packing() -> str:
     """Return how samples are packed in this installation: ``"compiled"``, or ``"in Python"`` and why."""
+    return packing_form().text
+
+
+def packing_form() -> PackingForm:
+    """Return the form in which samples are packed in this installation."""
     if is_active():
-        return "compiled"
-    if is_built():
-        return f"in Python, because {PURE_PYTHON_VARIABLE} is set"
-    return f"in Python, because {why_not_built()}"
+        return COMPILED
+    reason, remedy = (f"{PURE_PYTHON_VARIABLE} is set", "unset it") if is_built() else _why_not_built()
+    return PackingForm(f"in Python, because {reason}", False, remedy)
 
 
-def why_not_built() -> str:
-    """Return why there is no compiled form, as the end of a sentence."""
+def _why_not_built() -> tuple[str, str]:
+    """Return why there is no compiled form, as the end of a sentence, and a remedy that the sentence does not name."""
     import sysconfig
 
     here = Path(__file__).parent
     suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
     if (here / f"_packing{suffix}").exists():
-        return f"what was compiled cannot be loaded: {_load_error}"
+        return f"what was compiled cannot be loaded: {_load_error}", ""
     others = sorted(file.name.removeprefix("_packing") for file in here.glob("_packing.*.so"))
     if others:
-        return f"it was compiled for {others[0]}, and this Python needs {suffix}: install pydp2 again for it"
+        return f"it was compiled for {others[0]}, and this Python needs {suffix}: install pydp2 again for it", ""
     checkout = here.parents[1]
     if (checkout / "pyproject.toml").exists() and not _installed_from(checkout):
-        return f"this checkout was never built: pip install -e {checkout} does, where there is a C compiler"
-    return "there was no C compiler at the installation"
+        return f"this checkout was never built: pip install -e {checkout} does, where there is a C compiler", ""
+    return "there was no C compiler at the installation", "install pydp2 where there is one"
 
 
 def _installed_from(checkout: Path) -> bool:

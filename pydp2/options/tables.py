@@ -25,7 +25,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
@@ -65,8 +65,13 @@ WORLD_LIMIT = 65_536
 _NAME_LIMIT = 100
 
 
-def _option(check: Check, text: str, default: Any = MISSING) -> Any:
-    return field(default=default, metadata={"check": check, "help": text})
+def _option(check: Check, text: str, default: Any = MISSING, *, is_size: bool = False) -> Any:
+    return field(default=default, metadata={"check": check, "help": text, "is_size": is_size})
+
+
+def _size_option(text: str, default: int | None = None) -> Any:
+    """Return the field of an option in bytes; without a ``default`` it may be None."""
+    return _option(or_none(number_of_bytes) if default is None else number_of_bytes, text, default, is_size=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,73 +88,118 @@ class _Options:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceOptions(_Options):
-    """What a service is told, beside its list, provider, ``args`` and ``is_train``. Frozen, valid once made."""
+    """Options of a service, beside its list, provider, ``args`` and ``is_train``. Frozen, checked when made."""
 
-    workers: int | None = _option(or_none(integer_from(1)), "processes; default: the cores this process may use", None)
+    workers: int | None = _option(
+        or_none(integer_from(1)), "number of worker processes; default: one per core that this process may use", None
+    )
     start: str = _option(
-        Choice(("auto", "spawn")), "spawn: each worker imports the provider for itself, never once for all", "auto"
+        Choice(("auto", "spawn")),
+        "auto: import the provider once for all workers, if possible; spawn: each worker imports it for itself",
+        "auto",
     )
-    memory_limit: int | None = _option(
-        or_none(number_of_bytes), "bytes for cache and read-ahead; default: a quarter of the memory", None
+    memory_limit: int | None = _size_option(
+        "bytes for the cache in memory and for reading ahead; default: a quarter of the memory"
     )
-    worker_memory: int | None = _option(
-        or_none(number_of_bytes), "bytes in a worker at which another takes its place; default: any", None
+    worker_memory: int | None = _size_option(
+        "bytes that a worker process may occupy before a new one replaces it; default: no limit"
     )
-    sample_timeout: float | None = _option(or_no_limit(seconds), "seconds that one sample may take; default: off", None)
-    on_error: str = _option(Choice(("raise", "skip")), "what an exception in process does to the pass", "raise")
+    sample_timeout: float | None = _option(
+        or_no_limit(seconds), "seconds that the provider may take for one sample; default: no limit", None
+    )
+    on_error: str = _option(
+        Choice(("raise", "skip")),
+        "when process raises an exception, raise: end the pass with it; skip: report it and leave out the rest of "
+        "that file",
+        "raise",
+    )
     error_budget: float | None = _option(
         or_none(error_budget),
-        "bad samples and files cut short that a pass may have: a number, or a share as 0.01; default: any",
+        "how many samples may be dropped and files cut short in a pass before it fails: a number such as 100, or a "
+        "share of the samples such as 0.01; default: no limit",
         None,
     )
-    quarantine: str | None = _option(or_none(file_path), "file that each of them is written to; default: none", None)
+    quarantine: str | None = _option(
+        or_none(file_path), "file in which dropped samples and files cut short are recorded; default: none", None
+    )
     on_changed: str = _option(
-        Choice(("raise", "warn")), "what a file does to the pass that yields something else when it is run again",
+        Choice(("raise", "warn")),
+        "when a file yields other samples as it is read again, raise: end the pass with an error; warn: warn and go on",
         "raise",
-    )  # fmt: skip
+    )
     state_dir: str | None = _option(
-        or_none(folder_path), "directory from which the service goes on when it is started again; default: none", None
+        or_none(folder_path),
+        "directory in which the service saves its state, to continue after a restart; default: none",
+        None,
     )
     cache_dir: str | None = _option(
         or_none(folder_path), "directory of the cache on disk; default: $XDG_CACHE_HOME/pydp2 or ~/.cache/pydp2", None
     )
-    cache_size: int | None = _option(
-        or_none(number_of_bytes), "bytes that the cache on disk may take; default: half of what is free there", None
+    cache_size: int | None = _size_option("maximum bytes of the cache on disk; default: half of the free space there")
+    bind: str | None = _option(
+        or_none(bind_address),
+        "address of the service, ipc://PATH or tcp://127.0.0.1:PORT; default: a private ipc socket",
+        None,
     )
-    bind: str | None = _option(or_none(bind_address), "address; default: a private ipc socket", None)
     input_order: tuple[str, ...] | None = _option(
-        or_none(slot_names), "order of the slots where types are a dict; default: the dict's own", None
+        or_none(slot_names),
+        "order of the slots in a batch, if input_types is a dict; default: the order of the dict",
+        None,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(_Options):
-    """What a job is told: how its passes are drawn and cut. Frozen, valid once made."""
+    """Options of a job: how its passes are shuffled and cut into batches. Frozen, checked when made."""
 
-    batch_size: int = _option(integer_from(1), "weight of a batch: its samples, where they weigh 1")
-    seed: int = _option(integer_from(0, 1 << 64), "what the order is drawn from", 0)
-    shuffle: bool | None = _option(flag_or_none, "default: the provider's word", None)
-    order: str = _option(Choice(("strict", "relaxed")), "relaxed promises the multiset only", "strict")
-    interleave: int = _option(integer_from(1), "files that a shuffled pass takes turns with", 16)
-    pool_bytes: int = _option(number_of_bytes, "most bytes waiting in the pool; part of the order", 1 << 30)
-    last_batch: str = _option(Choice(("keep", "drop", "pad")), "what becomes of a last smaller batch", "keep")
-    prefetch: int = _option(integer_from(1, 1 << 32), "batches ready at the client; of small ones more", 2)
-    prefetch_bytes: int = _option(
-        number_of_bytes, "most bytes of batches sent to a trainer and not used; two batches always may be", 64 << 20
+    batch_size: int = _option(
+        integer_from(1), "weight of a batch; the number of its samples, unless the provider weighs them"
+    )
+    seed: int = _option(integer_from(0, 1 << 64), "seed of the random order of files and samples", 0)
+    shuffle: bool | None = _option(flag_or_none, "shuffle files and samples; default: what the provider says", None)
+    order: str = _option(
+        Choice(("strict", "relaxed")),
+        "strict: the seed and the data alone decide the order; relaxed: samples come as they are ready, each once",
+        "strict",
+    )
+    interleave: int = _option(integer_from(1), "number of files that a shuffled pass reads in turn", 16)
+    pool_bytes: int = _size_option("maximum bytes of samples in the pool; another value can change the order", 1 << 30)
+    last_batch: str = _option(
+        Choice(("keep", "drop", "pad")),
+        "what to do with a last batch smaller than batch_size; pad fills it up to that size",
+        "keep",
+    )
+    prefetch: int = _option(
+        integer_from(1, 1 << 32),
+        "number of batches that are sent to a trainer in advance; more if batches are small",
+        2,
+    )
+    prefetch_bytes: int = _size_option(
+        "maximum bytes of batches that a trainer has been sent and not used; two batches are always allowed", 64 << 20
     )
     bucket_by: str | int | None = _option(
-        or_none(slot_name_or_index), "sequence slot by whose length samples are batched: its name or number", None
+        or_none(slot_name_or_index),
+        "name or number of a sequence slot; each batch then holds samples of similar length in this slot",
+        None,
     )
     bucket_bounds: tuple[int, ...] | None = _option(
-        or_none(bucket_bounds), "the greatest length in each bucket; default: drawn from the first fill", None
+        or_none(bucket_bounds),
+        "maximum sequence length of each bucket; default: computed from the samples that fill the pool first",
+        None,
     )
     num_buckets: int | None = _option(
-        or_none(integer_from(2, 1001)), "how many buckets at most, where bounds are drawn; default: 8", None
+        or_none(integer_from(2, 1001)), "maximum number of buckets, if bucket_bounds are computed; default: 8", None
     )
     share: str = _option(
-        Choice(("ranks", "dynamic")), "batches in turn to the ranks, or to whoever asks first", "ranks"
+        Choice(("ranks", "dynamic")),
+        "ranks: trainers get batches in turn, by rank; dynamic: each batch goes to the trainer that asks first",
+        "ranks",
     )
-    lease: float = _option(seconds, "seconds of silence after which a trainer's place and batches can be taken", 30.0)
+    lease: float = _option(
+        seconds,
+        "seconds without a sign of life after which another trainer can take over a trainer's rank and batches",
+        30.0,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,7 +213,7 @@ class JobOptions(_Options):
 
 
 class ServiceKeywords(TypedDict, total=False):
-    """What a service may be given, for type checkers: the keywords of :class:`ServiceOptions` in every form taken."""
+    """Keywords of a service for type checkers: those of :class:`ServiceOptions`, in every form that is accepted."""
 
     workers: Whole | None
     start: Literal["auto", "spawn"]
@@ -182,7 +232,7 @@ class ServiceKeywords(TypedDict, total=False):
 
 
 class JobChoices(TypedDict, total=False):
-    """What a job may be given beside ``batch_size``, for type checkers: as :class:`JobOptions`, in every form taken."""
+    """Keywords of a job for type checkers: those of :class:`JobOptions` but ``batch_size``, in every accepted form."""
 
     seed: Whole
     shuffle: bool | None
@@ -200,21 +250,22 @@ class JobChoices(TypedDict, total=False):
 
 
 class JobKeywords(JobChoices):
-    """What a job is given, for type checkers."""
+    """Keywords of a job for type checkers, with the required ``batch_size``."""
 
     batch_size: Whole
 
 
 class LoadChoices(ServiceKeywords, JobChoices):
-    """What a service and its job may be given beside ``batch_size``, for type checkers."""
+    """Keywords of a service and its job for type checkers, but ``batch_size``."""
 
 
 class LoadKeywords(ServiceKeywords, JobKeywords):
-    """What a service and its job are given together, for type checkers."""
+    """Keywords of a service and its job for type checkers, with the required ``batch_size``."""
 
 
 class Option(NamedTuple):
-    """One line of a table of options. ``required`` ones have no default; ``kind`` is the declared type as text."""
+    """One line of a table of options. ``required`` ones have no default; ``kind`` is the declared type as text;
+    ``is_size``: the value is a number of bytes, or a text such as ``"2GiB"``."""
 
     help: str
     default: Any
@@ -222,26 +273,35 @@ class Option(NamedTuple):
     kind: str
     check: Check
     choices: tuple[str, ...]
+    is_size: bool
 
 
 def _table(options: type[_Options]) -> dict[str, Option]:
-    def option(text: str, default: Any, kind: str, check: Check) -> Option:
-        missing = default is MISSING
-        return Option(text, None if missing else default, missing, kind, check, getattr(check, "allowed", ()))
+    def option(declared: Field[Any]) -> Option:
+        meta, missing = declared.metadata, declared.default is MISSING
+        return Option(
+            help=meta["help"],
+            default=None if missing else declared.default,
+            required=missing,
+            kind=str(declared.type),
+            check=meta["check"],
+            choices=getattr(meta["check"], "allowed", ()),
+            is_size=meta["is_size"],
+        )
 
-    return {f.name: option(f.metadata["help"], f.default, str(f.type), f.metadata["check"]) for f in fields(options)}
+    return {declared.name: option(declared) for declared in fields(options)}
 
 
 SERVICE_OPTIONS: Mapping[str, Option] = _table(ServiceOptions)
 JOB_OPTIONS: Mapping[str, Option] = _table(JobOptions)
 _FORMS: Mapping[str, Any] = {**ServiceKeywords.__annotations__, **JobKeywords.__annotations__}
 SERVICE_ARGUMENTS = ("list", "provider", "args", "is_train")
-"""What a service is made of; in Python and in TOML these stand outside the table of its options."""
+"""Arguments that say what a service reads; in Python and in TOML they stand outside the table of its options."""
 PROVIDER_OPTIONS = (
     "input_types", "should_shuffle", "pool_size", "min_pool_size", "can_over_batch_size", "calc_batch_size", "cache",
     "check", "check_fail_continue", "init_hook",
 )  # fmt: skip
-"""Names that belong beside ``process``, in ``@provider(...)``; kept equal to its signature by a test."""
+"""Arguments of ``@provider(...)``, the decorator of ``process``; a test keeps them equal to its signature."""
 _LAST, _WORKERS, _READY, _POOL = 'last_batch="drop"', "workers=4", "prefetch=2", "pool_size=4096"
 _TURNS = "interleave=16"
 _PASSES = "the number of passes is that of your loops over the client: for epoch in range(10): for batch in data: …"
@@ -283,7 +343,7 @@ ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "epochs": ("", _PASSES),
     "num_shards": ("", "connect() has rank=0, world_size=4"),
 }
-"""What other loaders call it, with the option that it is here ("": none) and what to write in its place."""
+"""Names of options in other loaders, each with the option of pydp2 ("": none) and what to write in its place."""
 
 
 def check_options(
@@ -313,7 +373,7 @@ def check_options(
 
 
 def elsewhere(name: str, allowed_here: Collection[str], homes: Mapping[str, str]) -> str:
-    """What to write in place of ``name``, which another loader has, to append to a message; '' if none has.
+    """Return what to write in place of ``name``, an option of another loader, to append to a message; '' if none is.
 
     ``homes``: where options belong that may not be given here.
     """
@@ -351,7 +411,7 @@ def takes(*tables: Mapping[str, Option]) -> Callable[[_F], _F]:
 
 
 def service_options(**given: Any) -> ServiceOptions:
-    """:class:`ServiceOptions` from what a user gave: sizes as text, lists, NumPy integers.
+    """Return :class:`ServiceOptions` from what a user gave: sizes as text, lists, NumPy integers.
 
     Raises:
         OptionTypeError: unknown, misplaced or of a wrong type.
@@ -362,7 +422,8 @@ def service_options(**given: Any) -> ServiceOptions:
 
 
 def job_options(**given: Any) -> JobOptions:
-    """:class:`JobOptions` from what a user gave; ``batch_size`` is needed. Raises as :func:`service_options` does."""
+    """Return :class:`JobOptions` from what a user gave; ``batch_size`` is needed. Raises what
+    :func:`service_options` raises."""
     check_options(given, JOB_OPTIONS, {*SERVICE_OPTIONS, *SERVICE_ARGUMENTS}, "launch(), load() or serve")
     if "batch_size" not in given:
         raise OptionTypeError("batch_size is needed, as in batch_size=128")
@@ -370,7 +431,7 @@ def job_options(**given: Any) -> JobOptions:
 
 
 def place_options(job: Any, rank: Any, world_size: Any) -> tuple[str, int, int]:
-    """Who a trainer is: its job's name, its rank, and how many ranks there are.
+    """Return the name of a trainer's job, its rank, and the number of ranks.
 
     Raises:
         OptionTypeError: a name that is no text, or numbers that are none.

@@ -1,4 +1,4 @@
-"""What the value of an option may be: one check for each kind of option, which gives it in its plain form."""
+"""Check the values of options: one check for each kind of option, which returns the value in its plain form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_BOUNDS = 1000  # they travel with each batch
 
 
 def integer_from(low: int, high: int | None = None) -> Check:
-    """A whole number from ``low`` to below ``high``."""
+    """Return a check for a whole number from ``low`` to below ``high``."""
 
     def check(name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, Integral):
@@ -42,7 +42,7 @@ def integer_from(low: int, high: int | None = None) -> Check:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some words."""
+    """Check for one of some words."""
 
     allowed: tuple[str, ...]
 
@@ -55,12 +55,12 @@ class Choice:
 
 
 def or_none(inner: Check) -> Check:
-    """What ``inner`` takes, or None."""
+    """Return a check that accepts what ``inner`` accepts, and None."""
     return lambda name, value: None if value is None else inner(name, value)
 
 
 def or_no_limit(inner: Check) -> Check:
-    """What ``inner`` takes, or None for no limit."""
+    """Return a check that accepts what ``inner`` accepts, and None for no limit."""
 
     def check(name: str, value: Any) -> Any:
         if value is None:
@@ -76,21 +76,21 @@ def or_no_limit(inner: Check) -> Check:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False."""
+    """Check for True or False."""
     if not isinstance(value, bool):
         raise OptionTypeError(f"{name} must be True or False, got {value_text(value)}")
     return value
 
 
 def flag_or_none(name: str, value: Any) -> bool | None:
-    """True, False or None."""
+    """Check for True, False or None."""
     if value is not None and not isinstance(value, bool):
         raise OptionTypeError(f"{name} must be True, False or None, got {value_text(value)}")
     return value
 
 
 def error_budget(name: str, value: Any) -> float:
-    """How many losses a pass may have: a whole number from 0, or a share of its samples above 0 and below 1."""
+    """Check for a number of losses in a pass: a whole number from 0, or a share of its samples above 0 and below 1."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise OptionTypeError(f"{name} must be a number of samples or a share of them, got {value_text(value)}")
     if isinstance(value, Integral):
@@ -108,12 +108,12 @@ def error_budget(name: str, value: Any) -> float:
 
 
 def file_path(name: str, value: Any) -> str:
-    """The path of a file."""
+    """Check for the path of a file."""
     return _path(name, value, "file")
 
 
 def folder_path(name: str, value: Any) -> str:
-    """The path of a directory."""
+    """Check for the path of a directory."""
     return _path(name, value, "directory")
 
 
@@ -130,7 +130,7 @@ def _path(name: str, value: Any, what: str) -> str:
 
 
 def seconds(name: str, value: Any) -> float:
-    """A time that is not nothing and not endless."""
+    """Check for a positive, finite number of seconds."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise OptionTypeError(f"{name} must be a number of seconds, got {value_text(value)}")
     number = float(value)
@@ -140,7 +140,7 @@ def seconds(name: str, value: Any) -> float:
 
 
 def slot_names(name: str, value: Any) -> tuple[str, ...]:
-    """Names of slots, each once."""
+    """Check for a list of slot names, each once."""
     if isinstance(value, str) or not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
         raise OptionTypeError(f"{name} must be a list of slot names, got {value_text(value)}")
     double = [v for i, v in enumerate(value) if v in value[:i]]
@@ -150,7 +150,7 @@ def slot_names(name: str, value: Any) -> tuple[str, ...]:
 
 
 def slot_name_or_index(name: str, value: Any) -> str | int:
-    """The name of a slot, or its number from 0. Raises OptionTypeError, OptionError for neither."""
+    """Check for the name of a slot, or its number from 0. Raise OptionTypeError or OptionError for other values."""
     if isinstance(value, Integral) and not isinstance(value, bool):
         if value < 0:
             raise OptionError(f"{name} must be the number of a slot, from 0, got {value}")
@@ -161,7 +161,7 @@ def slot_name_or_index(name: str, value: Any) -> str | int:
 
 
 def bucket_bounds(name: str, value: Any) -> tuple[int, ...]:
-    """Lengths from 1, rising. Raises OptionTypeError for other things, OptionError for others."""
+    """Check for rising lengths from 1. Raise OptionTypeError for a wrong type, OptionError for other wrong values."""
     if not isinstance(value, list | tuple) or not all(
         isinstance(bound, Integral) and not isinstance(bound, bool) for bound in value
     ):
@@ -179,7 +179,7 @@ def bucket_bounds(name: str, value: Any) -> tuple[int, ...]:
 
 
 def number_of_bytes(name: str, value: Any) -> int:
-    """``value`` in bytes: a whole number of them, or text such as ``"2GiB"`` (kB, MB, GB, TB and KiB, MiB, GiB, TiB).
+    """Return ``value`` in bytes: a whole number, or text such as ``"2GiB"`` (kB, MB, GB, TB and KiB, MiB, GiB, TiB).
 
     Raises:
         OptionTypeError: neither a whole number nor a text.
@@ -199,8 +199,8 @@ def number_of_bytes(name: str, value: Any) -> int:
 
 
 def bind_address(name: str, value: Any) -> str:
-    """An address to serve at: ``ipc://PATH``, or ``tcp://HOST:PORT`` with a loopback host (port 0 or ``*``: any), and
-    ``?token=`` with at least 32 hexadecimal digits behind it, where it is not to be a random one.
+    """Check for an address to serve at: ``ipc://PATH``, or ``tcp://HOST:PORT`` with a loopback host (port 0 or ``*``:
+    any port), and optionally ``?token=`` with at least 32 hexadecimal digits; without it the token is random.
 
     Raises:
         OptionTypeError: not a text.
@@ -253,7 +253,7 @@ def _tcp_address(name: str, value: str) -> str:
 
 
 def did_you_mean(name: object, known: Collection[str]) -> str:
-    """The nearest of the ``known`` names, in words to append to a message, or ''."""
+    """Return the nearest of the ``known`` names, in words to append to a message, or ''."""
     import difflib
 
     near = difflib.get_close_matches(str(name), list(known), 1, 0.6)
@@ -261,11 +261,11 @@ def did_you_mean(name: object, known: Collection[str]) -> str:
 
 
 def names_text(names: Collection[str]) -> str:
-    """``names`` in words."""
+    """Return ``names`` as text, with "or" before the last."""
     *most, last = (repr(name) for name in names)
     return f"{', '.join(most)} or {last}"
 
 
 def value_text(value: object) -> str:
-    """``value`` and its type, for a message."""
+    """Return ``value`` and its type, for a message."""
     return f"{value!r:.80}" if value is None else f"{value!r:.80} ({type(value).__name__})"

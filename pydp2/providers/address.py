@@ -118,7 +118,7 @@ def _parse_address(address: object) -> tuple[str, str]:
         raise AddressError(f"{address}: {place} is another module in every process; write file.py:{attribute}")
     names = attribute if place.endswith(".py") else f"{place}.{attribute}"
     if not place or "\0" in place or not all(part.isidentifier() for part in names.split(".")):
-        raise AddressError(f"{address!r} is no address of a provider; {_FORMS}")
+        raise AddressError(f"{address!r} is not the address of a provider; {_FORMS}")
     return place, attribute
 
 

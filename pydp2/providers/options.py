@@ -172,7 +172,7 @@ def normalise_shuffle(value: Any) -> bool | None:
     elif isinstance(value, Number | np.bool_) and value in (0, 1):
         return bool(value)
     warnings.warn(
-        f"should_shuffle={value!r:.80} is none of None, True, False, 1, 0 and the words "
+        f"should_shuffle={value!r:.80} must be None, True, False, 1, 0 or one of the words "
         f"{', '.join(_TRUE_WORDS + _FALSE_WORDS)} (in any letter case): taken as None, that is, shuffled in training "
         "only",
         UserWarning,

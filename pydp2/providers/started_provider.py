@@ -207,8 +207,8 @@ def _run_hook(hook: Callable[..., object], settings: Settings, given: dict[str, 
     except TypeError as error:
         theirs = sorted(set(given) - set(_HOOK_ARGUMENTS))
         raise provider_error(
-            f"the init_hook of {name} cannot be called: {error}; it is given settings, {', '.join(_HOOK_ARGUMENTS)} "
-            f"and args ({', '.join(theirs) or 'none'}): take what it does not need by **kwargs",
+            f"the init_hook of {name} cannot be called: {error}; pydp2 passes settings, {', '.join(_HOOK_ARGUMENTS)} "
+            f"and args ({', '.join(theirs) or 'none'}): accept the arguments that it does not need with **kwargs",
             "TypeError",
         ) from None
     except ValueError:
@@ -240,7 +240,7 @@ def _make_schema(settings: Settings, options: ProviderOptions, is_train: bool, i
         )
     except (OptionError, OptionTypeError) as error:  # the arguments of @provider are checked: so the hook set it
         kind = "TypeError" if isinstance(error, OptionTypeError) else "ValueError"
-        raise provider_error(f"the init_hook of {name} left settings that cannot be: {error}", kind) from None
+        raise provider_error(f"the init_hook of {name} left invalid settings: {error}", kind) from None
     settings.input_types = declared
     return schema
 
@@ -277,7 +277,7 @@ def _resolved_shuffle(value: Any, is_train: bool, name: str) -> bool:
         return bool(value)
     if value is not None:
         warnings.warn(
-            f"the init_hook of {name} set should_shuffle={value!r:.80}, which is no bool: "
+            f"the init_hook of {name} set should_shuffle={value!r:.80}, which is not a bool: "
             "taken as None, that is, shuffled in training only",
             UserWarning,
             stacklevel=2,

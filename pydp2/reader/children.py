@@ -87,7 +87,7 @@ def forked_or_warned(what: str, told: list[str]) -> bool:
             "this process is daemonic (a worker of a multiprocessing.Pool or of a torch DataLoader is), and such a "
             "process may have no children. Begin the pass in the main process"
         )
-    warnings.warn(f"{what} uses threads in place of processes: {why}", RuntimeWarning, stacklevel=3)
+    warnings.warn(f"{what} uses threads instead of processes: {why}", RuntimeWarning, stacklevel=3)
     return False
 
 

@@ -109,9 +109,7 @@ def cloud_reader(
     if not callable(decode):
         raise OptionTypeError(f"decode must be a function of the bytes of a record, got {decode!r:.80}")
     if not isinstance(master, str):
-        raise OptionTypeError(
-            f"master must be the address of a service, which has the list of the files, got {master!r:.80}"
-        )
+        raise OptionTypeError(f"master must be the address of a service that has the file list, got {master!r:.80}")
     if isinstance(timeout_sec, bool) or not isinstance(timeout_sec, Real):
         raise OptionTypeError(f"timeout_sec must be a number of seconds, got {timeout_sec!r:.80}")
     if not 0 < timeout_sec < math.inf:

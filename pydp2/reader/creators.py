@@ -128,5 +128,5 @@ def _found(patterns: list[str]) -> Iterator[str]:
             continue
         files = sorted(glob.glob(pattern))  # noqa: PTH207 - of patterns with and without a folder, absolute or not
         if not files:
-            raise FileNotFoundError(f"{pattern}: there is no such file, and no file fits it as a pattern")
+            raise FileNotFoundError(f"{pattern}: no such file, and as a pattern it matches no file")
         yield from files

@@ -109,7 +109,7 @@ class _ReaderInThread:
 def _read(reader: Reader, put: Callable[[ReaderMessage], None]) -> None:
     def put_checked(message: ReaderMessage) -> None:
         if message[0] == ITEM and message[1] is None:
-            raise ValueError("an entry is None, which is no sample: leave it out, or yield (None,)")
+            raise ValueError("an entry is None, which is not a sample: leave it out, or yield (None,)")
         put(message)
 
     read_into(reader, put_checked)

@@ -77,7 +77,7 @@ def _bytearray(given: Any = b"", encoding: Any = None) -> bytearray:
 def _collection(kind: Callable[[Any], Any]) -> Callable[..., Any]:
     def make(items: Any = ()) -> Any:
         if not isinstance(items, list | tuple | set):
-            raise TypeError(f"a {kind.__name__} of something that is no list")
+            raise TypeError(f"a {kind.__name__} of something that is not a list")
         return kind(map(key, items))
 
     return make
@@ -115,7 +115,7 @@ def named(module: str, attribute: str) -> Named:
 def call(function: Any, given: Any) -> Any:
     """Return what a known name makes of its arguments."""
     if not isinstance(function, Named) or function.make is None or not isinstance(given, tuple):
-        raise TypeError("a step calls what is no function")
+        raise TypeError("a step calls something that is not a function")
     return function.make(*given)
 
 
@@ -145,7 +145,7 @@ def _filled(shape: Any, dtype: Any, raw: Any, fortran: bool) -> np.ndarray[Any, 
     if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple) or len(shape) > _MOST_SIDES:
         raise TypeError("an array without dtype or shape")
     if any(type(side) is not int or side < 0 for side in shape):
-        raise ValueError("an array with a side that is no length")
+        raise ValueError("an array with an invalid shape")
     content = _raw(raw)
     need = math.prod(shape) * dtype.itemsize
     if need != len(content):

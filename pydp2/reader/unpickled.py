@@ -62,7 +62,7 @@ def plain(data: bytes) -> Any:
             raise FormatError(str(error), offset=at) from None
         raise
     except (ValueError, TypeError, IndexError, KeyError, OverflowError, RecursionError) as error:
-        raise FormatError(f"the record is no pickle, or damaged: {error} (at byte {at})", offset=at) from None
+        raise FormatError(f"the record is not a pickle, or it is damaged: {error} (at byte {at})", offset=at) from None
     raise AssertionError("the steps of a pickle end with an error or a STOP")
 
 
@@ -114,7 +114,7 @@ class _Machine:
         """The one value that is left."""
         (value,) = self._stack
         if value is _MARK or (self._names and _holds_a_name(value)):
-            raise ValueError("what it leaves is no value")
+            raise ValueError("its result is not a value")
         return value
 
     def do(self, name: str, argument: Any) -> None:
@@ -214,7 +214,7 @@ class _Machine:
     def _counted(self, given: Any) -> tuple[Any, ...]:
         """What something is made of, while there is room: one array could otherwise be copied without end."""
         if type(given) is not tuple:
-            raise TypeError("arguments that are no tuple")
+            raise TypeError("arguments that are not a tuple")
         self._room -= 1 + sum(len(each) for each in given if isinstance(each, _COPIED))
         if self._room < 0:
             raise ValueError("what it builds is out of proportion to its size")

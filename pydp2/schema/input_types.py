@@ -342,7 +342,7 @@ class Slots:
             made = [_input_type_from_wire(t) for t in _checked_list(types)]
             return cls(tuple(made), None if names is None else tuple(_checked_list(names)))
         except (OptionError, OptionTypeError, TypeError, ValueError) as exc:
-            raise RemoteProtocolError(f"slots that cannot be: {exc}") from exc
+            raise RemoteProtocolError(f"invalid slots: {exc}") from exc
 
 
 def _checked_list(value: object, length: int | None = None) -> list[Any]:

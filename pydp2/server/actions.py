@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pydp2.errors import Error
 from pydp2.protocol.messages import Message
@@ -38,6 +38,12 @@ class Log:
 
     text: str
     kind: str = ""
+
+
+class JobLog(Protocol):
+    """Function that logs a text about one job. ``names_job``: the text names the job already."""
+
+    def __call__(self, text: str, kind: str, *, names_job: bool = False) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

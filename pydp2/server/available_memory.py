@@ -64,6 +64,6 @@ def describe_exhaustion(error: BaseException) -> OutOfMemory | None:
         has = f"it has {address_space.used_addresses()} of {most} bytes of address space (RLIMIT_AS)"
     remedy = f", or {have.remedy}" if have.remedy else ""
     return OutOfMemory(
-        f"the server has no memory for what it needs next ({error or 'it is not told how much'}); {has}; "
+        f"the server has no memory for its next step ({error or 'the amount is unknown'}); {has}; "
         f"lower pool_bytes, memory_limit or batch_size{remedy}"
     )

@@ -98,7 +98,7 @@ class Quarantine:
                 self._said = True
                 self._log(
                     f"the quarantine {self._path} cannot be written any more: {error.strerror}; the pass goes on, and "
-                    "what is lost meanwhile is missing there",
+                    "its further losses are not recorded there",
                     "",
                 )
             return

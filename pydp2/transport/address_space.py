@@ -45,7 +45,7 @@ def map_memory(descriptor: int, size: int, **how: int) -> mmap.mmap:
     """
     global _mapped_bytes
     if size > capped_size(size) - (0 if address_limit() is None else _mapped_bytes):
-        raise OSError(errno.ENOMEM, f"{size} bytes of addresses are not to be had (RLIMIT_AS is {address_limit()})")
+        raise OSError(errno.ENOMEM, f"{size} bytes of address space are not available (RLIMIT_AS is {address_limit()})")
     made = mmap.mmap(descriptor, size, **how)
     _mapped_bytes += size
     weakref.finalize(made, _on_unmapped, size).atexit = False

@@ -93,7 +93,7 @@ class Admission:
     def _reply(self, connection: socket.socket) -> None:
         if not is_same_user(connection):
             self.foreign_count += 1
-            text = f"{_REFUSE} this service belongs to user {os.geteuid()}, and nobody else may connect to it"
+            text = f"{_REFUSE} this service belongs to user {os.geteuid()}, and only this user may connect to it"
         elif why := self._why_full():
             self.refusal = why
             text = f"{_LATER} {why}"
@@ -137,7 +137,7 @@ def request_admission(path: str, deadline: float | None) -> str:
             raise AdmissionRefused(answer.removeprefix(f"{_REFUSE} "))
         if answer and not answer.startswith(f"{_LATER} "):
             raise AdmissionRefused(
-                "who listens there speaks another language, that of another release of pydp2 perhaps"
+                "the process that listens there speaks another protocol, perhaps that of another release of pydp2"
             )
         if deadline is not None and time.monotonic() + _RETRY_SECONDS > deadline:
             raise HubUnavailable(answer.removeprefix(f"{_LATER} "))

@@ -83,9 +83,9 @@ def _slab_capacity(descriptor: int) -> int:
     try:
         seals, size = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS), os.fstat(descriptor).st_size
     except (AttributeError, OSError):
-        raise RemoteProtocolError("a descriptor that is no slab") from None
+        raise RemoteProtocolError("a descriptor that is not a slab") from None
     if seals & _SEALS != _SEALS or not _DATA_OFFSET < size <= _DATA_OFFSET + _MAX_SLAB_BYTES:
-        raise RemoteProtocolError("a slab that is not sealed, or of a size that cannot be")
+        raise RemoteProtocolError("a slab that is not sealed, or of an impossible size")
     return size - _DATA_OFFSET
 
 

@@ -168,7 +168,7 @@ class Hub:
             self._admission.answer_requests()
             if self._admission.foreign_count:
                 self._admission.foreign_count = 0
-                self.on_refusal(f"somebody of another user wanted to connect to {self.address}", "refused")
+                self.on_refusal(f"a process of another user tried to connect to {self.address}", "refused")
             if self._admission.refusal:
                 self.on_refusal(self._admission.refusal, LACKS_DESCRIPTORS)
                 self._admission.refusal = ""
@@ -177,7 +177,7 @@ class Hub:
             if self._zap.refused_count:
                 self._zap.refused_count = 0
                 self.on_refusal(
-                    f"somebody without the token wanted to connect to {without_token(self.address)}", "refused"
+                    f"a process without the token tried to connect to {without_token(self.address)}", "refused"
                 )
         if self._accept_filter is not None and now - self._filter_adjusted_at > _ADJUST_SECONDS:
             self._filter_adjusted_at = now
@@ -346,8 +346,8 @@ class Line:
         self._socket.connect(endpoint)
         if not token:
             raise ServiceUnreachable(
-                f"{endpoint} lacks the token of its service: an address must be as the service prints it, "
-                f"{endpoint}?token=…; copy all of it"
+                f"{endpoint} lacks the token of its service: use the whole address that the service prints, "
+                f"{endpoint}?token=…"
             )
 
     def send(self, frames: Frames) -> None:

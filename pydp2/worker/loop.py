@@ -115,7 +115,7 @@ class WorkerLoop:
         """Tell the server that there is no memory to pack or send samples with, and nothing after that. Either thread
         may call it; the process has to end then."""
         lacks = OutOfMemory(
-            f"a worker has no memory for the samples that it packs ({error or 'it is not told how much'}); have "
+            f"a worker has no memory for the samples that it packs ({error or 'the amount is unknown'}); have "
             "process() keep less, yield smaller samples, or raise what limits it (`ulimit -v`)"
         )
         with contextlib.suppress(LocalProtocolError):  # the other thread has told it

@@ -165,8 +165,8 @@ def _declared_message(running: StartedProvider, caught: list[warnings.WarningMes
         size = m.HEADER_LIMIT
     if size > m.HEADER_LIMIT // 2:
         raise provider_error(
-            f"types and names of {len(running.schema.slots)} slots cannot be told to the trainer: they must be "
-            f"text and take at most {m.HEADER_LIMIT // 2} bytes; declare fewer and wider slots, with shorter names",
+            f"types and names of {len(running.schema.slots)} slots cannot be sent to the trainer: they must be "
+            f"text of at most {m.HEADER_LIMIT // 2} bytes together; declare fewer and wider slots, with shorter names",
             "ValueError",
         )
     notes = [str(w.message) for w in caught if issubclass(w.category, UserWarning | DeprecationWarning)]

@@ -46,7 +46,7 @@ def test_pd_54_a_side_without_a_list_does_not_exist() -> None:
 
 
 def test_pd_54_both_lists_none_is_an_error() -> None:
-    with pytest.raises(OptionError, match="needs train_list or test_list, both are None"):
+    with pytest.raises(OptionError, match="needs train_list or test_list, but both are None"):
         define_py_data_sources2(None, None, "m", "p")
 
 

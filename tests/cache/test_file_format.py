@@ -173,7 +173,7 @@ def test_samples_of_other_slots_are_refused(whole: Path, tmp_path: Path) -> None
     with pytest.raises(DamagedEntry):
         read(whole, weighted=True)
     bad = write(tmp_path, [(columns_of(SLOTS, ROWS), np.array([1, -1, 2]))])
-    with pytest.raises(DamagedEntry, match="weight that cannot be"):
+    with pytest.raises(DamagedEntry, match="invalid weight"):
         read(bad, weighted=True)
 
 

@@ -61,7 +61,7 @@ def test_errors_of_files_are_one_line_each(cli: Callable[..., Result], tmp_path:
             (("a.csv", "nowhere/a.idx"), "nowhere: there is no folder to write to"),
             (("a.lst", "a.rec"), "absent.jpg: No such file or directory; the list names it for id 0, and folder says"),
             (("a.csv", "b.idx.gz"), "idx is not written as gzip here: leave .gz off the name b.idx.gz"),
-            (("pipe", "b.idx", "--from", "csv"), "pipe cannot be sought, as a pipe cannot: write it to a file first"),
+            (("pipe", "b.idx", "--from", "csv"), "pipe is not seekable, such as a pipe: write it to a file first"),
             (("a.csv", "b.idx", "--layout", "fluid"), "layout does nothing where csv becomes idx: leave it out"),
         ):
             done = cli("convert", *arguments)
@@ -79,7 +79,10 @@ def test_a_file_that_has_no_parts_is_not_named_in_parts(cli: Callable[..., Resul
     assert cli("parts", "absent", "--parts", 3).exit_code == 2
     done = cli("parts", "a.idx.gz", "a.csv.gz", "--parts", 2)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == "Error: a.csv.gz is gzip, and only idx is read in parts then: decompress it\n"
+    assert (
+        done.stderr
+        == "Error: a.csv.gz is compressed with gzip, and of such files only idx can be read in parts: decompress it\n"
+    )
     assert cli("parts", "a.csv.gz", "--parts", 1).stdout == "a.csv.gz\n"
     assert cli("parts", "a.idx.gz", "--parts", 2).stdout == "a.idx.gz?part=0/2\na.idx.gz?part=1/2\n"
     done = cli("parts", "a.idx.gz", "--parts", 10**9)

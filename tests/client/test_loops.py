@@ -253,7 +253,7 @@ def test_after_an_interrupt_a_new_loop_takes_the_pass_of_the_old_one(
         one = iter(data)
         error = interrupt(one, tmp_path / "go")
         other = iter(data)
-        with pytest.raises(ClientUseError, match="a newer loop over this client has taken its pass over"):
+        with pytest.raises(ClientUseError, match="a newer loop over this client has taken over its pass"):
             next(one)
         assert [batch.index for batch in other] == [2, 3]
         assert [batch.pass_id for batch in data] == [1] * 4
@@ -393,7 +393,7 @@ def test_a_batch_that_is_none_of_the_present_pass_has_no_state(service: pydp2.Se
                 data.state_dict(after=wrong)
         import copy
 
-        with pytest.raises(ClientUseError, match="after must be a batch that this client delivered, and a copy"):
+        with pytest.raises(ClientUseError, match="after must be a batch that this client delivered, not a copy"):
             data.state_dict(after=copy.copy(new))
         data.load_state_dict(data.state_dict(after=new))
         with pytest.raises(ClientUseError, match="not of the present pass"):

@@ -222,7 +222,7 @@ def test_a_greeting_that_is_none_leaves_no_client(
 
 def test_silence_ends_with_the_timeout(served: Callable[[Answer], Scripted]) -> None:
     server = served(lambda message: [])
-    with pytest.raises(ServiceUnreachable, match=r"nobody answers at ipc://.* \(tried for .* s\)"):
+    with pytest.raises(ServiceUnreachable, match=r"no service answers at ipc://.* \(tried for .* s\)"):
         pydp2.connect(server.hub.address, timeout=0.3, batch_size=3)
 
 
@@ -244,7 +244,7 @@ def test_a_server_that_goes_away_in_the_middle_is_noticed(served: Callable[[Answ
         passing = iter(data)
         next(passing)
         server.close()
-        with pytest.raises(ServiceLost, match="went away without a word"):
+        with pytest.raises(ServiceLost, match="ended without a message"):
             next(passing)
         server._zmq = new_context()  # for the fixture
 

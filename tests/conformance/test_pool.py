@@ -55,7 +55,7 @@ def test_pd_33_or_when_pool_bytes_are_reached(
             assert [b.pool_weight for b in batches][:3] == [50, 50, 50]
             assert max(b.pool_weight for b in batches) == 50
     said = capfd.readouterr().err
-    assert said.count("pool_bytes=200 is reached before the pool has the size that was asked for") == 1
+    assert said.count("pool_bytes=200 is reached before the pool has its full pool_size") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.diagnostics.advice import STAGES, Measured, Slot, advise, most_workers, shares, workers_for
+from pydp2.native import COMPILED, PackingForm
 
 PLAIN = Measured(cores=8, workers=2, files=100, bare=1000.0, packed=950.0, moved=930.0, pooled=910.0)
+NO_COMPILER = PackingForm(
+    "in Python, because there was no C compiler at the installation", False, "install pydp2 where there is one"
+)
 rates = st.floats(1e-3, 1e9)
 measured = st.builds(
     Measured,
@@ -30,7 +34,7 @@ measured = st.builds(
     sample_bytes=st.floats(0.0, 1e9),
     slot=st.none() | st.builds(Slot, st.text(), st.text(), st.sampled_from(["", "float64", "float32"]),
                                st.just("float32"), st.floats(0, 1)),
-    packing=st.sampled_from(["compiled", "in Python, because there was no C compiler at the installation"]),
+    packing=st.sampled_from([COMPILED, NO_COMPILER]),
     largest=st.none() | st.floats(0.0, 1.0),
     cached=st.none() | rates,
 )  # fmt: skip
@@ -117,30 +121,32 @@ def test_too_few_files_are_named_before_all_that_follows_from_them() -> None:
     [
         (
             Slot("slot x", "list of 64", "", "float32", 1.0),
-            "compiled",
+            COMPILED,
             "yield lists of plain numbers, or float32 arrays",
         ),
         (
             Slot("slot x", "list of 64", "", "float32", 0.0),
-            "in Python, because there was no C compiler at the installation",
+            NO_COMPILER,
             "because there was no C compiler at the installation: install pydp2 where there is one",
         ),
         (
             Slot("slot x", "list of 64", "", "float32", 0.0),
-            "in Python, because PYDP2_PURE_PYTHON is set",
+            PackingForm("in Python, because PYDP2_PURE_PYTHON is set", False, "unset it"),
             "because PYDP2_PURE_PYTHON is set: unset it",
         ),
         (
             Slot("slot x", "list of 64", "", "float32", 0.0),
-            "in Python, because this checkout was never built: pip install -e /x does, where there is a C compiler",
+            PackingForm(
+                "in Python, because it was never built: pip install -e /x does, where there is a C compiler", False
+            ),
             "never built: pip install -e /x does, where there is a C compiler",
         ),
-        (Slot("slot x", "a (9,)", "float64", "float32", 0.0), "compiled", "have to be converted: yield float32 arrays"),
-        (Slot("slot x", "list of 64", "", "float32", 0.0), "compiled", "yield float32 arrays, where you have them"),
-        (Slot("slot x", "a (9,)", "float32", "float32", 0.0), "compiled", "many samples in one yield (pydp2.rows)"),
+        (Slot("slot x", "a (9,)", "float64", "float32", 0.0), COMPILED, "have to be converted: yield float32 arrays"),
+        (Slot("slot x", "list of 64", "", "float32", 0.0), COMPILED, "yield float32 arrays, where you have them"),
+        (Slot("slot x", "a (9,)", "float32", "float32", 0.0), COMPILED, "many samples in one yield (pydp2.rows)"),
     ],
 )
-def test_packing_names_the_slot_and_the_form_that_is_quicker(slot: Slot, packing: str, remedy: str) -> None:
+def test_packing_names_the_slot_and_the_form_that_is_quicker(slot: Slot, packing: PackingForm, remedy: str) -> None:
     cause, sentence = said(bare=4000.0, packed=1000.0, slot=slot, packing=packing)
     assert cause == "packing"
     assert "slot x" in sentence

@@ -88,7 +88,7 @@ def test_a_server_process_that_is_ended_ends_the_command(
     assert "Traceback" not in serve.screen
     assert len(words(serve)) == (2 if number is signal.SIGTERM else 1)
     assert any("server process" in line for line in words(serve))
-    silent = "went away without a word; look at what it wrote last"
+    silent = "ended without a message; see the last lines of its log"
     how = "ended: it received SIGTERM" if number is signal.SIGTERM else silent
     assert reason(trainer) == f"ipc://{tmp_path}/s {how}"
     assert eventually(gone)

@@ -51,7 +51,7 @@ def test_a_server_that_is_killed_is_missed_by_its_trainer(
     assert trainer.ended() == 1
     assert trainer.screen.count("Traceback") == 1
     assert "ServiceLost: the service at ipc://" in last_line(trainer)
-    assert last_line(trainer).endswith(" went away without a word; look at what it wrote last")
+    assert last_line(trainer).endswith(" ended without a message; see the last lines of its log")
     assert "pydp2:" not in trainer.screen
     assert eventually(gone)
     assert run_directories() == []

@@ -118,7 +118,7 @@ BAD = [
     (record(tensor(b"", b"", versions=(1, 0))), 4, "expected the version of a LoD 0, got 1"),
     (record(tensor(b"", b"", versions=(0, 9))), 16, "expected the version of a tensor 0, got 9"),
     (record(struct.pack("<IQ", 0, 1 << 60)), 16, "LoD levels, a record has at most 32"),
-    (record(struct.pack("<IQQ", 0, 1, 12)), 16, "a LoD level of 12 bytes is no list of numbers of 8"),
+    (record(struct.pack("<IQQ", 0, 1, 12)), 16, "a LoD level of 12 bytes is not a list of 8-byte numbers"),
     (record(struct.pack("<IQQ", 0, 1, 1 << 63)), 24, "a LoD level needs 9223372036854775808 bytes"),
     (record(tensor(b"", b"", [1 << 63])), 24, "an offset of 2**63 or more"),
     (record(tensor(FLOATS, FLOATS_3_BY_2, [0, 1, 4])), 8, "ends with 4, but the data has 3 rows"),

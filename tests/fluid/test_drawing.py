@@ -52,7 +52,7 @@ def test_numbers_fill_the_range_evenly() -> None:
         ((0, 1, []), "one shape for each slot"),
         ((0, float("inf"), [[2, 2]]), "high must be a number that float32 holds"),
         (("0", 1, [[2, 2]]), "low must be a number"),
-        ((0, 1, [[2, 2]], [1]), r"what is drawn has no LoD: lod_levels must be 0 for each slot, got \[1\]"),
+        ((0, 1, [[2, 2]], [1]), r"random data have no LoD: lod_levels must be 0 for each slot, got \[1\]"),
         ((0, 1, [[2, 2]], [0, 0]), "lod_levels must be a list with one entry for each of the 1 shapes"),
     ],
 )

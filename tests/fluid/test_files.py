@@ -105,7 +105,7 @@ def test_cf_5_the_tag_is_the_text_after_the_last_dot_or_said_before_a_colon(name
 
 @pytest.mark.parametrize("name", ["data", "/folder.nums/data", "data.", "", "recordio", "other:data"])
 def test_cf_5_a_name_without_a_dot_is_no_legal_name(name: str) -> None:
-    with pytest.raises(OptionError, match=r"no legal name: .*as in 'data.recordio'"):
+    with pytest.raises(OptionError, match=r"not a valid name: .*as in 'data.recordio'"):
         fluid.open_files(name, SHAPES)
 
 

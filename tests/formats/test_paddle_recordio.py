@@ -207,7 +207,7 @@ def test_each_record_is_in_exactly_one_part_in_order(records: list[bytes], count
     [
         ({"layout": "c++"}, 'layout must be "go" or "fluid"'),
         ({"packing": "zip"}, "packing must be one of none, snappy, gzip"),
-        ({"layout": "fluid", "packing": "gzip"}, "no reader of the fluid layout knows gzip"),
+        ({"layout": "fluid", "packing": "gzip"}, "readers of the fluid layout cannot read gzip"),
         ({"max_bytes": 0}, "at least 1"),
         ({"max_records": 0}, "at least 1"),
     ],

@@ -50,7 +50,7 @@ def test_one_place_of_one_job_is_one_trainer_s(service: pydp2.Service) -> None:
     with service.connect(job="train", **JOBS["train"]), service.connect(job="eval", **JOBS["eval"]):
         with pytest.raises(JobTaken, match="another trainer reads this job"):
             service.connect(job="train", **JOBS["train"])
-        with pytest.raises(OptionError, match="job 'eval' is under way with other options: batch_size is 7 there, 8"):
+        with pytest.raises(OptionError, match="job 'eval' runs with other options: batch_size is 7 there, 8"):
             service.connect(job="eval", **JOBS["eval"] | {"batch_size": 8})
 
 
@@ -75,7 +75,7 @@ def test_more_jobs_than_can_be_told_of_are_refused(service: pydp2.Service) -> No
         for number in range(16):
             stack.enter_context(service.connect(job=f"job {number}", batch_size=8, pool_bytes=1 << 20))
         assert len(service.stats()["jobs"]) == 16
-        with pytest.raises(OptionError, match="the service has 16 jobs, and 16 are the most; wait until one"):
+        with pytest.raises(OptionError, match="the service has 16 jobs, and the limit is 16; wait until one"):
             service.connect(job="one more", batch_size=8, pool_bytes=1 << 20)
 
 

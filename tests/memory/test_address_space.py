@@ -179,7 +179,7 @@ def test_a_server_that_has_no_memory_left_says_so_to_the_trainer(
             stream(data)
         assert isinstance(caught.value, MemoryError)
         told = str(caught.value)
-        assert told.startswith("the server has no memory for what it needs next (Unable to allocate ")
+        assert told.startswith("the server has no memory for its next step (Unable to allocate ")
         assert "bytes of address space (RLIMIT_AS); lower pool_bytes, memory_limit or batch_size" in told
     assert "Traceback" not in capfd.readouterr().err
 

@@ -62,7 +62,7 @@ def test_an_import_of_something_else_has_no_such_hint(provider_file: Callable[[s
         ("{file}:proces", r"has no attribute 'proces', did you mean 'process'\?"),
         ("{folder}/other.py:process", r"there is no file .*other\.py"),
         ("{file}", r"which function of it\? write module\.process, module:process or file\.py:process"),
-        ("process", r"'process' is no address of a provider; write"),
+        ("process", r"'process' is not the address of a provider; write"),
         ("{file}:plain", r"plain is not a provider; decorate it with @provider\(input_types=…\)"),
         ("{file}:number", r"number must be a decorated function, it is a int"),
     ],
@@ -192,8 +192,8 @@ def test_a_relative_socket_path_is_found_from_everywhere(
 @pytest.mark.parametrize(
     ("address", "text"),
     [
-        ("ipc:///tmp/pydp2-nobody/s", "nobody answers at ipc:///tmp/pydp2-nobody/s.*pydp2 serve"),
-        ("tcp://127.0.0.1:1?token=" + "0" * 32, r"nobody answers at tcp://127\.0\.0\.1:1 \(tried"),
+        ("ipc:///tmp/pydp2-nobody/s", "no service answers at ipc:///tmp/pydp2-nobody/s.*pydp2 serve"),
+        ("tcp://127.0.0.1:1?token=" + "0" * 32, r"no service answers at tcp://127\.0\.0\.1:1 \(tried"),
         ("tcp://127.0.0.1", "is not an address that can be connected to"),
         ("ipc://", "is not an address that can be connected to"),
     ],
@@ -205,7 +205,7 @@ def test_connecting_to_nobody_says_so(address: str, text: str) -> None:
 
 @pytest.mark.parametrize("address", ["udp://127.0.0.1:3", "somewhere", 3, None])
 def test_connecting_to_no_address_says_so(address: object) -> None:
-    with pytest.raises(OptionError, match="address must be as the service prints it"):
+    with pytest.raises(OptionError, match="address must be the one that the service prints"):
         pydp2.connect(address, batch_size=1)  # type: ignore[arg-type]
 
 
@@ -214,5 +214,5 @@ def test_a_stale_address_is_somebody_elses_socket(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(f"{tmp_path}/s")
         other.listen()
-        with pytest.raises(ServiceUnreachable, match="nobody answers"):
+        with pytest.raises(ServiceUnreachable, match="no service answers"):
             pydp2.connect(f"ipc://{tmp_path}/s", batch_size=1, timeout=0.5)

@@ -85,10 +85,10 @@ def process(settings, filename):
     ("args", "body", "kind", "text"),
     [
         ({"word": 1}, "", TypeError, "init_hook of .*process cannot be called: missing a required argument: 'words'"),
-        (None, "", TypeError, "missing a required argument: 'words'.*take what it does not need by"),
+        (None, "", TypeError, "missing a required argument: 'words'.*accept the arguments that it does not need with"),
         ({"words": 1}, "raise KeyError('no such word')", KeyError, "init_hook of .*process raised KeyError"),
         ({"words": 1}, "pass", ValueError, "input_types must be set, and .*process has none; declare them in"),
-        ({"words": 1}, "settings.input_types = 3", TypeError, "init_hook of .*process left settings that cannot be"),
+        ({"words": 1}, "settings.input_types = 3", TypeError, "init_hook of .*process left invalid settings"),
         ({"words": 1}, "import sys; sys.exit('no')", ProviderError, "init_hook of .*process raised SystemExit"),
         ({"words": 1}, "import os; os._exit(4)", ProviderError, "ended with exit code 4 while it .*pydp2 check"),
     ],

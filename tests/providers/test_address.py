@@ -148,16 +148,16 @@ def test_a_file_whose_import_failed_is_tried_again(place: Callable[..., Path]) -
         ("below/pr_two.process", "which function of it"),
         ("below.pr_two.process", r"there is no module 'below.pr_two'; looked in /"),
         ("pr_one.py", "^pr_one.py: which function of it. write module.process, module:process or file.py:process"),
-        ("process", "is no address of a provider; write module.process"),
-        ("", "is no address of a provider"),
-        (":process", "is no address of a provider"),
-        ("pr_one:", "is no address of a provider"),
-        ("pr_one.", "is no address of a provider"),
-        (".process", "is no address of a provider"),
-        ("pr one:process", "is no address of a provider"),
-        ("pr_one:pro cess", "is no address of a provider"),
-        ("pr_one.py:3", "is no address of a provider"),
-        ("pr\0one.py:process", "is no address of a provider"),
+        ("process", "is not the address of a provider; write module.process"),
+        ("", "is not the address of a provider"),
+        (":process", "is not the address of a provider"),
+        ("pr_one:", "is not the address of a provider"),
+        ("pr_one.", "is not the address of a provider"),
+        (".process", "is not the address of a provider"),
+        ("pr one:process", "is not the address of a provider"),
+        ("pr_one:pro cess", "is not the address of a provider"),
+        ("pr_one.py:3", "is not the address of a provider"),
+        ("pr\0one.py:process", "is not the address of a provider"),
         ("__main__:process", "__main__ is another module in every process; write file.py:process"),
     ],
 )
@@ -266,7 +266,7 @@ def test_a_module_that_was_loaded_by_other_means_is_named_by_its_file(importable
 
 def test_an_address_names_itself() -> None:
     assert address_of("some.where:process") == "some.where:process"
-    with pytest.raises(AddressError, match="is no address"):
+    with pytest.raises(AddressError, match="is not the address"):
         address_of("process")
 
 

@@ -190,7 +190,7 @@ def test_pd_28_a_word_set_by_the_hook_is_not_read_and_counts_as_unsaid() -> None
     def hook(settings: Any) -> None:
         settings.should_shuffle = "off"
 
-    with pytest.warns(UserWarning, match="set should_shuffle='off', which is no bool: taken as None"):
+    with pytest.warns(UserWarning, match="set should_shuffle='off', which is not a bool: taken as None"):
         assert after(hook).shuffle is True
 
 
@@ -242,7 +242,7 @@ def test_a_hook_that_exits_is_told_as_well() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ({}, r"cannot be called: missing a required argument: 'dictionary'; it is given .* and args \(none\)"),
+        ({}, r"cannot be called: missing a required argument: 'dictionary'; pydp2 passes .* and args \(none\)"),
         ({"dictionary": 1, "extra": 2}, r"got an unexpected keyword argument 'extra'.*args \(dictionary, extra\)"),
         ({"dictionary": 1, "settings": 2}, r"multiple values for argument 'settings'"),
     ],
@@ -256,7 +256,7 @@ def test_args_that_the_hook_does_not_take_are_named(args: dict[str, Any], messag
 
 
 def test_a_hook_that_takes_too_little_is_told_about_kwargs() -> None:
-    with pytest.raises(TypeError, match=r"take what it does not need by \*\*kwargs"):
+    with pytest.raises(TypeError, match=r"accept the arguments that it does not need with \*\*kwargs"):
         hooked(lambda settings: None, input_types=ONE).start()
 
 

@@ -66,7 +66,7 @@ def test_a_job_that_one_rank_has_not_had_ends_when_nobody_came_for_a_lease(
     with pytest.raises(OptionError, match=r"seed is 3 there, 4 here; .* nobody is connected to it now, and .* in \d s"):
         part(service, 1, 2, seed=4)
     with pytest.raises(
-        OptionError, match=r"has world_size=2, this trainer says 3; .* if no rank comes back it is over"
+        OptionError, match=r"has world_size=2, this trainer says 3; .* it ends if none comes back within"
     ):
         part(service, 1, 3)
     assert wait_until(lambda: service.stats()["jobs"] == {}, 10)

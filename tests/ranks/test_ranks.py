@@ -229,7 +229,7 @@ def test_dynamic_a_state_holds_what_was_used_out_of_turn(
 
 def test_ranks_of_a_job_must_agree_in_what_makes_its_stream(service: pydp2.Service) -> None:
     with service.connect(rank=0, world_size=2, **OPTIONS):
-        with pytest.raises(OptionError, match=r"is under way with other options: seed is 5 there, 6 here"):
+        with pytest.raises(OptionError, match=r"runs with other options: seed is 5 there, 6 here"):
             service.connect(rank=1, world_size=2, batch_size=16, seed=6)
         with pytest.raises(OptionError, match=r"has world_size=2, this trainer says 3"):
             service.connect(rank=1, world_size=3, **OPTIONS)

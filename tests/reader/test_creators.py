@@ -285,7 +285,7 @@ def test_what_a_decoder_raises_has_file_and_record_in_its_notes(tmp_path: Path) 
 
 
 def test_paths_without_a_file_and_what_is_no_path_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no file fits it as a pattern"):
+    with pytest.raises(FileNotFoundError, match="as a pattern it matches no file"):
         list(recordio(str(tmp_path / "*.rec"))())
     for wrong in ("", [], " , "):
         with pytest.raises(OptionError, match="at least one file"):

@@ -291,7 +291,7 @@ def test_no_more_than_the_buffer_is_under_way() -> None:
 def test_where_there_are_threads_already_it_warns_once_and_uses_threads(numbers: Numbers) -> None:
     mapped = xmap_readers(lambda x: (x, os.getpid()), numbers(10), 2, 4, processes=True)
     threaded = buffered(mapped, 2)
-    with pytest.warns(RuntimeWarning, match="uses threads in place of processes") as warned:
+    with pytest.warns(RuntimeWarning, match="uses threads instead of processes") as warned:
         passes = [sorted(threaded()) for _ in range(2)]
     assert passes == [[(i, os.getpid()) for i in range(10)]] * 2
     assert len(warned) == 1

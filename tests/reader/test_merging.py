@@ -362,7 +362,7 @@ def test_where_there_are_threads_already_it_warns_and_uses_threads(use_pipe: boo
         yield os.getpid()
         raise KeyError("lost")
 
-    with pytest.warns(RuntimeWarning, match="uses threads in place of processes"):
+    with pytest.warns(RuntimeWarning, match="uses threads instead of processes"):
         got = sorted(buffered(multiprocess_reader([numbers(5), numbers(3, 10)], use_pipe), 2)())
     assert got == [0, 1, 2, 3, 4, 10, 11, 12]
     with pytest.warns(RuntimeWarning), pytest.raises(ReaderError, match=r"reader 1 .* raised KeyError"):

@@ -76,7 +76,7 @@ def test_without_a_state_directory_a_cut_is_told(
             stream = iter(data)
             next(stream)
             between.cut()
-            with pytest.raises(ServiceLost, match="went away without a word"):
+            with pytest.raises(ServiceLost, match="ended without a message"):
                 list(stream)
 
 

@@ -269,7 +269,7 @@ def test_relaxed_order_cannot_be_taken_up_in_the_middle(restarted: Restarted) ->
         stream = iter(data)
         next(stream)
         restarted.kill()
-        with pytest.raises(ServiceLost, match="went away without a word"):
+        with pytest.raises(ServiceLost, match="ended without a message"):
             list(stream)
 
 

@@ -141,7 +141,8 @@ class World:
             GroupOptions(
                 name="default", world=world, dynamic=dynamic, lease=LEASE, prefetch_bytes=self._prefetch_bytes
             ),
-            on_begin=self.readings.append, on_end=self.ended.append, log=lambda text, kind: self.logs.append(text),
+            on_begin=self.readings.append, on_end=self.ended.append,
+            log=lambda text, kind, **how: self.logs.append(text),
         )  # fmt: skip
 
     def write(self) -> None:

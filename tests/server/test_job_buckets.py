@@ -45,10 +45,18 @@ def test_a_slot_goes_by_its_name_or_its_number() -> None:
 @pytest.mark.parametrize(
     ("by", "slots", "says"),
     [
-        ("label", NAMED, "bucket_by='label' must be a sequence, whose lengths differ.*sequences here: words, text"),
-        ("word", NAMED, "bucket_by='word' must be a slot, but there is none of that name.*here: words, text"),
-        (3, NAMED, "bucket_by=3 must be a slot"),
-        ("words", BARE, "must be a slot.*sequences here: slot 1"),
+        (
+            "label",
+            NAMED,
+            "bucket_by='label' must be a sequence slot, but this slot is not.*sequences here: words, text",
+        ),
+        (
+            "word",
+            NAMED,
+            "bucket_by='word' must be the name or number of a slot, but there is no such slot.*here: words, text",
+        ),
+        (3, NAMED, "bucket_by=3 must be the name or number of a slot"),
+        ("words", BARE, "must be the name or number of a slot.*sequences here: slot 1"),
         (0, BARE, "bucket_by=0 must be a sequence.*sequences here: slot 1"),
         (0, Slots((dense_vector(3),)), "no slot here is a sequence"),
     ],

@@ -143,6 +143,26 @@ def test_who_loaded_a_state_and_was_answered_goes_on_after_a_kill() -> None:
     assert seen == [[8, 9], [10, 11], [12, 13], [14, 15]]
 
 
+def test_a_rank_that_needs_what_was_used_before_the_snapshot_is_refused() -> None:
+    """It never lacks these batches by itself: another process has had them as this rank."""
+    made = World(60, 2)
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    before = deepcopy(trainers[1].position)
+    for _ in range(10):
+        for trainer in trainers:
+            made.next(trainer)
+    made.write()
+    made.crash()
+    behind = trainers[1]
+    behind.position = before
+    made.begin(behind)
+    made.receive(behind)
+    assert isinstance(behind.error, Rewound)
+    assert "does not know any more what rank 1 of job 'default' needs" in str(behind.error)
+
+
 def test_a_rank_that_comes_back_after_another_loaded_a_state_is_told() -> None:
     made = World(40, 2)
     trainers = [made.come(0), made.come(1)]

@@ -320,7 +320,7 @@ def test_another_user_is_turned_away_even_where_the_mode_lets_it_in(
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert one_trainer(service)
     said = capfd.readouterr().err
-    assert ("of another user wanted to connect" in said) == (not socket_of)
+    assert ("of another user tried to connect" in said) == (not socket_of)
 
 
 def test_who_speaks_zmtp_to_the_public_socket_is_answered_and_hung_up_on(provider: str) -> None:

@@ -106,7 +106,7 @@ def test_hundreds_of_slots_work_and_too_many_are_an_error_that_says_so(provider_
     with pydp2.load(["a", "b"], address, args={"count": 300}, batch_size=80, workers=2) as data:
         (batch,) = data
         assert len(batch) == 80
-    with pytest.raises(ValueError, match=r"types and names of 9000 slots cannot be told .*; declare fewer"):
+    with pytest.raises(ValueError, match=r"types and names of 9000 slots cannot be sent .*; declare fewer"):
         pydp2.load(["a"], address, args={"count": 9000}, batch_size=1, workers=1)
 
 

@@ -222,7 +222,7 @@ def test_template_and_workers_killed_at_once_lose_nothing(provider_file: Callabl
         ("os.kill(os.getpid(), 9)", ProviderError, "a worker was killed by SIGKILL while it imported the provider"),
         ("os.kill(0, 9)", ProviderError, "a worker was killed by SIGKILL while it imported the provider"),
         ("os.abort()", ProviderError, "a worker was killed by SIGABRT while it imported the provider"),
-        ("settings.input_types = 3", TypeError, "init_hook of .*process left settings that cannot be"),
+        ("settings.input_types = 3", TypeError, "init_hook of .*process left invalid settings"),
     ],
 )
 def test_what_goes_wrong_in_the_hook_is_told_alike(

@@ -97,7 +97,7 @@ class Losses:
         self._changed.add(file)
         text = (
             f"file {self._label(file)}: process() did not repeat itself when it was run again; the pass goes on with "
-            'what it gives now (on_changed="warn")'
+            'the samples of the new run (on_changed="warn")'
         )
         return [Log(text, kind="changed")]
 

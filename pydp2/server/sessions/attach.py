@@ -43,7 +43,7 @@ def requested_options(attach: m.Attach, spec: ServiceSpec) -> JobOptions:
     given = job_options(**attach.options)
     if given.share == "dynamic" and attach.world_size != 1:
         raise OptionError(
-            'share="dynamic" gives batches to whoever asks first and knows no ranks: leave world_size out'
+            'share="dynamic" gives each batch to the trainer that asks first, without ranks: leave world_size out'
         )
     return given
 
@@ -60,7 +60,7 @@ def check_memory(
     ``have``: what there was before the first of them; ``row_bytes``: what a sample takes at least."""
     if len(others) >= _MAX_JOBS:
         raise OptionError(
-            f"the service has {len(others)} jobs, and {_MAX_JOBS} are the most; wait until one of them is over, "
+            f"the service has {len(others)} jobs, and the limit is {_MAX_JOBS}; wait until one of them is over, "
             f"or start a second service for {job!r}"
         )
     beside = (
@@ -73,7 +73,7 @@ def check_memory(
     if need > have.bytes:
         raise OptionError(
             f"pool_bytes={given.pool_bytes} and memory_limit={spec.memory_limit}, {rest}together exceed the "
-            f"{have.describe()}; lower one of them (pool_bytes is part of the order){remedy}"
+            f"{have.describe()}; lower one of them (pool_bytes can change the order){remedy}"
         )
     if given.prefetch_bytes + given.pool_bytes + spec.memory_limit > have.bytes:
         raise OptionError(
@@ -106,7 +106,7 @@ def check_same_options(job: str, first: JobOptions, given: JobOptions, ending: s
     ]
     if wrong:
         raise OptionError(
-            f"job {job!r} is under way with other options: {'; '.join(wrong)}; all ranks must say the same{ending}"
+            f"job {job!r} runs with other options: {'; '.join(wrong)}; all ranks must give the same ones{ending}"
         )
 
 
@@ -158,4 +158,4 @@ def check_early_ends(told: Iterable[list[Any]], files: int) -> Mapping[int, tupl
 def check_batch_numbers(begin: m.BeginPass) -> None:
     """Raise StateMismatch unless the batches that a state has beyond its position are numbers."""
     if any(type(index) is not int or not 0 <= index < m.INT_LIMIT for index in begin.acknowledged_ahead):
-        raise StateMismatch("the state has a batch that is no number: it is damaged")
+        raise StateMismatch("the state has a batch number that is not a number: it is damaged")

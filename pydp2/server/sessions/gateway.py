@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -121,7 +122,8 @@ class ClientGateway:
             self.disk = DiskCache(Path(spec.cache_dir), origin, spec.cache_size)
         elif schema.cached_on_disk:
             self._log(
-                "nothing is kept on disk: the provider is not in a file, so nobody could tell when it changes", ""
+                "nothing is cached on disk: the provider is not in a file, so pydp2 could not notice when it changes",
+                "",
             )
         return CacheFill(self._in_memory(schema) if schema.cached_in_memory else None, self.disk)
 
@@ -186,7 +188,7 @@ class ClientGateway:
         if link is None:
             link = client_link(LinkRole.SERVER)
             if not isinstance(message, m.Attach | m.AskStats):
-                raise RemoteProtocolError(f"{type(message).__name__} from somebody who is not attached")
+                raise RemoteProtocolError(f"{type(message).__name__} from a client that is not attached")
             self._links[peer] = link
         link.check_received(message)
         match message:
@@ -262,7 +264,7 @@ class ClientGateway:
         others = {each.name: each.options for each in self._sessions.values()}
         check_memory(name, given, others, self._spec, self._available, self._schema.slots.row_bytes)
         job_session = self._sessions[name] = JobSession(
-            name, world, given, self._context(), lambda text, kind: self._log_job(name, text, kind)
+            name, world, given, self._context(), functools.partial(self._log_job, name)
         )
         return job_session
 
@@ -279,9 +281,9 @@ class ClientGateway:
             act=lambda actions: self.outbox.extend(actions),
         )  # fmt: skip
 
-    def _log_job(self, job: str, text: str, kind: str) -> None:
-        """Tell the user something of ``job``, by name where there are several."""
-        named = text.startswith(f"job {job!r}") or len(self._sessions) < 2
+    def _log_job(self, job: str, text: str, kind: str, *, names_job: bool = False) -> None:
+        """Log ``text`` about ``job``, after the job's name if there are several jobs and ``text`` does not name it."""
+        named = names_job or len(self._sessions) < 2
         self.outbox.append(Log(text if named else f"job {job!r}: {text}", kind))
 
     def _drop_job(self, job_session: JobSession) -> None:

@@ -31,9 +31,9 @@ def parse_bucket_options(options: JobOptions, slots: Slots) -> BucketPlan | None
     else:
         slot = slots.names.index(by) if slots.names is not None and by in slots.names else len(slots)
     if slot >= len(slots):
-        raise OptionError(f"bucket_by={by!r} must be a slot, but there is none of that name or number; {known}")
+        raise OptionError(f"bucket_by={by!r} must be the name or number of a slot, but there is no such slot; {known}")
     if not slots.types[slot].seq_type:
-        raise OptionError(f"bucket_by={by!r} must be a sequence, whose lengths differ, and it is none; {known}")
+        raise OptionError(f"bucket_by={by!r} must be a sequence slot, but this slot is not a sequence; {known}")
     return BucketPlan(
         slot, bounds, bounds is None, len(bounds) + 1 if bounds else options.num_buckets or _DEFAULT_BUCKETS
     )
@@ -76,9 +76,9 @@ def begin_buckets(buckets: BucketPlan | None, told: Mapping[str, Any], ranks: in
         elif "bounds" in told:
             bounds = ()
         if (buckets.bounds or bounds) != bounds or len(bounds or ()) >= buckets.max_buckets:
-            raise ValueError("other bounds than were asked for")
+            raise ValueError("bounds that differ from bucket_bounds")
         if type(group) is not int or not 0 < group < 1 << 20:
-            raise ValueError("a group of batches that cannot be")
+            raise ValueError("an invalid group of batches")
     except (OptionError, OptionTypeError, TypeError, ValueError) as error:
         raise StateMismatch(f"the buckets in the state cannot be read ({error}): it is damaged") from None
     if group % ranks:

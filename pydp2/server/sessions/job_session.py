@@ -12,7 +12,7 @@ from pydp2.options.tables import JobOptions
 from pydp2.protocol import messages as m
 from pydp2.rowstore.cells import CellStore
 from pydp2.schema.provider_schema import Schema
-from pydp2.server.actions import Action
+from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
 from pydp2.server.sessions.attach import job_plan, stream_identity
 from pydp2.server.sessions.job_buckets import small_pool_warning
@@ -43,9 +43,7 @@ class ServiceContext:
 class JobSession:
     """Session of the job ``name`` of ``world`` ranks, with the options ``given``."""
 
-    def __init__(
-        self, name: str, world: int, given: JobOptions, service: ServiceContext, log: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, name: str, world: int, given: JobOptions, service: ServiceContext, log: JobLog) -> None:
         schema, spec, files = service.schema, service.spec, service.files
         self.name = name
         self.options = given
@@ -109,8 +107,8 @@ class JobSession:
         if self.runner.byte_limited and not self._warned_bytes:
             self._warned_bytes = True
             self._log(
-                f"pool_bytes={self.runner.plan.pool_bytes} is reached before the pool has the size that was asked for; "
-                "batches are drawn from what fits",
+                f"pool_bytes={self.runner.plan.pool_bytes} is reached before the pool has its full pool_size; "
+                "batches are drawn from the samples that fit",
                 "pool",
             )
         return more

@@ -63,7 +63,7 @@ class RankRegistry:
         if not self.empty:
             return ""
         left = max(0.0, self.lease - self.silent_seconds(now))
-        return f"; nobody is connected to it now, and if no rank comes back it is over in {left:.0f} s"
+        return f"; no rank is connected to it now, and it ends if none comes back within {left:.0f} s"
 
     def ends_with(self, session: str | None, now: float) -> bool:
         """Return True if the job is over: all trainers have been gone for longer than the lease, or there was one only

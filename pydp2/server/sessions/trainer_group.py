@@ -17,6 +17,7 @@ from pydp2.options.tables import JobOptions
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
 from pydp2.protocol.early_ends import by_file, to_list
+from pydp2.server.actions import JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.sessions.delivery import Delivery
 from pydp2.server.sessions.missing_ranks import AbsentRanks, MissingRanks
@@ -59,7 +60,7 @@ class TrainerGroup:
         *,
         on_begin: Callable[[FileDispatcher | None], None],
         on_end: Callable[[PassEnded], None],
-        log: Callable[[str, str], None],
+        log: JobLog,
     ) -> None:
         self.runner = runner
         self.registry = RankRegistry(options.name, options.world, options.dynamic, options.lease)
@@ -461,7 +462,8 @@ class TrainerGroup:
         for trainer in [each for each in trainers.values() if now - each.last_heard > lease]:
             if trainer.in_flight:
                 count = len(trainer.in_flight)
-                self._log(f"job {self.registry.name!r}: {count} batches of a silent trainer go to others", "lease")
+                text = f"job {self.registry.name!r}: {count} batches of a silent trainer go to others"
+                self._log(text, "lease", names_job=True)
                 self.delivery.release(trainer)
             trainer.credit = 0  # when it wakes it asks anew
             if not trainer.peer:
@@ -474,7 +476,7 @@ class TrainerGroup:
         others = self.registry.absent - len(ranks) if absent else 0
         away = AbsentRanks(ranks, others, self.registry.left_at)
         for text in self._missing_ranks.overdue_messages(late, away, now):
-            self._log(text, "")
+            self._log(text, "", names_job=True)
 
     def _late_trainers(self) -> tuple[list[Trainer], bool]:
         """Return the trainers that others wait for, and whether they wait for ranks that are not there."""

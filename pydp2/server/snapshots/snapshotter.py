@@ -73,8 +73,8 @@ class Snapshotter:
             job_session = opens(kept)
             if wrong := differences(kept.stream_identity, _plain(job_session.stream_identity)):
                 raise StateMismatch(
-                    f"state_dir={self._path!r} was written for another stream of job {kept.name!r}: "
-                    f"{'; '.join(wrong)}; start the service with what it was started with, or give another directory"
+                    f"state_dir={self._path!r} was written for another stream of job {kept.name!r}: {'; '.join(wrong)}"
+                    "; start the service with the same arguments as before, or give another directory"
                 )
             job_session.trainers.restore(kept, now, last=self._state.intact)
         self._found = []
