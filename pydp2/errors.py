@@ -21,8 +21,8 @@
     │   ├── ComposeNotAligned         (ValueError) readers that were to be read together differ in length
     │   └── ReaderError               (ValueError) what a reader reads from ended before its end
     ├── ServiceError
-    │   ├── ServiceUnreachable        (ConnectionError) nobody answers, or the address cannot be bound
-    │   ├── ServiceLost               (ConnectionError) the service went away
+    │   ├── ServiceUnreachable        (ConnectionError) no service answers, or the address cannot be bound
+    │   ├── ServiceLost               (ConnectionError) the service ended
     │   ├── OutOfMemory               (MemoryError) server, worker or trainer has no memory for what comes next
     │   ├── JobTaken                  another trainer has this place in the job
     │   └── Rewound                   this rank is no longer where its job is
