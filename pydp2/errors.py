@@ -22,7 +22,7 @@
     │   └── ReaderError               (ValueError) what a reader reads from ended before its end
     ├── ServiceError
     │   ├── ServiceUnreachable        (ConnectionError) no service answers, or the address cannot be bound
-    │   ├── ServiceLost               (ConnectionError) the service went away
+    │   ├── ServiceLost               (ConnectionError) the service ended
     │   ├── OutOfMemory               (MemoryError) server, worker or trainer has no memory for what comes next
     │   ├── JobTaken                  another trainer has this place in the job
     │   └── Rewound                   this rank is no longer where its job is

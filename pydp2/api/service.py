@@ -264,7 +264,7 @@ def connect(
     Raises:
         OptionError, OptionTypeError: an option that cannot be, that belongs to the service, or that is another one in
             the trainers that share the job.
-        ServiceUnreachable: nobody answers.
+        ServiceUnreachable: no service answers.
         JobTaken: another trainer has this place.
     """
     require_allowed_process()

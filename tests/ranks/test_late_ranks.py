@@ -63,7 +63,9 @@ def test_a_job_that_one_rank_has_not_had_ends_when_nobody_came_for_a_lease(
     service: pydp2.Service, alone: list[Numbered]
 ) -> None:
     assert part(service, 0, 2, lease=1.0) == alone[0::2]
-    with pytest.raises(OptionError, match=r"seed is 3 there, 4 here; .* nobody is connected to it now, and .* in \d s"):
+    with pytest.raises(
+        OptionError, match=r"seed is 3 there, 4 here; .* no rank is connected to it now, and .* within \d s"
+    ):
         part(service, 1, 2, seed=4)
     with pytest.raises(
         OptionError, match=r"has world_size=2, this trainer says 3; .* it ends if none comes back within"
