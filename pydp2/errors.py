@@ -1,7 +1,7 @@
 """Define every exception that pydp2 raises, and how one travels between processes.
 
     Error
-    ├── LocalError                    you asked for something that cannot be
+    ├── LocalError                    you asked for something impossible
     │   ├── OptionError               (ValueError) an option has a value that it cannot have
     │   ├── OptionTypeError           (TypeError)  an option is unknown, misplaced or of a wrong type
     │   ├── ListError                 (OSError)    the file list cannot be read
@@ -10,7 +10,7 @@
     │   ├── GuardError                (RuntimeError) started inside a worker process, or in a free-threaded interpreter
     │   ├── ClientUseError            (RuntimeError) nested iteration, two threads, after a fork, closed
     │   └── EOFException              (EOFError)   a reader was asked for more than it has
-    ├── RemoteError                   the worker, the data or the service did something that cannot be
+    ├── RemoteError                   the worker, the data or the service failed
     │   ├── ProviderError             the user's code raised (also the builtin of the same name)
     │   ├── BadSample                 (AssertionError, ValueError) a yielded value does not fit its slot
     │   ├── FileCondemned             a file killed its worker three times at the same sample
@@ -18,8 +18,8 @@
     │   ├── BudgetExceeded            more bad samples and files than error_budget allows
     │   ├── SampleTooLarge            (ValueError) a sample cannot fit the pool or the batch
     │   ├── FormatError               (ValueError) a file is not what its format says
-    │   ├── ComposeNotAligned         (ValueError) readers that were to be read together differ in length
-    │   └── ReaderError               (ValueError) what a reader reads from ended before its end
+    │   ├── ComposeNotAligned         (ValueError) readers to be read together differ in length
+    │   └── ReaderError               (ValueError) the source of a reader ended too early
     ├── ServiceError
     │   ├── ServiceUnreachable        (ConnectionError) no service answers, or the address cannot be bound
     │   ├── ServiceLost               (ConnectionError) the service ended
@@ -49,7 +49,7 @@ class Error(Exception):
 
 
 class LocalError(Error):
-    """The caller asked for something that cannot be."""
+    """The caller asked for something impossible."""
 
 
 class OptionError(LocalError, ValueError):
