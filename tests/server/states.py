@@ -1,0 +1,27 @@
+"""What the states of files say, compared with everything else that knows where a file is."""
+
+from __future__ import annotations
+
+from pydp2.server.dispatch.file_dispatcher import FileDispatcher
+from pydp2.server.dispatch.file_state import FileState
+
+
+def check_file_states(dispatcher: FileDispatcher) -> None:
+    """Between two calls no file is condemned, and workers, attempts and cache agree with the states."""
+    given = {
+        ledger.file: (worker, ledger)
+        for worker, ledgers in dispatcher._load._load.items()
+        for ledger in ledgers.values()
+    }
+    assert {file for file, ledger in dispatcher.ledgers.items() if ledger.state is FileState.READING} == set(given)
+    for file, ledger in dispatcher.ledgers.items():
+        assert ledger.state is not FileState.CONDEMNED
+        assert (ledger.state is FileState.CLOSED) == dispatcher._ended
+        assert (ledger.worker is not None) == (ledger.state is FileState.READING)
+        attempt_of = dispatcher.attempts.dispatcher_of(ledger.attempt)
+        assert (attempt_of is dispatcher) == (ledger.state is FileState.READING)
+        waits = dispatcher in dispatcher._cache._waiting.get(file, ())
+        assert waits == (ledger.state is FileState.AWAITING_CACHE)
+    for file, (worker, ledger) in given.items():
+        assert dispatcher.ledgers[file] is ledger
+        assert ledger.worker == worker

@@ -1,0 +1,81 @@
+"""The tables of the state machines of the server: complete, and nothing else is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from pydp2.errors import Error
+from pydp2.server.dispatch.file_state import ENDED_STATES, FILE_TRANSITIONS, FileEvent, FileState
+from pydp2.server.dispatch.ledger import FileLedger
+from pydp2.server.state_table import IllegalTransition, next_state
+
+Machine = tuple[Mapping[tuple[Any, Any], Any], type[Enum], Enum, set[Enum]]
+
+# Table, events, first state, states that nothing leads out of
+MACHINES: dict[str, Machine] = {
+    "file": (FILE_TRANSITIONS, FileEvent, FileState.QUEUED, {FileState.CLOSED}),
+}
+OBJECTS: dict[str, Callable[[], Any]] = {
+    "file": lambda: FileLedger(0, 0),
+}
+each_machine = pytest.mark.parametrize("name", MACHINES)
+
+
+@each_machine
+def test_every_state_is_reached_and_left_unless_it_is_the_last(name: str) -> None:
+    table, _, first, last = MACHINES[name]
+    reached, todo = set[Enum](), [first]
+    while todo:
+        state = todo.pop()
+        if state not in reached:
+            reached.add(state)
+            todo += [after for (before, _), after in table.items() if before is state]
+    assert reached == set(type(first))
+    assert {state for state in reached if not any(before is state for before, _ in table)} == last
+
+
+@each_machine
+def test_every_event_is_allowed_somewhere(name: str) -> None:
+    table, events, _, _ = MACHINES[name]
+    assert {event for _, event in table} == set(events)
+
+
+@each_machine
+def test_an_object_begins_in_the_first_state(name: str) -> None:
+    assert OBJECTS[name]().state is MACHINES[name][2]
+
+
+@each_machine
+def test_an_object_follows_the_table_and_refuses_everything_else(name: str) -> None:
+    table, events, first, _ = MACHINES[name]
+    for state in type(first):
+        for event in events:
+            made = OBJECTS[name]()
+            made.state = state
+            if (state, event) in table:
+                made.move(event)
+                assert made.state is table[state, event]
+                continue
+            with pytest.raises(IllegalTransition) as caught:
+                made.move(event)
+            assert str(caught.value) == (
+                f"{type(state).__name__}: '{event.value}' is not allowed in state '{state.value}'"
+            )
+            assert made.state is state
+
+
+def test_the_next_state_is_that_of_the_table() -> None:
+    assert next_state(FILE_TRANSITIONS, FileState.QUEUED, FileEvent.ASSIGN) is FileState.READING
+
+
+def test_what_comes_after_a_file_is_known_in_the_states_in_which_it_has_ended() -> None:
+    for state in FileState:
+        entry = FileLedger(0, 0, end_error=Error("why"))
+        entry.state = state
+        assert entry.ended == (entry.tail is not None) == (state in ENDED_STATES)
+        assert (entry.early_end is not None) == (state is FileState.SKIPPED)
+        assert entry.in_cache == (state is FileState.CACHED)
