@@ -33,6 +33,7 @@ from pydp2.protocol import file_ranges, link_states, messages, plain_data
 from pydp2.providers.decorator import provider
 from pydp2.server.dispatch.file_state import FILE_TRANSITIONS
 from pydp2.server.dispatch.ledger import MAX_DEATHS
+from pydp2.server.workers.worker_state import WATCH_TRANSITIONS, WORK_TRANSITIONS
 from pydp2.worker import chunk_builder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -315,6 +316,8 @@ def states_table(table: Mapping[tuple[Enum, Enum], Enum]) -> str:
         ("architecture.md", "moves: WORKER_LINK", lambda: moves_table(link_states.WORKER_LINK)),
         ("architecture.md", "moves: CLIENT_LINK", lambda: moves_table(link_states.CLIENT_LINK)),
         ("architecture.md", "states: FILE_TRANSITIONS", lambda: states_table(FILE_TRANSITIONS)),
+        ("architecture.md", "states: WORK_TRANSITIONS", lambda: states_table(WORK_TRANSITIONS)),
+        ("architecture.md", "states: WATCH_TRANSITIONS", lambda: states_table(WATCH_TRANSITIONS)),
         ("options.md", "options: service", lambda: options_table(SERVICE_OPTIONS)),
         ("options.md", "options: job", lambda: options_table(JOB_OPTIONS)),
         ("coming-from-torch.md", "elsewhere", elsewhere_table),

@@ -40,7 +40,7 @@ from pydp2.worker import chunk_builder
 from pydp2.worker.loop import LoopOptions, WorkerLoop
 
 from .cases import TYPES, Bad, Case, Sample, Script, sample_bytes, weight
-from .states import check_file_states
+from .states import check_file_states, check_worker_states
 
 STEPS = 400_000
 
@@ -514,6 +514,7 @@ class World:
         )
         assert self.most_open <= most, f"{self.most_open} generators are open"
         allowed = 0.0
+        check_worker_states(self.coordinator)
         for number, (trainer, many) in enumerate(zip(self.trainers, cycle_length, strict=True), 1):
             reading = trainer.job.dispatcher
             if reading is not None:

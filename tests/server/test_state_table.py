@@ -9,25 +9,40 @@ from typing import Any
 import pytest
 
 from pydp2.errors import Error
+from pydp2.protocol.link_states import LinkRole, worker_link
 from pydp2.server.dispatch.file_state import ENDED_STATES, FILE_TRANSITIONS, FileEvent, FileState
 from pydp2.server.dispatch.ledger import FileLedger
 from pydp2.server.state_table import IllegalTransition, next_state
+from pydp2.server.workers.watchdog import WorkerConnection
+from pydp2.server.workers.worker_pool import _PooledWorker
+from pydp2.server.workers.worker_state import (
+    WATCH_TRANSITIONS,
+    WORK_TRANSITIONS,
+    WatchEvent,
+    WatchState,
+    WorkEvent,
+    WorkState,
+)
 
 Machine = tuple[Mapping[tuple[Any, Any], Any], type[Enum], Enum, set[Enum]]
 
-# Table, events, first state, states that nothing leads out of
+# Table, events, first state, states that nothing leads out of to another one
 MACHINES: dict[str, Machine] = {
     "file": (FILE_TRANSITIONS, FileEvent, FileState.QUEUED, {FileState.CLOSED}),
+    "work": (WORK_TRANSITIONS, WorkEvent, WorkState.STARTING, {WorkState.GONE}),
+    "watch": (WATCH_TRANSITIONS, WatchEvent, WatchState.RUNNING, {WatchState.KILLED, WatchState.OVER_MEMORY}),
 }
 OBJECTS: dict[str, Callable[[], Any]] = {
     "file": lambda: FileLedger(0, 0),
+    "work": lambda: _PooledWorker(0, 0),
+    "watch": lambda: WorkerConnection(b"", worker_link(LinkRole.SERVER)),
 }
 each_machine = pytest.mark.parametrize("name", MACHINES)
 
 
 @each_machine
 def test_every_state_is_reached_and_left_unless_it_is_the_last(name: str) -> None:
-    table, _, first, last = MACHINES[name]
+    table, events, first, last = MACHINES[name]
     reached, todo = set[Enum](), [first]
     while todo:
         state = todo.pop()
@@ -35,7 +50,7 @@ def test_every_state_is_reached_and_left_unless_it_is_the_last(name: str) -> Non
             reached.add(state)
             todo += [after for (before, _), after in table.items() if before is state]
     assert reached == set(type(first))
-    assert {state for state in reached if not any(before is state for before, _ in table)} == last
+    assert {state for state in reached if all(table.get((state, each), state) is state for each in events)} == last
 
 
 @each_machine
@@ -66,6 +81,15 @@ def test_an_object_follows_the_table_and_refuses_everything_else(name: str) -> N
                 f"{type(state).__name__}: '{event.value}' is not allowed in state '{state.value}'"
             )
             assert made.state is state
+
+
+def test_a_worker_killed_for_its_memory_is_said_to_be_that_whatever_it_sends_then() -> None:
+    connection = WorkerConnection(b"", worker_link(LinkRole.SERVER))
+    assert not connection.over_memory
+    connection.begin_end(WatchEvent.EXCEED_MEMORY, "was replaced")
+    connection.begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
+    assert connection.over_memory
+    assert connection.kill_reason == "broke the protocol"
 
 
 def test_the_next_state_is_that_of_the_table() -> None:
