@@ -33,6 +33,7 @@ from pydp2.protocol import file_ranges, link_states, messages, plain_data
 from pydp2.providers.decorator import provider
 from pydp2.server.dispatch.file_state import FILE_TRANSITIONS
 from pydp2.server.dispatch.ledger import MAX_DEATHS
+from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS
 from pydp2.server.workers.worker_state import WATCH_TRANSITIONS, WORK_TRANSITIONS
 from pydp2.worker import chunk_builder
 
@@ -318,6 +319,7 @@ def states_table(table: Mapping[tuple[Enum, Enum], Enum]) -> str:
         ("architecture.md", "states: FILE_TRANSITIONS", lambda: states_table(FILE_TRANSITIONS)),
         ("architecture.md", "states: WORK_TRANSITIONS", lambda: states_table(WORK_TRANSITIONS)),
         ("architecture.md", "states: WATCH_TRANSITIONS", lambda: states_table(WATCH_TRANSITIONS)),
+        ("architecture.md", "states: TRAINER_TRANSITIONS", lambda: states_table(TRAINER_TRANSITIONS)),
         ("options.md", "options: service", lambda: options_table(SERVICE_OPTIONS)),
         ("options.md", "options: job", lambda: options_table(JOB_OPTIONS)),
         ("coming-from-torch.md", "elsewhere", elsewhere_table),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from pydp2.errors import Error
 from pydp2.protocol.link_states import LinkRole, worker_link
 from pydp2.server.dispatch.file_state import ENDED_STATES, FILE_TRANSITIONS, FileEvent, FileState
 from pydp2.server.dispatch.ledger import FileLedger
+from pydp2.server.sessions.trainer import Trainer
+from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS, TrainerEvent, event_between
+from pydp2.server.snapshots.job_snapshot import PassState
 from pydp2.server.state_table import IllegalTransition, next_state
 from pydp2.server.workers.watchdog import WorkerConnection
 from pydp2.server.workers.worker_pool import _PooledWorker
@@ -29,15 +33,24 @@ Machine = tuple[Mapping[tuple[Any, Any], Any], type[Enum], Enum, set[Enum]]
 # Table, events, first state, states that nothing leads out of to another one
 MACHINES: dict[str, Machine] = {
     "file": (FILE_TRANSITIONS, FileEvent, FileState.QUEUED, {FileState.CLOSED}),
+    "trainer": (TRAINER_TRANSITIONS, TrainerEvent, PassState.BEFORE, set()),
     "work": (WORK_TRANSITIONS, WorkEvent, WorkState.STARTING, {WorkState.GONE}),
     "watch": (WATCH_TRANSITIONS, WatchEvent, WatchState.RUNNING, {WatchState.KILLED, WatchState.OVER_MEMORY}),
 }
 OBJECTS: dict[str, Callable[[], Any]] = {
     "file": lambda: FileLedger(0, 0),
+    "trainer": lambda: Trainer(0),
     "work": lambda: _PooledWorker(0, 0),
     "watch": lambda: WorkerConnection(b"", worker_link(LinkRole.SERVER)),
 }
 each_machine = pytest.mark.parametrize("name", MACHINES)
+
+
+def placed(name: str, state: Enum) -> Any:
+    """An object of the machine ``name`` in ``state``."""
+    made = OBJECTS[name]()
+    setattr(made, "_state" if name == "trainer" else "state", state)
+    return made
 
 
 @each_machine
@@ -69,8 +82,7 @@ def test_an_object_follows_the_table_and_refuses_everything_else(name: str) -> N
     table, events, first, _ = MACHINES[name]
     for state in type(first):
         for event in events:
-            made = OBJECTS[name]()
-            made.state = state
+            made = placed(name, state)
             if (state, event) in table:
                 made.move(event)
                 assert made.state is table[state, event]
@@ -90,6 +102,24 @@ def test_a_worker_killed_for_its_memory_is_said_to_be_that_whatever_it_sends_the
     connection.begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
     assert connection.over_memory
     assert connection.kill_reason == "broke the protocol"
+
+
+def test_a_state_is_assigned_to_a_trainer_where_an_event_leads_to_it() -> None:
+    steps = {(before, after) for (before, _), after in TRAINER_TRANSITIONS.items()}
+    for before, after in product(PassState, repeat=2):
+        trainer = Trainer(0, first_state=before)
+        if before is after or (before, after) in steps:
+            trainer.state = after
+            assert trainer.state is after
+            continue
+        with pytest.raises(IllegalTransition, match=f"no event leads from '{before.value}' to '{after.value}'"):
+            trainer.state = after
+        assert trainer.state is before
+
+
+def test_the_event_between_two_states_leads_from_one_to_the_other() -> None:
+    for (before, _), after in TRAINER_TRANSITIONS.items():
+        assert TRAINER_TRANSITIONS[before, event_between(before, after)] is after
 
 
 def test_the_next_state_is_that_of_the_table() -> None:

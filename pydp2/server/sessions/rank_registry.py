@@ -118,7 +118,7 @@ class RankRegistry:
             )
         trainer = self.trainers.get(attach.rank)
         if trainer is None:
-            trainer = Trainer(attach.rank, state=self._passed_through.pop(attach.rank, PassState.BEFORE))
+            trainer = Trainer(attach.rank, first_state=self._passed_through.pop(attach.rank, PassState.BEFORE))
             self.trainers[attach.rank] = trainer
         silent = now - trainer.last_heard
         if trainer.peer and trainer.session != attach.session and silent < self.lease:

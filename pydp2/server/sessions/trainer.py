@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
 from pydp2.protocol.early_ends import to_frames
 from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch
+from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS, TrainerEvent, event_between
 from pydp2.server.snapshots.job_snapshot import PassState, ResumePoint
+from pydp2.server.state_table import next_state
 
 
 @dataclass(slots=True)
@@ -53,7 +55,8 @@ class Trainer:
     pid: int = 0
     last_heard: float = 0.0
     joined: bool = True  # it knows the present generation
-    state: PassState = PassState.BEFORE
+    first_state: InitVar[PassState] = PassState.BEFORE
+    _state: PassState = field(init=False)  # changed by move() alone
     run: int = 0
     credit: int = 0
     in_flight: deque[InFlightBatch] = field(default_factory=deque)
@@ -67,6 +70,26 @@ class Trainer:
     early_ends_known: int = 0  # told
     ahead: int = 0  # the most that it asked for at a time beyond the one that it takes next
     pending: m.BeginPass | None = None  # of a pass that cannot begin yet
+
+    def __post_init__(self, first_state: PassState) -> None:
+        self._state = first_state
+
+    @property
+    def state(self) -> PassState:
+        """State of the trainer in the pass of its job.
+
+        Assigning another state is the event that leads there. Raises IllegalTransition where there is none.
+        """
+        return self._state
+
+    @state.setter
+    def state(self, state: PassState) -> None:
+        if state is not self._state:
+            self.move(event_between(self._state, state))
+
+    def move(self, event: TrainerEvent) -> None:
+        """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
+        self._state = next_state(TRAINER_TRANSITIONS, self._state, event)
 
     def enqueue(self, held: InFlightBatch) -> None:
         """A batch is its own."""
@@ -124,7 +147,7 @@ class Trainer:
         used = batches_received(begin, self.in_flight)
         self.in_flight = deque(held for held in self.in_flight if held.index not in used)
         self.in_flight_bytes = sum(held.cost for held in self.in_flight)
-        self.state = PassState.IN
+        self.move(TrainerEvent.JOIN)
         self.first_unused = max(self.first_unused, begin.first_batch)
         self._forget_sent()
         self.used_count = 0
@@ -141,7 +164,7 @@ class Trainer:
 
     def reset(self) -> None:
         """Before a pass."""
-        self.state = PassState.BEFORE
+        self.move(TrainerEvent.RESET)
         self.clear()
         self.used_count = self.credit = self.first_unused = 0
         self.point, self.early_ends_known = None, 0
