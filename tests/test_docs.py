@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
+from enum import Enum
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,10 @@ from pydp2.order.pool import SNAPSHOT_MIN
 from pydp2.order.random_bits import ORDER_VERSION
 from pydp2.protocol import file_ranges, link_states, messages, plain_data
 from pydp2.providers.decorator import provider
+from pydp2.server.dispatch.file_state import FILE_TRANSITIONS
 from pydp2.server.dispatch.ledger import MAX_DEATHS
+from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS
+from pydp2.server.workers.worker_state import WATCH_TRANSITIONS, WORK_TRANSITIONS
 from pydp2.worker import chunk_builder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -294,12 +298,25 @@ def moves_table(table: link_states.TransitionTable) -> str:
     return "\n".join(lines)
 
 
+def states_table(table: Mapping[tuple[Enum, Enum], Enum]) -> str:
+    """State by state the events that it allows, and the state after each."""
+    lines = ["| state | event → next state |", "|---|---|"]
+    for state in type(next(iter(table.values()))):
+        events = [f"{event.value} → {after.value}" for (before, event), after in table.items() if before is state]
+        lines.append(f"| {state.value} | {', '.join(events) or 'none'} |")
+    return "\n".join(lines)
+
+
 @pytest.mark.parametrize(
     ("name", "mark", "make"),
     [
         ("architecture.md", "messages", messages_table),
         ("architecture.md", "moves: WORKER_LINK", lambda: moves_table(link_states.WORKER_LINK)),
         ("architecture.md", "moves: CLIENT_LINK", lambda: moves_table(link_states.CLIENT_LINK)),
+        ("architecture.md", "states: FILE_TRANSITIONS", lambda: states_table(FILE_TRANSITIONS)),
+        ("architecture.md", "states: WORK_TRANSITIONS", lambda: states_table(WORK_TRANSITIONS)),
+        ("architecture.md", "states: WATCH_TRANSITIONS", lambda: states_table(WATCH_TRANSITIONS)),
+        ("architecture.md", "states: TRAINER_TRANSITIONS", lambda: states_table(TRAINER_TRANSITIONS)),
         ("options.md", "options: service", lambda: options_table(SERVICE_OPTIONS)),
         ("options.md", "options: job", lambda: options_table(JOB_OPTIONS)),
         ("coming-from-torch.md", "elsewhere", elsewhere_table),

@@ -39,6 +39,7 @@ from pydp2.server.workers.cell_grants import CellGrants, create_cell_grants
 from pydp2.server.workers.chunk_decoder import decode_chunk
 from pydp2.server.workers.watchdog import MEMORY_INTERVAL, Watchdog, WorkerConnection
 from pydp2.server.workers.worker_pool import WorkerPool
+from pydp2.server.workers.worker_state import WatchEvent
 from pydp2.transport import Hub, PeerGone, Poller
 from pydp2.transport.sockets import LACKS_DESCRIPTORS
 
@@ -230,7 +231,7 @@ class Server:
                 worker = self._number.get(peer)
                 self.log(f"worker {worker} broke the protocol: {error}", "protocol")
                 if worker is not None:
-                    self._connections[worker].kill_reason = "broke the protocol"
+                    self._connections[worker].begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
                     self._engine.kill(worker)
 
     def _worker_message(self, peer: bytes, frames: list[memoryview], now: float) -> None:

@@ -41,6 +41,7 @@ from pydp2.worker import chunk_builder
 from pydp2.worker.loop import LoopOptions, WorkerLoop
 
 from .cases import TYPES, Bad, Case, Sample, Script, sample_bytes, weight
+from .states import check_file_states, check_worker_states
 
 STEPS = 400_000
 
@@ -514,8 +515,11 @@ class World:
         )
         assert self.most_open <= most, f"{self.most_open} generators are open"
         allowed = 0.0
+        check_worker_states(self.coordinator)
         for number, (trainer, many) in enumerate(zip(self.trainers, cycle_length, strict=True), 1):
             reading = trainer.job.dispatcher
+            if reading is not None:
+                check_file_states(reading)
             # A dropped sample is known to be one only when it is there, at worst when its chunk is judged.
             entries = [] if reading is None else [entry for entry in reading.ledgers.values() if not entry.in_cache]
             slack = DROPPED_COST * sum(len(entry.dropped) for entry in entries)

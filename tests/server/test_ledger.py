@@ -8,7 +8,8 @@ import pytest
 from pydp2.errors import Error, RemoteProtocolError
 from pydp2.order.sample_source import END, FileFailure, SampleRun
 from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, FILE_OPEN, SAMPLE_COST, FileRange
-from pydp2.server.dispatch.ledger import NO_PAUSE, FileLedger
+from pydp2.server.dispatch.file_state import FileState
+from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS, NO_PAUSE, FileLedger
 
 
 def part(
@@ -33,7 +34,9 @@ def commit(entry: FileLedger, part: FileRange) -> None:
 
 @pytest.fixture
 def entry() -> FileLedger:
-    return FileLedger(file=7, position=3, worker=1, attempt=1, limit=1000)
+    made = FileLedger(file=7, position=3, limit=1000)
+    made.assign(1, 1)
+    return made
 
 
 def sample_indices(entry: FileLedger) -> list[int]:
@@ -72,7 +75,7 @@ def test_only_the_attempt_that_is_valid_now_is_accepted(entry: FileLedger) -> No
     assert not entry.accepts(2, part(0, 1, attempt=1))
     entry.worker_died(None)
     assert not entry.accepts(1, part(0, 1, attempt=1))
-    entry.worker, entry.attempt = 2, 2
+    entry.assign(2, 2)
     assert not entry.accepts(1, part(0, 1, attempt=1))
     commit(entry, part(0, 1, attempt=2, state=FILE_ENDED))
     assert not entry.accepts(2, part(1, 1, attempt=2))
@@ -103,33 +106,42 @@ def test_a_grant_that_was_not_spent_returns_at_the_end_and_at_a_death(entry: Fil
     assert entry.use == 1000
     entry.worker_died(None)
     assert entry.use == entry.spent_bytes == 2 * (10 + SAMPLE_COST)
-    entry.worker, entry.attempt, entry.limit = 2, 2, 900
+    entry.assign(2, 2)
+    entry.limit = 900
     commit(entry, part(2, 0, attempt=2, state=FILE_ENDED))
     assert entry.use == entry.spent_bytes
 
 
 def test_a_file_is_condemned_at_the_third_death_at_the_same_sample(entry: FileLedger) -> None:
-    assert [
-        entry.worker_died(5),
-        entry.worker_died(6),
-        entry.worker_died(5),
-        entry.worker_died(None),
-        entry.worker_died(5),
-    ] == [False] * 4 + [True]
+    for attempt, sample_index in enumerate([5, 6, 5, None], 2):
+        assert not entry.worker_died(sample_index)
+        assert entry.state is FileState.QUEUED
+        entry.assign(1, attempt)
+    assert entry.worker_died(5)
+    assert entry.state is FileState.CONDEMNED
 
 
 def test_before_a_deadly_sample_all_before_it_must_be_committed(entry: FileLedger) -> None:
     entry.worker_died(5)
+    entry.assign(1, 2)
     entry.worker_died(2)
     assert (entry.pauses, entry.pause) == ({2, 5}, 2)
-    entry.worker, entry.attempt = 2, 2
+    entry.assign(2, 2)
     commit(entry, part(0, 2, attempt=2))
     entry.worker_died(None)
     assert entry.pauses == {5}
-    entry.worker, entry.attempt = 3, 3
+    entry.assign(3, 3)
     commit(entry, part(2, 3, attempt=3))
     entry.worker_died(None)
     assert (entry.pauses, entry.pause) == (set(), NO_PAUSE)
+
+
+def test_a_file_that_starves_workers_again_and_again_is_condemned(entry: FileLedger) -> None:
+    for attempt in range(2, MAX_MEMORY_DEATHS + 1):
+        assert not entry.worker_starved(attempt)
+        entry.assign(1, attempt)
+    assert entry.worker_starved(0)
+    assert entry.state is FileState.CONDEMNED
 
 
 def test_a_file_given_up_ends_behind_what_is_committed(entry: FileLedger) -> None:

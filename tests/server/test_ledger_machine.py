@@ -36,6 +36,7 @@ from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, 
 from pydp2.server.workers.worker_pool import WorkerPool
 
 from ..order import oracle
+from .states import check_file_states, check_worker_states
 
 SAME: dict[str, Any] = {"slots": ["as declared"]}
 SIZES = (8, 100, 3000)
@@ -404,6 +405,12 @@ class Service(RuleBasedStateMachine):
             least = len(self.merge.cycle)  # a share is at least one byte
             assert self.reading.credit.used <= max(self.budget, 2 * least) + self.largest + dropped_samples
             assert all(entry.use >= 0 for entry in entries)
+
+    @invariant()
+    def the_states_of_files_and_workers_agree_with_each_other(self) -> None:
+        if hasattr(self, "reading"):
+            check_file_states(self.reading)
+            check_worker_states(self.coordinator)
 
     def teardown(self) -> None:
         """Whatever happened: where everybody gets his turn, the pass comes to its end."""

@@ -129,6 +129,15 @@ class Shared(RuleBasedStateMachine):
                 assert all(n % self.places == trainer.rank for _, n in trainer.used)
 
     @invariant()
+    def the_states_of_trainers_agree_with_the_pass(self) -> None:
+        if self.trainers:
+            team = self.made.team
+            for member in team.registry.trainers.values():
+                assert team.in_pass or member.state is not PassState.IN
+                assert not member.in_flight or member.state in (PassState.BEFORE, PassState.IN)
+                assert member.peer or not member.sent
+
+    @invariant()
     def few_batches_wait_for_a_rank(self) -> None:
         if self.trainers and not self.dynamic:
             assert all(len(member.in_flight) <= 4 + 2 * 2 + 1 for member in self.made.team.registry.trainers.values())

@@ -147,7 +147,7 @@ class Ledger:
                 found.samples.append((y, number, tuple(words), weight))
         if part.error:
             self.errors[part.file] = from_wire(part.error)
-            entry.tail = FileFailure(from_wire(part.error))
+            entry.end_early(from_wire(part.error), skip=False)
         found.end = "open" if entry.tail is None else "raised" if isinstance(entry.tail, FileFailure) else "ended"
 
 
@@ -232,15 +232,15 @@ def run_at_random(
 
 
 def fresh(file: int) -> FileLedger:
-    entry = FileLedger(file, file, attempt=file + 1)
-    entry.worker = WORKER
+    entry = FileLedger(file, file)
+    entry.assign(WORKER, file + 1)
     return entry
 
 
 def again(file: int, mark: tuple[int, list[int], int]) -> FileLedger:
     """The next attempt of ``file`` from ``mark`` on."""
-    entry = FileLedger(file, file, attempt=file + 1001, committed=mark[0], crcs=mark[1], spent_bytes=mark[2])
-    entry.worker = WORKER
+    entry = FileLedger(file, file, committed=mark[0], crcs=mark[1], spent_bytes=mark[2])
+    entry.assign(WORKER, file + 1001)
     return entry
 
 

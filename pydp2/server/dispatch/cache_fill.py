@@ -18,6 +18,7 @@ from pydp2.cache.disk_messages import CacheNotice, DiskAnswer, DiskHit, DiskMiss
 from pydp2.cache.memory import MemoryCache
 from pydp2.order.sample_source import SampleRun
 from pydp2.protocol.file_ranges import FileRange
+from pydp2.server.dispatch.file_state import COMPLETE, FileEvent, FileState
 from pydp2.server.dispatch.ledger import FileLedger
 from pydp2.server.dispatch.reread import copy_run, serve_from_cache, serve_from_disk
 
@@ -179,7 +180,7 @@ class CacheFill:
                 self._claim(ledger, reader, answer.stamp)
 
     def _wait(self, ledger: FileLedger, reader: CacheConsumer) -> None:
-        ledger.awaits_cache = True
+        ledger.move(FileEvent.AWAIT_CACHE)
         self._waiting.setdefault(ledger.file, []).append(reader)
 
     def _claim(self, ledger: FileLedger, reader: CacheConsumer, stamp: tuple[int, ...] | None) -> None:
@@ -205,7 +206,7 @@ class CacheFill:
         file = ledger.file
         if not self._holders[file].prioritise(file):
             self._waiting[file].remove(reader)
-            ledger.awaits_cache = False
+            ledger.move(FileEvent.CACHE_SETTLED)
 
     def commit(self, ledger: FileLedger, part: FileRange, run: SampleRun | None) -> None:
         """Offer ``part`` of a file, which was committed, to the caches. If the file ended now, it ended in order."""
@@ -216,7 +217,7 @@ class CacheFill:
             self._to_disk(part.file, samples, part.dropped)
         else:
             self._to_memory(part.file, samples, part.dropped)
-        if ledger.ended and ledger.fills_cache:
+        if ledger.state is COMPLETE and ledger.fills_cache:
             if part.file in self._stamps:
                 assert self.disk is not None
                 self.disk.finish_file(part.file, self._stamps.pop(part.file))
@@ -273,7 +274,7 @@ class CacheFill:
 
     def detach(self, ledger: FileLedger, reader: CacheConsumer) -> None:
         """Release ``ledger``, a file of ``reader``, which ends."""
-        if ledger.awaits_cache:
+        if ledger.state is FileState.AWAITING_CACHE:
             self._waiting[ledger.file].remove(reader)
         self.abandon(ledger)
 

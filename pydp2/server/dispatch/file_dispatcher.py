@@ -23,6 +23,7 @@ from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.credit import Credit
 from pydp2.server.dispatch.file_queue import FileQueue
+from pydp2.server.dispatch.file_state import COMPLETE, QUEUED, READING, FileEvent, FileState
 from pydp2.server.dispatch.ledger import FileLedger
 from pydp2.server.dispatch.losses import Losses, condemnation
 from pydp2.server.dispatch.reread import attach_frames, open_ledger, reread_terms
@@ -145,7 +146,7 @@ class FileDispatcher:
         self._next = max(self._next, self._bound)
         ledger.bound = True
         self.credit.bind(file, last=self._bound == len(self._order))
-        if not ledger.ended and ledger.worker is not None:
+        if ledger.state is READING and ledger.worker is not None:
             self._load.bind(ledger.worker, file)
             self._grant(ledger, tell=True)
 
@@ -192,20 +193,21 @@ class FileDispatcher:
         """Note that the merge met the end of ``file``, or needs nothing more of it."""
         ledger = self.ledgers.pop(file)
         self._cache.detach(ledger, self)
-        if ledger.worker is not None and not ledger.ended:
+        if ledger.state is READING and ledger.worker is not None:
             self._unassign(ledger.worker, ledger)
+        ledger.close()
         self._blocked_on_credit.pop(file, None)
         self.credit.release(file)
 
     def want(self, file: int, need: int = 1, missing: int = 1) -> None:
         """Note that the merge waits for ``need`` samples of ``file``, and lacks ``missing`` of all files."""
         ledger = self.ledgers[file]
-        if ledger.awaits_cache:
+        if ledger.state is FileState.AWAITING_CACHE:
             self._cache.prioritise(ledger, self)
-            if ledger.awaits_cache:
+            if ledger.state is not QUEUED:
                 return
             self._waiting.push(ledger)
-        if ledger.worker is None:
+        if ledger.state is not READING:
             self._waiting.prioritise(file)
             return
         self._grant(ledger, pressing=True)
@@ -222,7 +224,7 @@ class FileDispatcher:
 
     def _update_credit(self, ledger: FileLedger) -> None:
         self.credit.set_use(ledger.file, ledger.use)
-        if not ledger.ended and ledger.worker is not None:
+        if ledger.state is READING:
             self._blocked_on_credit[ledger.file] = ledger
 
     # -- the workers' side -----------------------------------------------------------------------------------------
@@ -271,14 +273,14 @@ class FileDispatcher:
             self._end_early(ledger, from_wire(part.error))
         else:
             self._cache.commit(ledger, part, run)
-            if ledger.ended:
+            if ledger.state is COMPLETE:
                 self._unassign(worker, ledger)
         self._update_credit(ledger)
 
     def worker_blocked(self, worker: int, file: int, attempt: int, sample_index: int, need: int) -> None:
         """Note that ``worker`` waits in ``file``: for credit of ``need`` bytes, or (0) at a stop."""
         ledger = self.ledgers.get(file)
-        if ledger is None or ledger.worker != worker or ledger.attempt != attempt or ledger.ended:
+        if ledger is None or ledger.state is not READING or ledger.worker != worker or ledger.attempt != attempt:
             return
         if sample_index > ledger.committed:
             raise RemoteProtocolError(
@@ -312,7 +314,7 @@ class FileDispatcher:
         """Hurry with ``file``, which this pass has claimed and the merge of another one waits for. Return True if it
         goes on with it."""
         ledger = self.ledgers[file]
-        if ledger.worker is None:
+        if ledger.state is not READING:
             self._waiting.prioritise(file)
             return True
         self._grant(ledger)
@@ -324,7 +326,7 @@ class FileDispatcher:
     def cache_settled(self, file: int) -> None:
         """Note that ``file``, which this pass waits for, is in the cache now, or will not come to it."""
         ledger = self.ledgers[file]
-        ledger.awaits_cache = False
+        ledger.move(FileEvent.CACHE_SETTLED)
         self._cache.open_file(ledger, self)
         self._waiting.push(ledger)
 
@@ -355,8 +357,9 @@ class FileDispatcher:
         out += [Send(worker, EndReading(self.number)) for worker in self._load]
         for ledger in self.ledgers.values():
             self._cache.detach(ledger, self)
-            if ledger.worker is not None:
+            if ledger.state is READING:
                 self.attempts.end(ledger.attempt)
+            ledger.close()
         self._load.clear()
         return out
 
@@ -368,7 +371,7 @@ class FileDispatcher:
         ledgers = [self.ledgers[file] for file in self._waiting.pop(most) if file in self.ledgers]
         # what the merge takes the most of first: so they come out alike
         for ledger in sorted(ledgers, key=lambda ledger: ledger.pull, reverse=True):
-            if ledger.worker is None and not ledger.ended and not ledger.awaits_cache:
+            if ledger.state is QUEUED:
                 worker = self._load.least_loaded()
                 items.setdefault(worker, []).append(self._assign(worker, ledger))
 
@@ -401,7 +404,7 @@ class FileDispatcher:
         return ledger
 
     def _assign(self, worker: int, ledger: FileLedger) -> FileAssignment:
-        ledger.worker, ledger.attempt = worker, self.attempts.begin(self)
+        ledger.assign(worker, self.attempts.begin(self))
         room = self.credit.room(ledger.file)
         ledger.limit += room if ledger.bound else min(room, max(1, self.credit.ahead // _FIRST_SAMPLES))
         self.credit.set_use(ledger.file, ledger.use)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from pydp2.server.dispatch.file_state import QUEUED
 from pydp2.server.dispatch.ledger import FileLedger
 
 
@@ -19,7 +20,7 @@ class FileQueue:
 
     def push(self, ledger: FileLedger) -> None:
         """Add the file of ``ledger``, unless nothing is to be read of it here."""
-        if not ledger.ended and not ledger.awaits_cache:
+        if ledger.state is QUEUED:
             heappush(self._heap, (ledger.position, ledger.file))
 
     def prioritise(self, file: int) -> None:

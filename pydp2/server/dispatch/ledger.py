@@ -14,7 +14,17 @@ from pydp2.cache.file_format import DroppedSample
 from pydp2.errors import Error, RemoteProtocolError
 from pydp2.order.sample_source import END, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread
-from pydp2.protocol.file_ranges import DROPPED_COST, FILE_OPEN, SAMPLE_COST, FileRange
+from pydp2.protocol.file_ranges import DROPPED_COST, FILE_ENDED, SAMPLE_COST, FileRange
+from pydp2.server.dispatch.file_state import (
+    CACHED,
+    ENDED_STATES,
+    FILE_TRANSITIONS,
+    QUEUED,
+    READING,
+    FileEvent,
+    FileState,
+)
+from pydp2.server.state_table import next_state
 
 NO_PAUSE = 1 << 62
 MAX_DEATHS = 3
@@ -30,8 +40,9 @@ class FileLedger:
     file: int
     position: int
     pull: int = 1  # how much of it the merge takes in the same time, compared with others
+    state: FileState = QUEUED  # changed by move() alone
     bound: bool = False
-    worker: int | None = None
+    worker: int | None = None  # that reads it
     attempt: int = 0
     committed: int = 0  # sample indices below are committed
     crcs: list[int] = field(default_factory=list)  # running checksums there
@@ -40,8 +51,7 @@ class FileLedger:
     limit: int = 0  # cost up to which the worker may send
     runs: deque[SampleRun] = field(default_factory=deque)  # committed, not merged
     dropped: deque[DroppedSample] = field(default_factory=deque)  # committed, not passed by the merge
-    tail: SourceState | FileFailure | None = None  # what comes after the runs, once known
-    early_end: Error | None = None  # why the file is taken to end there
+    end_error: Error | None = None  # why it was skipped from there on, or failed
     end_met: bool = False  # the merge has met its end
     pauses: set[int] = field(default_factory=set)  # sample indices before which all must be committed
     need: int = 0  # cost of the sample that the worker holds in hand for lack of credit
@@ -52,9 +62,11 @@ class FileLedger:
     until: int = UNREACHED  # nothing from this sample index on is needed
     next_index: int = 0  # the sample index that the merge takes next
     end_index: deque[tuple[int, list[int]]] = field(default_factory=deque)  # of each run: its end, the checksum there
-    in_cache: bool = False  # its samples came from the cache and use no credit
     fills_cache: bool = False  # what is committed of it goes to the cache
-    awaits_cache: bool = False  # another reading puts it there, and no worker is asked for it
+
+    def move(self, event: FileEvent) -> None:
+        """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
+        self.state = next_state(FILE_TRANSITIONS, self.state, event)
 
     @property
     def in_cycle(self) -> bool:
@@ -64,13 +76,31 @@ class FileLedger:
     @property
     def ended(self) -> bool:
         """True if no worker has to run the file any more."""
-        return self.tail is not None
+        return self.state in ENDED_STATES
+
+    @property
+    def tail(self) -> SourceState | FileFailure | None:
+        """What comes after the runs; None: that is not known yet."""
+        if self.state is FileState.FAILED:
+            assert self.end_error is not None
+            return FileFailure(self.end_error)
+        return END if self.ended else None
+
+    @property
+    def early_end(self) -> Error | None:
+        """Error for which the file is taken to end before its data did; None: there is none."""
+        return self.end_error if self.state is FileState.SKIPPED else None
+
+    @property
+    def in_cache(self) -> bool:
+        """True if its samples came from the cache, where they use no credit."""
+        return self.state is CACHED
 
     @property
     def use(self) -> int:
         """Bytes of credit: granted and unspent, in flight, committed and not merged."""
         return (
-            0 if self.in_cache else max(self.limit, self.spent_bytes) - self.merged
+            0 if self.state is CACHED else max(self.limit, self.spent_bytes) - self.merged
         )  # a dropped sample may exceed the limit
 
     @property
@@ -85,7 +115,12 @@ class FileLedger:
 
     def accepts(self, worker: int, part: FileRange) -> bool:
         """Return True if ``part`` comes from the attempt that is valid now."""
-        return self.worker == worker and self.attempt == part.attempt and not self.ended
+        return self.state is READING and self.worker == worker and self.attempt == part.attempt
+
+    def assign(self, worker: int, attempt: int) -> None:
+        """Give the file to ``worker``, which runs it as ``attempt``."""
+        self.move(FileEvent.ASSIGN)
+        self.worker, self.attempt = worker, attempt
 
     def commit(self, part: FileRange, run: SampleRun | None) -> None:
         """Commit the range of ``part``; ``run`` holds its samples. Raises RemoteProtocolError when it leaves a gap."""
@@ -107,36 +142,44 @@ class FileLedger:
         self.spent_bytes += cost
         self.wanted = False
         self.need = 0
-        if part.state != FILE_OPEN:
-            self.tail = END
+        if part.state == FILE_ENDED:
+            self.move(FileEvent.COMPLETE)
             self.limit = self.spent_bytes
 
     def worker_died(self, sample_index: int | None) -> bool:
         """Note that the worker is gone while asking for ``sample_index`` of this file (None: not for any). Return
         True if the file is condemned."""
-        self.worker = None
-        self.limit = self.spent_bytes
-        self.need = 0
-        self.wanted = False
         if sample_index is not None:
             self.deaths[sample_index] = self.deaths.get(sample_index, 0) + 1
-        # Before a sample that was deadly once is asked for again, all before it must have arrived.
-        self.pauses = {y for y in self.deaths if y > self.committed}
-        return sample_index is not None and self.deaths[sample_index] >= MAX_DEATHS
+        return self._lose_worker(condemned=sample_index is not None and self.deaths[sample_index] >= MAX_DEATHS)
 
     def worker_starved(self, sample_index: int | None) -> bool:
         """Note, as :meth:`worker_died` does, that a worker with too much memory is gone. Which sample it was asking
         for is chance, so a file is condemned when several such workers in a row add nothing to it."""
-        self.worker_died(None)
         self.memory_deaths += sample_index is not None
-        return self.memory_deaths >= MAX_MEMORY_DEATHS
+        return self._lose_worker(condemned=self.memory_deaths >= MAX_MEMORY_DEATHS)
+
+    def _lose_worker(self, *, condemned: bool) -> bool:
+        self.move(FileEvent.CONDEMN if condemned else FileEvent.WORKER_LOST)
+        self.worker = None
+        self.limit = self.spent_bytes
+        self.need = 0
+        self.wanted = False
+        # Before a sample that was deadly once is asked for again, all before it must have arrived.
+        self.pauses = {y for y in self.deaths if y > self.committed}
+        return condemned
 
     def end_early(self, error: Error, *, skip: bool) -> None:
         """End the file at what is committed: with ``error`` at that place, or (``skip``) as if it ended there."""
-        self.tail = END if skip else FileFailure(error)
-        self.early_end = error if skip else None
+        self.move(FileEvent.SKIP_REST if skip else FileEvent.FAIL)
+        self.end_error = error
         self.worker = None
         self.limit = self.spent_bytes
+
+    def close(self) -> None:
+        """Nothing more of the file is wanted."""
+        self.move(FileEvent.CLOSE)
+        self.worker = None
 
     # -- what the merge asks -------------------------------------------------------------------------------------------
     def pass_dropped(self, edge: int | None = None) -> Iterator[DroppedSample]:

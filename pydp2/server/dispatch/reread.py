@@ -10,9 +10,10 @@ import numpy.typing as npt
 from pydp2.cache.disk_messages import DiskHit
 from pydp2.cache.file_format import DroppedSample
 from pydp2.cache.memory import MemoryCache
-from pydp2.order.sample_source import END, SampleRun
+from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import UNREACHED, Reread
 from pydp2.protocol.file_ranges import FileAssignment
+from pydp2.server.dispatch.file_state import FileEvent
 from pydp2.server.dispatch.ledger import FileLedger
 
 
@@ -36,7 +37,7 @@ def open_ledger(file: int, position: int, reread: Reread | None, until: int) -> 
         ledger.next_index = 0 if reread.start == UNREACHED else reread.start
     ledger.until = min(ledger.until, until)
     if not ledger.until:
-        ledger.tail = END
+        ledger.move(FileEvent.NOTHING_WANTED)
     return ledger
 
 
@@ -79,8 +80,7 @@ def _serve_runs(ledger: FileLedger, runs: Iterable[SampleRun], dropped_samples: 
     ledger.runs.extend(runs if reread is None else select_wanted(runs, reread))
     start = 0 if reread is None else reread.start
     ledger.dropped.extend(dropped_sample for dropped_sample in dropped_samples if dropped_sample[0] >= start)
-    ledger.tail = END
-    ledger.in_cache = True
+    ledger.move(FileEvent.SERVE_FROM_CACHE)
 
 
 def copy_run(run: SampleRun) -> SampleRun:

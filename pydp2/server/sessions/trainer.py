@@ -11,7 +11,9 @@ from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
 from pydp2.protocol.early_ends import to_frames
 from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch
+from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS, TrainerEvent
 from pydp2.server.snapshots.job_snapshot import PassState, ResumePoint
+from pydp2.server.state_table import next_state
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class Trainer:
     pid: int = 0
     last_heard: float = 0.0
     joined: bool = True  # it knows the present generation
-    state: PassState = PassState.BEFORE
+    state: PassState = PassState.BEFORE  # changed by move() alone
     run: int = 0
     credit: int = 0
     in_flight: deque[InFlightBatch] = field(default_factory=deque)
@@ -67,6 +69,10 @@ class Trainer:
     early_ends_known: int = 0  # told
     ahead: int = 0  # the most that it asked for at a time beyond the one that it takes next
     pending: m.BeginPass | None = None  # of a pass that cannot begin yet
+
+    def move(self, event: TrainerEvent) -> None:
+        """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
+        self.state = next_state(TRAINER_TRANSITIONS, self.state, event)
 
     def enqueue(self, held: InFlightBatch) -> None:
         """Keep a batch for this trainer."""
@@ -124,7 +130,7 @@ class Trainer:
         used = batches_received(begin, self.in_flight)
         self.in_flight = deque(held for held in self.in_flight if held.index not in used)
         self.in_flight_bytes = sum(held.cost for held in self.in_flight)
-        self.state = PassState.IN
+        self.move(TrainerEvent.JOIN)
         self.first_unused = max(self.first_unused, begin.first_batch)
         self._forget_sent()
         self.used_count = 0
@@ -141,7 +147,7 @@ class Trainer:
 
     def reset(self) -> None:
         """Reset it for the next pass."""
-        self.state = PassState.BEFORE
+        self.move(TrainerEvent.RESET)
         self.clear()
         self.used_count = self.credit = self.first_unused = 0
         self.point, self.early_ends_known = None, 0

@@ -27,9 +27,16 @@ from pydp2.server.sessions.ranked_delivery import RankedDelivery
 from pydp2.server.sessions.rejoin import Rejoin, RejoinRequest
 from pydp2.server.sessions.shared_delivery import SharedDelivery
 from pydp2.server.sessions.trainer import Trainer
+from pydp2.server.sessions.trainer_state import TrainerEvent
 from pydp2.server.snapshots.job_snapshot import JobSnapshot, PassSnapshot, PassState, RankSnapshot
 from pydp2.server.timing import DEFAULT_TIMING
 
+_RESTORED_BY = {
+    PassState.BEFORE: TrainerEvent.JOIN,
+    PassState.IN: TrainerEvent.JOIN,
+    PassState.ENDED: TrainerEvent.RESTORE_END,
+    PassState.LEFT: TrainerEvent.LEAVE,
+}
 _NAMED = 4  # ranks that are not there, of those that the others wait for
 
 
@@ -96,7 +103,8 @@ class TrainerGroup:
         self.delivery.claim(trainer)
         if trainer.session != attach.session:
             trainer.session, trainer.run, trainer.joined = attach.session, 0, True
-            trainer.state = PassState.BEFORE if trainer.state is PassState.IN else trainer.state
+            if trainer.state is PassState.IN:
+                trainer.move(TrainerEvent.RETURN)
         self.snapshot_due = self.snapshot_due or self.registry.dynamic  # a restarted service waits for it
         self._missing_ranks.rank_returned(trainer)
         if not self.in_pass or trainer.state in (PassState.ENDED, PassState.LEFT):
@@ -183,7 +191,7 @@ class TrainerGroup:
             return
         for one in there:
             if one.begin.pass_id > pass_id:
-                one.trainer.state = PassState.LEFT  # or it had ended it
+                one.trainer.move(TrainerEvent.LEAVE)  # or it had ended it
             self._enter_pass(one.trainer, one.begin, one.start)
         self._settle()
 
@@ -284,7 +292,7 @@ class TrainerGroup:
         trainer.pending = None
         self.delivery.release(trainer)
         if self.in_pass and trainer.state is not PassState.ENDED:
-            trainer.state = PassState.LEFT
+            trainer.move(TrainerEvent.LEAVE)
             self.snapshot_due = not self.registry.alone
 
     def need(self, peer: bytes, need: m.Need, now: float) -> None:
@@ -383,7 +391,7 @@ class TrainerGroup:
         for rank in kept.ranks:
             known = registry.trainers.get(rank.rank)
             if known is not None:  # one that had not begun may have, since
-                known.state = PassState.IN if rank.state is PassState.BEFORE else rank.state
+                known.move(_RESTORED_BY[rank.state])
                 known.first_unused = rank.first_unused
             elif rank.state in (PassState.ENDED, PassState.LEFT):
                 registry.passed_through[rank.rank] = rank.state
@@ -438,10 +446,10 @@ class TrainerGroup:
         for trainer in self.registry.trainers.values():
             if trainer.state is PassState.IN and not trainer.in_flight:
                 if isinstance(self._end, PassBroken):
-                    trainer.state = PassState.LEFT
+                    trainer.move(TrainerEvent.LEAVE)
                     self._fail(trainer, self._end.error)
                 else:
-                    trainer.state = PassState.ENDED
+                    trainer.move(TrainerEvent.FINISH)
                     self.snapshot_due = not self.registry.alone
                     end = self._end
                     count = self.delivery.batch_count(trainer, end)

@@ -13,6 +13,8 @@ from pydp2.metrics import RateCounter, private_bytes
 from pydp2.protocol.link_states import Link, LinkState
 from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.server.spec import ServiceSpec
+from pydp2.server.state_table import next_state
+from pydp2.server.workers.worker_state import DUMPING, RUNNING, WATCH_TRANSITIONS, WatchEvent, WatchState
 
 MEMORY_INTERVAL = 0.1
 """Seconds between looks at how much memory workers have."""
@@ -27,11 +29,25 @@ class WorkerConnection:
     pid: int = 0
     last_busy: int = 0
     idle: int = 0
+    state: WatchState = RUNNING  # changed by move() alone
     kill_reason: str = ""  # why it is being killed
-    over_memory: bool = False  # it had too much memory
     sample_timeout: float | None = None  # seconds that its sample exceeded
-    kill_at: float = 0.0
+    kill_at: float = 0.0  # when its stack has been written
     rates: RateCounter = field(default_factory=RateCounter)
+
+    def move(self, event: WatchEvent) -> None:
+        """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
+        self.state = next_state(WATCH_TRANSITIONS, self.state, event)
+
+    def begin_end(self, event: WatchEvent, reason: str) -> None:
+        """Note that ``event`` ends the process; the worker is then said to be one that ``reason``."""
+        self.move(event)
+        self.kill_reason = reason
+
+    @property
+    def over_memory(self) -> bool:
+        """Whether it is ended because it had too much memory."""
+        return self.state is WatchState.OVER_MEMORY
 
 
 class Watchdog:
@@ -81,9 +97,9 @@ class Watchdog:
     def _watch_samples(self, limit: float, now: float) -> None:
         """Kill what takes longer than ``limit``: first its stack, then the process."""
         for worker, connection in self._connections.items():
-            if connection.kill_reason:
-                if connection.kill_at and now >= connection.kill_at:
-                    connection.kill_at = 0.0
+            if connection.state is not RUNNING:
+                if connection.state is DUMPING and now >= connection.kill_at:
+                    connection.move(WatchEvent.STACK_DUMPED)
                     self._engine.kill(worker)
                 continue
             number = self._status_row_of(worker)
@@ -96,7 +112,10 @@ class Watchdog:
                 and time.monotonic_ns() - status_row.started_ns > limit * 1e9
                 and status_row.running_sample == running
             ):
-                connection.kill_reason = f"was killed because one sample took longer than sample_timeout={limit:g} s"
+                connection.begin_end(
+                    WatchEvent.SAMPLE_TIMEOUT,
+                    f"was killed because one sample took longer than sample_timeout={limit:g} s",
+                )
                 connection.sample_timeout = limit
                 connection.kill_at = now + self._spec.timing.stack_dump
                 file = self._files[running[0]]
@@ -105,7 +124,7 @@ class Watchdog:
 
     def _watch_stopped(self, limit: float, now: float) -> None:
         """Kill what a signal stopped for so long; between two samples, say, where none takes too long."""
-        watched = [*(worker for worker, connection in self._connections.items() if not connection.kill_reason), ZYGOTE]
+        watched = [*(worker for worker, connection in self._connections.items() if connection.state is RUNNING), ZYGOTE]
         self._stopped = {each: self._stopped.get(each, now) for each in watched if self._engine.is_stopped(each)}
         for each, since in list(self._stopped.items()):
             if now - since <= limit:
@@ -114,16 +133,18 @@ class Watchdog:
             if each == ZYGOTE:
                 self._log(f"the process that workers are forked from is {why}", "template")
             else:
-                self._connections[each].kill_reason = f"was {why}"
+                self._connections[each].begin_end(WatchEvent.FOUND_STOPPED, f"was {why}")
             del self._stopped[each]
             self._engine.kill(each)
 
     def _check_memory(self, limit: int) -> None:
         """Kill what is ready and has more memory than ``limit``: another reads its files on."""
         for worker, connection in self._connections.items():
-            if connection.kill_reason or connection.link.state is not LinkState.READY:
+            if connection.state is not RUNNING or connection.link.state is not LinkState.READY:
                 continue
             if (has := private_bytes(connection.pid)) > limit:
-                connection.kill_reason = f"was replaced because it had {has >> 20} MB, more than worker_memory={limit}"
-                connection.over_memory = True
+                connection.begin_end(
+                    WatchEvent.EXCEED_MEMORY,
+                    f"was replaced because it had {has >> 20} MB, more than worker_memory={limit}",
+                )
                 self._engine.kill(worker)

@@ -17,6 +17,8 @@ from pydp2.server.actions import Action, Event, Fatal, Log, Spawn, WorkerBroken,
 from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.spec import status_rows
+from pydp2.server.state_table import next_state
+from pydp2.server.workers.worker_state import ACTIVE, STANDBY, STARTING, WORK_TRANSITIONS, WorkEvent, WorkState
 
 _MAX_START_DEATHS = 5
 """So many workers lost in a row before their provider was ready, and the service gives up."""
@@ -31,8 +33,11 @@ _FRUITLESS = (
 class _PooledWorker:
     number: int
     status_row: int
-    ready: bool = False
-    active: bool = False
+    state: WorkState = STARTING  # changed by move() alone
+
+    def move(self, event: WorkEvent) -> None:
+        """Change the work as ``event`` says. Raises IllegalTransition when the present work does not allow it."""
+        self.state = next_state(WORK_TRANSITIONS, self.state, event)
 
 
 class WorkerPool:
@@ -78,17 +83,21 @@ class WorkerPool:
             self.schema = schema
         elif schema != self.schema:
             return [Fatal(_schema_difference(self.schema, schema))]
-        worker.ready = True
+        worker.move(WorkEvent.READY)
         self._start_deaths = 0
         return self._promote()
 
     def _gone(self, event: WorkerGone) -> list[Action]:
         worker = self._workers.pop(event.worker, None)
-        if worker is None or self._closing:
+        if worker is None:
+            return []
+        before = worker.state
+        worker.move(WorkEvent.EXIT)
+        if self._closing:
             return []
         self._free.append(worker.status_row)
         out: list[Action] = []
-        if not worker.ready:
+        if before is STARTING:
             self._start_deaths += 1
             # whoever kills workers at random meets some that are starting: that is not the provider's doing
             most = _MAX_START_DEATHS if event.voluntary else _MAX_FRUITLESS_DEATHS
@@ -101,7 +110,7 @@ class WorkerPool:
                         )
                     )
                 ]
-        if worker.active:
+        if before is ACTIVE:
             self.workers_lost += 1
             where = self._describe_sample(event)
             out.append(Log(f"worker {worker.number} {event.how}{where}; its files go to another", kind="worker lost"))
@@ -138,12 +147,12 @@ class WorkerPool:
     @property
     def active(self) -> list[int]:
         """Workers that read."""
-        return [w.number for w in self._workers.values() if w.active]
+        return [w.number for w in self._workers.values() if w.state is ACTIVE]
 
     @property
     def starting(self) -> int:
         """Workers that are starting and will be needed."""
-        starting = sum(1 for w in self._workers.values() if not w.ready)
+        starting = sum(1 for w in self._workers.values() if w.state is STARTING)
         return min(starting, self.target - len(self.active))
 
     def status_row_of(self, worker: int) -> int | None:
@@ -221,8 +230,8 @@ class WorkerPool:
         for worker in self._workers.values():
             if len(self.active) >= self.target:
                 break
-            if worker.ready and not worker.active:
-                worker.active = True
+            if worker.state is STANDBY:
+                worker.move(WorkEvent.PROMOTE)
                 for dispatcher in self.dispatchers.values():
                     dispatcher.add_worker(worker.number)
         return []
