@@ -8,7 +8,7 @@ from typing import Any
 from pydp2.errors import EOFException
 from pydp2.fluid.base import DecoratedReader, Reader, Source
 from pydp2.fluid.placing import placer
-from pydp2.fluid.prefetching import InstanceChannel, Job, PrefetchingReader
+from pydp2.fluid.prefetching import InstanceQueue, PrefetchingReader, PutInstances
 from pydp2.fluid.tensors import Instance
 from pydp2.options.values import integer_from
 
@@ -20,22 +20,23 @@ class DoubleBufferReader(DecoratedReader, PrefetchingReader):
         super().__init__(underlying, size=integer_from(1)("depth", depth), name="pydp2-double-buffer")
         self._place = placer(place)
 
-    def _jobs(self) -> Sequence[Job]:
+    def _producers(self) -> Sequence[PutInstances]:
         underlying, place = self.underlying, self._place
-        return [lambda channel: _fill(channel, underlying, place)]
+        return [lambda queue: _fill(queue, underlying, place)]
 
     def _restart(self) -> None:
         self._interrupt()  # the thread may be waiting for the threads of a reader below: it is not to wait for them
         super()._restart()
 
 
-def _fill(channel: InstanceChannel, underlying: Reader, place: Callable[[Instance], Instance]) -> None:
-    while channel.wait_for_room():  # before reading: so that no more than `depth` are there
+def _fill(queue: InstanceQueue, underlying: Reader, place: Callable[[Instance], Instance]) -> None:
+    while True:
+        queue.wait_for_room()  # before reading: so that no more than `depth` are there
         try:
             instance = place(underlying.read_next())
         except EOFException:
             return
-        channel.put(instance)
+        queue.put(instance)
 
 
 def double_buffer(reader: Source, place: Any = None, depth: int = 2) -> DoubleBufferReader:

@@ -6,7 +6,7 @@ import gzip
 import math
 import os
 import zlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pydp2.errors import BadSample, OptionError, OptionTypeError, at_sample, count_text
 from pydp2.fluid.files import Name, text_of
-from pydp2.fluid.prefetching import InstanceChannel, Job, PrefetchingReader
+from pydp2.fluid.prefetching import InstanceQueue, PrefetchingReader, PutInstances
 from pydp2.fluid.tensors import Instance, LoDTensor
 from pydp2.options.values import Choice, integer_from
 
@@ -141,12 +141,12 @@ class CtrReader(PrefetchingReader):
         self._dealt = [tuple(files[i::threads]) for i in range(threads)]
         self._gzipped, self._form, self._batch = gzipped, form, batch
 
-    def _jobs(self) -> Sequence[Job]:
-        return [_job(files, self._gzipped, self._form, self._batch) for files in self._dealt]
+    def _producers(self) -> Sequence[PutInstances]:
+        return [_batches_of(files, self._gzipped, self._form, self._batch) for files in self._dealt]
 
 
-def _job(files: Sequence[str], gzipped: bool, form: SvmLine | CsvLine, size: int) -> Callable[[InstanceChannel], None]:
-    def run(channel: InstanceChannel) -> None:
+def _batches_of(files: Sequence[str], gzipped: bool, form: SvmLine | CsvLine, size: int) -> PutInstances:
+    def put_batches(queue: InstanceQueue) -> None:
         rows: list[Row] = []
         first = ("", 0)
         for name in files:
@@ -159,13 +159,12 @@ def _job(files: Sequence[str], gzipped: bool, form: SvmLine | CsvLine, size: int
                     if len(rows) == 1:
                         first = (name, y)
                     if len(rows) == size:
-                        if not channel.put(_tensors(form, rows, first)):
-                            return
+                        queue.put(_tensors(form, rows, first))
                         rows = []
         if rows:
-            channel.put(_tensors(form, rows, first))
+            queue.put(_tensors(form, rows, first))
 
-    return run
+    return put_batches
 
 
 def _tensors(form: SvmLine | CsvLine, rows: list[Row], first: tuple[str, int]) -> Instance:

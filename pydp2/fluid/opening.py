@@ -1,4 +1,4 @@
-"""open_files: many files by several threads, through one channel."""
+"""open_files: many files by several threads, through one queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.fluid.base import Reader
 from pydp2.fluid.files import Name, format_of, instances_of, text_of
-from pydp2.fluid.prefetching import InstanceChannel, Job, PrefetchingReader
+from pydp2.fluid.prefetching import InstanceQueue, PrefetchingReader, PutInstances
 from pydp2.fluid.repeating import multi_pass
 from pydp2.fluid.shapes import SlotShapes, slot_shapes
 from pydp2.options.values import flag_or_none, integer_from
@@ -27,10 +27,10 @@ class MultipleReader(PrefetchingReader):
         self.thread_num = thread_num
         self._declared = slots
 
-    def _jobs(self) -> Sequence[Job]:
+    def _producers(self) -> Sequence[PutInstances]:
         waiting = _Waiting(self.filenames)
         slots = self._declared
-        return [lambda channel: _read(waiting, slots, channel) for _ in range(self.thread_num)]
+        return [lambda queue: _read(waiting, slots, queue) for _ in range(self.thread_num)]
 
 
 class _Waiting:
@@ -46,12 +46,11 @@ class _Waiting:
             return self._names.popleft() if self._names else None
 
 
-def _read(waiting: _Waiting, slots: SlotShapes, channel: InstanceChannel) -> None:
-    while not channel.stopped and (name := waiting.take()) is not None:
+def _read(waiting: _Waiting, slots: SlotShapes, queue: InstanceQueue) -> None:
+    while not queue.closed and (name := waiting.take()) is not None:
         with closing(instances_of(name, slots)) as instances:
             for instance in instances:
-                if not channel.put(instance):
-                    return
+                queue.put(instance)
 
 
 def open_files(
@@ -68,7 +67,7 @@ def open_files(
     """The instances of all files, read by threads, each instance once.
 
     ``thread_num`` threads take one file after the other from the list (default: as many as there are files, at most one
-    for each processor); each reads its file to the end, into one channel for ``buffer_size`` instances (default: 3 x
+    for each processor); each reads its file to the end, into one queue for ``buffer_size`` instances (default: 3 x
     ``thread_num``). So the order within a file is kept, and files are mixed as it comes; ``is_test``: one thread, and
     so the exact order of files. ``shapes``, ``lod_levels``, ``dtypes``: as of :class:`FileReader`. ``pass_num``: passes
     as one, see :func:`multi_pass`.

@@ -1,4 +1,4 @@
-"""One epoch after the other: what all providers of this part share as iterators, and preparing batches ahead.
+"""Iterate over one epoch after the other, and prefetch batches: what all providers of this part share.
 
 It answers for who may iterate when (docs/mxnet.md, "Epochs"), and for the threads that prepare batches: whose they
 are, and that they end with the epoch. What is in a batch is no business of this module.
@@ -6,19 +6,21 @@ are, and that they end with the epoch. What is in a batch is no business of this
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import weakref
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import Generic, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from pydp2.errors import ClientUseError
 from pydp2.mx.interface import DataBatch, DataProvider
+from pydp2.prefetch import PrefetchQueue, PrefetchThreads, produce
 
 T = TypeVar("T")
+
+_JOIN_SECONDS = 60.0  # that a thread has to end what it is preparing
 
 
 class Epoch(Iterator[DataBatch]):
@@ -85,98 +87,32 @@ def _same_process(owner: int) -> None:
         )
 
 
-class _Buffer(Generic[T]):
-    """What one thread has prepared and another has not taken yet, and why there will be no more."""
-
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-        self._items: deque[T] = deque()
-        self._changed = threading.Condition()
-        self._left = self._ended = False
-        self._error: BaseException | None = None
-
-    def put(self, item: T) -> bool:
-        """Wait for room; False when nobody wants anything any more."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._left or len(self._items) < self._depth)
-            self._items.append(item)
-            self._changed.notify_all()
-            return not self._left
-
-    def end(self, error: BaseException | None) -> None:
-        """There is no more, because of ``error`` if there was one."""
-        with self._changed:
-            self._ended, self._error = True, error
-            self._changed.notify_all()
-
-    def take(self) -> tuple[T] | None:
-        """Wait for the next item, None behind the last one; or raise what ended them."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or bool(self._items))
-            if self._items:
-                item = self._items.popleft()
-                self._changed.notify_all()
-                return (item,)
-            error, self._error = self._error, None
-        if error is None:
-            return None
-        try:
-            raise error
-        finally:
-            del error  # its traceback leads here: else both, and open files, would wait for the collector
-
-    def leave(self) -> None:
-        """Nothing more is wanted."""
-        with self._changed:
-            self._left = True
-            self._changed.notify_all()
-
-
-def ahead(items: Callable[[], Iterator[T]], depth: int) -> Generator[T, None, None]:
-    """What ``items()`` gives, in its order, up to ``depth`` of it prepared in a thread while the caller computes.
+def prefetch(items: Callable[[], Iterator[T]], depth: int) -> Generator[T, None, None]:
+    """Yield what ``items()`` gives, in its order, up to ``depth`` of it prepared in a thread while the caller computes.
 
     An exception of the iterator is raised in its place. The thread ends with the generator: at the end, when it is
     closed or dropped, or when the program ends.
 
     Raises:
         ClientUseError: in a child of a fork, where there is no such thread (a RuntimeError).
+        TimeoutError: the thread did not end in time.
     """
-    owner = os.getpid()
-    buffer: _Buffer[T] = _Buffer(depth)
-    # A daemon, because the interpreter waits for all others before it calls what ends this one.
-    thread = threading.Thread(target=_prepare, args=(items, buffer), name="pydp2-mx-ahead", daemon=True)
-
-    def end() -> None:
-        if os.getpid() != owner:
-            return  # nobody is there to be told, and the lock may be held by one who is not there either
-        buffer.leave()
-        if thread is not threading.current_thread():  # the collector runs where it likes
-            thread.join()  # it ends with what it is preparing now
-
-    atexit.register(end)
-    thread.start()
+    queue = PrefetchQueue[T](depth)
+    threads = PrefetchThreads(queue)
+    threads.start("pydp2-mx-prefetch", produce, queue, partial(_put_all, items))
     try:
-        while (taken := buffer.take()) is not None:
-            yield taken[0]
-            _same_process(owner)
+        while queue.wait_for_item():
+            yield queue.get()
     finally:
-        end()
-        atexit.unregister(end)
+        threads.close()
+        threads.join(_JOIN_SECONDS)  # what it is preparing now still uses the files of the next epoch
 
 
-def _prepare(items: Callable[[], Iterator[T]], buffer: _Buffer[T]) -> None:
-    error: BaseException | None = None
+def _put_all(items: Callable[[], Iterator[T]], queue: PrefetchQueue[T]) -> None:
+    iterator = items()
     try:
-        iterator = items()
-        try:
-            for item in iterator:
-                if not buffer.put(item):
-                    break
-        finally:
-            if isinstance(iterator, Generator):
-                iterator.close()  # here, not in whatever thread drops it last
-    except BaseException as exc:
-        error = exc
+        for item in iterator:
+            queue.put(item)
     finally:
-        buffer.end(error)
-        del error  # as above
+        if isinstance(iterator, Generator):
+            iterator.close()  # here, not in whatever thread drops it last

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.file_parts import FilePart
-from pydp2.mx.epochs import EpochProvider, ahead
+from pydp2.mx.epochs import EpochProvider, prefetch
 from pydp2.mx.interface import Array, DataBatch, Description
 from pydp2.mx.rounds import EpochStart, next_epoch_start
 from pydp2.options.values import integer_from
@@ -106,7 +106,7 @@ class FileProvider(EpochProvider):
         place = self._place
         self._place = next_epoch_start(place, 0)  # where the next epoch begins if this one is left
         missing = 0
-        for prepared in ahead(lambda: self._prepared(place), self._prefetch):
+        for prepared in prefetch(lambda: self._prepared(place), self._prefetch):
             batch, missing = prepared
             yield batch
         self._place = next_epoch_start(place, missing)

@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from pydp2.errors import ReaderError, from_user, from_wire, to_wire
-from pydp2.reader.channel import ITEM, RAISED, Channel, ChannelClosed, ReaderMessage
+from pydp2.prefetch import PrefetchQueue, QueueClosed
+from pydp2.reader.messages import ITEM, RAISED, ReaderMessage
 
 _GRACE = 0.5  # seconds that a child has to end by itself once nobody wants its samples: its reader may clean up
 _GENTLE = 0.1  # those of them before it is interrupted: who gives its next entry meanwhile ends by that
@@ -41,7 +42,7 @@ _ENDING = 0.25  # seconds in which a thread that Python has joined is gone for t
 # Of all children: none may keep another's open.
 _parents_ends: weakref.WeakSet[Connection[Any, Any]] = weakref.WeakSet()
 
-Work = Callable[[Channel, Callable[[ReaderMessage], None]], None]
+Work = Callable[[PrefetchQueue[Any], Callable[[ReaderMessage], None]], None]
 """``work(inbox, send)``: what a child does. It raises Closed when the parent is gone. The inbox holds messages: items,
 and for each that cannot be built again in the child what that raised."""
 
@@ -92,7 +93,7 @@ def forked_or_warned(what: str, told: list[str]) -> bool:
 
 
 class ForkedChild:
-    """A forked process that does ``work``; ``name`` is what errors call it. A crew has to end it."""
+    """A forked process that does ``work``; ``name`` is what errors call it. PrefetchThreads end it."""
 
     def __init__(self, name: str, work: Work) -> None:
         self._name = name
@@ -130,7 +131,7 @@ class ForkedChild:
 
     def _killed(self) -> BaseException:
         if self._left:
-            return ChannelClosed()
+            return QueueClosed()
         self._process.join(_END)
         code = self._process.exitcode
         how = "does not answer" if code is None else f"ended with exit code {code}"
@@ -222,7 +223,7 @@ def _main(work: Work, connection: Connection[Any, Any], not_ours: list[Connectio
         raise SystemExit
 
     signal.signal(signal.SIGTERM, interrupt)
-    inbox = Channel()
+    inbox = PrefetchQueue[Any]()
     listening = connection, inbox, threading.get_ident()
     threading.Thread(target=_listen, args=listening, name="pydp2 listen", daemon=True).start()
 
@@ -233,16 +234,16 @@ def _main(work: Work, connection: Connection[Any, Any], not_ours: list[Connectio
             connection.send_bytes(data)
         except (BrokenPipeError, ConnectionResetError):
             ending = True
-            raise ChannelClosed from None
+            raise QueueClosed from None
 
-    with contextlib.suppress(ChannelClosed):
+    with contextlib.suppress(QueueClosed):
         work(inbox, send)
     ending = True
     if interrupted:
         raise SystemExit(_TERMINATED)
 
 
-def _listen(connection: Connection[Any, Any], inbox: Channel, main_thread: int) -> None:
+def _listen(connection: Connection[Any, Any], inbox: PrefetchQueue[Any], main_thread: int) -> None:
     """Take in what the parent sends; when it has gone, wake whoever waits for it, and end this process soon."""
     what = f"an entry for {multiprocessing.current_process().name}"
     try:

@@ -2,24 +2,27 @@
 
 One thread reads the source, one thread for each mapper takes entries from it; where mappers are processes, their
 threads only hand entries over and results back. What is under way is counted in one place: a token is put into a
-channel of limited size for each entry that is read, and taken out when its result is given to the consumer.
+queue of limited size for each entry that is read, and taken out when its result is given to the consumer.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from queue import Empty
 from typing import Any, Protocol, SupportsIndex
 
 from pydp2.errors import OptionTypeError, ReaderError
-from pydp2.reader.channel import END, ITEM, RAISED, Channel, ChannelClosed, PassThreads, ReaderMessage, read_into
+from pydp2.prefetch import PrefetchQueue, PrefetchThreads, QueueClosed
 from pydp2.reader.children import ForkedChild, forked_or_warned
 from pydp2.reader.contract import Reader, check_reader, check_size
+from pydp2.reader.messages import END, ITEM, RAISED, ReaderMessage, read_into
 
 _AHEAD = 2  # entries that a process has: the one that it maps, and the next, so that it need not wait for it
 
 Mapper = Callable[[Any], Any]
 Results = Iterator[tuple[int, ReaderMessage]]
+_Queue = PrefetchQueue[Any]
 
 
 def xmap_readers(
@@ -51,21 +54,21 @@ def xmap_readers(
     told: list[str] = []
 
     def mapped() -> Iterator[Any]:
-        desks: list[_Mapping] = []
+        mappings: list[_Mapping] = []
         value = None
-        tokens, todo, done = Channel(room + number if room else 0), Channel(), Channel()
-        crew = PassThreads(tokens, todo, done)
+        tokens, todo, done = _Queue(room + number if room else 0), _Queue(), _Queue()
+        threads = PrefetchThreads(tokens, todo, done)
         try:
             forked = processes and forked_or_warned("xmap_readers()", told)
             for i in range(number):  # before the first thread is there
                 if forked:
-                    desks.append(child := _MapperInProcess(i, mapper))
-                    crew.add_helper(child)
+                    mappings.append(child := _MapperInProcess(i, mapper))
+                    threads.add_helper(child)
                 else:
-                    desks.append(_MapperInThread(mapper))
-            crew.start("xmap read", _feed, reader, number, tokens, todo, done)
-            for desk in desks:
-                crew.start("xmap map", _map, desk, todo, done)
+                    mappings.append(_MapperInThread(mapper))
+            threads.start("pydp2 xmap read", _feed, reader, number, tokens, todo, done)
+            for mapping in mappings:
+                threads.start("pydp2 xmap map", _map, mapping, todo, done)
             results = _results(done, number)
             for kind, value in _in_order(results) if order else _as_they_come(results):
                 if kind == RAISED:
@@ -74,12 +77,12 @@ def xmap_readers(
                 yield value
         finally:
             value = None  # see buffered()
-            crew.close()
+            threads.close()
 
     return mapped
 
 
-# -- the desk of one mapper --------------------------------------------------------------------------------------------
+# -- where one mapper works --------------------------------------------------------------------------------------------
 class _Mapping(Protocol):
     """Where one mapper works: entries go in, and come out in the same order."""
 
@@ -116,7 +119,7 @@ class _MapperInProcess(ForkedChild):
     max_pending = _AHEAD
 
     def __init__(self, number: int, mapper: Mapper) -> None:
-        def work(inbox: Channel, send: Callable[[ReaderMessage], None]) -> None:
+        def work(inbox: _Queue, send: Callable[[ReaderMessage], None]) -> None:
             here = _MapperInThread(mapper)
             while True:
                 message = inbox.get()
@@ -125,7 +128,7 @@ class _MapperInProcess(ForkedChild):
                     message = here.result()
                 try:
                     send(message)
-                except ChannelClosed:
+                except QueueClosed:
                     raise
                 except Exception as error:  # the result cannot be pickled
                     send((RAISED, error))
@@ -140,7 +143,7 @@ class _MapperInProcess(ForkedChild):
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------
-def _feed(reader: Reader, mappers: int, tokens: Channel, todo: Channel, done: Channel) -> None:
+def _feed(reader: Reader, mappers: int, tokens: _Queue, todo: _Queue, done: _Queue) -> None:
     """Number the entries of ``reader`` and hand them out; then an end for each mapper."""
     count = 0
 
@@ -162,7 +165,7 @@ def _feed(reader: Reader, mappers: int, tokens: Channel, todo: Channel, done: Ch
 _SOURCE = "raised by the source"
 
 
-def _map(mapping: _Mapping, todo: Channel, done: Channel) -> None:
+def _map(mapping: _Mapping, todo: _Queue, done: _Queue) -> None:
     """Have what is to be done mapped at ``mapping``, and end with an END."""
     under_way: deque[int] = deque()
     more = True
@@ -170,15 +173,15 @@ def _map(mapping: _Mapping, todo: Channel, done: Channel) -> None:
         while more or under_way:
             while more and len(under_way) < mapping.max_pending:
                 try:
-                    task = todo.get(wait=not under_way)
-                except IndexError:
+                    task = todo.get(block=not under_way)
+                except Empty:
                     break
                 if task is None:
                     more = False
                     break
                 try:
                     mapping.submit(task[1])
-                except (ChannelClosed, ReaderError):
+                except (QueueClosed, ReaderError):
                     under_way.append(task[0])
                     raise
                 except Exception as error:  # the entry cannot be pickled: that concerns no other
@@ -189,14 +192,14 @@ def _map(mapping: _Mapping, todo: Channel, done: Channel) -> None:
                 message = mapping.result()
                 done.put((under_way.popleft(), message))
         done.put((-1, (END, None)))
-    except ChannelClosed:
+    except QueueClosed:
         raise
     except BaseException as error:  # its process was killed
         done.put((under_way[0], (RAISED, error)))
 
 
 # -- the consumer ------------------------------------------------------------------------------------------------------
-def _results(done: Channel, mappers: int) -> Results:
+def _results(done: _Queue, mappers: int) -> Results:
     """Numbered results as they come. What the source raised comes behind all that it gave before."""
     last = None
     while mappers:

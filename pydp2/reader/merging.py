@@ -7,19 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, SupportsIndex
 
 from pydp2.errors import OptionError, OptionTypeError, ReaderError
-from pydp2.reader.channel import (
-    END,
-    ITEM,
-    RAISED,
-    Channel,
-    ChannelClosed,
-    PassHelper,
-    PassThreads,
-    ReaderMessage,
-    read_into,
-)
+from pydp2.prefetch import PrefetchHelper, PrefetchQueue, PrefetchThreads, QueueClosed
 from pydp2.reader.children import ForkedChild, forked_or_warned
 from pydp2.reader.contract import Reader, check_reader, check_size
+from pydp2.reader.messages import END, ITEM, RAISED, ReaderMessage, read_into
 
 
 def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size: SupportsIndex = 1000) -> Reader:
@@ -45,30 +36,30 @@ def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size
     told: list[str] = []
 
     def merged() -> Iterator[Any]:
-        lanes: list[_MergedReader] = []
-        queue = Channel(room)
-        crew = PassThreads(queue)
+        sources: list[_MergedReader] = []
+        queue = PrefetchQueue[ReaderMessage](room)
+        threads = PrefetchThreads(queue)
         try:
             forked = forked_or_warned("multiprocess_reader()", told)
             for i, reader in enumerate(checked):
-                lane: _MergedReader = _ReaderInProcess(i, reader) if forked else _ReaderInThread(i)
-                lanes.append(lane)
-                crew.add_helper(lane)
-                if isinstance(lane, _ReaderInThread):
-                    crew.start("multiprocess read", _read, reader, lane.put)
+                source: _MergedReader = _ReaderInProcess(i, reader) if forked else _ReaderInThread(i)
+                sources.append(source)
+                threads.add_helper(source)
+                if isinstance(source, _ReaderInThread):
+                    threads.start("pydp2 multiprocess read", _read, reader, source.put)
             if use_pipe:
-                yield from _round_robin(lanes)
+                yield from _round_robin(sources)
             else:
-                for lane in lanes:
-                    crew.start("multiprocess merge", _forward, lane, queue)
-                yield from _as_they_come(queue, len(lanes))
+                for source in sources:
+                    threads.start("pydp2 multiprocess merge", _forward, source, queue)
+                yield from _as_they_come(queue, len(sources))
         finally:
-            crew.close()
+            threads.close()
 
     return merged
 
 
-class _MergedReader(PassHelper, Protocol):
+class _MergedReader(PrefetchHelper, Protocol):
     """Where the entries of one reader come from."""
 
     def receive(self) -> ReaderMessage: ...
@@ -93,17 +84,17 @@ class _ReaderInThread:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._channel = Channel(1)
-        self.put = self._channel.put
+        self._queue = PrefetchQueue[ReaderMessage](1)
+        self.put = self._queue.put
 
     def receive(self) -> ReaderMessage:
-        return _named_reader_error(self._number, self._channel.get())
+        return _named_reader_error(self._number, self._queue.get())
 
     def stop(self) -> None:
-        self._channel.close()
+        self._queue.close()
 
     def close(self) -> None:
-        self._channel.close()
+        self._queue.close()
 
 
 def _read(reader: Reader, put: Callable[[ReaderMessage], None]) -> None:
@@ -130,21 +121,21 @@ def _named_reader_error(number: int, message: ReaderMessage) -> ReaderMessage:
 def _round_robin(readers: list[_MergedReader]) -> Iterator[Any]:
     waiting = deque(readers)
     while waiting:
-        lane = waiting.popleft()
-        kind, value = lane.receive()
+        source = waiting.popleft()
+        kind, value = source.receive()
         if kind == RAISED:
             raise value
         if kind == ITEM:
             yield value
-            waiting.append(lane)
+            waiting.append(source)
 
 
-def _forward(reader: _MergedReader, queue: Channel) -> None:
+def _forward(reader: _MergedReader, queue: PrefetchQueue[ReaderMessage]) -> None:
     kind = ITEM
     while kind == ITEM:
         try:
             message = reader.receive()
-        except ChannelClosed:
+        except QueueClosed:
             raise
         except BaseException as error:  # whatever it is: who waits for the queue must hear of it
             message = RAISED, error
@@ -152,7 +143,7 @@ def _forward(reader: _MergedReader, queue: Channel) -> None:
         queue.put(message)
 
 
-def _as_they_come(queue: Channel, reader_count: int) -> Iterator[Any]:
+def _as_they_come(queue: PrefetchQueue[ReaderMessage], reader_count: int) -> Iterator[Any]:
     while reader_count:
         kind, value = queue.get()
         if kind == RAISED:

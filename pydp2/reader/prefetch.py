@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, SupportsIndex
 
-from pydp2.reader.channel import END, RAISED, Channel, PassThreads, read_into
-from pydp2.reader.contract import Reader, check_reader, check_size
+from pydp2.prefetch import PrefetchQueue, PrefetchThreads, QueueEnd, produce
+from pydp2.reader.contract import Reader, check_reader, check_size, iterating
 
 
 def buffered(reader: Reader, size: SupportsIndex) -> Reader:
@@ -21,21 +21,23 @@ def buffered(reader: Reader, size: SupportsIndex) -> Reader:
     check_reader("reader", reader)
     room = check_size("size", size)
 
-    def ahead() -> Iterator[Any]:
-        channel = Channel(room)
-        crew = PassThreads(channel)
-        value = None
-        try:
-            crew.start("buffered", read_into, reader, channel.put)
-            while True:
-                kind, value = channel.get()
-                if kind == END:
-                    return
-                if kind == RAISED:
-                    raise value
-                yield value
-        finally:
-            value = None  # an exception that refers to the frame that refers to it would wait for a collection
-            crew.close()
+    def put_entries(queue: PrefetchQueue[Any]) -> None:
+        with iterating(reader) as (entries,):
+            for entry in entries:
+                queue.put(entry)
 
-    return ahead
+    def prefetched() -> Iterator[Any]:
+        queue = PrefetchQueue[Any](room)
+        threads = PrefetchThreads(queue)
+        try:
+            threads.start("pydp2 buffered", produce, queue, put_entries)
+            while True:
+                try:
+                    entry = queue.get()
+                except QueueEnd:
+                    return
+                yield entry
+        finally:
+            threads.close()
+
+    return prefetched

@@ -368,7 +368,7 @@ def test_a_pass_that_was_begun_before_a_fork_is_told_in_the_child(nums: Any) -> 
     """Its threads are not there; a pass begun in the child has its own."""
     with fluid.open_files(nums(500), SHAPES, buffer_size=1) as reader:
         reader.read_next()
-        assert wait_until(lambda: len(reader._crew._channel._items) == 1)  # type: ignore[attr-defined]
+        assert wait_until(lambda: len(reader._queue()._items) == 1)  # type: ignore[attr-defined]
         pid = _forked(reader)
         ended: list[int] = []
         try:

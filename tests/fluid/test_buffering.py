@@ -44,7 +44,7 @@ def test_cf_24_beginning_anew_while_the_buffer_is_full(nums: Any) -> None:
     with fluid.double_buffer(fluid.open_files(nums(30), SHAPES, buffer_size=1), depth=2) as reader:
         for _ in range(5):
             assert reader.has_next()
-            assert wait_until(lambda: len(reader._crew._channel._items) == 2)  # type: ignore[union-attr]
+            assert wait_until(lambda: len(reader._queue()._items) == 2)  # type: ignore[union-attr]
             reader.reinit()
             assert set(threading.enumerate()) <= before
         assert rest(reader) == [*range(30)]
@@ -65,7 +65,7 @@ def test_cf_24_beginning_anew_does_not_wait_for_a_slow_file() -> None:
     with fluid.double_buffer(fluid.open_files("x.slow", SHAPES)) as reader:
         assert flat([reader.read_next()]) == [7]
         below: Any = reader.underlying
-        waiting = below._crew._channel._not_empty._waiters
+        waiting = below._queue()._not_empty._waiters
         assert wait_until(lambda: len(waiting) == 1)
         threading.Timer(0.2, go.set).start()  # it is the file's own thread that is waited for
         reader.reinit()

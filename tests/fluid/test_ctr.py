@@ -144,7 +144,7 @@ def test_beginning_anew_from_a_full_buffer_ends_the_threads(tmp_path: Path) -> N
     with fluid.ctr_reader([str(tmp_path / "a")] * 3, slots=["s"], batch_size=2, thread_num=3, capacity=2) as reader:
         for _ in range(3):
             reader.read_next()
-            assert wait_until(lambda: len(reader._crew._channel._items) == 2)  # type: ignore[union-attr]
+            assert wait_until(lambda: len(reader._queue()._items) == 2)  # type: ignore[union-attr]
             reader.reinit()
             assert set(threading.enumerate()) <= before
         assert sum(len(label) for _, label in reader) == 1500

@@ -230,8 +230,8 @@ def test_cf_15_beginning_anew_stops_all_threads_and_loses_nothing(nums: Any, rea
                 reader.read_next()
             if read < 50:
                 reader.has_next()
-                crew = reader._crew  # type: ignore[attr-defined]
-                assert wait_until(lambda crew=crew: len(crew._channel._items) == 2)  # type: ignore[misc]
+                queue = reader._queue()  # type: ignore[attr-defined]
+                assert wait_until(lambda queue=queue: len(queue._items) == 2)  # type: ignore[misc]
             reader.reinit()
             assert set(threading.enumerate()) <= before
         assert sorted(rest(reader)) == [*range(60)]
@@ -268,7 +268,7 @@ def test_closing_wakes_a_thread_that_waits_for_a_slow_file() -> None:
     consumer = threading.Thread(target=consume)
     consumer.start()
     below: Any = reader.underlying
-    assert wait_until(lambda: below._crew is not None)
+    assert wait_until(lambda: below._running is not None)
     closer = threading.Thread(target=reader.close)
     closer.start()
     consumer.join(SECONDS)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pydp2.errors import ClientUseError
 from pydp2.mx import ArrayDataProvider, CSVIter
-from pydp2.mx.epochs import EpochProvider, ahead
+from pydp2.mx.epochs import EpochProvider, prefetch
 from pydp2.mx.interface import DataBatch
 
 DEADLINE = 20.0
@@ -143,7 +143,7 @@ def test_an_epoch_that_was_begun_before_a_fork_is_an_error_in_the_child(tmp_path
     path.write_text("".join(f"{i}\n" for i in range(100)))
     provider = CSVIter(data_csv=path, data_shape=(1,), batch_size=1, prefetch_buffer=2)
     epoch = provider.eachbatch()
-    raw = ahead(lambda: iter(range(100)), 2)
+    raw = prefetch(lambda: iter(range(100)), 2)
     assert next(epoch).data[0].tolist() == [[0]]
     assert next(raw) == 0
 
@@ -165,8 +165,8 @@ def test_a_child_that_ends_while_it_has_an_epoch_of_its_parent_ends() -> None:
     code = """
 import os, warnings
 warnings.simplefilter("ignore", DeprecationWarning)
-from pydp2.mx.epochs import ahead
-held = ahead(lambda: iter(range(100)), 2)
+from pydp2.mx.epochs import prefetch
+held = prefetch(lambda: iter(range(100)), 2)
 next(held)
 if pid := os.fork():
     assert os.waitpid(pid, 0)[1] == 0
@@ -177,10 +177,10 @@ if pid := os.fork():
     assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
 
 
-# -- ahead -------------------------------------------------------------------------------------------------------------
+# -- prefetch ----------------------------------------------------------------------------------------------------------
 @given(st.lists(st.integers(), max_size=30), st.integers(1, 5))
-def test_ahead_gives_everything_in_its_order(items: list[int], depth: int) -> None:
-    assert list(ahead(lambda: iter(items), depth)) == items
+def test_prefetch_gives_everything_in_its_order(items: list[int], depth: int) -> None:
+    assert list(prefetch(lambda: iter(items), depth)) == items
 
 
 def test_no_more_is_prepared_than_asked_for() -> None:
@@ -195,7 +195,7 @@ def test_no_more_is_prepared_than_asked_for() -> None:
                 enough.set()  # two in the buffer, one taken, one that waits for room
             yield made
 
-    taking = ahead(items, 2)
+    taking = prefetch(items, 2)
     assert next(taking) == 1
     assert enough.wait(DEADLINE)
     taking.close()
@@ -208,7 +208,7 @@ def test_an_error_comes_behind_what_came_before_it() -> None:
         yield 2
         raise LookupError("the third is missing")
 
-    taking = ahead(items, 5)
+    taking = prefetch(items, 5)
     assert [next(taking), next(taking)] == [1, 2]
     with pytest.raises(LookupError, match="the third is missing"):
         next(taking)
@@ -226,9 +226,9 @@ def test_an_iterator_that_is_dropped_ends_its_thread_and_what_it_reads() -> None
         finally:
             closed.set()
 
-    taking = ahead(items, 3)
+    taking = prefetch(items, 3)
     next(taking)
-    before = [thread for thread in threading.enumerate() if thread.name == "pydp2-mx-ahead"]
+    before = [thread for thread in threading.enumerate() if thread.name == "pydp2-mx-prefetch"]
     assert len(before) == 1
     del taking
     assert closed.is_set()
@@ -237,11 +237,11 @@ def test_an_iterator_that_is_dropped_ends_its_thread_and_what_it_reads() -> None
 
 def test_a_program_that_ends_in_the_middle_of_an_epoch_ends() -> None:
     code = """
-from pydp2.mx.epochs import ahead
+from pydp2.mx.epochs import prefetch
 def items():
     while True:
         yield bytes(100)
-held = ahead(items, 2)
+held = prefetch(items, 2)
 next(held)
 print("ends")
 """

@@ -66,7 +66,7 @@ def test_an_epoch_that_is_left_ends_all_of_its_threads(write_records: Write) -> 
     held = provider.eachbatch()
     next(held)
     names = {thread.name.rpartition("_")[0] or thread.name for thread in threading.enumerate()}
-    assert {"pydp2-mx-ahead", "pydp2-mx-picture"} <= names
+    assert {"pydp2-mx-prefetch", "pydp2-mx-picture"} <= names
     held.close()
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("pydp2-mx")] == []
     assert sum(batch.count for batch in provider) == 40

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pydp2.reader import buffered
-from pydp2.reader.channel import Channel, ChannelClosed, PassThreads
 
 from ..conftest import wait_until
 
@@ -160,24 +159,3 @@ def test_a_fork_of_the_consumer_may_drop_the_pass(program: Callable[[str], str])
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), next(entries))
     """)
     assert out == "0\n7 1\n"
-
-
-def test_a_closed_channel_wakes_both_sides_and_drops_what_is_in_it() -> None:
-    channel = Channel(1)
-    channel.put(1)
-    woken = []
-
-    def put() -> None:
-        try:
-            channel.put(2)
-        except ChannelClosed:
-            woken.append("put")
-
-    crew = PassThreads(channel)
-    crew.start("test", put)
-    crew.close()
-    assert woken == ["put"]
-    for use in (channel.get, lambda: channel.put(3)):
-        with pytest.raises(ChannelClosed):
-            use()
-    crew.close()
