@@ -119,6 +119,10 @@ class Columns:
             result.append(views)
         return Columns(self.slots, hi - lo, result)
 
+    def release(self) -> None:
+        """Do nothing: arrays are freed with the last reference. Rows in cells, which may stand in place of columns,
+        have to be given back (:meth:`pydp2.rowstore.cells.CellRows.release`)."""
+
     def take(self, rows: Array | Sequence[int]) -> Columns:
         """Return the given rows, in the given order, as copies."""
         picked = np.asarray(rows, np.int64)

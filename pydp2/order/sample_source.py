@@ -42,8 +42,8 @@ class SampleRun:
     """Consecutive accepted samples ``lo`` to ``hi`` of a chunk that are there to be taken.
 
     ``sample_indices``, ``sizes`` (bytes) and ``weights`` (None: all 1) are int64, one entry per row of the chunk;
-    ``columns`` is what the pool's store takes rows from. Turns are short, so what costs the same for few samples as for
-    many is done once for all that lie together: ``span`` remembers it.
+    ``columns`` is what the pool's store takes rows from (``pydp2.rowstore.base.UnstoredRows``). Turns are short, so
+    what costs the same for few samples as for many is done once for all that lie together: ``span`` remembers it.
     """
 
     columns: Any
@@ -66,6 +66,11 @@ class SampleRun:
         if self.span is None:
             self.span = ChunkSpan(self)
         return self.span
+
+    def release(self) -> None:
+        """Give back the memory of the samples: no pool takes them any more."""
+        if self.columns is not None:
+            self.columns.slice(self.lo, self.hi).release()
 
     def nbytes(self, count: int) -> int:
         """Return the bytes of the first ``count`` samples."""

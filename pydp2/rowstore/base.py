@@ -44,6 +44,20 @@ class RowReader(Protocol):
         ...
 
 
+class UnstoredRows(Protocol):
+    """Rows that arrived and that no store has yet: :class:`Columns`, or rows in cells."""
+
+    rows: int
+
+    def slice(self, lo: int, hi: int) -> UnstoredRows:
+        """Return rows ``lo`` to ``hi``, not included."""
+        ...
+
+    def release(self) -> None:
+        """Give back the memory of the rows that no store has taken: none is going to."""
+        ...
+
+
 class RowStore(Protocol):
     """Rows of a pool: it appends them, and asks for nothing else."""
 

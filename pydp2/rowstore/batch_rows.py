@@ -69,15 +69,16 @@ class RowView:
 class BatchRows(RowView):
     """Rows of a batch, of which the last ``padding`` stand for others a second time; ``nbytes`` without these.
 
-    The store keeps the rows as long as this object lives; only then are their cells used again. So a batch can be sent
-    a second time, and lies in memory once.
+    The store keeps the rows until each of their holders has called :meth:`release`; only then are their cells used
+    again. So a batch can be sent a second time, and lies in memory once. The caller is the first holder.
     """
 
-    __slots__ = ("_owned_ids", "nbytes")
+    __slots__ = ("_holders", "_owned_ids", "nbytes")
 
     def __init__(self, store: RowReader, ids: Ints, padding: int = 0, nbytes: int = 0) -> None:
         super().__init__(store, ids)
         self._owned_ids = ids[: len(ids) - padding]
+        self._holders = 1
         self.nbytes = nbytes
 
     @property
@@ -85,11 +86,21 @@ class BatchRows(RowView):
         """Number of bytes with the padding, if rows are alike in size."""
         return self.nbytes * len(self) // max(1, len(self._owned_ids))
 
-    def __del__(self) -> None:
-        self._store.release_later(self._owned_ids)
+    def retain(self) -> BatchRows:
+        """Add a holder, and return these rows."""
+        self._holders += 1
+        return self
+
+    def release(self) -> None:
+        """Remove a holder. The last one gives the rows back to the store. Raises RuntimeError if there is none."""
+        if not self._holders:
+            raise RuntimeError("the rows of a batch are released once by each of their holders")
+        self._holders -= 1
+        if not self._holders:
+            self._store.release_later(self._owned_ids)
 
 
 def concat_rows(batches: Sequence[BatchRows]) -> RowView:
-    """Return the rows of all batches, one batch after the other, valid only as long as the batches live."""
+    """Return the rows of all batches, one batch after the other, valid only until one of the batches is released."""
     first = batches[0]
     return first if len(batches) == 1 else RowView(first._store, np.concatenate([each._row_ids for each in batches]))

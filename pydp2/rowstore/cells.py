@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pydp2.columns.columns import Array, Columns, Ints
 from pydp2.errors import RemoteProtocolError
@@ -184,23 +185,21 @@ def _has_duplicates(cells: Ints) -> bool:
 
 
 class CellRows:
-    """Rows that a worker has put in ``allocator``, some of ``rows`` of them. A store takes them like columns; cells
-    that no store has claimed are given back when nothing refers to these rows any more."""
+    """Rows that a worker has put in ``cells`` of ``allocator``. A store takes them like columns. Their owner releases
+    those that no store is to have; ``claimed`` says which have left its hands."""
 
-    __slots__ = ("_cells", "_first", "rows", "slots")
+    __slots__ = ("_allocator", "_cells", "_claimed", "rows", "slots")
 
-    def __init__(self, allocator: CellAllocator, cells: Ints) -> None:
-        self._cells = _FilledCells(allocator, cells)
+    def __init__(self, allocator: CellAllocator, cells: Ints, claimed: npt.NDArray[np.bool_] | None = None) -> None:
+        self._allocator = allocator
+        self._cells = cells
+        self._claimed = np.zeros(len(cells), np.bool_) if claimed is None else claimed
         self.slots = allocator.region.layout.slots
-        self._first = 0
         self.rows = len(cells)
 
     def slice(self, lo: int, hi: int) -> CellRows:
-        """Return rows ``lo`` to ``hi``, not included."""
-        some = object.__new__(CellRows)
-        some._cells, some.slots = self._cells, self.slots
-        some._first, some.rows = self._first + lo, hi - lo
-        return some
+        """Return rows ``lo`` to ``hi``, not included, which are the same rows."""
+        return CellRows(self._allocator, self._cells[lo:hi], self._claimed[lo:hi])
 
     def sample_bytes(self) -> Ints:
         """Return the bytes of each row, as :class:`Columns` does."""
@@ -208,36 +207,26 @@ class CellRows:
 
     def claim(self) -> Ints:
         """Return their cells, which are the caller's from now on. Raises ValueError if they were claimed before."""
-        held, end = self._cells, self._first + self.rows
-        if held.claimed[self._first : end].any():
-            raise ValueError("places are claimed once")
-        held.claimed[self._first : end] = True
-        return held.cells[self._first : end]
+        if self._claimed.any():
+            raise ValueError("cells are claimed once")
+        self._claimed[:] = True
+        return self._cells
 
-
-class _FilledCells:
-    """Cells that hold rows, until they are ``claimed``."""
-
-    __slots__ = ("allocator", "cells", "claimed")
-
-    def __init__(self, allocator: CellAllocator, cells: Ints) -> None:
-        self.allocator, self.cells = allocator, cells
-        self.claimed = np.zeros(len(cells), np.bool_)
-
-    def __del__(self) -> None:
-        if len(rest := self.cells[~self.claimed]):
-            self.allocator.release_later(rest)
+    def release(self) -> None:
+        """Give back the cells of these rows that no store has claimed. Releasing twice is fine."""
+        if len(rest := self._cells[~self._claimed]):
+            self._claimed[:] = True
+            self._allocator.release_later(rest)
 
 
 class CellStore:
-    """Store of a pool (:class:`.heap.HeapStore`) whose rows have cells: a row that comes in one is not copied. Rows
-    that are left in the store when nothing refers to it any more are given back."""
+    """Store of a pool (:class:`.heap.HeapStore`) whose rows have cells: a row that comes in one is not copied."""
 
     def __init__(self, allocator: CellAllocator) -> None:
         self._allocator = allocator
         self._live = np.zeros(allocator.region.layout.max_rows, np.bool_)
         self._count = 0
-        self._abandoned = False  # nothing refers to it any more, but batches that went with it are still to say so
+        self._closed = False
 
     def __len__(self) -> int:
         """Return the number of live rows."""
@@ -255,6 +244,8 @@ class CellStore:
 
     def append(self, columns: Columns | CellRows) -> Ints:
         """Take the rows of ``columns`` and return their ids ``(rows,)``, valid until released."""
+        if self._closed:
+            raise RuntimeError("the store is closed: its pass is over")
         rows = columns.claim() if isinstance(columns, CellRows) else self._allocator.put(columns)
         self._live[rows] = True
         self._count += len(rows)
@@ -277,8 +268,9 @@ class CellStore:
         raise TypeError("rows in places have no sequences")
 
     def release_later(self, ids: Ints) -> None:
-        """Give the rows back. Raises KeyError for an id that is not live, or given twice."""
-        if self._abandoned:
+        """Give the rows back; :meth:`close` has done it for all. Raises KeyError for an id that is not live, or given
+        twice."""
+        if self._closed:
             return
         if not self._live[ids].all():
             raise KeyError(f"rows are given back once, and only live ones; got {ids.tolist()[:20]}")
@@ -288,8 +280,9 @@ class CellStore:
 
     release = release_later
 
-    def __del__(self) -> None:
-        # when a reference cycle is collected, this may come before the end of a batch that is in it too
-        self._abandoned = True
-        if len(rest := np.flatnonzero(self._live[: self._allocator.high_water])):
-            self._allocator.release_later(rest)
+    def close(self) -> None:
+        """Give back all rows that are left: the pass is over, and no batch of it is wanted any more."""
+        if not self._closed and self._count:
+            self._allocator.release_later(np.flatnonzero(self._live[: self._allocator.high_water]))
+        self._closed = True
+        self._count = 0

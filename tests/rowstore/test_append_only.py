@@ -74,7 +74,8 @@ def test_what_is_drawn_stays_and_batches_are_gathered_together(some):
     both = concat_rows([first, second])
     assert both.columns().samples() == [[5, [5] * 5], [0, []], [5, [5] * 5], [2, [2, 2]]]
     assert Columns.from_frames(slots, 4, both.frames()).samples() == both.columns().samples()
-    del first, second, both
+    first.release()
+    second.release()
     assert row_store.take(np.arange(6)).samples() == [[i, [i] * i] for i in range(6)]
 
 

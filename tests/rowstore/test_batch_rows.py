@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,20 +45,25 @@ def test_they_are_the_same_in_memory_of_their_own_and_in_any_other(some, data):
     for slot, declared in enumerate(slots.types):
         if declared.seq_type:
             assert picked.lengths(slot).tolist() == expected.lengths(slot).tolist()
-    del picked
+    assert picked.retain() is picked
+    picked.release()
+    assert len(store) == len(ids) + 9
+    picked.release()
     assert len(store) == len(ids) + 9 - len(chosen)
+    with pytest.raises(RuntimeError, match="released once by each"):
+        picked.release()
 
 
-def test_their_places_are_used_again_when_nobody_has_them_and_not_before(some):
+def test_their_rows_are_used_again_when_the_last_holder_has_released_them_and_not_before(some):
     slots = Slots((integer_value(9), integer_value_sequence(9)))
     store = HeapStore(slots)
     first = BatchRows(store, store.append(some.columns_of(slots, [[1, [1]], [2, [2, 2]]])))
-    second = first
+    second = first.retain()
     for number in range(3, 9):
-        BatchRows(store, store.append(some.columns_of(slots, [[number, [number] * number]])))
+        BatchRows(store, store.append(some.columns_of(slots, [[number, [number] * number]]))).release()
     assert len(store) == 2
-    del first
+    first.release()
     assert second.columns().samples() == [[1, [1]], [2, [2, 2]]]
     assert Columns.from_frames(slots, 2, second.frames()).samples() == [[1, [1]], [2, [2, 2]]]
-    del second
+    second.release()
     assert len(store) == 0

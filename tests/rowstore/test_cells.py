@@ -3,7 +3,6 @@ for a row finds out."""
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import numpy as np
@@ -133,7 +132,7 @@ def test_a_worker_gets_as_many_as_there_are_and_no_row_is_put_where_there_is_non
     assert len(places.grant(0, 9)) == 1
 
 
-def test_what_nobody_claims_or_has_any_more_is_given_back() -> None:
+def test_rows_that_no_store_claims_or_that_a_closed_store_has_are_given_back() -> None:
     places = places_of()
     store = CellStore(places)
     placed = put(places, 0, [1, 2, 3, 4])
@@ -146,16 +145,22 @@ def test_what_nobody_claims_or_has_any_more_is_given_back() -> None:
     last = store.append(part)
     assert numbers_of(store.take(last)) == [4]
     store.release(last)
-    del part
-    del placed
-    assert len(places) == len(store) == 2
-    picked = BatchRows(store, rows[:1])
-    del store
-    assert len(places) == 2
-    assert numbers_of(picked.columns()) == [2]
-    del picked
-    gc.collect()
+    assert len(places) == 3
+    for _ in range(2):
+        placed.release()  # the first row, which no store has
+        assert len(places) == len(store) == 2
+    with pytest.raises(ValueError, match="claimed once"):
+        store.append(placed.slice(0, 1))
+    picked, unused = BatchRows(store, rows[:1]), BatchRows(store, rows[1:])
+    picked.release()
+    assert len(places) == len(store) == 1
+    for _ in range(2):
+        store.close()
+        assert len(places) == len(store) == 0
+    unused.release()
     assert len(places) == 0
+    with pytest.raises(RuntimeError, match="closed"):
+        store.append(columns_of([1]))
 
 
 def test_rows_are_given_back_once() -> None:
@@ -223,7 +228,9 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.chunks)
     @rule(which=st.integers(0, 99))
     def chunk_is_late(self, which: int) -> None:
-        for place in self.chunks.pop(which % len(self.chunks))[1]:
+        rows, places = self.chunks.pop(which % len(self.chunks))
+        rows.release()
+        for place in places:
             del self.lies[place]
 
     @precondition(lambda self: self.chunks)
@@ -235,6 +242,18 @@ class Machine(RuleBasedStateMachine):
                 rows = self.stores[store].append(placed.slice(part.start, part.start + len(here)))
                 assert rows.tolist() == here
                 self.batches.append((BatchRows(self.stores[store], rows), here))
+
+    @precondition(lambda self: self.chunks)
+    @rule(which=st.integers(0, 99), store=st.integers(0, 1), cut=st.integers(0, 4))
+    def pool_takes_some_and_the_file_is_closed(self, which: int, store: int, cut: int) -> None:
+        placed, mine = self.chunks.pop(which % len(self.chunks))
+        if here := mine[:cut]:
+            self.batches.append(
+                (BatchRows(self.stores[store], self.stores[store].append(placed.slice(0, len(here)))), here)
+            )
+        placed.release()
+        for place in mine[cut:]:
+            del self.lies[place]
 
     @rule(store=st.integers(0, 1), count=st.integers(1, 4))
     def rows_come_another_way(self, store: int, count: int) -> None:
@@ -258,13 +277,16 @@ class Machine(RuleBasedStateMachine):
     def batch_is_used(self, which: int) -> None:
         picked, places = self.batches.pop(which % len(self.batches))
         assert numbers_of(picked.columns()) == [self.lies.pop(place) for place in places]
+        picked.release()
 
     @rule(store=st.integers(0, 1))
     def pass_is_left(self, store: int) -> None:
         left = self.stores[store]
+        left.close()
         self.stores[store] = CellStore(self.places)
         for picked, places in self.batches:
             if picked._store is left:
+                picked.release()  # that comes too late
                 for place in places:
                     del self.lies[place]
         self.batches = [batch for batch in self.batches if batch[0]._store is not left]

@@ -123,7 +123,7 @@ def check(reader: RowReader, shared: Callable[[Ints], Columns] | None, ids: Ints
 @pytest.mark.parametrize("make", [on_the_heap, in_cells, append_only])
 @settings(max_examples=15, deadline=None)
 @given(data=data)
-def test_a_batch_keeps_its_rows_as_long_as_there_is_one(make: Callable[[Slots], Memory], some: Any, data: Any) -> None:
+def test_a_batch_keeps_its_rows_until_it_is_released(make: Callable[[Slots], Memory], some: Any, data: Any) -> None:
     """It can be sent any number of times, alone or with others, however much is appended meanwhile."""
     slots = slots_of(make, some, data.draw)
     sample = st.tuples(*map(some.good_values, slots.types)).map(list)
@@ -137,7 +137,8 @@ def test_a_batch_keeps_its_rows_as_long_as_there_is_one(make: Callable[[Slots], 
         contents.append(Columns.concat([columns, *[columns.slice(0, 1)] * padding]))
         if len(batches) > 1 and data.draw(st.booleans()):
             gone = data.draw(st.integers(0, len(batches) - 1))
-            del batches[gone], contents[gone]
+            batches.pop(gone).release()
+            del contents[gone]
         for batch, expected in zip(batches, contents, strict=True):
             into = [np.empty(size, np.uint8) for size in batch.sizes()]
             batch.write(into)

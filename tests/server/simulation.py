@@ -276,6 +276,7 @@ class Trainer:
                 case BatchGroup([CutBatch(cut, picked, bucket)], _, _, point, early_ends):
                     self.credit -= 1
                     sample = picked.columns().arrays
+                    picked.release()
                     files, ys = sample[0][0].tolist(), sample[1][0].tolist()
                     outcome.batches.append(list(zip(files, ys, strict=True)))
                     outcome.pool_weights.append(cut.pool_weight)
@@ -393,9 +394,7 @@ class World:
             while not all(trainer.over for trainer in self.trainers):
                 self._turn()
             if self.places is not None:
-                for trainer in self.trainers:
-                    del trainer.reading  # as who had it under way does
-                assert len(self.places) == 0
+                assert len(self.places) == 0  # every row that came is given back
             return self.trainers[0].outcomes
         finally:
             for worker in self.workers.values():

@@ -53,6 +53,12 @@ class Numbers:
         self.more = self.pool_over_limit = False
         self.plan = SimpleNamespace(order="strict", pool_bytes=1 << 20)
         self.buckets: dict[str, Any] = {}
+        self._rows: list[BatchRows] = []
+
+    def held_rows(self) -> list[BatchRows]:
+        """Rows of batches that somebody holds."""
+        self._rows = [rows for rows in self._rows if rows._holders]
+        return self._rows
 
     def begin(self, pass_id: int, start: PassSnapshot, world: int) -> str:
         assert not self.running
@@ -88,6 +94,7 @@ class Numbers:
         if self._next // 7 * 7 > (0 if self._point is None else self._point.batch_index):
             self._point = SnapshotPoint(self._next // 7 * 7, EMPTY, False, 0, 0, 0, 0, [], 0, 0)
         cuts = [CutBatch(BatchCut(n, np.zeros(1, np.int64), 1, 1), picked(n), {}) for n in group]
+        self._rows += [cut.rows for cut in cuts]
         return BatchGroup(cuts, self._next, 0, self._point, [])
 
 
@@ -338,7 +345,9 @@ class World:
         if self.team.snapshot_due:
             self.write()
         while self.team.out:
-            peer, message, _ = self.team.out.popleft()
+            peer, message, frames = self.team.out.popleft()
+            if isinstance(message, m.BatchHead):
+                frames[0].release()  # it is sent
             for trainer in self.trainers:
                 if trainer.peer == peer:
                     trainer.inbox.append(message)

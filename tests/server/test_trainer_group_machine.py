@@ -12,6 +12,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pydp2.protocol.batch_packing import BATCH_COST
+from pydp2.server.sessions.pass_runner import BatchGroup
+from pydp2.server.sessions.shared_delivery import SharedDelivery
 from pydp2.server.snapshots.job_snapshot import PassState
 from tests.server.teams import Trainer, World
 
@@ -152,6 +154,20 @@ class Shared(RuleBasedStateMachine):
                 assert member.sent_bytes == sum(held.cost for held in list(member.in_flight)[: member.sent])
                 assert member.in_flight_bytes == sum(held.cost for held in member.in_flight)
 
+    @invariant()
+    def the_rows_of_a_batch_are_held_as_long_as_it_is_kept_and_no_longer(self) -> None:
+        if self.trainers:
+            team = self.made.team
+            kept = [held for member in team.registry.trainers.values() for held in member.in_flight]
+            if isinstance(team.delivery, SharedDelivery):
+                kept += team.delivery._waiting
+            else:
+                kept += [held for group in team.delivery._unclaimed._groups for held in group.values()]
+            ahead = [] if self.dynamic else [one for one in team.delivery._ahead if isinstance(one, BatchGroup)]
+            rows = [held.batch.rows for held in kept] + [cut.rows for one in ahead for cut in one.batches]
+            assert {*map(id, rows)} == {*map(id, team.runner.held_rows())}
+            assert all(each._holders == 1 for each in rows)
+
     def teardown(self) -> None:
         if not hasattr(self, "made"):
             return
@@ -174,6 +190,7 @@ class Shared(RuleBasedStateMachine):
             self._count(trainer)
         assert sorted((p, n) for _, p, n in self.dead) == self.expected
         assert all(member.state is PassState.BEFORE for member in self.made.team.registry.trainers.values())
+        assert self.made.team.runner.held_rows() == []
 
 
 TestShared = Shared.TestCase

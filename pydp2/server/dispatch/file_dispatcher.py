@@ -265,6 +265,8 @@ class FileDispatcher:
         word."""
         ledger = self.ledgers.get(part.file)
         if ledger is None or not ledger.accepts(worker, part):
+            if run is not None:
+                run.release()
             return
         ledger.commit(part, run)
         self.samples_committed += part.rows

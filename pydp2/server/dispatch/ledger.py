@@ -177,9 +177,12 @@ class FileLedger:
         self.limit = self.spent_bytes
 
     def close(self) -> None:
-        """Nothing more of the file is wanted."""
+        """Note that nothing more of the file is wanted, and give back what the merge has not taken of it."""
         self.move(FileEvent.CLOSE)
         self.worker = None
+        for run in self.runs:
+            run.release()
+        self.runs.clear()
 
     # -- what the merge asks -------------------------------------------------------------------------------------------
     def pass_dropped(self, edge: int | None = None) -> Iterator[DroppedSample]:

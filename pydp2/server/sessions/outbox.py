@@ -13,6 +13,8 @@ from pydp2.rowstore.batch_rows import BatchRows, concat_rows
 
 OutMessage = tuple[bytes, m.Message, Sequence[Any]]
 """To whom, what, and its frames; those of a BatchHead begin with the :class:`BatchRows` of its rows."""
+PackedMessage = tuple[bytes, m.Message, Sequence[Any], list[m.BatchHead]]
+"""To whom, what, its frames, and the batches that it announces."""
 
 
 @dataclass(slots=True)
@@ -44,10 +46,9 @@ def _here(peer: bytes, picked: BatchRows) -> int:
     return 0
 
 
-def drain(
-    out: deque[OutMessage], kept: Callable[[bytes, BatchRows], int] = _here
-) -> Iterator[tuple[bytes, m.Message, Sequence[Any], list[m.BatchHead]]]:
-    """Empties ``out``: what is sent to whom, and which batches that announces. Each gets its own in order.
+def drain(out: deque[OutMessage], kept: Callable[[bytes, BatchRows], int] = _here) -> Iterator[PackedMessage]:
+    """Empty ``out``, and yield each message that is to be sent. Each peer gets its own in order. A message has to be
+    sent before the next one is asked for: then the rows of its batches, which it held, are released.
 
     ``kept``: of how many rows a peer can gather those that were picked, so that it needs their numbers alone; 0: it
     cannot.
@@ -65,14 +66,21 @@ def drain(
         else:
             packs.pop(peer, None)
         if pack is not None:
-            yield _encode_pack(peer, pack)
+            yield from _send_pack(peer, pack)
         if not isinstance(message, m.BatchHead):
             yield peer, message, frames, []
     for peer, pack in packs.items():
-        yield _encode_pack(peer, pack)
+        yield from _send_pack(peer, pack)
 
 
-def _encode_pack(peer: bytes, pack: _MessagePack) -> tuple[bytes, m.Message, Sequence[Any], list[m.BatchHead]]:
+def _send_pack(peer: bytes, pack: _MessagePack) -> Iterator[PackedMessage]:
+    """Yield the message, then release its rows: it is sent."""
+    yield _encode_pack(peer, pack)
+    for picked in pack.picked:
+        picked.release()
+
+
+def _encode_pack(peer: bytes, pack: _MessagePack) -> PackedMessage:
     head, rows = pack_heads(pack.heads), concat_rows(pack.picked)
     if pack.kept:
         return peer, replace(head, shared_rows=pack.kept), [rows.handles(), *pack.behind], pack.heads

@@ -143,7 +143,7 @@ class PassRunner:
         self._skip_to = start.at.batch_index
         self._acknowledged_ahead = frozenset(start.at.acknowledged_ahead)
         self._world = world
-        self._cut_batches, self._cut_bytes, self._end, self._early_ends = [], 0, None, []
+        self._end, self._early_ends = None, []
         job, provider = self.plan, self.schema
         self.pass_id = pass_id
         self.samples = self.batches = 0
@@ -224,14 +224,21 @@ class PassRunner:
 
     def leave(self) -> None:
         """End the pass, which is over or not wanted any more."""
+        self._drop_cut_batches()
         if isinstance(self._store, HeapStore) and len(self._store) == 0:  # at its end
             self._pool = self._store
+        elif isinstance(self._store, CellStore):
+            self._store.close()
         self._batcher = None
         self._store = None
-        self._cut_batches.clear()
         self.dispatcher = None
         self.waiting_for = None
         self.more = self.pool_over_limit = False
+
+    def _drop_cut_batches(self) -> None:
+        for ready in self._cut_batches:
+            ready.rows.release()
+        self._cut_batches, self._cut_bytes = [], 0
 
     def next_group(self, pulls: int = _PULLS_PER_CALL, room: float = inf) -> BatchGroup | PassEnded | PassBroken | None:
         """Return the next batches that go out together; None: nothing now. The order is decided here and nowhere else.
@@ -282,13 +289,15 @@ class PassRunner:
             return over
         if self.plan.last_batch == "drop":
             missing = -len(self._cut_batches)
-            self._cut_batches = []
+            self._drop_cut_batches()
         else:
             first, last = self._cut_batches[0], self._cut_batches[-1].cut
             rows = first.cut.row_ids
             self._cut_batches += [
                 CutBatch(
-                    BatchCut(last.index + 1 + i, rows, 0, 0, len(rows), last.tail_consumed), first.rows, first.bucket
+                    BatchCut(last.index + 1 + i, rows, 0, 0, len(rows), last.tail_consumed),
+                    first.rows.retain(),
+                    first.bucket,
                 )
                 for i in range(missing)
             ]

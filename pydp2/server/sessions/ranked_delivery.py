@@ -41,6 +41,9 @@ class RankedDelivery:
 
     def clear(self) -> None:
         self._unclaimed.clear()
+        for one in self._ahead:
+            for batch in one.batches if isinstance(one, BatchGroup) else ():
+                batch.rows.release()
         self._ahead.clear()
 
     def cut(self, most: int) -> Outcome | None:
@@ -94,10 +97,11 @@ class RankedDelivery:
         unclaimed: dict[int, InFlightBatch] = {}
         for rank, batch in enumerate(split_group(group)):
             trainer = self._trainers.get(rank)
-            if trainer is None:
-                if rank not in self._registry.passed_through:
-                    unclaimed[rank] = batch
-            elif trainer.state is not PassState.LEFT and batch.index >= trainer.first_unused:
+            if trainer is None and rank not in self._registry.passed_through:
+                unclaimed[rank] = batch
+            elif trainer is None or trainer.state is PassState.LEFT or batch.index < trainer.first_unused:
+                batch.release()
+            else:
                 trainer.enqueue(batch)
         self._unclaimed.add(unclaimed)
 

@@ -10,7 +10,7 @@ from pydp2.protocol import messages as m
 from pydp2.server.sessions.delivery import Outcome
 from pydp2.server.sessions.pass_runner import BatchGroup, PassEnded, PassRunner
 from pydp2.server.sessions.rank_registry import RankRegistry
-from pydp2.server.sessions.trainer import InFlightBatch, Trainer, batches_received, split_group
+from pydp2.server.sessions.trainer import InFlightBatch, Trainer, batches_received, split_group, without_received
 from pydp2.server.snapshots.job_snapshot import PassState, ResumePoint
 
 _MAX_CUT_AHEAD = 1000  # batches that may be used beyond one that is not
@@ -41,6 +41,8 @@ class SharedDelivery:
         self._points = [] if at.point is None else [at.point]
 
     def clear(self) -> None:
+        for batch in self._waiting:
+            batch.release()
         self._waiting.clear()
 
     def cut(self, most: int) -> Outcome | None:
@@ -71,8 +73,7 @@ class SharedDelivery:
         """Do nothing: no batch is kept for a trainer that is not there."""
 
     def release(self, trainer: Trainer) -> None:
-        self._waiting = deque(sorted((*self._waiting, *trainer.in_flight), key=lambda batch: batch.index))
-        trainer.clear()
+        self._waiting = deque(sorted((*self._waiting, *trainer.take_back()), key=lambda batch: batch.index))
 
     def can_join(self, trainer: Trainer, begin: m.BeginPass) -> bool:
         return True
@@ -81,7 +82,7 @@ class SharedDelivery:
         self._used.update(trainer.join(begin, early_ends))
         received = batches_received(begin, self._waiting)  # it was given up for lost, and these were taken back
         self._used.update(received)
-        self._waiting = deque(batch for batch in self._waiting if batch.index not in received)
+        self._waiting = deque(without_received(self._waiting, received))
 
     def acknowledge(self, batches: Iterable[int]) -> None:
         self._used.update(batches)

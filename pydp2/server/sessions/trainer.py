@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,10 @@ class InFlightBatch:
     def index(self) -> int:
         return self.batch.cut.index
 
+    def release(self) -> None:
+        """Give back its rows: it is used, or not wanted any more."""
+        self.batch.rows.release()
+
 
 def split_group(group: BatchGroup) -> list[InFlightBatch]:
     """Each batch of ``group`` by itself: none keeps the rows of another."""
@@ -42,6 +46,15 @@ def split_group(group: BatchGroup) -> list[InFlightBatch]:
 def batches_received(begin: m.BeginPass, batches: Iterable[InFlightBatch]) -> list[int]:
     """Return which of ``batches`` the trainer that says ``begin`` has had."""
     return [held.index for held in batches if held.index < begin.first_batch or held.index in begin.acknowledged_ahead]
+
+
+def without_received(batches: Iterable[InFlightBatch], received: Container[int]) -> Iterator[InFlightBatch]:
+    """Yield those of ``batches`` that are not among the ``received`` ones, and release the others."""
+    for held in batches:
+        if held.index in received:
+            held.release()
+        else:
+            yield held
 
 
 @dataclass(slots=True, eq=False)
@@ -81,9 +94,15 @@ class Trainer:
 
     def clear(self) -> None:
         """Drop all batches that are kept for it."""
-        self.in_flight.clear()
+        for held in self.take_back():
+            held.release()
+
+    def take_back(self) -> deque[InFlightBatch]:
+        """Remove and return all batches that are kept for it."""
+        taken, self.in_flight = self.in_flight, deque()
         self.in_flight_bytes = 0
         self._forget_sent()
+        return taken
 
     def _forget_sent(self) -> None:
         """End a run: nothing says whether what was sent in it and not used was read."""
@@ -101,6 +120,7 @@ class Trainer:
             self.used_count += 1
             self.unread_bytes = 0  # that came before it
             numbers.append(held.index)
+            held.release()
         return numbers
 
     def add_credit(self, count: int) -> None:
@@ -128,7 +148,7 @@ class Trainer:
         """Go on with the run of ``begin``; the trainer knows ``early_ends`` early-end records. Return the numbers of
         the batches that it has used."""
         used = batches_received(begin, self.in_flight)
-        self.in_flight = deque(held for held in self.in_flight if held.index not in used)
+        self.in_flight = deque(without_received(self.in_flight, used))
         self.in_flight_bytes = sum(held.cost for held in self.in_flight)
         self.move(TrainerEvent.JOIN)
         self.first_unused = max(self.first_unused, begin.first_batch)

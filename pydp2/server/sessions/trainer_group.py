@@ -75,7 +75,7 @@ class TrainerGroup:
         self.delivery: Delivery = way(self.registry, runner, options.prefetch_bytes)
         self._limit = options.prefetch_bytes  # of batches that one trainer was sent and has not used
         self.out: deque[tuple[bytes, m.Message, Sequence[Any]]] = deque()
-        """Messages to be sent, and the peers that they go to."""
+        """Messages to be sent, and the peers that they go to. They hold the rows of their batches."""
         self.in_pass = False
         self.snapshot_due = False
         """Something happened that a service that keeps states has to write down before it sends more."""
@@ -437,6 +437,7 @@ class TrainerGroup:
                 batch = self.delivery.next_for(trainer)
                 if batch is None:
                     break
+                batch.batch.rows.retain()  # until they are sent
                 self.out.append((trainer.peer, *trainer.head(batch, self.delivery.resume_point_after(batch))))
 
     def _finish(self) -> None:

@@ -39,5 +39,8 @@ class UnclaimedBatches:
 
     def clear(self) -> None:
         """Drop all batches: the pass is over."""
+        for batches in self._groups:
+            for held in batches.values():
+                held.release()
         self._groups.clear()
         self.nbytes = 0

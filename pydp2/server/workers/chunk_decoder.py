@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,9 @@ from pydp2.transport import array_views, owned_arrays
 WantedSamples = Callable[[FileRange], Reread | None]
 """What was asked for of a file that is read again in part; None for late output of an attempt given up."""
 ClaimCells = Callable[[Ints], CellRows]
-"""The rows that a worker has put in places. Raises RemoteProtocolError for cells that are not its own."""
+"""Return the rows that a worker has put in cells. Raises RemoteProtocolError for cells that are not its own."""
+DecodedRange = tuple[FileRange, SampleRun | None]
+"""Range of a file, and its samples; None: it has none. A run that is not committed has to be released."""
 
 
 def decode_chunk(
@@ -31,8 +33,8 @@ def decode_chunk(
     *,
     keep: bool = True,
     taken: ClaimCells | None = None,
-) -> Iterator[tuple[FileRange, SampleRun | None]]:
-    """Each part of ``chunk`` with its samples. Everything is checked before the first is given.
+) -> list[DecodedRange]:
+    """Return each part of ``chunk`` with its samples.
 
     ``keep``: they may stay for long, so they get memory of their own; else they may lie in memory that is shared with
     the worker. ``taken``: what rows in places are; None: there are no cells. Raises RemoteProtocolError when counts,
@@ -45,7 +47,7 @@ def decode_chunk(
     if not rows:
         if body:
             raise RemoteProtocolError("Chunk: frames without rows")
-        return iter([(part, None) for part in parts])
+        return [(part, None) for part in parts]
     slots = schema.slots
     arrays = owned_arrays(body) if keep else array_views(body)
     frames = 1 if chunk.in_cells else frame_count(slots)
@@ -61,9 +63,20 @@ def decode_chunk(
     columns = (
         _cell_rows(rows, arrays[0], taken) if chunk.in_cells else Columns.from_frames(slots, rows, arrays[:frames])
     )
+    try:
+        return _ranges_with_runs(parts, columns, weights, wanted_samples)
+    except RemoteProtocolError:
+        columns.release()
+        raise
+
+
+def _ranges_with_runs(
+    parts: Sequence[FileRange], columns: Columns | CellRows, weights: Ints | None, wanted_samples: WantedSamples
+) -> list[DecodedRange]:
+    """Return each of ``parts`` with its share of ``columns``."""
     sizes = columns.sample_bytes()
-    sample_indices = np.empty(rows, np.int64)
-    out: list[tuple[FileRange, SampleRun | None]] = []
+    sample_indices = np.empty(columns.rows, np.int64)
+    out: list[DecodedRange] = []
     lo = 0
     for part in parts:
         hi = lo + part.rows
@@ -82,7 +95,14 @@ def decode_chunk(
             sample_indices[lo:hi] = np.arange(part.first_index, part.first_index + part.rows)
         out.append((part, SampleRun(columns, lo, hi, sample_indices, sizes, weights)))
         lo = hi
-    return iter(out)
+    return out
+
+
+def release_runs(decoded: Sequence[DecodedRange]) -> None:
+    """Give back the samples of ranges that are not committed."""
+    for _, run in decoded:
+        if run is not None:
+            run.release()
 
 
 def _cell_rows(rows: int, frame: npt.NDArray[np.uint8], taken: ClaimCells | None) -> CellRows:

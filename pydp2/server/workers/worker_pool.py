@@ -214,6 +214,8 @@ class WorkerPool:
         dispatcher = self._attempts.dispatcher_of(part.attempt)
         if dispatcher is not None:
             dispatcher.commit(worker, part, run)
+        elif run is not None:
+            run.release()
 
     def worker_blocked(self, worker: int, file: int, attempt: int, sample_index: int, need: int) -> None:
         """Note that ``worker`` waits in ``file``: for credit of ``need`` bytes, or (0) at a stop."""
