@@ -36,7 +36,7 @@ from pydp2.server.sessions.gateway import ClientGateway
 from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.spec import ServiceSpec
 from pydp2.server.workers.cell_grants import CellGrants, create_cell_grants
-from pydp2.server.workers.chunk_decoder import decode_chunk, release_runs
+from pydp2.server.workers.chunk_decoder import commit_chunk, decode_chunk
 from pydp2.server.workers.watchdog import MEMORY_INTERVAL, Watchdog, WorkerConnection
 from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.server.workers.worker_state import WatchEvent
@@ -288,13 +288,7 @@ class Server:
         keep, places = self._gateway.caching, self._cell_grants
         taken = None if places is None else partial(places.claim, worker)
         decoded = decode_chunk(chunk, body, self._schema, worker_pool.wanted_samples, keep=keep, taken=taken)
-        committed = 0
-        try:
-            for part, run in decoded:
-                worker_pool.commit(worker, part, run)
-                committed += 1
-        finally:
-            release_runs(decoded[committed:])
+        commit_chunk(decoded, partial(worker_pool.commit, worker))
         self._grant_cells(worker)
         connection.rates.add(now, chunk.rows)
         for item in chunk.blocked:

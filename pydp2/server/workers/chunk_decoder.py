@@ -98,11 +98,17 @@ def _ranges_with_runs(
     return out
 
 
-def release_runs(decoded: Sequence[DecodedRange]) -> None:
-    """Give back the samples of ranges that are not committed."""
-    for _, run in decoded:
-        if run is not None:
-            run.release()
+def commit_chunk(decoded: Sequence[DecodedRange], commit: Callable[[FileRange, SampleRun | None], None]) -> None:
+    """Call ``commit`` for each range. If it raises, release the samples of that range and of those behind it."""
+    committed = 0
+    try:
+        for part, run in decoded:
+            commit(part, run)
+            committed += 1
+    finally:
+        for _, run in decoded[committed:]:
+            if run is not None:
+                run.release()
 
 
 def _cell_rows(rows: int, frame: npt.NDArray[np.uint8], taken: ClaimCells | None) -> CellRows:
