@@ -5,6 +5,7 @@ The verdicts are those of a worker, because packer, error texts and places are t
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, MutableSequence, Sequence
@@ -185,28 +186,21 @@ class FileRun:
         opened = self._running.open_file(self._name, file_index=self._number, seed=0, pass_id=0)
         y = 0
         try:
-            while limit is None or y < limit:
-                self._at[0] = y
-                try:
-                    sample = next(opened)
-                except StopIteration:
-                    break
-                except NOT_THEIRS:
-                    raise
-                except BaseException as error:
-                    self._raised(error, y)
-                    break
+            self._at[0] = 0
+            for sample in itertools.islice(opened.located(NOT_THEIRS), limit):
                 self._take(sample, y)
-                self.length = y = y + 1
+                self._at[0] = self.length = y = y + 1
                 if len(self._rows) >= _ROWS or self._packer.nbytes >= _BYTES:
                     self._judge()
+        except Error as error:
+            self._raised(error, y)
         finally:
             try:
                 opened.close()
             except NOT_THEIRS:
                 raise
             except BaseException as error:
-                self._raised(error, y)
+                self._raised(user_error(error, self._name, y, self._running.settings.file_list), y)
             self._judge()
         self.report.seconds = time.perf_counter() - began
 
@@ -257,9 +251,9 @@ class FileRun:
         self.report.bad += 1
         self._found(with_location(error, self._name, y), y, raised=False)
 
-    def _raised(self, error: BaseException, y: int) -> None:
+    def _raised(self, error: Error, y: int) -> None:
         self.report.raised = True
-        self._found(user_error(error, self._name, y, self._running.settings.file_list), y, raised=True)
+        self._found(error, y, raised=True)
 
     def _found(self, error: Error, y: int, *, raised: bool) -> None:
         slot = expected = got = ""

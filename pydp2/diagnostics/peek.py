@@ -22,7 +22,7 @@ from pydp2.order.plan import PassPlan
 from pydp2.order.sample_source import END, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import FilePosition, Reread
 from pydp2.packers.packer import Packer
-from pydp2.providers import Provider, StartedProvider, user_error, with_location
+from pydp2.providers import Provider, StartedProvider, with_location
 from pydp2.rowstore.heap import HeapStore
 
 _SAMPLES, _BATCH = 3, 8
@@ -182,15 +182,14 @@ class _LocalFiles:
         opened = running.open_file(name, file_index=file, seed=0, pass_id=0)
         y = 0
         try:
+            samples = opened.located(NOT_THEIRS)
             while True:
                 try:
-                    sample = next(opened)
-                except StopIteration:
+                    sample = next(samples, END)
+                except Error as error:
+                    yield FileFailure(error)
                     return
-                except NOT_THEIRS:
-                    raise
-                except BaseException as error:
-                    yield FileFailure(user_error(error, name, y, self._files))
+                if sample is END:
                     return
                 try:
                     yield self._run(name, y, sample)

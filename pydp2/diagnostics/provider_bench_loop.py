@@ -25,8 +25,8 @@ from pydp2.protocol.file_ranges import FileAssignment
 from pydp2.protocol.worker_status import FIELD_COUNT, RUNNING, SAMPLE_INDEX, STARTED_NS
 from pydp2.providers import StartedProvider, user_error, with_location
 from pydp2.worker.chunk_builder import ChunkBuilder
+from pydp2.worker.sample_drawer import SampleDrawer
 from pydp2.worker.task import NO_SAMPLE, FileTask
-from pydp2.worker.yielded_samples import YieldedSamples
 
 FIRST, BARE, PACKED = range(3)
 """Ways of drawing: the first samples are looked at one by one."""
@@ -35,7 +35,6 @@ AREA = 64 * 1024
 _TEXT = 512  # where in an area its text begins
 _LENGTH = struct.Struct("<i")
 _SLICE = 0.02  # seconds of one way of drawing, then the other
-_POLL_NS = 1_000_000
 _KEPT = 48  # samples that are looked at one by one …
 _KEPT_SECONDS = 0.5  # … or as many as come in this time
 
@@ -98,9 +97,8 @@ class ProviderLoop:
         schema = running.schema
         self._builder = ChunkBuilder(schema, lambda error, task, y: with_location(error, files[task.file], y))
         row = memoryview(bytearray(8 * FIELD_COUNT)).cast("q")
-        self._drawer = self._builder.sample_loop(
-            running.is_single_slot, SampleMarker(row, SAMPLE_INDEX, STARTED_NS, RUNNING, False)
-        )
+        marker = SampleMarker(row, SAMPLE_INDEX, STARTED_NS, RUNNING, False)
+        self._drawer = SampleDrawer(running, self._builder, files, marker)
         self._checksums = frame_count(schema.slots) + 1
         self._kept: list[list[Any]] = []
         self._step = 1  # samples between looks at the clock, drawn bare
@@ -150,7 +148,9 @@ class ProviderLoop:
                 opened = self._running.open_file(self._files[number], file_index=number, seed=0, pass_id=pass_id)
                 self._running.show_context(opened.context)
                 given = FileAssignment(number, 0, 0, 0, 0, NO_SAMPLE, NO_SAMPLE, False, [])
-                yield opened.iterator, FileTask.from_assignment(given, self._checksums)
+                task = FileTask.from_assignment(given, self._checksums)
+                task.iterator = opened.iterator
+                yield opened.iterator, task
             if self._drawn == drawn:
                 return
 
@@ -197,40 +197,14 @@ class ProviderLoop:
 
     def _pack(self, iterator: Iterator[Any], task: FileTask, end: float) -> tuple[int, bool]:
         """Pack as the loop of a worker does, without sending."""
-        running, builder, drawer, edge = self._running, self._builder, self._drawer, task.next_stop
-        before = task.next_index
-        slots, sample = running.schema.slots, None
+        builder, draw, edge, before = self._builder, self._drawer.draw, task.next_stop, task.next_index
+        self._drawer.task = task
         while task.yielded is not None or time.perf_counter() < end:
-            if task.yielded is None:
-                try:
-                    try:
-                        sample = drawer.next_unpacked(
-                            iterator, task.next_index, *builder.packing_budget(task, edge), _POLL_NS
-                        )
-                    finally:
-                        rows, nbytes = drawer.collect_counts()
-                        if rows:
-                            builder.count_packed(task, rows, nbytes)
-                except StopIteration:
-                    self._cut()
-                    return task.next_index - before, True
-                except BaseException as error:
-                    raise user_error(error, self._files[task.file], task.next_index, self._files) from None
-                if type(sample) is ManySamples:
-                    task.yielded = YieldedSamples(sample, slots, running.is_single_slot)
-            try:
-                if task.yielded is None:
-                    builder.add_sample(task, running.arrange(sample), running.weight_of)
-                else:
-                    builder.add_yielded(task, edge, running.arrange, running.weight_of)
-            except BadSample as error:
-                builder.add_bad(task, error)
-            except ProviderError as error:
-                raise with_location(error, self._files[task.file], task.next_index) from None
-            except Exception as error:
-                raise user_error(error, self._files[task.file], task.next_index, self._files) from None
+            draw(task, edge)
             if builder.is_full or task.is_over:
                 self._cut()
+            if task.is_over:
+                return task.next_index - before, True
         return task.next_index - before, False
 
     def _cut(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Unpack
 
 from pydp2.errors import BadSample, OptionTypeError, ProviderError
 from pydp2.packers.packer import Packer
-from pydp2.providers.error_location import user_error, with_location
+from pydp2.providers.error_location import with_location
 from pydp2.providers.options import (
     CacheType,
     InputTypes,
@@ -157,15 +157,7 @@ def _checked_samples(
     logger = started.settings.logger
     started.slot_order.on_unknown = lambda text: logger.warning("file %s, sample %d: %s", filename, y, text)
     try:
-        while True:
-            try:
-                sample = next(opened)
-            except StopIteration:
-                break
-            except (KeyboardInterrupt, GeneratorExit):
-                raise
-            except BaseException as error:
-                raise user_error(error, filename, y, started.settings.file_list) from None
+        for sample in opened.located():
             try:
                 values = started.arrange(sample)
                 _check_sample(packer, values)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
@@ -26,7 +27,7 @@ from pydp2.errors import (
 )
 from pydp2.packers.many_samples import ManySamples
 from pydp2.packers.slot_order import SlotOrder
-from pydp2.providers.error_location import count_own_frames, remedy
+from pydp2.providers.error_location import count_own_frames, remedy, user_error
 from pydp2.providers.options import (
     InputTypes,
     ProviderOptions,
@@ -73,6 +74,20 @@ class OpenFile(Iterator[Any]):
             if type(drawn) is not ManySamples:
                 return drawn
             self._pending = drawn.samples(self._is_single_slot)
+
+    def located(self, passed: tuple[type[BaseException], ...] = (KeyboardInterrupt, GeneratorExit)) -> Iterator[Any]:
+        """Yield the samples. What the generator raises is raised as an Error that names file and sample, but for
+        exceptions of the types ``passed``."""
+        for y in itertools.count():
+            try:
+                sample = next(self)
+            except StopIteration:
+                return
+            except passed:
+                raise
+            except BaseException as error:
+                raise user_error(error, self.context.filename, y, self._settings.file_list) from None
+            yield sample
 
     def close(self) -> None:
         """Close the generator: its ``finally`` blocks run, and what they raise passes."""

@@ -19,7 +19,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,26 +27,24 @@ from typing import Any
 import numpy as np
 
 from pydp2.columns.columns import frame_count
-from pydp2.errors import BadSample, LocalProtocolError, OutOfMemory, ProviderError, to_wire
-from pydp2.packers.many_samples import ManySamples
+from pydp2.errors import LocalProtocolError, OutOfMemory, to_wire
 from pydp2.packers.sample_loop import SampleMarker
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import FileAssignment, check_ints
 from pydp2.protocol.link_states import Link
 from pydp2.protocol.worker_status import ATTEMPT, FILE, RUNNING, SAMPLE_INDEX, STARTED_NS, WorkerStatus
-from pydp2.providers.error_location import user_error, with_location
+from pydp2.providers.error_location import with_location
 from pydp2.providers.started_provider import StartedProvider
 from pydp2.transport import Line, owned_arrays
 from pydp2.worker.cell_writer import CellWriter
 from pydp2.worker.chunk_builder import ChunkBuilder, ChunkContent
 from pydp2.worker.process_state import ProcessState
+from pydp2.worker.sample_drawer import SampleDrawer
 from pydp2.worker.scheduler import TaskScheduler
 from pydp2.worker.segment import MAX_BLOCKED
 from pydp2.worker.task import FileTask
-from pydp2.worker.yielded_samples import YieldedSamples
 
 _POLL = 0.001
-_POLL_NS = 1_000_000
 _LAST_LINGER_MS = 2000  # for the last message of a worker
 FLUSH = 0.020
 """Number of seconds that a sample waits at most for others to be sent with, and a job for another."""
@@ -93,11 +91,8 @@ class WorkerLoop:
             lambda error, task, y: with_location(error, files[task.file], y),
             allows_changed_samples=options.allows_changed_samples,
         )
-        self._marker = SampleMarker(status.row, SAMPLE_INDEX, STARTED_NS, RUNNING, options.times_samples)
-        # ``in_user_code``: the thread of the loop is in the user's code, and touches nothing here.
-        # ``send_pending``: the other thread is about to send, or sends.
-        self._sample_loop = self._builder.sample_loop(provider.is_single_slot, self._marker)
-        self._packing_task: FileTask | None = None  # task whose samples the sample loop packs
+        marker = SampleMarker(status.row, SAMPLE_INDEX, STARTED_NS, RUNNING, options.times_samples)
+        self._drawer = SampleDrawer(provider, self._builder, files, marker, self._send_lock)
         # not a method of this object: in a reference cycle the collector would take the sample loop's buffer apart
         provider.slot_order.on_unknown = partial(_report_unknown, process_state, files, status.row)
         self._tasks = TaskScheduler(options.max_unbound)
@@ -150,35 +145,15 @@ class WorkerLoop:
         For another thread. The loop itself looks for overdue samples while it is at work.
         """
         with self._send_lock:
-            sample_loop = self._sample_loop
-            sample_loop.send_pending = True
+            drawer = self._drawer
+            drawer.set_send_pending(True)
             try:
-                if sample_loop.in_user_code:
-                    self._collect_counts()
+                if drawer.in_user_code:
+                    drawer.collect_from_outside()
                     if not self._builder.is_empty and time.perf_counter() - self._builder.oldest_at > FLUSH:
                         self._flush()
             finally:
-                sample_loop.send_pending = False
-
-    def _collect_counts(self) -> None:
-        """Count what the sample loop has packed up to the sample that the user's code is at."""
-        self._sample_loop.counts_collected = True
-        self._count_packed()
-
-    @contextlib.contextmanager
-    def _in_user_code(self) -> Iterator[None]:
-        self._sample_loop.in_user_code = True
-        try:
-            yield
-        finally:
-            self._sample_loop.in_user_code = False
-            if self._sample_loop.send_pending:
-                self._wait_for_flush()
-
-    def _wait_for_flush(self) -> None:
-        """Wait until the other thread has sent."""
-        with self._send_lock:
-            pass
+                drawer.set_send_pending(False)
 
     # -- messages --------------------------------------------------------------------------------------------------
     def _receive(self, timeout_ms: int) -> None:
@@ -229,7 +204,7 @@ class WorkerLoop:
             if self._builder.is_full:
                 self._flush()
         elif wanted is None or (
-            self._builder.has_samples_of(wanted) and (wanted is not self._packing_task or wanted.has_enough_for_merge)
+            self._builder.has_samples_of(wanted) and (wanted is not self._drawer.task or wanted.has_enough_for_merge)
         ):
             self._flush()  # the last samples of a file that has ended may still be here
 
@@ -249,7 +224,7 @@ class WorkerLoop:
 
     def _open_file(self, task: FileTask) -> None:
         filename = self._files[task.file]
-        with self._in_user_code():
+        with self._drawer.user_code():
             opened = self._provider.open_file(filename, file_index=task.file, seed=task.seed, pass_id=task.pass_id)
         task.iterator, task.context, task.close = opened.iterator, opened.context, opened.close
 
@@ -260,73 +235,30 @@ class WorkerLoop:
             self._process_state.switch_file(task.file)
             row[ATTEMPT] = task.attempt
 
-    def _run_task(self, task: FileTask) -> None:  # noqa: C901 - the loop over samples: each call that is saved is saved for every sample
+    def _run_task(self, task: FileTask) -> None:
         """Draw samples from ``task`` until it waits, ends, or something else is due."""
-        row = self._status.row
+        row, builder, draw, clock = self._status.row, self._builder, self._drawer.draw, time.perf_counter
         self._switch_to(task)
         if not task.is_open:
             self._open_file(task)
         self._provider.show_context(task.context)
-        builder, wrap, weigh, clock = self._builder, self._provider.arrange, self._provider.weight_of, time.perf_counter
-        iterator, sample_loop = task.iterator, self._sample_loop
+        self._drawer.task = task
         edge, turn_end, ramping = task.next_stop, task.block_end, task.is_ramping
-        assert iterator is not None
-        draw, self._packing_task = sample_loop.next_unpacked, task
         if task.next_index >= task.until and not task.is_over:  # the last sample had to wait for credit
             builder.end_file(task)
         polled = began = clock()
         while not task.is_over:
-            if task.yielded is None:
-                try:
-                    try:
-                        sample = draw(
-                            iterator, task.next_index, *builder.packing_budget(task, min(edge, turn_end)), _POLL_NS
-                        )
-                    finally:  # as in _in_user_code
-                        if sample_loop.send_pending:
-                            self._wait_for_flush()
-                        self._count_packed()
-                except StopIteration:
-                    if not task.is_over:
-                        builder.end_file(task)
-                    break
-                except BaseException as error:
-                    if not task.is_over:
-                        builder.fail_file(task, user_error(error, self._files[task.file], task.next_index, self._files))
-                    break
-                if task.is_over:  # the samples were sent meanwhile, and one found to be bad
-                    break
-                if type(sample) is ManySamples:
-                    self._provider.slot_order.report_unknown(sample.names)
-                    task.yielded = YieldedSamples(sample, self._provider.schema.slots, self._provider.is_single_slot)
-            else:  # yielded before and packed now: that may run the user's code too
-                self._marker.begin_sample(task.next_index)
-            try:
-                if task.yielded is None:
-                    added = builder.add_sample(task, wrap(sample), weigh)
-                else:
-                    added = builder.add_yielded(task, min(edge, turn_end), wrap, weigh)
-            except BadSample as error:
-                builder.add_bad(task, error)
-                added = False
-            except ProviderError as error:
-                builder.fail_file(task, with_location(error, self._files[task.file], task.next_index))
-                break
-            except Exception as error:  # raised by the value itself, which may be any object
-                builder.fail_file(task, user_error(error, self._files[task.file], task.next_index, self._files))
-                break
+            added = draw(task, min(edge, turn_end))
             row[RUNNING] = 0  # only now: calc_batch_size and the values are the user's code too
+            if task.is_over:
+                break
             if task.spent_bytes > task.limit and not task.is_replaying and task.next_index > task.start:
                 self._flush(unsent_of=task if added else None)
                 break
             if task.next_index >= edge:
-                if task.next_index >= task.until and not task.is_over:
-                    builder.end_file(task)
+                if not self._pass_stop(task):
                     break
-                self._flush()
                 edge = task.next_stop
-                if not task.is_over and task.missing_credit is not None:
-                    break
             now = clock()
             if builder.is_full or task.has_enough_for_merge or now - builder.oldest_at > FLUSH or now - polled > _SLOW:
                 self._flush()
@@ -334,26 +266,40 @@ class WorkerLoop:
                 break
             if now - polled > _POLL:
                 polled = now
-                self._receive(0)
-                if self._is_quitting or self._tasks.task_of(task.attempt) is not task:
-                    return
-                edge = task.next_stop
-                late = now - began > FLUSH
-                if (late or not task.merge_waits) and self._tasks.merge_waits_for_other(task, any_job=late):
+                if self._has_to_give_way(task, late=now - began > FLUSH):
                     break
-        row[RUNNING] = 0
+                edge = task.next_stop
+        self._end_turn(task, ramping)
+
+    def _pass_stop(self, task: FileTask) -> bool:
+        """Send what comes before the stop that ``task`` has reached. Return True if it may go on."""
+        if task.next_index >= task.until and not task.is_over:
+            self._builder.end_file(task)
+            return False
+        self._flush()
+        return task.is_over or task.missing_credit is None
+
+    def _has_to_give_way(self, task: FileTask, *, late: bool) -> bool:
+        """Look for messages. Return True if ``task`` is not wanted any more, or a merge waits for another one
+        (``late``: also one of another job)."""
+        self._receive(0)
+        if self._is_dropped(task):
+            return True
+        return (late or not task.merge_waits) and self._tasks.merge_waits_for_other(task, any_job=late)
+
+    def _is_dropped(self, task: FileTask) -> bool:
+        return self._is_quitting or self._tasks.task_of(task.attempt) is not task
+
+    def _end_turn(self, task: FileTask, was_ramping: bool) -> None:
+        """Leave ``task``, which waits, is over or gives way."""
+        self._status.row[RUNNING] = 0
+        if self._is_dropped(task):
+            return
         self._report_blocked(task)
         if task.is_over:
             self._finish_task(task)
-        if ramping and not self._tasks.is_ramping(task.reading):
+        if was_ramping and not self._tasks.is_ramping(task.reading):
             self._flush()  # the first batches are made of these samples
-
-    def _count_packed(self) -> None:
-        """Count the samples that the sample loop has packed."""
-        rows, nbytes = self._sample_loop.collect_counts()
-        if rows:
-            assert self._packing_task is not None
-            self._builder.count_packed(self._packing_task, rows, nbytes)
 
     def _finish_task(self, task: FileTask) -> None:
         self._tasks.remove_task(task)
@@ -368,7 +314,7 @@ class WorkerLoop:
             return
         self._switch_to(task)
         try:
-            with self._in_user_code():
+            with self._drawer.user_code():
                 task.close()
         except BaseException as error:
             sys.stderr.write(

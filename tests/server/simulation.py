@@ -144,8 +144,8 @@ class Worker(WorkerLoop):
 
     def send_now(self) -> None:
         """As the other thread does, while the loop is in the user's code; after 20 ms or not."""
-        assert self._sample_loop.in_user_code
-        self._collect_counts()
+        assert self._drawer.in_user_code
+        self._drawer.collect_from_outside()
         self._flush()
 
     def _receive(self, timeout_ms: int) -> None:
