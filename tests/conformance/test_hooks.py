@@ -174,8 +174,8 @@ def test_pd_23_every_process_must_declare_the_same(provider_file: Any, tmp_path:
 
         def lose_a_worker(batch: pydp2.Batch) -> None:
             if batch.index == 3:
-                (tmp_path / "width").write_text("20")
                 (worker,) = [w for w in data.stats()["workers"] if w["active"]]
+                (tmp_path / "width").write_text("20")  # after that the service may end at any moment
                 os.kill(worker["pid"], signal.SIGKILL)  # the spare works on; who takes its place runs the hook now
 
         _, error = until_error(data, lose_a_worker)
