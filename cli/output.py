@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pydp2.log_writer import LogWriter
 
-_NO_TERMINAL_WIDTH = 200  # columns where nobody looks at a terminal: nothing is cut that a program may want to read
+_NO_TERMINAL_WIDTH = 200  # columns where there is no terminal: nothing is cut that a program may want to read
 _WRITE_TIMEOUT = 1.0  # seconds that a command waits for its terminal at most
 _RELAY_END_SECONDS = 2.0
 

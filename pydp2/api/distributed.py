@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-# Pairs that a launcher sets in each of its processes, and nobody else does: torchrun and what follows its names, Open
-# MPI, other MPIs. What Slurm sets stands in the shell of a batch script too, and LOCAL_RANK has no size beside it.
+# Pairs that a launcher sets in each of its processes, and no other program does: torchrun and what follows its names,
+# Open MPI, other MPIs. What Slurm sets stands in the shell of a batch script too, and LOCAL_RANK has no size beside it.
 _RANK_VARIABLES = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
 
 

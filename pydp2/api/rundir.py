@@ -1,7 +1,7 @@
 """Make run directories: a short path for a service's sockets, and a lock that shows whether the service still lives.
 
-libzmq takes over a bound ipc path silently, so a lock of our own shows who owns it. A service holds the lock of its
-directory as long as it lives, however it ends; the next start removes directories whose lock is free.
+libzmq takes over a bound ipc path silently, so a lock of our own shows which service owns it. A service holds the lock
+of its directory as long as it lives, however it ends; the next start removes directories whose lock is free.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RunDir:
 
     def remove(self) -> None:
         """Remove the directory after the end of the service. A service started in its place keeps its own files."""
-        if not self._named:  # nobody else ever has it, and what the server left may hold its lock a moment longer
+        if not self._named:  # it is this service's own, and what the server left may hold its lock a moment longer
             shutil.rmtree(self.path, ignore_errors=True)
             return
         deadline = time.monotonic() + _ORPHAN_SECONDS
@@ -248,7 +248,7 @@ def is_open(descriptor: int) -> bool:
 
 def _open(lock: str | Path) -> int:
     """Open a lock file, and make it if there is none. Raise OSError, also for a symbolic link, which may lead to
-    another user's file, and for a file of another user, who could hold its lock."""
+    another user's file, and for a file of another user, whose program could hold its lock."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = move_above_standard_streams(os.open(lock, flags, 0o600))
     known = os.fstat(descriptor)

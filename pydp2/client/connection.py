@@ -239,7 +239,9 @@ def connect_once(
         if time.monotonic() + _RETRY_SECONDS > deadline or (gone is not None and gone()):
             tried = f"(tried for {time.monotonic() - began:.0f} s)"
             if why:
-                raise ServiceUnreachable(f"the service at {without_token(address)} let nobody in {tried}: {why}")
+                raise ServiceUnreachable(
+                    f"the service at {without_token(address)} refused the connection {tried}: {why}"
+                )
             raise ServiceUnreachable(
                 f"no service answers at {without_token(address)} {tried}; start it with `pydp2 serve LIST --provider "
                 "ADDRESS` and "

@@ -224,7 +224,7 @@ def _unit(
         os.write(tell, _DONE)
         if unit == 0:
             with contextlib.suppress(ChildProcessError):
-                while True:  # the supervisor sees by its own children alone whether there is anybody
+                while True:  # the supervisor sees by its own children alone whether one is left
                     os.wait()
         os._exit(0)
 

@@ -57,10 +57,10 @@ def open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
 
 
-def leave_supervisor(nursery: int, name: str, output: int) -> None:
+def leave_supervisor(supervisor: int, name: str, output: int) -> None:
     """Leave the supervisor's signals, process group and output, in a process just forked from it."""
     os.setpgid(0, 0)
-    die_with_parent(nursery)
+    die_with_parent(supervisor)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -28,8 +28,8 @@ READY, ALONE, FORKED = "ready", "alone", "forked"
 PACKET = 4096
 
 
-def run_zygote(channel: socket.socket, nursery: int, page: StatusPage, prepare: PrepareWorker) -> None:
-    """Run the zygote; ``channel`` leads to the supervisor, which is process ``nursery``."""
+def run_zygote(channel: socket.socket, supervisor: int, page: StatusPage, prepare: PrepareWorker) -> None:
+    """Run the zygote; ``channel`` leads to the supervisor, which is process ``supervisor``."""
     prepared = prepare(None)
     gc.collect()
     open_standard_streams()
@@ -58,7 +58,7 @@ def run_zygote(channel: socket.socket, nursery: int, page: StatusPage, prepare: 
             set_name(f"pydp2-worker-{worker}")
             prepared.main(worker, page.row(status_row), output)
             return
-        if not _fork(channel, nursery, prepared.main, worker, page.row(status_row), output):
+        if not _fork(channel, supervisor, prepared.main, worker, page.row(status_row), output):
             return
         os.close(output)
 
@@ -72,7 +72,7 @@ def _tell(channel: socket.socket, text: str) -> bool:
     return True
 
 
-def _fork(channel: socket.socket, nursery: int, main: WorkerMain, worker: int, row: memoryview, output: int) -> bool:
+def _fork(channel: socket.socket, supervisor: int, main: WorkerMain, worker: int, row: memoryview, output: int) -> bool:
     """Fork a worker and tell the supervisor of it. Return False if the supervisor is gone: then the worker goes too."""
     flush_output()
     flush_c_output()
@@ -97,7 +97,7 @@ def _fork(channel: socket.socket, nursery: int, main: WorkerMain, worker: int, r
                 return  # the zygote ended before the supervisor could know of this worker
             os.close(begun)
             os.setpgid(0, 0)
-            die_with_parent(nursery)
+            die_with_parent(supervisor)
             redirect_output(output)
             set_name(f"pydp2-worker-{worker}")
             main(worker, row, output)

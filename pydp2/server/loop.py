@@ -101,7 +101,7 @@ class Server:
             self._poll.add(handle)
         self._listeners = {*workers.listeners, *clients.listeners}
         self._accepted = 0.0
-        self._starved = False  # the engine waits for a descriptor: nobody need tell that it has something
+        self._starved = False  # the engine waits for a descriptor: it looks by itself, without an event
         self._poll.add(engine.fileno())
         self._began = time.monotonic()
 
@@ -164,7 +164,7 @@ class Server:
         self._clients.accept(now)
 
     def _log_refused(self, text: str, kind: str) -> None:
-        """Tell why somebody was not let in; of descriptors that lack once, until they have not lacked for a while."""
+        """Log why a connection was refused; a lack of descriptors once, until there has been none for a while."""
         if kind != LACKS_DESCRIPTORS:
             self.log(text, kind)
             return
@@ -268,7 +268,7 @@ class Server:
 
     def _worker_hello(self, peer: bytes, hello: m.Hello) -> None:
         if self._worker_pool.status_row_of(hello.worker) is None or peer in self._number:
-            raise RemoteProtocolError(f"Hello from worker {hello.worker}, who was not started")
+            raise RemoteProtocolError(f"Hello from worker {hello.worker}, which was not started")
         connection = self._connections.setdefault(hello.worker, WorkerConnection(b"", worker_link(LinkRole.SERVER)))
         if connection.pid not in (0, hello.pid):  # 0: the engine has not told yet that it started
             raise RemoteProtocolError(
@@ -285,8 +285,8 @@ class Server:
         if self._schema is None:
             return
         worker_pool = self._worker_pool
-        keep, places = self._gateway.caching, self._cell_grants
-        taken = None if places is None else partial(places.claim, worker)
+        keep, grants = self._gateway.caching, self._cell_grants
+        taken = None if grants is None else partial(grants.claim, worker)
         decoded = decode_chunk(chunk, body, self._schema, worker_pool.wanted_samples, keep=keep, taken=taken)
         commit_chunk(decoded, partial(worker_pool.commit, worker))
         self._grant_cells(worker)
@@ -327,9 +327,9 @@ class Server:
             self._hub.send(connection.peer, [m.encode(message), *frames])
 
     def _grant_cells(self, worker: int) -> None:
-        """See that ``worker`` has places for what it sends next."""
-        if self._cell_grants is not None and (places := self._cell_grants.next_grant(worker)) is not None:
-            self._send(worker, m.Places(), [places])
+        """Grant ``worker`` cells for what it sends next."""
+        if self._cell_grants is not None and (cells := self._cell_grants.next_grant(worker)) is not None:
+            self._send(worker, m.Places(), [cells])
 
     def log(self, text: str, kind: str) -> None:
         """Write a line to stderr. Of each kind (but '') the first few are written, then a count at every power of

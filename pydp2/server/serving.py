@@ -79,7 +79,7 @@ def serve(
     except BrokenPipeError:
         reason = "its program is gone"
     except Exception:
-        sys.excepthook(*sys.exc_info())  # here, where nobody has to read it for us to end
+        sys.excepthook(*sys.exc_info())  # here: the process ends even if its log is not read
         status = 1
     finally:
         if server is not None:

@@ -21,7 +21,7 @@ class Timing:
     last_words: float = 0.2
     """What a vanished trainer said last arrives within it."""
     taken_rank_notice: float = 1.0
-    """Somebody waits for a place that is taken before that is said."""
+    """Seconds that a trainer waits for a rank that is taken before it is refused."""
     snapshot_interval: float = 2.0
     """Between snapshots, where nothing happens that has to be written at once."""
 

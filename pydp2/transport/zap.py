@@ -1,4 +1,4 @@
-"""Decide who may talk to a hub over TCP: libzmq asks before it takes a single frame of a peer (ZAP, RFC 27).
+"""Decide which peers may talk to a hub over TCP: libzmq asks before it takes a single frame of a peer (ZAP, RFC 27).
 
 A handler belongs to a context and is asked by all sockets of it, each by the name of its domain. It is a socket in the
 hub's own loop: it needs no thread, and nothing waits for it. Mechanisms with keys (CURVE) would be further rules.

@@ -1,8 +1,8 @@
 """Let one pass fill the cache with a file when several passes come to it; the others wait for it (docs/order.md,
 "Cache").
 
-Waiting is no promise. When the reading that fills the cache ends, loses the file, or stands still in it, whoever waits
-reads the file by itself. So a job may wait for what another one reads, but never for what its trainer does. The same
+When the pass that fills the cache ends, loses the file, or stands still in it, each pass that waits reads the file by
+itself. So a job may wait for what another one reads, but never for what its trainer does. The same
 holds for the disk, which is asked for a file before a worker is.
 """
 
@@ -83,7 +83,7 @@ class _DiskStep:
         return self._disk is not None and not self._disk.is_stalled
 
     def cache_settled(self, file: int) -> None:
-        raise AssertionError("the disk waits for nobody")
+        raise AssertionError("the disk waits for no reading")
 
 
 class CacheFill:
@@ -101,7 +101,7 @@ class CacheFill:
         self._waiting: dict[int, list[CacheConsumer]] = {}
         self._claimed: dict[int, FileLedger] = {}
         self._lookups: set[int] = set()
-        # What the disk answered, until somebody comes to the file.
+        # What the disk answered, until a merge comes to the file.
         self._disk_answers: dict[int, DiskHit | DiskMiss] = {}
         self._stamps: dict[int, tuple[int, ...]] = {}  # of files that are on their way to the disk
         self._spills: dict[int, tuple[int, ...]] = {}  # of files on their way to memory that may have to go there

@@ -80,7 +80,7 @@ class FileLedger:
 
     @property
     def tail(self) -> SourceState | FileFailure | None:
-        """What comes after the runs; None: that is not known yet."""
+        """End or failure behind the runs; None: it is not known yet."""
         if self.state is FileState.FAILED:
             assert self.end_error is not None
             return FileFailure(self.end_error)

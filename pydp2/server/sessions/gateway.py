@@ -45,8 +45,8 @@ from pydp2.server.workers.cell_grants import CellGrants
 from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.transport import Hub, PeerGone, SharedRegion
 
-_RETRY_SECONDS = 0.05  # seconds between looks whether a place that somebody waits for is free
-_MAX_PENDING = 64  # who asks for a job and has not been answered yet
+_RETRY_SECONDS = 0.05  # seconds between looks whether a rank that a trainer waits for is free
+_MAX_PENDING = 64  # peers that ask for a job and have not been answered yet
 _MAX_VANISHED = 64  # peers that vanished
 _READ_AHEAD = 256 << 20  # bytes read ahead of the merge, where the memory limit allows
 _MAX_POOL_FRAMES = 1024  # of 64 KiB: a pool of more samples than memory could hold
@@ -80,7 +80,7 @@ class ClientGateway:
         self._snapshotter = snapshotter
         self._links: dict[bytes, Link] = {}
         self._pending: list[tuple[bytes, m.Attach]] = []
-        self._waiting: list[tuple[bytes, m.Attach, float]] = []  # since when, for a place that somebody has
+        self._waiting: list[tuple[bytes, m.Attach, float]] = []  # since when, for a rank that another has
         self._schema: Schema | None = None
         self._source = ""
         self._cache: CacheFill | None = None
@@ -90,7 +90,7 @@ class ClientGateway:
         self._available: AvailableMemory | None = None
         self._budget = min(_READ_AHEAD, spec.memory_limit // 2)
         self._sessions: dict[str, JobSession] = {}  # by name of the job
-        self._at: dict[bytes, JobSession] = {}  # who is attached to which
+        self._at: dict[bytes, JobSession] = {}  # peers that are attached, and to which job
         self._vanished: dict[bytes, _VanishedPeer] = {}
         self._probed = self._retried = 0.0
         self.outbox: list[Action] = []
@@ -224,12 +224,12 @@ class ClientGateway:
                 job_session.trainers.need(peer, message, now)
 
     def _attach(self, peer: bytes, attach: m.Attach, now: float, since: float | None = None) -> None:
-        """Give ``peer`` its place. It has waited for that since ``since``, when somebody has it."""
+        """Give ``peer`` its rank. It has waited for that since ``since`` if another trainer has it."""
         assert self._schema is not None
         try:
             given = requested_options(attach, self._spec)
             job_session = self._sessions.get(attach.job)
-            if job_session is not None:  # whose place is taken by somebody who vanished has it
+            if job_session is not None:  # the trainer that has the rank may have vanished
                 self._probe(job_session.trainers.registry.by_rank(attach.rank))
             if job_session is not None and job_session.trainers.registry.ends_with(attach.session, now):
                 self._drop_job(job_session)
@@ -243,13 +243,13 @@ class ClientGateway:
             if now - since > self._spec.timing.taken_rank_notice or len(self._waiting) >= _MAX_PENDING:
                 self._send(peer, m.Refused(to_wire(taken)))
             else:
-                self._waiting.append((peer, attach, since))  # who has the place may have vanished a moment ago
+                self._waiting.append((peer, attach, since))  # the trainer that has it may have vanished a moment ago
             return
         except Error as error:
             self._send(peer, m.Refused(to_wire(error)))
             return
         self._at[peer] = job_session
-        self._deliver(now)  # who knows that it has its place is written down, or it could not come back to it
+        self._deliver(now)  # before it knows its rank, that is written down: else it could not come back to it
         service = {
             "files": len(self._files), "workers": self._spec.workers, "shuffle": job_session.runner.plan.shuffle,
             "position": position, "fits": job_session.stream_identity, "durable": self._snapshotter.durable,

@@ -9,7 +9,7 @@ from pydp2.server.sessions.trainer import Trainer
 
 
 class AbsentRanks(NamedTuple):
-    """Ranks that are not there: the first of them, how many there are beside these, and who was there once."""
+    """Ranks that are not there: the first of them, how many there are beside these, and which were there once."""
 
     ranks: Sequence[int]
     others: int

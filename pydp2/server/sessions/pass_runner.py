@@ -62,8 +62,9 @@ class CutBatch:
 class BatchGroup:
     """Batches that go out together, one for each rank, at the end of a pass maybe fewer.
 
-    ``after``: the position of whoever has used its one of them. What the pass can be taken up from then: ``point``
-    (None: its start), ``early_ends`` as ``[file, sample index, reason]``, ``tail_consumed`` samples of the tail.
+    ``after``: the position of a trainer that has used its batch of the group. ``point`` (None: the start of the pass),
+    ``early_ends`` as ``[file, sample index, reason]`` and ``tail_consumed`` samples of the tail are what the pass can
+    be resumed from then.
     """
 
     batches: list[CutBatch]
@@ -165,7 +166,9 @@ class PassRunner:
             buckets=begin_buckets(job.buckets, self._bounds | start.buckets, world),
         )
         if plan.buckets is not None and plan.buckets.bounds is not None:
-            self._bounds = {"bounds": list(plan.buckets.bounds)}  # whoever asks before the next batch needs them too
+            self._bounds = {
+                "bounds": list(plan.buckets.bounds)
+            }  # needed before the next batch, too
         order = files_in_order(plan)
         if saved is not None:
             saved.validate(order, plan.cycle_length)

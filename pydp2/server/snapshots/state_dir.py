@@ -28,7 +28,7 @@ _SLOW = 5.0  # seconds that a service waits for a disk
 
 
 class DamagedSnapshot(Exception):
-    """What was read is not a whole snapshot."""
+    """Raised for a file that does not hold a whole snapshot."""
 
 
 def encode(serial: int, jobs: list[dict[str, Any]], version: int = VERSION) -> bytes:
@@ -173,7 +173,7 @@ class StateDir:
                 failed = None
             except OSError as error:
                 failed = error.strerror or str(error)
-                with contextlib.suppress(OSError):  # what is there is not the last any more, and who reads it must know
+                with contextlib.suppress(OSError):  # what is there is not the last any more, and a reader must know
                     (self._path / LAST).rename(self._path / BEFORE)
                 with contextlib.suppress(OSError):
                     (self._path / NEW).unlink()

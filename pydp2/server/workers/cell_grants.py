@@ -13,7 +13,7 @@ from pydp2.rowstore.region_layout import RegionLayout
 from pydp2.schema.provider_schema import Schema
 from pydp2.transport import SharedRegion
 
-_AHEAD = 16 << 20  # bytes of rows that a worker may put in places before it is granted more
+_AHEAD = 16 << 20  # bytes of rows that a worker may put in cells before it is granted more
 _MIN_CELLS = 8  # cells
 _FREE_SHARE = 4  # one grant takes at most one of so many free cells: rows that come as columns need some as well
 _ROOM = 4  # times the memory that a service may use: of these addresses, more than the machine has are never used
@@ -24,7 +24,7 @@ class CellGrants:
 
     def __init__(self, lasting: SharedRegion, layout: RegionLayout) -> None:
         self._lasting = lasting
-        self._places = CellAllocator(CellRegion(layout, lasting.memory))
+        self._allocator = CellAllocator(CellRegion(layout, lasting.memory))
         self._note = CELL_NOTE_PREFIX + layout.note
         self._rows_end = layout.row_info[0].offset
         self._ahead = max(_MIN_CELLS, _AHEAD // layout.slots.row_bytes)
@@ -35,33 +35,33 @@ class CellGrants:
 
     def next_grant(self, worker: int) -> Ints | None:
         """Return the cells that ``worker`` is to be granted now; None: it has enough, or there are none."""
-        has = self._places.granted.get(worker, 0)
+        has = self._allocator.granted.get(worker, 0)
         if 2 * has > self._ahead:
             return None
-        cells = self._places.grant(worker, min(self._ahead - has, self._places.free_count // _FREE_SHARE))
+        cells = self._allocator.grant(worker, min(self._ahead - has, self._allocator.free_count // _FREE_SHARE))
         return cells if len(cells) else None
 
     def claim(self, worker: int, cells: Ints) -> CellRows:
         """Take over the rows that ``worker`` has put in ``cells``. Raises RemoteProtocolError for cells that are not
         its own."""
-        return self._places.accept_filled(worker, cells)
+        return self._allocator.accept_filled(worker, cells)
 
     def worker_gone(self, worker: int) -> None:
         """Take back what ``worker``, whose process has ended, was granted."""
-        self._places.reclaim_worker(worker)
+        self._allocator.reclaim_worker(worker)
 
     def store(self) -> CellStore:
         """Return a store for the pool of a pass."""
-        return CellStore(self._places)
+        return CellStore(self._allocator)
 
     def release_memory(self) -> None:
         """There is no job: give the memory back."""
-        if not len(self._places):
+        if not len(self._allocator):
             with contextlib.suppress(OSError):  # it can be used again all the same
                 self._lasting.memory.madvise(mmap.MADV_REMOVE, 0, self._rows_end)
 
     def close(self) -> None:
-        """Show it to nobody any more."""
+        """Close the descriptors: no process is shown the memory any more."""
         self._lasting.close()
 
 

@@ -20,8 +20,8 @@ _START = b'  File "<string>", line 1 in <module>'
 
 
 class OutputLabels:
-    """Marks the lines of one worker, who sits on ``status_row``; see :class:`pydp2.engine.output.LabelSource`. None: it
-    reads no files, but is made ready for those who do."""
+    """Labels of the lines of one worker, which has ``status_row``; see :class:`pydp2.engine.output.LabelSource`. None:
+    it reads no files, but prepares for the workers that do."""
 
     def __init__(self, worker: int, status_row: WorkerStatus | None, files: Sequence[str]) -> None:
         self._worker = worker

@@ -46,7 +46,7 @@ class WorkerConnection:
 
     @property
     def over_memory(self) -> bool:
-        """Whether it is ended because it had too much memory."""
+        """True if it is ended because it had too much memory."""
         return self.state is WatchState.OVER_MEMORY
 
 
@@ -69,7 +69,7 @@ class Watchdog:
         self._status_row_of = status_row_of
         self._log = log
         self._looked = self._weighed = 0.0
-        self._stopped: dict[int, float] = {}  # who was found stopped by a signal, and since when
+        self._stopped: dict[int, float] = {}  # workers that a signal has stopped, and since when
 
     def check_first_worker(self, pid: int) -> None:
         """Check process ``pid``, the first worker that is ready. Raises OptionError when it has more memory than it
@@ -82,7 +82,7 @@ class Watchdog:
             )
 
     def check(self, now: float) -> None:
-        """End those who do what they may not."""
+        """End the workers that break a limit."""
         limit = self._spec.sample_timeout
         if limit is not None:
             self._watch_samples(limit, now)

@@ -99,7 +99,7 @@ class WorkerPool:
         out: list[Action] = []
         if before is STARTING:
             self._start_deaths += 1
-            # whoever kills workers at random meets some that are starting: that is not the provider's doing
+            # kills at random meet some workers that are starting: that is not the provider's doing
             most = _MAX_START_DEATHS if event.voluntary else _MAX_FRUITLESS_DEATHS
             if self._start_deaths >= most or self.schema is None:
                 return [
