@@ -2,9 +2,9 @@
 packed it to the trainer that takes it, and in between travels by its number.
 
 The server says which process owns a cell (:class:`CellAllocator`): a worker that it is granted to puts a row there and
-says so; then the server holds it until nothing needs the row any more. A process that gathers rows and was given up meanwhile
-must not take the row that a cell holds now for the one that it held then. So a cell has a generation that changes
-when the cell is given back; handles that are sent to a trainer carry it, and it is compared once the rows are
+says so; then the server holds it until nothing needs the row any more. A process that gathers rows and was given up
+meanwhile must not take the row that a cell holds now for the one that it held then. So a cell has a generation that
+changes when the cell is given back; handles that are sent to a trainer carry it, and it is compared once the rows are
 gathered. See docs/architecture.md.
 """
 

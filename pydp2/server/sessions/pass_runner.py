@@ -166,9 +166,7 @@ class PassRunner:
             buckets=begin_buckets(job.buckets, self._bounds | start.buckets, world),
         )
         if plan.buckets is not None and plan.buckets.bounds is not None:
-            self._bounds = {
-                "bounds": list(plan.buckets.bounds)
-            }  # needed before the next batch, too
+            self._bounds = {"bounds": list(plan.buckets.bounds)}  # needed before the next batch, too
         order = files_in_order(plan)
         if saved is not None:
             saved.validate(order, plan.cycle_length)
