@@ -9,11 +9,11 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -34,6 +34,7 @@ LIBRARIES = {  # numpy is at home everywhere
     "sklearn": {"sample_data"},  # the script that made the digits
 }
 EXECUTING = {"pickle", "cPickle", "shelve", "dill", "cloudpickle", "joblib", "code", "runpy"}
+pytestmark = pytest.mark.xdist_group("house")  # in one process: each file is parsed once
 MOST_LINES = 600  # of one idea; what keeps code readable is the size of its functions
 
 
@@ -67,14 +68,23 @@ def module_of(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(file: Path) -> Iterator[str]:
+@cache
+def nodes(file: Path) -> list[ast.AST]:
+    """All nodes of the syntax tree of ``file``, which is parsed once; the first is the module."""
+    return [*ast.walk(ast.parse(file.read_text("utf-8")))]
+
+
+@cache
+def imports(file: Path) -> list[str]:
     """Dotted names that ``file`` imports, wherever in it; ``from a import b`` gives ``a.b``."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    found = []
+    for node in nodes(file):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: imports are written in full"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
 
 
 def ours(name: str) -> str | None:
@@ -152,9 +162,9 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         visit(module, ())
 
 
-def executing(tree: ast.Module) -> Iterator[str]:
-    """What in ``tree`` could run or build what was read from somewhere."""
-    for node in ast.walk(tree):
+def executing(of: Iterable[ast.AST]) -> Iterator[str]:
+    """What in the nodes of a tree could run or build what was read from somewhere."""
+    for node in of:
         match node:
             case ast.Name(id="eval" | "exec" | "compile" | "__import__" as name):
                 yield f"line {node.lineno}: {name}"
@@ -173,9 +183,10 @@ def test_nothing_in_the_code_executes_what_it_read() -> None:
     wrong = []
     for file in python_files(*CODE):
         wrong += [f"{file}: imports {name}" for name in imports(file) if name.partition(".")[0] in EXECUTING]
-        wrong += [f"{file}, {finding}" for finding in executing(ast.parse(file.read_text("utf-8")))]
+        wrong += [f"{file}, {finding}" for finding in executing(nodes(file))]
     assert wrong == []
-    assert len(list(executing(ast.parse("import marshal; marshal.loads(x); eval(y); np.load(z, allow_pickle=1)")))) == 3
+    bad = ast.parse("import marshal; marshal.loads(x); eval(y); np.load(z, allow_pickle=1)")
+    assert len(list(executing(ast.walk(bad)))) == 3
 
 
 def test_no_file_of_the_code_is_longer_than_600_lines() -> None:
@@ -186,9 +197,8 @@ def test_no_file_of_the_code_is_longer_than_600_lines() -> None:
 
 
 def test_every_module_says_what_it_answers_for() -> None:
-    assert [
-        str(f.relative_to(ROOT)) for f in python_files(*CODE) if not ast.get_docstring(ast.parse(f.read_text()))
-    ] == []
+    modules = [(file, nodes(file)[0]) for file in python_files(*CODE)]
+    assert [str(f.relative_to(ROOT)) for f, module in modules if not ast.get_docstring(cast(ast.Module, module))] == []
 
 
 def public() -> dict[str, Any]:
@@ -282,7 +292,7 @@ def test_each_term_of_the_glossary_stands_there_once_and_what_carries_it_exists(
     assert [term for term, count in terms.items() if count > 1] == []
     known: set[str] = set()
     for file in python_files("pydp2"):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        for node in nodes(file):
             match node:
                 case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.arg(arg=name) | ast.Name(id=name):
                     known.add(name)
@@ -307,7 +317,7 @@ def test_what_a_docstring_refers_to_exists() -> None:
     """Modules by their file; classes, functions and methods by a definition of that name."""
     known: set[str] = set()
     for file in python_files("pydp2", "cli"):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        for node in nodes(file):
             match node:
                 case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.Attribute(attr=name):
                     known.add(name)
@@ -326,12 +336,12 @@ def test_what_a_docstring_refers_to_exists() -> None:
 
 
 def test_an_error_that_a_docstring_says_is_raised_exists() -> None:
-    trees = {file: ast.parse(file.read_text("utf-8")) for file in python_files("pydp2", "cli")}
-    classes = {node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    trees = {file: nodes(file) for file in python_files("pydp2", "cli")}
+    classes = {node.name for tree in trees.values() for node in tree if isinstance(node, ast.ClassDef)}
     wrong = [
         f"{file.relative_to(ROOT)}: {name}"
         for file, tree in trees.items()
-        for node in ast.walk(tree)
+        for node in tree
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module)
         for names in re.findall(r"[Rr]aises? ((?:[A-Z]\w+(?:, | and | or )?)+)", ast.get_docstring(node) or "")
         for name in re.findall(r"[A-Z]\w+", names)
