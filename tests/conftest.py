@@ -157,7 +157,9 @@ def provider_file(tmp_path: Path) -> Callable[..., str]:
 
     def write(code: str, name: str = "prov") -> str:
         path = tmp_path / f"{name}.py"
-        path.write_text("from pydp2 import *\n" + textwrap.dedent(code))
+        new = path.with_suffix(f".{threading.get_ident()}")
+        new.write_text("from pydp2 import *\n" + textwrap.dedent(code))
+        new.replace(path)  # as a whole: the service of another thread may be reading it
         return f"{path}:process"
 
     return write

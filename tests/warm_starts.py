@@ -13,6 +13,7 @@ that Python or the C library reads).
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
 import gc
 import importlib
@@ -24,12 +25,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pydp2.api import interpreter
 from pydp2.api.rundir import is_open, move_above_standard_streams
+from pydp2.engine.fork_setup import flush_output
 
 REAL_STARTS = frozenset(
     {"endings", "faults", "api", "benchmarks", "cli", "metrics", "test_memory.py", "test_address_space.py"}
@@ -187,11 +190,26 @@ def template(descriptor: int) -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             first = _become(json.loads(text), given[1:])
             gc.enable()
-            sys.exit(main(first))
+            _run_as_program(main, first)
         running[pid] = given[0]
         for each in given[1:]:
             os.close(each)
         requests.send(str(pid).encode())
+
+
+def _run_as_program(main: Callable[[int], int], argument: int) -> NoReturn:
+    """Run ``main(argument)`` and end the process as :func:`sys.exit` does, but leave its memory to the kernel: taking
+    the modules apart, most of whose pages are still shared with the process that was forked, costs 20 ms."""
+    status = 1
+    try:
+        status = main(argument)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        flush_output()
+        os._exit(status)
 
 
 def _report_ended(running: dict[int, int]) -> None:

@@ -1,7 +1,6 @@
-"""Fluid's C++ readers in Python: ``read_next``, ``has_next``, ``reinit``, and decorators that nest. Start at
-docs/fluid.md.
+"""Fluid's C++ readers in Python: ``read_next``, ``has_next``, ``reinit``, and decorators that nest. See docs/fluid.md.
 
-The public names of this part; users reach them as ``pydp2.fluid.<name>``.
+These are the public names of this package; users write ``pydp2.fluid.<name>``.
 """
 
 from pydp2.errors import EOFException

@@ -1,12 +1,12 @@
-"""Read instances as Fluid does: ``read_next``, ``has_next``, ``reinit``; every reader is also an iterable, and a reader
-to call.
+"""Read instances as Fluid does: ``read_next``, ``has_next``, ``reinit``. Every reader is also an iterable, and a
+callable that returns an iterable.
 
-It answers for the contract alone: the end of a pass, looking ahead without consuming, one thread at a time, passes that
-are begun anew, closing. What a reader reads is the business of its class, which says how one pass is generated
-(:class:`GeneratedReader`) or how threads fill it (:mod:`.prefetching`).
+This module has only the rules that all readers share: the end of a pass, looking ahead without consuming, one thread at
+a time, new passes, closing. The class of a reader defines what it reads: how a generator makes one pass
+(:class:`GeneratedReader`), or how threads fill it (:mod:`.prefetching`).
 
-A reader has one place in one pass. Its lock is held while it reads, and a reader only ever takes the locks of those
-below it, so a chain of readers cannot lock itself up.
+A reader has one place in one pass. It holds its lock while it reads. A reader takes only the locks of the readers below
+it, so a chain of readers cannot deadlock.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from pydp2.fluid.tensors import Instance, instance_of
 
 END = "There is no next data"
 STOP_SECONDS = 60.0
-"""How long beginning anew and closing wait for a thread that is inside a read."""
+"""Seconds for which ``reinit()`` and ``close()`` wait for a thread that is inside a read."""
 
 
 class Reader(ABC):
     """A source of instances: tuples of :class:`LoDTensor`, one for each slot.
 
-    Calling a reader, or iterating over it, gives a pass from the first instance on, so it is also a reader in the sense
-    of ``pydp2.reader``. Readers with threads end them when they are closed (``with reader:``), at the end of a pass,
-    and when nobody holds them any more. See docs/fluid.md.
+    Calling a reader, or iterating over it, gives a pass from the first instance, so it is also a reader for
+    ``pydp2.reader``. A reader that has threads ends them when you close it (``with reader:``), at the end of a pass,
+    and when nothing refers to the reader any more. See docs/fluid.md.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._passes = 0
-        """Passes that were begun anew; an iteration ends when it changes."""
+        """Number of calls of ``reinit()``. An iterator over an older pass raises an error when it has changed."""
         self._begun = False
-        """Whether the present pass was read or looked at."""
+        """Whether ``read_next()`` or ``has_next()`` was called in the present pass."""
         self._touched = False
         """Whether the present pass may lack instances at its beginning."""
         self._ahead: Instance | BaseException | None = None
@@ -48,11 +48,11 @@ class Reader(ABC):
 
     # -- for users -----------------------------------------------------------------------------------------------------
     def read_next(self) -> Instance:
-        """The next instance.
+        """Return the next instance.
 
-        Raises EOFException, "There is no next data", at the end of the pass. An error in the data is raised where it
-        stands, and by every later call until :meth:`reinit`. Where a pass was interrupted (Ctrl-C), later calls raise
-        ClientUseError: what was being read then is lost.
+        Raises EOFException, "There is no next data", at the end of the pass. Raises an error in the data at its place,
+        and again at every later call until :meth:`reinit`. If Ctrl-C interrupted the pass, later calls raise
+        ClientUseError, because the instance is lost.
         """
         with self._lock:
             self._begin()
@@ -69,9 +69,10 @@ class Reader(ABC):
                 raise
 
     def has_next(self) -> bool:
-        """Return True if there is another instance in this pass. Consume nothing, however often this is called.
+        """Return True if there is another instance in this pass. Repeated calls consume nothing.
 
-        True before an error too: :meth:`read_next` raises it. Once it did, this does.
+        Return True also if an error comes next; :meth:`read_next` raises it. After that, this method raises the error
+        too.
         """
         with self._lock:
             self._begin()
@@ -84,10 +85,10 @@ class Reader(ABC):
                 raise
 
     def reinit(self) -> None:
-        """Begin a new pass, from the first instance, wherever this one is; whatever was read ahead is dropped.
+        """Begin a new pass from the first instance. Drop everything that was read ahead.
 
-        Raises TimeoutError where a thread stays inside of a read; the reader can be read only after a later call
-        succeeded.
+        Raises TimeoutError if a thread stays inside a read. You can read the reader again only after a later call of
+        this method succeeds.
         """
         with self._stopped():
             self._check_open()
@@ -99,9 +100,9 @@ class Reader(ABC):
             self._begun = self._touched = False
 
     def close(self) -> None:
-        """End threads and close files, of all readers below this one too. A closed reader cannot be used again.
+        """End the threads and close the files of this reader and of all readers below it. You cannot use it again.
 
-        Raises TimeoutError where a thread stays inside of a read.
+        Raises TimeoutError if a thread stays inside a read.
         """
         self._interrupt()
         with self._stopped():
@@ -119,16 +120,18 @@ class Reader(ABC):
         self.close()
 
     def __iter__(self) -> Iterator[Instance]:
-        """A pass from the first instance on; it begins with the first ``next()``, and may be shared by threads.
+        """Return an iterator over a pass from the first instance. The pass begins with the first ``next()``. Threads
+        may share the iterator.
 
-        There is one place in the data: where a newer pass was begun, the older iterator raises ClientUseError.
+        A reader has one place in its data: after a newer pass has begun, the older iterator raises ClientUseError.
         """
         return _Pass(self)
 
     def __call__(self) -> Generator[Instance]:
-        """The same as a generator: so this is a reader for ``pydp2.reader``.
+        """Return the same pass as a generator, as ``pydp2.reader`` expects it.
 
-        Leaving it leaves the pass: its threads end, its files are closed, and the reader stands at the first instance.
+        Closing the generator ends the pass: its threads end, its files are closed, and the reader is at the first
+        instance again.
         """
         with closing(_Pass(self)) as instances:
             yield from instances
@@ -136,20 +139,21 @@ class Reader(ABC):
     # -- for classes of readers ----------------------------------------------------------------------------------------
     @abstractmethod
     def _read(self) -> Instance:
-        """The next instance, or EOFException, each time; called under the lock."""
+        """Return the next instance. At the end raise EOFException, at each call. The caller holds the lock."""
 
     def _restart(self) -> None:  # noqa: B027 (there may be nothing to drop)
-        """Drop everything, begin at the first instance; called under the lock."""
+        """Drop everything and go back to the first instance. The caller holds the lock."""
 
     def _shut(self) -> None:  # noqa: B027 (there may be nothing to close)
-        """Let go of what is held; called once, under the lock."""
+        """Close everything that the reader holds open. Called once; the caller holds the lock."""
 
     def _interrupt(self) -> None:  # noqa: B027 (there may be nobody waiting)
-        """Wake whoever waits inside :meth:`_read`, because the reader is being closed; called without the lock."""
+        """Wake the threads that wait inside :meth:`_read`, because the reader is being closed. Called without the
+        lock."""
 
     def _fail(self, error: BaseException) -> None:
-        """Keep what ends the pass: it is raised until a new one is begun."""
-        if not isinstance(error, Exception):  # the generators that it went through are over, which is no end of data
+        """Keep the error that ends the pass. The reader raises it until a new pass begins."""
+        if not isinstance(error, Exception):  # the generators have ended, although the data have not
             error = ClientUseError(
                 f"the pass was interrupted by {type(error).__name__}, and what was being read is lost; reinit() begins "
                 "a new one"
@@ -161,7 +165,7 @@ class Reader(ABC):
         return self._touched
 
     def _begin(self) -> None:
-        """Called under the lock before anything is read or looked at. Raises what has ended the pass."""
+        """Prepare for a read or a look ahead. Raises the error that has ended the pass. The caller holds the lock."""
         self._check_open()
         if self._failed is not None:
             raise self._failed
@@ -171,7 +175,8 @@ class Reader(ABC):
 
     @contextmanager
     def _stopped(self) -> Iterator[None]:
-        """The lock, once no other thread is inside of a read. Raises TimeoutError where one stays there."""
+        """Wait until no other thread is inside a read, and hold the lock. Raises TimeoutError if a thread stays inside
+        a read."""
         if not self._lock.acquire(timeout=STOP_SECONDS):
             raise TimeoutError(
                 f"another thread is still inside a read of this reader after {STOP_SECONDS:g} s; a file or reader that "
@@ -226,7 +231,7 @@ class _Pass(Iterator[Instance]):
                 raise StopIteration from None
 
     def close(self) -> None:
-        """Leave the pass: its threads end, its files are closed, and the reader stands at the first instance again."""
+        """End the pass: its threads end, its files are closed, and the reader is at the first instance again."""
         with self._reader._stopped():
             begun = self._number is not None and not self._over
             self._over = True
@@ -235,13 +240,13 @@ class _Pass(Iterator[Instance]):
 
 
 def end() -> EOFException:
-    """Return the exception that says the end of a pass."""
+    """Return the exception for the end of a pass."""
     return EOFException(END)
 
 
 def misplaced(end: EOFException) -> RuntimeError:
-    """Return the exception for an ``end`` that comes from inside of an instance, where it would pass for that of the
-    data."""
+    """Return a RuntimeError caused by ``end``, an EOFException from inside an instance. Without it, that exception
+    would look like the end of the data."""
     error = RuntimeError("a reader raised EOFException in the middle of an instance")
     error.__cause__ = end
     return error
@@ -256,10 +261,10 @@ class GeneratedReader(Reader):
 
     @abstractmethod
     def _instances(self) -> Iterator[Instance]:
-        """One pass; what is open in it is closed by its ``finally`` blocks.
+        """Return one pass, as a generator. Its ``finally`` blocks close what it opens.
 
-        The generator must not refer to this reader: they would hold each other, and a reader that nobody else holds
-        would keep its threads until garbage is collected.
+        The generator must not refer to this reader. Otherwise the two refer to each other, and after the last use of
+        the reader its threads would run until the garbage collector frees it.
         """
 
     def _read(self) -> Instance:
@@ -269,7 +274,7 @@ class GeneratedReader(Reader):
             return next(self._pass)
         except StopIteration:
             raise end() from None
-        except EOFException as error:  # as a StopIteration inside of a generator
+        except EOFException as error:  # like a StopIteration inside a generator
             raise misplaced(error) from error
 
     def _restart(self) -> None:
@@ -286,12 +291,13 @@ class GeneratedReader(Reader):
 
 
 class DecoratedReader(Reader):
-    """A reader over another one, its ``underlying``; beginning anew begins that one anew, closing closes it.
+    """A reader over another one, its ``underlying``. ``reinit()`` and ``close()`` also restart and close the underlying
+    reader.
 
-    Comes first among the bases of its classes: the others say where the instances are read.
+    A derived class names this class first among its bases; the other bases define where it reads its instances.
 
     ``underlying`` may also be any callable that returns an iterable (see :func:`from_reader`). Raises OptionError for
-    None, OptionTypeError for anything else that is no reader.
+    None, and OptionTypeError for any other value that is not a reader.
     """
 
     def __init__(self, underlying: Source, **others: Any) -> None:
@@ -315,11 +321,11 @@ class DecoratedReader(Reader):
 
 
 class GeneratedDecorator(DecoratedReader, GeneratedReader):
-    """A decorator whose pass is a generator, as a rule over :func:`rest_of` the underlying reader."""
+    """A decorator whose pass is a generator, usually over :func:`rest_of` the underlying reader."""
 
 
 def rest_of(reader: Reader) -> Iterator[Instance]:
-    """Yield what is left of the reader's pass."""
+    """Yield the remaining instances of the reader's pass."""
     while True:
         try:
             instance = reader.read_next()
@@ -357,12 +363,13 @@ Source = Reader | Callable[[], Iterable[Any]]
 
 
 def from_reader(reader: Callable[[], Iterable[Any]]) -> Reader:
-    """A Fluid reader of any reader in the sense of ``pydp2.reader``: a callable without arguments that returns a fresh
-    iterable of entries.
+    """Return a Fluid reader over ``reader``: a callable without arguments that returns a new iterable of entries at
+    each call.
 
-    An entry is a tuple (or list) of arrays, tensors or :class:`pydp2.Ragged`, one for each slot, or a single one. Every
-    decorator of this part takes such a callable as it is, and does this itself. Raises OptionTypeError, while reading,
-    for entries that no tensors can be made of. See docs/fluid.md.
+    An entry is a tuple or list of arrays, tensors or :class:`pydp2.Ragged`, one for each slot; for one slot it may be
+    the array itself. Every decorator of this package accepts such a callable and calls this function itself. Raises
+    OptionTypeError if ``reader`` is not callable, and while reading for entries that cannot become tensors. See
+    docs/fluid.md.
     """
     if isinstance(reader, Reader):
         return reader
@@ -372,7 +379,8 @@ def from_reader(reader: Callable[[], Iterable[Any]]) -> Reader:
 
 
 def reader_of(source: Source | None) -> Reader:
-    """``source`` as a Fluid reader. Raises OptionError for None, OptionTypeError for what is no reader."""
+    """Return ``source`` as a Fluid reader. Raises OptionError for None, and OptionTypeError for any other value that is
+    not a reader."""
     if source is None:
         raise OptionError("a decorated reader needs an underlying reader, got None")
     return source if isinstance(source, Reader) else from_reader(source)

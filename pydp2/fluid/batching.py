@@ -1,4 +1,4 @@
-"""Batch: several instances joined into one, slot by slot."""
+"""Join several instances into one, slot by slot."""
 
 from __future__ import annotations
 
@@ -55,10 +55,11 @@ def _bad(instances: str, slot: str, what: str, expected: str, got: str) -> BadSa
 
 
 def batch(reader: Source, batch_size: int, discard_leftover: bool = False) -> BatchReader:
-    """``batch_size`` instances of ``reader`` as one: joined along the first axis, their LoDs appended level by level.
+    """Return a reader that joins ``batch_size`` instances of ``reader`` into one.
 
-    ``discard_leftover``: whether a last smaller batch is dropped. Raises OptionError for a ``batch_size`` below 1, and
-    while reading BadSample where the instances of a batch differ in slots, dtype, dimensions behind the first or levels
-    of LoD, or have no rows. See docs/fluid.md.
+    It joins the data along the first axis, and appends the LoDs level by level. ``discard_leftover``: whether to drop a
+    last, smaller batch. Raises OptionError for a ``batch_size`` below 1. While reading it raises BadSample if the
+    instances of a batch differ in the number of slots, the dtype, a dimension after the first or the number of LoD
+    levels, or if one has no rows. See docs/fluid.md.
     """
     return BatchReader(reader, batch_size, discard_leftover)

@@ -1,4 +1,4 @@
-"""Double buffer: the next instances are read, and placed, while the present one is used."""
+"""Read the next instances in a thread, and copy them to a device, while the caller uses the present one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class DoubleBufferReader(DecoratedReader, PrefetchingReader):
         return [lambda queue: _fill(queue, underlying, place)]
 
     def _restart(self) -> None:
-        self._interrupt()  # the thread may be waiting for the threads of a reader below: it is not to wait for them
+        self._interrupt()  # wake the thread: it may be waiting for the threads of a reader below
         super()._restart()
 
 
 def _fill(queue: InstanceQueue, underlying: Reader, place: Callable[[Instance], Instance]) -> None:
     while True:
-        queue.wait_for_room()  # before reading: so that no more than `depth` are there
+        queue.wait_for_room()  # before it reads, so that no more than `depth` instances exist
         try:
             instance = place(underlying.read_next())
         except EOFException:
@@ -40,11 +40,12 @@ def _fill(queue: InstanceQueue, underlying: Reader, place: Callable[[Instance], 
 
 
 def double_buffer(reader: Source, place: Any = None, depth: int = 2) -> DoubleBufferReader:
-    """``reader``, read ahead by a thread: at most ``depth`` instances wait, in the same order.
+    """Return a reader whose thread reads ``reader`` ahead. At most ``depth`` instances wait, in the same order.
 
-    ``place``: where they are put before they are asked for. None or ``"cpu"``: they stay arrays. A ``torch.device``,
-    ``"cuda"``, ``"cuda:1"`` and the like: the data become torch tensors on it; ``"auto"``: on the first CUDA device, or
-    arrays where there is none. That needs the extra ``torch``; raises ImportError, with the remedy, where it is
-    missing, OptionError for a place that does not exist. See docs/fluid.md.
+    ``place``: the device to which the thread copies them. None or ``"cpu"``: they stay arrays. A ``torch.device``, or a
+    name such as ``"cuda"`` or ``"cuda:1"``: the data become torch tensors on that device. ``"auto"``: the first CUDA
+    device; if there is none, they stay arrays. Every place except None and ``"cpu"`` needs the extra ``torch``. Raises
+    ImportError, with the remedy, if torch is not installed, OptionError for a place that does not exist or a ``depth``
+    below 1, and OptionTypeError for a place of another type. See docs/fluid.md.
     """
     return DoubleBufferReader(reader, place, depth)

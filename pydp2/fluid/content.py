@@ -1,4 +1,5 @@
-"""Encode and decode the record of a Fluid RecordIO file: the tensors of one instance. Bytes only, no files.
+"""Encode and decode a record of a Fluid RecordIO file: the tensors of one instance. This module handles bytes; it opens
+no files.
 
     u32 number of tensors, then for each of them
     u32 version 0
@@ -7,8 +8,8 @@
     i32 size of a description | the description: protobuf, field 1 the dtype, field 2 the dimensions
     the data, row by row
 
-All numbers little-endian. Reading is strict: what does not fit is a FormatError with the byte where it shows, and
-nothing is allocated before the record is known to hold it.
+All numbers are little-endian. Decoding is strict: it raises a FormatError with the byte offset if anything does not
+fit, and it compares each length with the size of the record before it allocates memory.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ DTYPES: dict[int, np.dtype[Any]] = {
     4: np.dtype("<f2"), 5: np.dtype("<f4"), 6: np.dtype("<f8"),
     20: np.dtype("u1"), 21: np.dtype("i1"),
 }  # fmt: skip
-"""By the code of the description. 20 and 21 are of later releases."""
+"""Dtypes by their codes in the description. Later releases added 20 and 21."""
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 _U32, _I32, _U64 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<Q")
-_MOST_TENSORS, _MOST_LEVELS, _MOST_DIMS = 4096, 32, 32  # an empty one takes more memory than its bytes say
+_MOST_TENSORS, _MOST_LEVELS, _MOST_DIMS = 4096, 32, 32  # an empty tensor takes more memory than its bytes
 _SIGN = 1 << 63
 _DTYPE_TAG, _DIM_TAG, _DIMS_TAG = 1 << 3, 2 << 3, 2 << 3 | 2  # field << 3 | wire type: 0 varint, 2 bytes
 
 
 def encode(instance: Instance) -> bytes:
-    """``instance`` as a record.
+    """Return ``instance`` as a record.
 
     Raises OptionError for dtypes that the format does not have, and for more tensors, levels or dimensions than
-    :func:`decode` takes.
+    :func:`decode` accepts.
     """
     if len(instance) > _MOST_TENSORS:
         raise OptionError(f"a record holds at most {_MOST_TENSORS} tensors, got {len(instance)}")
@@ -75,10 +76,10 @@ def _varint(number: int) -> bytes:
 
 
 def decode(record: bytes) -> Instance:
-    """The instance in ``record``, its arrays in memory of their own.
+    """Return the instance in ``record``. Its arrays have memory of their own.
 
-    Raises FormatError, with the offset in the record, for anything but what :func:`encode` writes; dimensions that
-    are packed into one field, as newer writers of protobuf do, are read too.
+    Raises FormatError, with the offset in the record, for anything that :func:`encode` does not write. The only
+    exception: dimensions may be packed into one field, as newer protobuf writers do.
     """
     cursor = _Cursor(record)
     count = cursor.u32("the number of tensors")
@@ -90,14 +91,14 @@ def decode(record: bytes) -> Instance:
 
 
 class _Cursor:
-    """Where one is in a record."""
+    """A record, and the position of the next byte to read."""
 
     def __init__(self, record: bytes) -> None:
         self._record = record
         self.at = 0
 
     def take(self, size: int, what: str) -> memoryview:
-        """The next ``size`` bytes."""
+        """Return the next ``size`` bytes. Raises FormatError if the record has fewer."""
         begin, left = self.at, len(self._record) - self.at
         if size > left:
             raise self.error(f"{what} needs {size} bytes, {left} are left")
@@ -105,25 +106,25 @@ class _Cursor:
         return memoryview(self._record)[begin : self.at]
 
     def u32(self, what: str) -> int:
-        """The next number of 4 bytes."""
+        """Return the next number, 4 bytes long."""
         return int(_U32.unpack(self.take(4, what))[0])
 
     def u64(self, what: str) -> int:
-        """The next number of 8 bytes."""
+        """Return the next number, 8 bytes long."""
         return int(_U64.unpack(self.take(8, what))[0])
 
     def version(self, what: str) -> None:
-        """A version, of which only 0 is known."""
+        """Read a version number. Raises FormatError if it is not 0."""
         if number := self.u32(what):
             raise self.error(f"expected {what} 0, got {number}", self.at - 4)
 
     def at_most(self, number: int, most: int, what: str) -> None:
-        """Refuse a number, just read, of more things than a record may have."""
+        """Raise FormatError if ``number``, which was just read, is above ``most``."""
         if number > most:
             raise self.error(f"{number} {what}, a record has at most {most}")
 
     def error(self, what: str, at: int | None = None) -> FormatError:
-        """``what`` is wrong here, or at ``at``."""
+        """Return the FormatError that ``what`` is wrong, at the present position or at ``at``."""
         where = self.at if at is None else at
         return FormatError(f"at byte {where} of the record: {what}", offset=where)
 
@@ -200,7 +201,7 @@ def _description(cursor: _Cursor, size: int) -> tuple[np.dtype[Any], list[int]]:
 
 
 def _number(cursor: _Cursor, text: bytes, at: int, begin: int) -> tuple[int, int]:
-    """The varint at ``at``, and where it ends."""
+    """Return the varint at ``at``, and the position after it."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(text):
@@ -218,7 +219,7 @@ def _number(cursor: _Cursor, text: bytes, at: int, begin: int) -> tuple[int, int
 def _data(cursor: _Cursor, dtype: np.dtype[Any], dims: list[int]) -> np.ndarray[Any, np.dtype[Any]]:
     at = cursor.at
     filled = math.prod(dim for dim in dims if dim) * dtype.itemsize
-    if filled >= _SIGN:  # an array with a 0 among its dimensions holds nothing, but numpy counts the others
+    if filled >= _SIGN:  # if one dimension is 0 the array is empty, but numpy still multiplies the others
         raise cursor.error(f"dimensions {dims} are more than an array can have", at)
     data = cursor.take(0 if 0 in dims else filled, "the data of a tensor")
     if dtype.kind == "b" and _numbers(data, np.dtype("u1")).max(initial=0) > 1:
@@ -227,4 +228,4 @@ def _data(cursor: _Cursor, dtype: np.dtype[Any], dims: list[int]) -> np.ndarray[
 
 
 def _numbers(data: memoryview, dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
-    return np.frombuffer(data, dtype) if data.nbytes else np.empty(0, dtype)  # no bytes have no address for numpy
+    return np.frombuffer(data, dtype) if data.nbytes else np.empty(0, dtype)  # an empty buffer has no address for numpy

@@ -1,4 +1,4 @@
-"""The CTR reader: click logs as lines of text, in two forms, batched by the threads that read them."""
+"""Read click logs, lines of text in two forms. The threads that read the files also make the batches."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from pydp2.options.values import Choice, integer_from
 
 _ID_RANGE = 1 << 63
 _FLOAT_END = 2.0**128 - 2.0**103
-"""From here on float32 rounds to infinity."""
+"""The smallest number that float32 rounds to infinity."""
 Row = list[Any]
-"""Of one line the value of each column: a label, a list of ids, or a list of floats."""
+"""The columns of one line. Each is a list: one label, ids, or floats."""
 
 
 @dataclass(frozen=True)
 class SvmLine:
-    """``label id:slot id:slot …``: the ids of each wanted slot ([0] where there are none), then 1 for a label above 0,
-    else 0."""
+    """The form ``label id:slot id:slot …``. Columns: the ids of each of ``slots`` ([0] if the line has none), then the
+    label: 1 if it is above 0, otherwise 0."""
 
     slots: tuple[str, ...]
 
@@ -47,14 +47,16 @@ class SvmLine:
         return [*(found or [0] for found in ids.values()), [int(_number(label) > 0)]]
 
     def tensors(self, rows: list[Row]) -> Instance:
-        """The columns of some lines: one of ids with LoD for each slot, and the labels (lines, 1)."""
+        """Return the columns of ``rows`` as tensors: for each slot the ids, int64 (n, 1) with LoD, then the labels,
+        int64 (lines, 1)."""
         *slots, labels = zip(*rows, strict=True)
         return (*map(_ids, slots), LoDTensor(np.array(labels, np.int64)))
 
 
 @dataclass(frozen=True)
 class CsvLine:
-    """Groups between blanks, values in a group between commas; group 0 is the label. Label, dense, sparse columns."""
+    """The form with blanks between groups, and commas between the values of a group. Group 0 is the label. Columns: the
+    label, the ``dense`` groups, the ``sparse`` groups."""
 
     dense: tuple[int, ...]
     sparse: tuple[int, ...]
@@ -72,9 +74,10 @@ class CsvLine:
         ]
 
     def tensors(self, rows: list[Row]) -> Instance:
-        """The columns of some lines: labels (lines, 1), dense ones (lines, width) float32, ids with LoD.
+        """Return the columns of ``rows`` as tensors: labels, int64 (lines, 1); dense groups, float32 (lines, width);
+        ids, int64 (n, 1) with LoD.
 
-        Raises ValueError where the lines differ in the width of a dense group.
+        Raises ValueError if the lines differ in the width of a dense group.
         """
         labels, *groups = zip(*rows, strict=True)
         dense, sparse = groups[: len(self.dense)], groups[len(self.dense) :]
@@ -96,7 +99,8 @@ def _ids(lines: Sequence[list[int]]) -> LoDTensor:
 
 
 def _id(text: str) -> int:
-    """An id as int64 holds it: hashes of 64 bits without a sign, from 2**63 on, become negative, bit for bit."""
+    """Return an id as int64 can hold it. An unsigned id from 2**63 on becomes the negative number with the same
+    bits."""
     number = _whole(text, 2 * _ID_RANGE)
     return number - 2 * _ID_RANGE if number >= _ID_RANGE else number
 
@@ -124,7 +128,8 @@ def _number(text: str) -> float:
 
 
 def _plain(text: str) -> str:
-    """``text``. Raises ValueError for what only Python takes for a number: ``1_0``, digits of other scripts."""
+    """Return ``text``. Raises ValueError for texts that only Python reads as numbers: ``1_0``, digits of other
+    scripts."""
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return text
@@ -175,8 +180,8 @@ def _tensors(form: SvmLine | CsvLine, rows: list[Row], first: tuple[str, int]) -
 
 
 def _lines(name: str, gzipped: bool) -> Generator[tuple[int, str]]:
-    """The lines that are not blank, with their numbers from 0."""
-    code = "utf-8-sig"  # a mark before the text, as some programs write it, is none of it
+    """Yield the lines that are not blank, with their numbers from 0."""
+    code = "utf-8-sig"  # skips a byte order mark, which some programs write
     with gzip.open(name, "rt", encoding=code) if gzipped else open(name, encoding=code) as file:
         numbered = enumerate(file)
         while True:
@@ -206,17 +211,19 @@ def ctr_reader(  # noqa: PLR0913 - the arguments are Fluid's
     thread_num: int = 1,
     capacity: int = 64,
 ) -> CtrReader:
-    """Batches of ``batch_size`` lines of click logs; each thread's last one is short.
+    """Return a reader of click logs; an instance is a batch of ``batch_size`` lines. The last batch of each thread may
+    be smaller.
 
-    ``file_type``: ``"plain"`` or ``"gzip"``. ``file_format="svm"``: lines ``label id:slot id:slot …``; one int64 column
-    (ids, 1) with LoD for each of ``slots``, in their order, [0] for a line without such ids, then the labels (lines,
-    1), 1 where above 0, else 0. ``"csv"``: blank-separated groups of comma-separated values, the label being group 0;
-    gives the labels, the groups of ``dense_slot_index`` (float32) and those of ``sparse_slot_index`` (int64 with LoD).
-    Ids from 2**63 to below 2**64 become the int64 of the same bits.
-    The files are dealt to ``thread_num`` threads (at most one a file), which have ``capacity`` batches ready.
+    ``file_type``: ``"plain"`` or ``"gzip"``. ``file_format="svm"``: lines ``label id:slot id:slot …``; an instance has
+    the ids of each of ``slots``, in their order, int64 (n, 1) with LoD, [0] for a line without ids for the slot; then
+    the labels, int64 (lines, 1), 1 for a label above 0, otherwise 0. ``"csv"``: groups, with blanks between them, of
+    values, with commas between them; group 0 is the label. An instance has the labels, int64 (lines, 1), the groups of
+    ``dense_slot_index``, float32 (lines, width), and the groups of ``sparse_slot_index``, int64 (n, 1) with LoD. Ids
+    from 2**63 to below 2**64 become the int64 with the same bits. The reader divides the files among ``thread_num``
+    threads, at most one thread for each file. At most ``capacity`` batches wait in the queue.
 
-    Raises OptionError, OptionTypeError for values that cannot be; while reading BadSample with file and line (from 0),
-    OSError. See docs/fluid.md.
+    Raises OptionError and OptionTypeError for invalid values. While reading it raises BadSample for an invalid line,
+    with the file and the line (from 0), and OSError if a file cannot be read. See docs/fluid.md.
     """
     files = list(map(text_of, [file_list] if isinstance(file_list, str | os.PathLike) else file_list))
     if not files:

@@ -1,4 +1,4 @@
-"""The random generator: instances of drawn numbers, for trying things without data."""
+"""Generate instances of random numbers, for tests without data."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def random_data_generator(
     *,
     seed: int | None = None,
 ) -> RandomReader:
-    """Instances of float32 numbers drawn evenly from ``low`` to ``high`` (as float32 has them), one tensor for each of
-    ``shapes``; endless.
+    """Return an endless reader of random instances, with one float32 tensor for each of ``shapes``.
 
-    Beginning anew changes nothing, so it goes on drawing. ``lod_levels``: nothing but zeros, if it is given. Raises
-    OptionError for ``low`` above ``high``, a negative seed, and for shapes of fewer than two dimensions or with unknown
-    ones. See docs/fluid.md.
+    It draws the numbers uniformly from ``low`` to ``high``, both rounded to float32. ``reinit()`` changes nothing: the
+    reader continues to draw. ``lod_levels``, if given, must be zeros. Raises OptionError for ``low`` above ``high``,
+    for a negative seed, and for shapes with fewer than two dimensions or with unknown ones; OptionTypeError for bounds
+    that are not numbers. See docs/fluid.md.
     """
     return RandomReader(low, high, shapes, lod_levels, seed)

@@ -1,4 +1,4 @@
-"""Files as readers: the check against declared shapes, and the registry that finds a format by the tag of a name."""
+"""Read one file: check its instances against the declared shapes, and find its format by the tag of its name."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pydp2.fluid.shapes import Shape, SlotShapes, slot_shapes
 from pydp2.fluid.tensors import Instance, instance_of
 
 Format = Callable[[str, tuple[Shape, ...]], Iterable[Any]]
-"""``read(filename, shapes)``: the instances of a file, from the first one; a generator function, or a class of
-readers."""
+"""``read(filename, shapes)`` returns the instances of a file, from the first one. It is a generator function, or a
+class of readers."""
 F = TypeVar("F", bound=Format)
 Name = str | os.PathLike[str]
 
@@ -23,12 +23,13 @@ _FORMATS: dict[str, Format] = {}
 
 
 def register_file_reader(tag: str, *, replace: bool = False) -> Callable[[F], F]:
-    """Decorates ``read(filename, shapes)``, which from then on reads files whose name ends with ``.tag``.
+    """Return a decorator for ``read(filename, shapes)``, the function that reads files whose name ends with ``.tag``.
 
-    ``read`` returns an iterable of instances: lists or tuples of tensors and arrays, one for each slot. It is called in
-    the thread that reads the file, and closed there. ``shapes`` are the declared ones, which need not be looked at:
-    every instance is checked against them. Raises OptionError for a tag that is no word of letters, digits, ``_`` or
-    ``-``, or that is taken, unless ``replace``. See docs/fluid.md.
+    ``read`` returns an iterable of instances: lists or tuples of tensors and arrays, one for each slot. The thread that
+    reads the file calls ``read`` and closes the iterable. ``shapes`` are the declared shapes. ``read`` can ignore them,
+    because the file reader checks every instance against them. Raises OptionError for a tag with other characters than
+    letters, digits, ``_`` and ``-``, and for a tag that is already registered, unless ``replace`` is True. The
+    decorator raises OptionTypeError for an object that cannot be called. See docs/fluid.md.
     """
     if not isinstance(tag, str) or not re.fullmatch(r"[\w-]+", tag):
         raise OptionError(f"a tag must be a word of letters, digits, '_' or '-', got {tag!r:.80}")
@@ -45,7 +46,7 @@ def register_file_reader(tag: str, *, replace: bool = False) -> Callable[[F], F]
 
 
 def text_of(name: Any) -> str:
-    """The name of a file as text. Raises OptionTypeError for what is neither text nor a path."""
+    """Return the name of a file as text. Raises OptionTypeError for a value that is neither text nor a path."""
     path = os.fspath(name) if isinstance(name, str | os.PathLike) else None
     if not isinstance(path, str):
         raise OptionTypeError(f"the name of a file must be text or a path, got {name!r:.80}")
@@ -53,10 +54,10 @@ def text_of(name: Any) -> str:
 
 
 def format_of(name: str) -> tuple[Format, str]:
-    """The reader for the file ``name``, and the path to give it.
+    """Return the format of the file ``name``, and the path to call it with.
 
-    The tag is the text after the last dot of the file's name; ``tag:path`` says it outright, where ``tag`` is a
-    registered one. Raises OptionError: there is no dot, or nobody has registered the tag.
+    The tag is the text after the last dot of the file's name. In ``tag:path``, with a registered ``tag``, it is given
+    explicitly. Raises OptionError if the name has no dot, or if the tag is not registered.
     """
     tag, colon, path = name.partition(":")
     if colon and tag in _FORMATS:
@@ -74,12 +75,13 @@ def format_of(name: str) -> tuple[Format, str]:
 
 
 class FileReader(GeneratedReader):
-    """One file, by the format that its name says, checked against what is declared of its slots.
+    """A reader of one file. The tag of its name selects the format; the reader checks every instance against the
+    declaration.
 
-    ``shapes``: one for each slot, -1 for a dimension that may be anything. ``lod_levels``, ``dtypes``: the same for
-    levels of LoD and dtypes; None: not looked at. Raises OptionError for names and declarations that cannot be, and
-    while reading BadSample with file, instance, slot, expected and got; errors of the file (OSError, FormatError) as
-    they are. See docs/fluid.md.
+    ``shapes``: one shape for each slot; -1 matches any dimension. ``lod_levels``, ``dtypes``: the number of LoD levels
+    and the dtype of each slot; None: not checked. Raises OptionError and OptionTypeError for invalid names and
+    declarations. While reading it raises BadSample with file, instance, slot, expected and actual value; errors of the
+    file (OSError, FormatError) are raised unchanged. See docs/fluid.md.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class FileReader(GeneratedReader):
     ) -> None:
         super().__init__()
         self.filename = text_of(filename)
-        format_of(self.filename)  # now, and not with the first read
+        format_of(self.filename)  # so that a bad name is an error here, not at the first read
         self._declared = slot_shapes(shapes, lod_levels, dtypes)
 
     def _instances(self) -> Iterator[Instance]:
@@ -99,7 +101,7 @@ class FileReader(GeneratedReader):
 
 
 def instances_of(filename: str, slots: SlotShapes) -> Generator[Instance]:
-    """The checked instances of one file; it is open while they are drawn."""
+    """Yield the checked instances of one file. The file is open until the generator ends."""
     read, path = format_of(filename)
     made = read(path, slots.shapes)
     items = iter(made)

@@ -1,4 +1,4 @@
-"""ReaderHolder: a reader whose kind does not show, and which may be made later."""
+"""Hold a reader that may be made later."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pydp2.fluid.tensors import Instance
 
 
 class ReaderHolder(Reader):
-    """Forwards everything to the reader that it holds. An empty one raises OptionError (a ValueError) when it is used.
+    """A reader that forwards every call to the reader that it holds.
 
-    ``reader``: what it holds from the beginning, if anything. See docs/fluid.md.
+    ``reader``: the reader that it holds from the beginning; None: no reader yet. An empty holder raises OptionError (a
+    ValueError) when it is used. See docs/fluid.md.
     """
 
     def __init__(self, reader: Source | None = None) -> None:
@@ -20,7 +21,8 @@ class ReaderHolder(Reader):
         self._held = None if reader is None else reader_of(reader)
 
     def create(self, make: Callable[[], Source]) -> Reader:
-        """The reader that is held, which is what ``make()`` gives if there was none; else ``make`` is not called."""
+        """Return the reader that is held. If there is none, call ``make()`` and hold its result; otherwise do not call
+        it."""
         with self._lock:
             self._check_open()
             if self._held is None:
@@ -28,7 +30,7 @@ class ReaderHolder(Reader):
             return self._held
 
     def get(self) -> Reader:
-        """The reader that is held. Raises OptionError if there is none."""
+        """Return the reader that is held. Raises OptionError if there is none."""
         if self._held is None:
             raise OptionError("the holder has no reader yet; give it one with create()")
         return self._held
@@ -37,7 +39,7 @@ class ReaderHolder(Reader):
         return self._held is not None and self._held._dirty()
 
     def _fail(self, error: BaseException) -> None:
-        pass  # the reader that is held knows, and forgets it when it begins anew
+        pass  # the reader that is held keeps the error, and drops it at reinit()
 
     def _read(self) -> Instance:
         return self.get().read_next()

@@ -1,4 +1,4 @@
-"""open_files: many files by several threads, through one queue."""
+"""Read many files with several threads, through one queue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Waiting:
         self._lock = threading.Lock()
 
     def take(self) -> str | None:
-        """The next file, each once; None: no more."""
+        """Return the next file, each file once; None if no file is left."""
         with self._lock:
             return self._names.popleft() if self._names else None
 
@@ -64,16 +64,16 @@ def open_files(
     pass_num: int = 1,
     is_test: bool | None = False,
 ) -> Reader:
-    """The instances of all files, read by threads, each instance once.
+    """Return a reader of the instances of all files. Threads read the files; each instance comes once.
 
-    ``thread_num`` threads take one file after the other from the list (default: as many as there are files, at most one
-    for each processor); each reads its file to the end, into one queue for ``buffer_size`` instances (default: 3 x
-    ``thread_num``). So the order within a file is kept, and files are mixed as it comes; ``is_test``: one thread, and
-    so the exact order of files. ``shapes``, ``lod_levels``, ``dtypes``: as of :class:`FileReader`. ``pass_num``: passes
-    as one, see :func:`multi_pass`.
+    ``thread_num`` threads (default: one for each file, at most one for each processor) take files from the list. Each
+    thread reads its file to the end, into one queue for ``buffer_size`` instances (default: 3 x ``thread_num``). So
+    instances of one file keep their order, but the order between files depends on the speed of the threads.
+    ``is_test``: one thread reads the files in the order of the list. ``shapes``, ``lod_levels``, ``dtypes``: as in
+    :class:`FileReader`. ``pass_num``: so many passes are read as one, see :func:`multi_pass`.
 
-    Raises OptionError and OptionTypeError for values that cannot be, names without a known tag among them. An error in
-    a file is raised by ``read_next()``, behind what was read before it. See docs/fluid.md.
+    Raises OptionError and OptionTypeError for invalid values, and OptionError for a name without a registered tag.
+    ``read_next()`` raises an error in a file, after the instances that were read before it. See docs/fluid.md.
     """
     names = _names(filenames)
     slots = slot_shapes(shapes, lod_levels, dtypes)

@@ -1,5 +1,5 @@
-"""Put the instances of a double buffer where they belong. The only module that knows torch, which need not be
-installed."""
+"""Copy the instances of a double buffer to a device. Of this package, only this module uses torch, and it imports torch
+only if a place needs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydp2.fluid.tensors import Instance, LoDTensor
 
 
 def placer(place: Any) -> Callable[[Instance], Instance]:
-    """A function that puts an instance at ``place``, as :func:`double_buffer` says. Raises as it does."""
+    """Return the function that copies an instance to ``place``. Place and errors are those of :func:`double_buffer`."""
     if place is None or (isinstance(place, str) and place.lower() == "cpu"):
         return lambda instance: instance
     torch = _torch()
@@ -25,7 +25,7 @@ def placer(place: Any) -> Callable[[Instance], Instance]:
     device = _device(torch, place)
 
     def put(instance: Instance) -> Instance:
-        # On the default stream, and waited for: then the data are there whatever stream the trainer uses.
+        # The copy uses the default stream and waits, so the data are there for every stream of the trainer.
         return tuple(
             LoDTensor(torch.from_numpy(_own(np.asarray(tensor))).to(device), tensor.lod) for tensor in instance
         )
@@ -34,7 +34,7 @@ def placer(place: Any) -> Callable[[Instance], Instance]:
 
 
 def _own(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """``array`` as torch takes it over: writable, in one piece, in the byte order of the machine."""
+    """Return ``array`` as torch needs it: writable, contiguous, in the byte order of the machine."""
     return np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
 
 
@@ -55,7 +55,7 @@ def _device(torch: Any, place: Any) -> Any:
         )
     try:
         device = torch.device(place)
-        torch.empty(0, device=device)  # now, and not in the thread
-    except (RuntimeError, AssertionError) as exc:  # torch built without CUDA says so by an assertion
+        torch.empty(0, device=device)  # so that a bad device is an error here, not in the thread
+    except (RuntimeError, AssertionError) as exc:  # torch built without CUDA raises an AssertionError
         raise OptionError(f"place {place!r} cannot be used: {str(exc).splitlines()[0]}") from None
     return device

@@ -1,7 +1,7 @@
 """Fill a reader of Fluid from threads (:mod:`pydp2.prefetch`).
 
-Threads are told to end when their reader begins anew, is closed, reaches the end, fails, or is collected. They hold the
-queue and what they read, never the reader, or it could not be collected.
+The threads end when their reader is restarted or closed, reaches the end, fails, or is garbage collected. A thread
+refers to the queue and to its source, and never to the reader; otherwise the reader could not be collected.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from pydp2.prefetch import PrefetchQueue, PrefetchThreads, QueueClosed, QueueEnd
 
 InstanceQueue = PrefetchQueue[Instance]
 PutInstances = Callable[[InstanceQueue], None]
-"""What a thread runs: it puts instances, and returns at the end. What it raises is passed on to the reader."""
+"""The function that a thread runs: it puts instances into the queue and returns at the end. The reader raises its
+exceptions."""
 
 
 class PrefetchingReader(Reader):
-    """A reader that threads fill. They begin with the first read of a pass, so a reader may be made before a fork."""
+    """A reader that threads fill. The threads start with the first read of a pass, so you may make a reader before a
+    fork."""
 
     def __init__(self, size: int, name: str) -> None:
         super().__init__()
@@ -31,13 +33,13 @@ class PrefetchingReader(Reader):
 
     @abstractmethod
     def _producers(self) -> Sequence[PutInstances]:
-        """Return what each thread of one pass runs; none of it may refer to this reader."""
+        """Return the functions that the threads of one pass run. They must not refer to this reader."""
 
     def _queue(self) -> InstanceQueue:
         if self._running is None:
             producers = self._producers()
             queue = InstanceQueue(self._size, len(producers))
-            # an owner that is collected waits for no thread: it may be a thread of the reader above it
+            # no waiting at garbage collection: it may run in a thread of the reader above
             threads = PrefetchThreads(queue, patience=0.0)
             self._running = queue, threads
             for i, put_instances in enumerate(producers):
@@ -53,7 +55,7 @@ class PrefetchingReader(Reader):
         except QueueClosed:
             raise _closed() from None
         except ClientUseError:
-            raise  # of a fork
+            raise  # after a fork
         except BaseException:
             queue.close()
             raise
@@ -87,7 +89,8 @@ def _closed() -> ClientUseError:
 
 
 def _without_end(put_instances: PutInstances) -> PutInstances:
-    """Return ``put_instances`` with another error in place of an EOFException, which would be taken for the end."""
+    """Return ``put_instances``, changed so that an EOFException from it becomes a RuntimeError. Otherwise it would look
+    like the end of the data."""
 
     def put(queue: InstanceQueue) -> None:
         try:

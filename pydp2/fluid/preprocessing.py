@@ -1,4 +1,4 @@
-"""Preprocessor: a function, or a block between ``inputs`` and ``outputs``, over every instance."""
+"""Apply a function, or a block between ``inputs`` and ``outputs``, to every instance."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pydp2.fluid.tensors import Instance, instance_of
 
 
 class Preprocessor(GeneratedDecorator):
-    """The instances of ``reader`` as ``function(*tensors)`` gives them, called once for each of them, where it is read.
+    """A reader that calls ``function(*tensors)`` once for each instance of ``reader``; the result is the new instance.
 
-    ``function`` returns a list or tuple of tensors and arrays, or a single one. An array has no LoD;
-    ``tensor.with_data(array)`` keeps that of ``tensor``. Instead of a function there may be a block::
+    The call runs in the thread that reads. ``function`` returns a list or tuple of tensors and arrays, or a single one.
+    An array has no LoD; ``tensor.with_data(array)`` keeps the LoD of ``tensor``. You can give a block instead of a
+    function::
 
         preprocessor = Preprocessor(reader)
 
@@ -24,8 +25,9 @@ class Preprocessor(GeneratedDecorator):
             image, label = preprocessor.inputs()
             preprocessor.outputs(np.asarray(image) / 255, label)
 
-    Raises OptionTypeError for a function that cannot be called or that gives no tensors, OptionError when it is read
-    without either, ClientUseError for ``inputs()`` and ``outputs()`` outside of the block. See docs/fluid.md.
+    Raises OptionTypeError for a function that cannot be called or that does not return tensors, OptionError if you read
+    it without a function or block, and ClientUseError for ``inputs()`` and ``outputs()`` outside the block. See
+    docs/fluid.md.
     """
 
     def __init__(self, reader: Source, function: Callable[..., Any] | None = None) -> None:
@@ -36,24 +38,26 @@ class Preprocessor(GeneratedDecorator):
         self._inside = _Inside()
 
     def block(self, body: Callable[[], object]) -> Callable[[], object]:
-        """Decorates the function without arguments that is the block. Raises OptionError if there is one already."""
+        """Set ``body``, a function without arguments, as the block, and return it; used as a decorator. Raises
+        OptionTypeError for an object that cannot be called, OptionError if there is a function or block already."""
         if not callable(body):
             raise OptionTypeError(f"a block must be a function without arguments, got {type(body).__name__}")
         if self._function is not None:
             raise OptionError("the preprocessor has a function or block already")
-        inside = self._inside  # and not self, which would hold itself
+        inside = self._inside  # not self: then the reader would refer to itself
         self._function = lambda *tensors: _run(inside, body, tensors)
         return body
 
     def inputs(self) -> Instance:
-        """The tensors of the present instance. Raises ClientUseError outside of the block."""
+        """Return the tensors of the present instance. Raises ClientUseError outside the block."""
         self._inside.check("inputs()")
         self._inside.asked = True
         assert self._inside.given is not None
         return self._inside.given
 
     def outputs(self, *tensors: Any) -> None:
-        """Set what the present instance becomes. Raises ClientUseError outside of the block, or without an instance."""
+        """Set the tensors and arrays of the new instance. Raises ClientUseError outside the block, or without any
+        tensor."""
         self._inside.check("outputs()")
         if not tensors:
             raise ClientUseError("outputs() needs at least one tensor")
@@ -71,7 +75,7 @@ def _mapped(function: Callable[..., Any], instances: Iterator[Instance]) -> Iter
 
 
 class _Inside(threading.local):
-    """What the block that runs in this thread was given, and what it gave."""
+    """The inputs and outputs of the block that runs in this thread."""
 
     given: Instance | None = None
     result: tuple[Any, ...] | None = None

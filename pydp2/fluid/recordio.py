@@ -1,4 +1,4 @@
-"""RecordIO files of Fluid: the file reader with the tag ``recordio``, and readers written to such files."""
+"""Read RecordIO files of Fluid (the tag ``recordio``), and write readers to such files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SUFFIX = ".recordio"
 
 @register_file_reader("recordio")
 def read_recordio(filename: str, shapes: tuple[Shape, ...] = ()) -> Iterator[Instance]:
-    """The instances of a RecordIO file (either layout), one for each record.
+    """Yield the instances of a RecordIO file in either layout, one for each record.
 
-    Raises FormatError, with the file, the record and the offset of its chunk, for a file or record that is not what it
-    should be; OSError. See docs/fluid.md.
+    Raises FormatError for a damaged file or record, with the file, the record and the offset of its chunk; OSError if
+    the file cannot be read. See docs/fluid.md.
     """
     y = 0
     with paddle_recordio.Reader(filename) as file:
@@ -50,15 +50,15 @@ def open_recordio_file(
     *,
     pass_num: int = 1,
 ) -> Reader:
-    """One RecordIO file, whatever its name, read by the thread that asks. Arguments and errors as of
-    :func:`open_files`."""
+    """Return a reader of one RecordIO file; its name may have any ending. The thread that calls the reader reads the
+    file. Arguments and errors are those of :func:`open_files`."""
     reader = FileReader(f"recordio:{text_of(filename)}", shapes, lod_levels, dtypes)
     passes = integer_from(1)("pass_num", pass_num)
     return reader if passes == 1 else multi_pass(reader, passes)
 
 
 Feeder = Callable[[Any], Any]
-"""From an entry of a reader to an instance: a tuple or list of tensors and arrays."""
+"""A function that takes an entry of a reader and returns an instance: a tuple or list of tensors and arrays."""
 
 
 def convert_reader_to_recordio_file(
@@ -69,11 +69,12 @@ def convert_reader_to_recordio_file(
     compressor: paddle_recordio.Packing = "none",
     max_num_records: int = paddle_recordio.CHUNK_RECORDS,
 ) -> int:
-    """Write one pass of ``reader`` to a RecordIO file, one record for each instance; the number of records.
+    """Write one pass of ``reader`` to a RecordIO file, one record for each instance. Return the number of records.
 
-    ``reader``: a Fluid reader, or any callable that returns an iterable of entries. ``feeder(entry)`` makes an instance
-    of what is none. ``compressor``: ``"none"`` or ``"snappy"``. ``max_num_records``: of a chunk. The file has its name
-    only when it is complete. Raises OptionError for what a record cannot hold, OSError. See docs/fluid.md.
+    ``reader``: a Fluid reader, or any callable that returns an iterable of entries. ``feeder(entry)`` returns the
+    instance for an entry; None: the entries are instances. ``compressor``: ``"none"`` or ``"snappy"``.
+    ``max_num_records``: the largest number of records in a chunk. The file gets its name when it is complete. Raises
+    OptionError for an instance that a record cannot hold, OSError if the file cannot be written. See docs/fluid.md.
     """
     with closing(_instances(reader, feeder)) as instances:
         return _write(Path(text_of(filename)), instances, compressor, max_num_records)
@@ -88,10 +89,12 @@ def convert_reader_to_recordio_files(
     compressor: paddle_recordio.Packing = "none",
     max_num_records: int = paddle_recordio.CHUNK_RECORDS,
 ) -> list[str]:
-    """The same into files of exactly ``batch_per_file`` records, the last one with what is left; their names.
+    """Write one pass of ``reader`` to files of exactly ``batch_per_file`` records; the last file has the rest. Return
+    their names.
 
-    For ``filename="train.recordio"`` these are ``train-00000.recordio``, ``train-00001.recordio`` and so on; an empty
-    reader gives none. Raises OptionError for a filename without ``.recordio`` too. See docs/fluid.md.
+    For ``filename="train.recordio"`` the names are ``train-00000.recordio``, ``train-00001.recordio`` and so on; an
+    empty reader gives no file. The other arguments and errors are those of :func:`convert_reader_to_recordio_file`;
+    also raises OptionError for a ``filename`` that does not end with ``.recordio``. See docs/fluid.md.
     """
     path = Path(text_of(filename))
     if path.suffix != SUFFIX:

@@ -1,4 +1,4 @@
-"""Multi-pass: several passes of a reader as one."""
+"""Read several passes of a reader as one."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def _repeated(reader: Reader, pass_num: int) -> Iterator[Instance]:
 
 
 def multi_pass(reader: Source, pass_num: int) -> MultiPassReader:
-    """``pass_num`` passes of ``reader``, one after the other, as one pass.
+    """Return a reader that reads ``pass_num`` passes of ``reader``, one after the other, as one pass.
 
-    ``has_next()`` is true until the last one is through. Beginning anew counts from 0. An empty reader ends at once.
-    Raises OptionError for a ``pass_num`` below 1. See docs/fluid.md.
+    ``has_next()`` returns True until the last pass has ended. ``reinit()`` counts the passes from 0 again. An empty
+    reader ends at once. Raises OptionError for a ``pass_num`` below 1. See docs/fluid.md.
     """
     return MultiPassReader(reader, pass_num)

@@ -1,4 +1,4 @@
-"""What a slot is declared to hold: shapes with unknown dimensions, dtypes, levels of LoD; and the check against it."""
+"""Declare the shapes, dtypes and LoD levels of slots, and check instances against the declaration."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ Shape = tuple[int, ...]
 
 
 def checked_shapes(shapes: Sequence[Sequence[int]]) -> tuple[Shape, ...]:
-    """One shape a slot, at least one slot, each of at least one dimension from 0, or -1 for any.
+    """Return ``shapes`` as tuples: at least one shape, each with at least one dimension. A dimension is at least 0, or
+    -1 for any.
 
-    Raises OptionTypeError, OptionError.
+    Raises OptionTypeError or OptionError for any other value.
     """
     if isinstance(shapes, str) or not isinstance(shapes, Sequence):
         raise OptionTypeError(f"shapes must be a list of shapes, one for each slot, got {shapes!r:.80}")
@@ -37,15 +38,15 @@ def _shape(shape: Sequence[int], slot: int) -> Shape:
 
 @dataclass(frozen=True)
 class SlotShapes:
-    """What every instance of a file must hold. ``lod_levels`` and ``dtypes``: None for any."""
+    """The declaration of the slots of a file. ``lod_levels`` and ``dtypes``: None allows any."""
 
     shapes: tuple[Shape, ...]
     lod_levels: tuple[int, ...] | None = None
     dtypes: tuple[np.dtype[Any], ...] | None = None
 
     def check(self, instance: Instance, filename: str, sample_index: int) -> Instance:
-        """``instance``, number ``sample_index`` of the file, if it is as declared. Raises BadSample that names slot and
-        values."""
+        """Return ``instance``, number ``sample_index`` of the file, if it matches the declaration. Otherwise raise
+        BadSample that names the slot and the values."""
         if len(instance) != len(self.shapes):
             raise _bad(filename, sample_index, "all slots", count_text(len(self.shapes), "slot"), str(len(instance)))
         for slot, (tensor, shape) in enumerate(zip(instance, self.shapes, strict=True)):
@@ -89,7 +90,8 @@ def _bad(filename: str, sample_index: int, slot: str, expected: str, got: str) -
 def slot_shapes(
     shapes: Sequence[Sequence[int]], lod_levels: Sequence[int] | None = None, dtypes: Sequence[Any] | None = None
 ) -> SlotShapes:
-    """The declaration of a file's slots. Raises OptionError where the lists differ in length, OptionTypeError."""
+    """Return the declaration of a file's slots. Raises OptionError if the lists differ in length, and OptionError or
+    OptionTypeError for invalid shapes, levels or dtypes."""
     checked = checked_shapes(shapes)
     for name, given in (("lod_levels", lod_levels), ("dtypes", dtypes)):
         if given is not None and (isinstance(given, str) or not isinstance(given, Sized) or len(given) != len(checked)):

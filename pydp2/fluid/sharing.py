@@ -1,4 +1,4 @@
-"""Threaded: one reader for several threads that ask ``has_next`` before they read."""
+"""Share one reader between several threads that call ``has_next`` before they read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ThreadedReader(DecoratedReader):
             return self.underlying.read_next()
         except EOFException:
             for thread in self._kept:
-                if not thread.is_alive():  # it asked, and ended without reading
+                if not thread.is_alive():  # it called has_next(), and ended without reading
                     return self._kept.pop(thread)
             raise
 
@@ -37,7 +37,7 @@ class ThreadedReader(DecoratedReader):
             except EOFException:
                 return False
             except Exception:
-                return True  # it is told again when this thread reads
+                return True  # read_next() of this thread raises the error
         return True
 
     def _restart(self) -> None:
@@ -46,10 +46,10 @@ class ThreadedReader(DecoratedReader):
 
 
 def threaded(reader: Source) -> ThreadedReader:
-    """``reader`` for several threads at a time, each instance to one of them.
+    """Return a reader that gives each instance of ``reader`` to one of several threads.
 
-    Every reader here may be read by several threads. What this one adds: ``has_next()`` keeps an instance for the
-    thread that asked, so that ``while reader.has_next(): reader.read_next()`` is right in each of them. What a thread
-    asked for and did not read is given to others when that thread has ended. See docs/fluid.md.
+    Several threads may read any Fluid reader. In addition, ``has_next()`` of this reader keeps an instance for the
+    thread that called it, so ``while reader.has_next(): reader.read_next()`` is correct in each thread. If a thread
+    ends and has not read its instance, another thread gets it. See docs/fluid.md.
     """
     return ThreadedReader(reader)

@@ -1,4 +1,4 @@
-"""Shuffle: instances of one buffer after the other, each buffer in a drawn order."""
+"""Shuffle instances within one buffer after the other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def _shuffled(instances: Iterator[Instance], buffer_size: int, drawn: np.random.
 
 
 def _in_drawn_order(buffer: list[Instance], drawn: np.random.Generator) -> Iterator[Instance]:
-    """All of ``buffer``, which is empty afterwards: what was given is not held."""
+    """Yield all instances of ``buffer`` in a random order. Remove each one first, so that the buffer does not keep its
+    memory."""
     order = drawn.permutation(len(buffer))
     buffer[:] = [buffer[i] for i in order[::-1]]
     while buffer:
@@ -45,10 +46,10 @@ def _in_drawn_order(buffer: list[Instance], drawn: np.random.Generator) -> Itera
 
 
 def shuffle(reader: Source, buffer_size: int, seed: int = 0) -> ShuffleReader:
-    """The instances of ``reader``, in a drawn order within each ``buffer_size`` of them.
+    """Return a reader that shuffles each ``buffer_size`` instances of ``reader``.
 
-    A buffer is filled, given out in a random order, and filled again. ``seed``: what the order of each pass is drawn
-    from, together with the number of the pass; 0 for another one each time. Beginning anew drops the buffer. Raises
+    It fills a buffer, gives out the instances in a random order, and fills the buffer again. ``seed`` and the number of
+    the pass decide the order; with 0 each reader draws a seed of its own. ``reinit()`` drops the buffer. Raises
     OptionError for a ``buffer_size`` below 1 or a negative seed. See docs/fluid.md.
     """
     return ShuffleReader(reader, buffer_size, seed)

@@ -1,9 +1,9 @@
-"""LoD tensors: an array, and the levels of detail (LoD) that say how its rows form sequences.
+"""Define LoD tensors: an array, and the levels of detail (LoD) that say how its rows form sequences.
 
-It answers for what a LoD may be, for joining tensors, and for the way to and from :class:`pydp2.Ragged`. A level is a
-list of offsets from 0. The lowest level counts rows, each level above it counts the sequences of the level below:
-``[[0, 2, 3], [0, 2, 2, 5]]`` are two sequences, the first of two sub-sequences (rows 0 to 2 and none), the second of
-one (rows 2 to 5). (``Ragged`` counts rows at both levels.)
+This module checks LoDs, joins tensors, and converts them to and from :class:`pydp2.Ragged`. A level is a list of
+offsets from 0. The lowest level counts rows; each level above it counts sequences of the level below. ``[[0, 2, 3], [0,
+2, 2, 5]]`` describes two sequences. The first has two sub-sequences: rows 0 and 1, and an empty one. The second has one
+sub-sequence: rows 2 to 4. (``Ragged`` counts rows at both levels.)
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ INT32_RANGE = 1 << 31
 
 
 class LoDTensor:
-    """``data`` whose rows form sequences as ``lod`` says; without levels (``lod=()``) just an array.
+    """An array ``data`` whose rows form sequences as ``lod`` says. Without levels (``lod=()``) it is only an array.
 
-    ``data``: an array (anything that numpy takes for one), or what :func:`~pydp2.fluid.double_buffer` placed on a
-    device. ``lod``: levels of offsets from the outermost in, kept as a tuple of int64 arrays. ``numpy.asarray(tensor)``
-    is the data. Raises OptionError for a LoD that :func:`check_lod` refuses. See docs/fluid.md.
+    ``data``: an array, anything that ``numpy.asarray`` accepts, or a tensor that :func:`~pydp2.fluid.double_buffer`
+    copied to a device. ``lod``: levels of offsets, the outermost level first; kept as a tuple of int64 arrays.
+    ``numpy.asarray(tensor)`` is the data. Raises OptionError for a LoD that :func:`check_lod` refuses. See
+    docs/fluid.md.
     """
 
     __slots__ = ("data", "lod")
@@ -41,7 +42,7 @@ class LoDTensor:
         self.lod: Lod = check_lod(lod, self.data.shape[0] if self.data.shape else 0) if len(lod) else ()
 
     def __len__(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
         return int(self.data.shape[0])
 
     def __repr__(self) -> str:
@@ -63,15 +64,16 @@ class LoDTensor:
         return self.data.dtype
 
     def with_data(self, data: Any) -> LoDTensor:
-        """Other data of as many rows, in the same sequences. Raises OptionError for another number of rows."""
+        """Return a tensor of ``data`` with the same levels. Raises OptionError if the number of rows differs and there
+        are levels."""
         return LoDTensor(data, self.lod)
 
     def lengths(self) -> list[NDArray[np.int64]]:
-        """Lengths of the sequences of each level: the LoD without its running sums."""
+        """Return the lengths of the sequences of each level, int64: the differences of its offsets."""
         return [np.diff(level) for level in self.lod]
 
     def absolute(self) -> Lod:
-        """The levels with all offsets counted in rows, as in :class:`pydp2.Ragged`."""
+        """Return the levels with all offsets counted in rows, as in :class:`pydp2.Ragged`."""
         levels: list[Level] = []
         for level in reversed(self.lod):
             levels.append(levels[-1][level] if levels else level)
@@ -79,13 +81,15 @@ class LoDTensor:
 
 
 Instance = tuple[LoDTensor, ...]
-"""What a reader gives at a time: one tensor for each slot. One sample or a batch, as the reader is built."""
+"""The result of one read: one tensor for each slot. It can be one sample or a batch; the stack of readers decides."""
 
 
 def instance_of(values: Any, whose: str) -> Instance:
-    """``values`` (a list or tuple of tensors and arrays, a :class:`pydp2.Batch`, or a single tensor) as an instance.
+    """Return ``values`` as an instance: a list or tuple of tensors and arrays, a :class:`pydp2.Batch`, or a single
+    tensor.
 
-    Raises OptionTypeError, which names ``whose`` values they are, for anything that no numeric array can be made of.
+    Raises OptionTypeError for values that cannot become numeric arrays. Its text names ``whose``, the source of the
+    values.
     """
     if isinstance(values, LoDTensor | np.ndarray):
         values = (values,)
@@ -113,11 +117,11 @@ def _tensor(value: Any, slot: int, whose: str) -> LoDTensor:
 
 
 def check_lod(lod: Sequence[Sequence[int] | Level], rows: int) -> Lod:
-    """``lod`` as int64 arrays, once it is known to fit ``rows``.
+    """Return ``lod`` as int64 arrays, after checking that it fits ``rows``.
 
-    A level has at least two offsets, starts with 0 and never falls; a level ends with the number of sequences of the
-    next one, the lowest with ``rows``. No levels at all are a LoD too. Raises OptionError that says which rule is
-    broken at which level.
+    A level has at least two offsets, starts with 0 and never falls. A level ends with the number of sequences of the
+    next one; the lowest level ends with ``rows``. A LoD without levels is valid. Raises OptionError that names the
+    broken rule and the level, OptionTypeError for a level that is not a list of whole numbers.
     """
     levels = tuple(_level(level, k) for k, level in enumerate(lod))
     for k, level in enumerate(levels):
@@ -148,10 +152,10 @@ def _level(level: Sequence[int] | Level, k: int) -> Level:
 
 
 def concat(tensors: Sequence[LoDTensor], fail: Callable[[str, str, str], BadSample]) -> LoDTensor:
-    """The rows of all tensors (at least one), one after the other, their LoDs appended level by level.
+    """Return the rows of all tensors (at least one), one after the other, with their LoDs appended level by level.
 
-    All need the same dtype, the same dimensions behind the first, the same number of levels, and rows. Raises what
-    ``fail(what, expected, got)`` makes.
+    All tensors need the same dtype, the same dimensions after the first, the same number of levels, and rows. Otherwise
+    raises the error that ``fail(what, expected, got)`` returns.
     """
     first = tensors[0]
     for tensor in tensors:
@@ -174,10 +178,11 @@ def _appended(levels: Sequence[Level]) -> Level:
 
 
 def to_ragged(tensor: LoDTensor) -> Ragged:
-    """The sequences of ``tensor`` as pydp2 has them: one level of LoD is a sequence, two are a nested sequence.
+    """Return the sequences of ``tensor`` as a ``Ragged``. One level of LoD becomes a sequence, two become a nested
+    sequence.
 
-    Offsets are counted in time steps at both levels (int32, int64 from 2**31 on). The data are not copied. Raises
-    OptionError for no level or more than two. See docs/fluid.md.
+    Offsets count time steps at both levels; they are int32, or int64 from 2**31 rows on. The data are not copied.
+    Raises OptionError for no level or more than two. See docs/fluid.md.
     """
     if len(tensor.lod) not in (1, 2):
         raise OptionError(f"a Ragged has one or two levels of sequences, this LoD has {len(tensor.lod)}")
@@ -187,10 +192,11 @@ def to_ragged(tensor: LoDTensor) -> Ragged:
 
 
 def from_ragged(ragged: Ragged) -> LoDTensor:
-    """The other way round: ``ragged`` as a tensor with one or two levels of LoD. The values are not copied.
+    """Return ``ragged`` as a tensor with one or two levels of LoD. The values are not copied.
 
-    Raises OptionTypeError for sparse values, which no tensor holds, and OptionError where an empty sub-sequence lies
-    between two sequences: positions counted in time steps do not say whose it is. See docs/fluid.md.
+    Raises OptionTypeError for sparse values, because a tensor cannot hold them. Raises OptionError if a level has no
+    sequence, if positions do not match, or if an empty sub-sequence lies between two sequences: positions counted in
+    time steps do not show to which of the two it belongs. See docs/fluid.md.
     """
     if isinstance(ragged.values, Csr):
         raise OptionTypeError("a LoD tensor holds dense or integer steps, these are sparse (Csr)")

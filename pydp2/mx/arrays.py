@@ -1,4 +1,4 @@
-"""Batches of arrays that are in memory: ArrayDataProvider, and NDArrayIter with its three ways with the last batch.
+"""Make batches of arrays in memory: ArrayDataProvider, and NDArrayIter with three rules for the last batch.
 
 See docs/mxnet.md, "Arrays".
 """
@@ -22,13 +22,14 @@ Named = tuple[str, ArrayLike]
 Source = ArrayLike | Named | Sequence[Named] | Mapping[str, ArrayLike]
 """An array, a (name, array), a list or tuple of these, or a dict."""
 _DATA_NAME, _LABEL_NAME = "data", "softmax_label"
-_NUMBERS = "biufV"  # with those that other libraries add, as bfloat16
+_NUMBERS = "biufV"  # V: dtypes that other libraries add, such as bfloat16
 _LARGEST = float(np.finfo(np.float32).max)
 _Rows = NDArray[np.int64]
 
 
 class _Arrays(EpochProvider):
-    """Named arrays with as many samples each, an order of them for each epoch, and copies of rows."""
+    """A provider of named arrays with equal numbers of samples. It makes an order for each epoch, and copies rows into
+    batches."""
 
     def __init__(self, data: Source, label: Source | None, names: tuple[str, str], shuffle: bool, seed: int) -> None:
         super().__init__()
@@ -68,12 +69,12 @@ class _Arrays(EpochProvider):
         return [(name, (self._size, *array.shape[1:])) for name, array in self._label]
 
     def _order(self) -> _Rows:
-        """The rows in the order of the next epoch."""
+        """Return the row numbers in the order of the next epoch, and count the epoch."""
         epoch, self._epoch = self._epoch, self._epoch + 1
         return permutation(self._seed, epoch, "mx arrays", self.count) if self._shuffle else np.arange(self.count)
 
     def _batch(self, rows: _Rows, count: int, padding: tuple[float, float] = (0, 0)) -> DataBatch:
-        """Copies of ``rows``, filled up with ``padding`` for data and label where there are not enough of them."""
+        """Return a batch of copies of ``rows``. If they are too few, fill it with ``padding``, (data, label)."""
         data, label = (
             [filled(array[rows], self._size, value) for _, array in arrays]
             for arrays, value in zip((self._data, self._label), padding, strict=True)
@@ -84,19 +85,19 @@ class _Arrays(EpochProvider):
 class ArrayDataProvider(_Arrays):
     """Arrays, cut into batches of consecutive samples.
 
-    The last batch is filled up with a number; ``count_samples`` tells how many of its rows are samples. Everything is
-    copied to float32, (samples, …) to (batch, …), and every batch has arrays of its own.
+    A number fills the missing rows of the last batch; ``count_samples`` returns how many of its rows are samples.
+    Arrays (samples, …) are copied to float32 and become batches (batch, …). Every batch has its own arrays.
 
     Args:
         data: an array, which is named ``data``; or (name, array), a list or tuple of these, or a dict.
         label: the same, an array is named ``softmax_label``. None: no labels.
         batch_size: samples of a batch, up to the number of all; 0: all of them in one batch.
         shuffle: whether every epoch has an order of its own, the same for all arrays.
-        data_padding, label_padding: the number that the last batch is filled up with.
+        data_padding, label_padding: the number that fills the missing rows of the last batch.
         seed: decides, with the number of the epoch, about its order.
 
     Raises:
-        OptionError: no array, numbers of samples that differ, a batch size that cannot be (a ValueError).
+        OptionError: there is no array, numbers of samples differ, or the batch size is invalid (a ValueError).
         OptionTypeError: data or label of another kind (a TypeError).
     """
 
@@ -126,15 +127,15 @@ class ArrayDataProvider(_Arrays):
 
 
 class NDArrayIter(_Arrays):
-    """Arrays, cut into batches, with a choice of what becomes of a last batch that is not full.
+    """Arrays, cut into batches. ``last_batch_handle`` selects what happens to a last batch that is not full.
 
     Args:
         data, label: as for :class:`ArrayDataProvider`.
         batch_size: samples of a batch.
         shuffle: whether every epoch has an order of its own, the same for all arrays.
-        last_batch_handle: ``"pad"`` fills it up from the first sample of the epoch on, over and over if need be;
-            ``"discard"`` leaves it out; ``"roll_over"`` puts its samples before those of the next epoch.
-        data_name, label_name: of an array that comes without a name.
+        last_batch_handle: ``"pad"`` fills it with samples from the beginning of the epoch, repeated if they are too
+            few; ``"discard"`` leaves it out; ``"roll_over"`` puts its samples before those of the next epoch.
+        data_name, label_name: the names of arrays that are given without a name.
         seed: decides, with the number of the epoch, about its order.
 
     Raises:
@@ -166,7 +167,7 @@ class NDArrayIter(_Arrays):
 
     def _batches(self) -> Generator[DataBatch, None, None]:
         order = np.concatenate((self._rest, self._order()))
-        self._rest = order[:0]  # an epoch that is left has none
+        self._rest = order[:0]  # if the epoch is left early, nothing rolls over
         whole_ones = len(order) // self._size * self._size
         for start in range(0, whole_ones, self._size):
             yield self._batch(order[start : start + self._size], self._size)
@@ -178,7 +179,7 @@ class NDArrayIter(_Arrays):
 
 
 def _named(what: str, source: Source, name: str) -> list[tuple[str, Array]]:
-    """The arrays of ``source`` with their names, as float32 copies."""
+    """Return the arrays of ``source`` with their names, as float32 copies."""
     if isinstance(source, Mapping):
         pairs: Sequence[Any] = list(source.items())
     elif _is_pair(source):
@@ -218,7 +219,7 @@ def _copied(name: str, array: Any) -> Array:
 
 
 def filled(rows: Array, size: int, value: float) -> Array:
-    """``rows``, with rows of ``value`` behind them if they are fewer than ``size``."""
+    """Return ``rows``. If they are fewer than ``size``, rows of ``value`` follow them."""
     if len(rows) == size:
         return rows
     filled = np.full((size, *rows.shape[1:]), value, rows.dtype)

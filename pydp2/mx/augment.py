@@ -1,8 +1,8 @@
 """Apply the options of a picture before it is numbers: warp, crop, resize, colour, in this order (docs/mxnet.md,
 Pictures).
 
-It answers for geometry and for which choice chance has in it. Values that cannot be are refused when an
-:class:`Augmentation` is made. What follows on the numbers is :mod:`.finish`.
+This module computes the geometry and makes its random choices. An :class:`Augmentation` checks its values when it is
+made. :mod:`.finish` does the steps on the numbers.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pydp2.mx.options import typed
 from pydp2.mx.pillow import Method, Picture
 
 _AUTO, _RANDOM = 9, 10
-_MOST_SIDE = 1 << 15  # of a warped picture: more is a mistake, and would be memory
+_MOST_SIDE = 1 << 15  # of a warped picture: a larger one is a mistake that would cost much memory
 
 
 class PictureError(Exception):
-    """A picture that the options cannot be applied to; whoever knows the record says which one it is."""
+    """Raised for a picture to which the options cannot be applied. The caller adds the name of the record."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
     """The options of ImageRecordIter up to the crop's colours, by their names; see docs/mxnet.md for each.
 
-    Raises OptionError for values that cannot be (a ValueError).
+    Raises OptionError (a ValueError) or OptionTypeError (a TypeError) for invalid values.
     """
 
     data_shape: tuple[int, int, int]
@@ -109,14 +109,15 @@ class Augmentation:
 
     @property
     def samples_anew(self) -> bool:
-        """True if pixels are computed from others, for which Pillow is needed."""
+        """True if new pixels are computed from old ones; that needs Pillow."""
         return self._warps or self._resizes
 
     def __call__(self, picture: Picture, chance: Chance) -> Picture:
-        """``picture`` (height, width, channels), uint8, made (data_shape[1], data_shape[2], channels).
+        """Return the augmented picture. ``picture`` is uint8 (height, width, channels); the result (data_shape[1],
+        data_shape[2], channels).
 
-        Raises:
-            PictureError: it is smaller than the crop.
+        Raises PictureError if the picture is smaller than its crop, if the crop leaves the picture, or if the sheet has
+        an impossible size.
         """
         if self._warps:
             picture = self._warped(picture, chance)
@@ -134,7 +135,7 @@ class Augmentation:
         return picture
 
     def _warped(self, picture: Picture, chance: Chance) -> Picture:
-        """Sheared, turned, scaled and stretched around its centre, on a sheet of a new size."""
+        """Return the picture sheared, turned, scaled and stretched around its centre, on a sheet of a new size."""
         rows, columns = picture.shape[:2]
         shear = chance.uniform(ChanceKind.SHEAR, -self.max_shear_ratio, self.max_shear_ratio)
         if self.rotate > 0:
@@ -146,10 +147,10 @@ class Augmentation:
         height, width = (int(max(self.min_img_size, min(self.max_img_size, scale * side))) for side in (rows, columns))
         if not (0 < height <= _MOST_SIDE and 0 < width <= _MOST_SIDE):
             raise PictureError(f"a picture of {rows} x {columns} would become {height} x {width}")
-        along = 2 * scale / (1 + ratio)  # height by `along`, width by `across`: their mean is the scale
+        along = 2 * scale / (1 + ratio)  # width by `along`, height by `across`: their mean is the scale
         across = ratio * along
         cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-        # x', y' of the new picture = [[a, b], [d, e]] (x, y), then moved so that centre comes to centre
+        # x', y' of the new picture = [[a, b], [d, e]] (x, y), then moved so that the centres coincide
         a, b = along * cos - shear * sin * across, along * sin + shear * cos * across
         d, e = -sin * across, cos * across
         determinant = a * e - b * d
@@ -176,7 +177,7 @@ class Augmentation:
         return pillow.resize(crop, (height, width), method)
 
     def _cut(self, picture: Picture, height: int, width: int, chance: Chance) -> Picture:
-        """The crop of this size: in the middle, at the given place, or anywhere."""
+        """Return the crop of this size: in the middle, at the given place, or at a random place."""
         rows, columns = picture.shape[:2]
         if rows < height or columns < width:
             raise PictureError(

@@ -1,8 +1,8 @@
-"""Draw what chance decides about one picture: a random word for each kind of choice, the same whenever it is asked for.
+"""Make the random choices about one picture. Each kind of choice has one random word; asking again gives the same word.
 
-The words belong to (seed, reading, file, place of the record in it) and nothing else: neither the number of threads nor
-that of parts, nor the order of the records changes what becomes of a picture. Each kind of choice has a word of its
-own, so that one augmentation more leaves the others as they were. See docs/mxnet.md, "Chance".
+Only the seed, the reading, the file and the place of the record in it decide the words. The number of threads, the
+number of parts and the order of the records do not change a picture. Because each kind of choice has its own word, one
+more augmentation does not change the others. See docs/mxnet.md, "Chance".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydp2.order.random_bits import RandomBits
 
 
 class ChanceKind(IntEnum):
-    """Kinds of choices. The order is that of the words: new ones go to the end."""
+    """Kinds of choices, in the order of their words. Add new kinds at the end."""
 
     SHEAR = 0
     ANGLE = auto()
@@ -33,13 +33,14 @@ class ChanceKind(IntEnum):
 
 
 class Chance:
-    """The words of one picture: of the record at ``offset`` of file number ``file``, in reading ``reading``."""
+    """The random words of one picture: the record at ``offset`` of file number ``file``, in reading number
+    ``reading``."""
 
     __slots__ = ("_bits", "_key")
 
     def __init__(self, seed: int, reading: int, file: int, offset: int) -> None:
         self._key = (seed, reading, f"mx picture {file}", offset)
-        self._bits: list[int] | None = None  # most pictures of a test set need none
+        self._bits: list[int] | None = None  # drawn at the first use: most pictures of a test set need no word
 
     def _bits_for(self, kind: ChanceKind) -> int:
         if self._bits is None:
@@ -47,9 +48,9 @@ class Chance:
         return self._bits[kind]
 
     def uniform(self, kind: ChanceKind, low: float, high: float) -> float:
-        """A number from ``low`` up to ``high``, all alike."""
+        """Return a number from ``low`` up to ``high``, uniformly distributed."""
         return low if low == high else low + (high - low) * (self._bits_for(kind) >> 11) * 2.0**-53
 
     def integer(self, kind: ChanceKind, low: int, high: int) -> int:
-        """A whole number from ``low`` to ``high``, both of them included, all alike."""
+        """Return a whole number from ``low`` to ``high``, both included, uniformly distributed."""
         return low + (self._bits_for(kind) * (high - low + 1) >> 64)

@@ -1,4 +1,4 @@
-"""A stream of a pydp2 service as a data provider. See docs/mxnet.md, "A service's stream"."""
+"""Make a data provider from the stream of a pydp2 service. See docs/mxnet.md, "A service's stream"."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Key = str | int
 
 
 class ClientProvider(EpochProvider):
-    """The batches of a client: dense and integer slots, in the dtypes that they have there. An epoch is a pass.
+    """A provider of the batches of a client: dense and integer slots, with their dtypes. An epoch is a pass.
 
-    A batch that is not full, as the last one of a pass may be, is filled up with zeros. The client stays the caller's:
-    its state, its errors and its end are what they are without this.
+    The last batch of a pass may not be full; zeros fill it. The client belongs to the caller: the provider does not
+    change its state, its errors or its end.
 
     Args:
-        client: what :func:`pydp2.connect` or :func:`pydp2.load` gave.
+        client: the result of :func:`pydp2.connect` or :func:`pydp2.load`.
         label: names or positions of the slots that are labels.
-        data: the same of the data; None: all slots that are not labels.
+        data: names or positions of the slots that are data; None: all slots that are not labels.
 
     Raises:
-        OptionError: no such slot, one that is named twice, or none for data; or one without a fixed shape: sparse, or
-            a sequence.
-        OptionTypeError: no client, or neither a list of names nor of positions.
+        OptionError: there is no such slot, a slot is named twice, there is no slot for data, or a slot has no fixed
+            shape (it is sparse, or a sequence).
+        OptionTypeError: ``client`` is not a client, or ``label`` or ``data`` is not a list.
     """
 
     def __init__(self, client: Client, label: Sequence[Key] = (), data: Sequence[Key] | None = None) -> None:
@@ -81,7 +81,8 @@ class ClientProvider(EpochProvider):
 
     @property
     def provide_data(self) -> Description:
-        """Names and shapes of the slots that are data; a slot without a name is called by its position, ``slot0``."""
+        """Names and shapes of the slots that are data; the name of a slot without one is its position, as in
+        ``slot0``."""
         return [self._described[slot] for slot in self._data]
 
     @property

@@ -1,4 +1,4 @@
-"""Colours as hue, lightness and saturation, and back, for whole pictures.
+"""Convert whole pictures to hue, lightness and saturation, and back.
 
 Hue counts from 0 to 180 (half degrees), lightness and saturation from 0 to 255, as they do in pictures of bytes.
 """
@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 HUE, BYTE = 180.0, 255.0
-"""The ends of the scales: of hue, and of lightness and saturation."""
+"""The upper ends of the scales: of hue, and of lightness and saturation."""
 
 Floats = NDArray[np.float32]
 
 
 def to_hls(picture: NDArray[np.uint8]) -> tuple[Floats, Floats, Floats]:
-    """Hue, lightness, saturation of an RGB picture (height, width, 3), each float32 (height, width)."""
+    """Return hue, lightness and saturation of an RGB picture (height, width, 3), each float32 (height, width)."""
     rgb = picture.astype(np.float32) / np.float32(BYTE)
     red, green, blue = rgb[..., 0], rgb[..., 1], rgb[..., 2]
     high, low = rgb.max(axis=2), rgb.min(axis=2)
@@ -35,7 +35,7 @@ def to_hls(picture: NDArray[np.uint8]) -> tuple[Floats, Floats, Floats]:
 
 
 def from_hls(hue: Floats, lightness: Floats, saturation: Floats) -> NDArray[np.uint8]:
-    """The RGB picture (height, width, 3), uint8, of what :func:`to_hls` gives."""
+    """Return the RGB picture, uint8 (height, width, 3), of the three arrays that :func:`to_hls` returns."""
     light = lightness / np.float32(BYTE)
     reach = saturation / np.float32(BYTE) * np.minimum(light, 1 - light)
     picture = np.empty((*hue.shape, 3), np.uint8)
@@ -47,8 +47,8 @@ def from_hls(hue: Floats, lightness: Floats, saturation: Floats) -> NDArray[np.u
 
 
 def shifted(picture: NDArray[np.uint8], hue: int, lightness: int, saturation: int) -> NDArray[np.uint8]:
-    """An RGB picture with so much added to hue, lightness and saturation, which stay within their scales: a hue that
-    would go past an end of its scale stops there."""
+    """Return an RGB picture with these numbers added to hue, lightness and saturation. A value that would leave its
+    scale becomes the end of the scale, also a hue."""
     parts = to_hls(picture)
     moved = (
         np.clip(part + np.float32(by), 0, np.float32(most))

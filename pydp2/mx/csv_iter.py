@@ -1,4 +1,4 @@
-"""CSVIter: batches of the rows of text files. See docs/mxnet.md, "CSVIter"."""
+"""Make batches of the rows of text files. See docs/mxnet.md, "CSVIter"."""
 
 from __future__ import annotations
 
@@ -21,28 +21,31 @@ from pydp2.mx.rounds import EpochStart, batches
 from pydp2.options.values import file_path
 
 NULL = "NULL"
-"""In place of the path of the labels: there are none, all are 0."""
+"""Value of ``label_csv`` if there is no file of labels; then all labels are 0."""
 _DTYPES = ("float32", "int32", "int64")
 
 
 class CSVIter(FileProvider):
-    """Rows of numbers between commas, one sample a line; labels from a second file.
+    """A provider of rows of numbers, separated by commas, one sample in each line. Labels come from a second file.
 
     Args:
         data_csv: the file, plain or gzip; or a folder, all of whose files are read in the order of their names.
-        data_shape: of a sample; a row has as many numbers.
+        data_shape: the shape of a sample; a row has the numbers of one sample.
         batch_size: samples of a batch.
-        label_csv: file or folder of the labels, ``"NULL"`` (or None) for labels of 0. More than data do no harm.
-        label_shape: of a label; (1,) gives one number.
-        round_batch: whether the last batch is filled up from the beginning, and the next epoch goes on behind that;
-            else it is filled up with zeros, and all epochs are alike.
+        label_csv: file or folder of the labels, ``"NULL"`` (or None) for labels of 0. Further labels than rows of data
+            are ignored.
+        label_shape: the shape of a label; (1,) gives one number.
+        round_batch: whether samples from the beginning of the data fill the last batch, and the next epoch continues
+            after them. Otherwise zeros fill it, and all epochs are equal.
         prefetch_buffer: batches that are prepared ahead.
         dtype: float32, int32 or int64.
-        data_name, label_name: what they are called; None: no labels, and ``label_csv`` is not read.
+        data_name, label_name: the names of the arrays. With ``label_name=None`` there are no labels, and ``label_csv``
+            is not read.
 
     Raises:
-        FormatError: a row of another length, or with something else than numbers; or fewer labels than data.
-        OptionError, OptionTypeError: a parameter that cannot be; or not a single batch.
+        FormatError: a row has a wrong length or a field that is not a number, or there are fewer labels than rows of
+            data.
+        OptionError, OptionTypeError: a parameter is invalid, or there are too few samples for one batch.
         OSError: a file cannot be read.
     """
 
@@ -70,7 +73,7 @@ class CSVIter(FileProvider):
         self._look()
 
     def _read(self, _: int) -> Iterator[tuple[Array, Array]]:
-        """Each sample: its row and that of its label."""
+        """Yield for each sample its row and the row of its label."""
         with closing(self._rows(self._data, self._data_shape)) as data:
             if self._label is None or not self._labelled:
                 yield from zip(data, repeat(np.zeros(math.prod(self._label_shape), self._dtype)))

@@ -1,7 +1,7 @@
-"""Iterate over one epoch after the other, and prefetch batches: what all providers of this part share.
+"""Iterate over one epoch after the other, and prefetch batches. All providers of this package use this module.
 
-It answers for who may iterate when (docs/mxnet.md, "Epochs"), and for the threads that prepare batches: whose they
-are, and that they end with the epoch. What is in a batch is no business of this module.
+This module enforces the rule of one epoch at a time (docs/mxnet.md, "Epochs"), and ends the threads that prepare
+batches together with their epoch. It does not look into batches.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from pydp2.prefetch import PrefetchQueue, PrefetchThreads, produce
 
 T = TypeVar("T")
 
-_JOIN_SECONDS = 60.0  # that a thread has to end what it is preparing
+_JOIN_SECONDS = 60.0  # for which a thread may still prepare its last item
 
 
 class Epoch(Iterator[DataBatch]):
-    """The batches of one epoch. Dropping it, or ``close()``, leaves it and ends whatever prepares its batches.
+    """An iterator over the batches of one epoch. ``close()`` ends the epoch and the thread that prepares its batches;
+    so does the loss of the last reference.
 
-    Threads may share one, each batch goes to one of them; processes may not: after a fork it is over in the child.
+    Threads may share one; each batch goes to one of them. Processes may not: after a fork, the epoch is over in the
+    child.
     """
 
     def __init__(self, batches: Generator[DataBatch, None, None]) -> None:
@@ -36,17 +38,17 @@ class Epoch(Iterator[DataBatch]):
         self.over = False
 
     def __next__(self) -> DataBatch:
-        """The next batch. Raises ClientUseError in a fork, and whatever the batches raise."""
+        """Return the next batch. Raises ClientUseError in the child of a fork, and the errors of the batches."""
         try:
-            _same_process(self._owner)  # first: of a fork, somebody who is not there may hold the lock
+            _same_process(self._owner)  # before the lock: after a fork, a thread that does not exist here may hold it
             with self._lock:
                 return next(self._batches)
         except BaseException:
-            self.over = True  # after an error there is nothing to go on with
+            self.over = True  # the epoch cannot continue after an error
             raise
 
     def close(self) -> None:
-        """Leave the epoch: its rest is not wanted. A thread that is waiting for a batch gets it first."""
+        """End the epoch. A thread that waits for a batch gets this batch first."""
         self.over = True
         if os.getpid() == self._owner:
             with self._lock:
@@ -54,20 +56,21 @@ class Epoch(Iterator[DataBatch]):
 
 
 class EpochProvider(DataProvider):
-    """A provider with one epoch at a time, as all providers of this part are."""
+    """A provider with one epoch at a time; the base class of all providers of this package."""
 
     def __init__(self) -> None:
         self._current: weakref.ref[Epoch] | None = None
 
     @abstractmethod
     def _batches(self) -> Generator[DataBatch, None, None]:
-        """The batches of the next epoch. Called once for each; what it begins it also ends."""
+        """Return the batches of the next epoch. Called once for each epoch; the generator ends everything that it
+        starts."""
 
     def eachbatch(self) -> Epoch:
         """The batches of the next epoch.
 
         Raises:
-            ClientUseError: another epoch of this provider is not over and still held (a RuntimeError).
+            ClientUseError: the caller still holds another epoch of this provider that has not ended (a RuntimeError).
         """
         current = self._current() if self._current is not None else None
         if current is not None and not current.over:
@@ -88,13 +91,14 @@ def _same_process(owner: int) -> None:
 
 
 def prefetch(items: Callable[[], Iterator[T]], depth: int) -> Generator[T, None, None]:
-    """Yield what ``items()`` gives, in its order, up to ``depth`` of it prepared in a thread while the caller computes.
+    """Yield the items of ``items()`` in their order. A thread prepares up to ``depth`` of them while the caller
+    computes.
 
-    An exception of the iterator is raised in its place. The thread ends with the generator: at the end, when it is
-    closed or dropped, or when the program ends.
+    An exception of the iterator is raised at its place. The thread ends with the generator: at its end, when it is
+    closed, when nothing refers to it any more, or when the program ends.
 
     Raises:
-        ClientUseError: in a child of a fork, where there is no such thread (a RuntimeError).
+        ClientUseError: the caller is in the child of a fork, which does not have the thread (a RuntimeError).
         TimeoutError: the thread did not end in time.
     """
     queue = PrefetchQueue[T](depth)
@@ -105,7 +109,7 @@ def prefetch(items: Callable[[], Iterator[T]], depth: int) -> Generator[T, None,
             yield queue.get()
     finally:
         threads.close()
-        threads.join(_JOIN_SECONDS)  # what it is preparing now still uses the files of the next epoch
+        threads.join(_JOIN_SECONDS)  # its last item still uses the files that the next epoch reads
 
 
 def _put_all(items: Callable[[], Iterator[T]], queue: PrefetchQueue[T]) -> None:
@@ -115,4 +119,4 @@ def _put_all(items: Callable[[], Iterator[T]], queue: PrefetchQueue[T]) -> None:
             queue.put(item)
     finally:
         if isinstance(iterator, Generator):
-            iterator.close()  # here, not in whatever thread drops it last
+            iterator.close()  # here, not in the thread that drops the last reference

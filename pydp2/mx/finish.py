@@ -17,9 +17,10 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """((x - mean) * contrast + illumination) * scale, mirrored or not; the options of ImageRecordIter by their names.
+    """The options of ImageRecordIter for ((x - mean) * contrast + illumination) * scale and for mirroring, by their
+    names.
 
-    Raises OptionError for values that cannot be (a ValueError).
+    Raises OptionError (a ValueError) or OptionTypeError (a TypeError) for invalid values.
     """
 
     mirror: bool = False
@@ -46,7 +47,8 @@ class Finish:
     def __call__(self, picture: Picture, chance: Chance, mean: Floats | None, out: Floats) -> None:
         """Write ``picture`` (height, width, channels), uint8, into ``out`` (channels, height, width).
 
-        ``mean``: of the shape of ``out``, subtracted instead of the numbers for the channels; None: those.
+        ``mean``: an array of the shape of ``out``, subtracted instead of the means of the channels; None: subtract
+        those.
         """
         flip = self.mirror or (self.rand_mirror and chance.integer(ChanceKind.MIRROR, 0, 1) == 1)
         target = out[:, :, ::-1] if flip else out  # the mean belongs to the picture before it is mirrored

@@ -1,4 +1,4 @@
-"""ImageRecordIter: batches of pictures from RecordIO files. See docs/mxnet.md, "ImageRecordIter"."""
+"""Make batches of pictures from RecordIO files. See docs/mxnet.md, "ImageRecordIter"."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ from pydp2.options.values import file_path, integer_from
 
 _log = logging.getLogger("pydp2.mx")
 MORE = 6
-"""Batches whose memory may be used again, beside those that wait: in the making, on their way, with the caller."""
+"""Number of batches, in addition to those in the queue, whose memory is kept for reuse: batches that are being made,
+handed over, or used."""
 PathOrPaths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class ImageRecordIter(FileProvider):
     """Pictures and their labels from dmlc RecordIO files: decoded, augmented, in batches of float32.
 
-    Everything is said by keyword; docs/mxnet.md has a table of what each parameter does. Those of a picture are the
-    fields of :class:`.augment.Augmentation` and :class:`.finish.Finish`. Data are (batch, channels, height, width),
-    labels (batch,), or (batch, label_width) where there are several.
+    All arguments are keywords; docs/mxnet.md has a table of the parameters. The parameters of a picture are the fields
+    of :class:`.augment.Augmentation` and :class:`.finish.Finish`. Data have the shape (batch, channels, height, width),
+    labels (batch,), or (batch, label_width) if ``label_width`` is above 1.
 
-    ``path_imgrec`` may also be a list of files. ``decode`` is new: ``"image"`` is what Pillow reads (the extra
-    ``pydp2[images]``), ``"raw"`` bytes that are uint8 of ``data_shape``, ``"auto"`` the first where Pillow is
-    installed; or a function of bytes that gives uint8 (height, width, channels), called in several threads.
+    ``path_imgrec`` may also be a list of files. ``decode`` is new. ``"image"``: any format that Pillow reads (the extra
+    ``pydp2[images]``). ``"raw"``: the bytes are uint8 of ``data_shape``. ``"auto"``: ``"image"`` if Pillow is
+    installed, otherwise ``"raw"``. Or a function that takes bytes and returns uint8 (height, width, channels); several
+    threads call it.
 
     Raises:
         FormatError: a damaged file, or a picture that cannot be decoded; names file and place.
         BadSample: a picture that is too small, or without the labels that it needs; names file and place.
-        OptionError, OptionTypeError: a parameter that cannot be; or not a single batch.
+        OptionError, OptionTypeError: a parameter is invalid, or there are too few records for one batch.
         OSError: a file cannot be read.
     """
 
@@ -144,7 +146,8 @@ class ImageRecordIter(FileProvider):
         return [partial(self._pictures.fill, records[some], data[some]) for some in pieces(len(records))]
 
     def _sums(self) -> Generator[tuple[int, NDArray[np.float64]], None, None]:
-        """How many pictures, and their sum, for some of them after the other, in the order of the first reading."""
+        """Yield, for one group of pictures after the other, their number and their sum, in the order of the first
+        reading."""
         add = self._pictures.add
         with_sums = in_threads(
             (records for records, _ in batches(self._records.read, EpochStart(), self._size, False)),

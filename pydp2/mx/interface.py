@@ -1,8 +1,7 @@
-"""Define what a data provider is to a trainer: named arrays of fixed shapes, batch by batch (docs/mxnet.md, "The
-interface").
+"""Define the interface of a data provider: batches of named arrays with fixed shapes (docs/mxnet.md, "The interface").
 
-It answers for the interface alone, and for what follows from it for every provider (``get``, ``load_data``,
-``load_label``). Where batches come from is the business of the other modules of this part.
+This module has the interface, and the methods that every provider derives from it (``get``, ``load_data``,
+``load_label``). The other modules of this package make the batches.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ Array = NDArray[Any]
 Description = list[tuple[str, tuple[int, ...]]]
 """Names and shapes, the batch axis first."""
 SlicedArray = tuple[slice, Array]
-"""Which samples of a batch, counted from 0 and half open, and the array that they are copied to."""
+"""A slice of the samples of a batch, from 0 and without its end, and the array that receives them."""
 Targets = Sequence[Array | Sequence[SlicedArray]]
-"""For each array of a batch: one destination of the whole of it, or a list of slices with a destination each."""
+"""For each array of a batch: one destination for all rows, or a list of slices, each with a destination."""
 B = TypeVar("B")
 
 
@@ -33,7 +32,7 @@ class DataBatch:
     """One batch of a provider that is made of arrays.
 
     ``data`` and ``label``: arrays in the order of ``provide_data`` and ``provide_label``, always of the full batch
-    size. ``count``: how many of their rows, from the first on, are samples; the others only fill the batch up.
+    size. ``count``: how many of their rows, from the first on, are samples; the others are padding.
     """
 
     data: list[Array]
@@ -52,15 +51,16 @@ class DataBatch:
 
     @property
     def pad(self) -> int:
-        """Number of the last rows that only fill the batch up."""
+        """Number of padding rows at the end of the batch."""
         return len((self.data or self.label)[0]) - self.count
 
 
 class AbstractDataProvider(ABC, Generic[B]):
-    """The interface of a data provider. Subclasses say the seven abstract things; the rest follows from them.
+    """The interface of a data provider. A subclass defines the seven abstract members; this class derives the others
+    from them.
 
-    ``for batch in provider`` is one epoch; ``B`` is whatever type a batch is, and means something to its provider only.
-    See docs/mxnet.md.
+    ``for batch in provider`` is one epoch. ``B`` is the type of a batch; only its provider knows what is in it. See
+    docs/mxnet.md.
     """
 
     @property
@@ -80,7 +80,7 @@ class AbstractDataProvider(ABC, Generic[B]):
 
     @abstractmethod
     def eachbatch(self) -> Iterator[B]:
-        """An iterator over the batches of one epoch, begun anew: here is the place for work that each epoch needs."""
+        """Begin an epoch, and return an iterator over its batches. Do here the work that each epoch needs."""
 
     @abstractmethod
     def count_samples(self, batch: B) -> int:
@@ -88,17 +88,17 @@ class AbstractDataProvider(ABC, Generic[B]):
 
     @abstractmethod
     def get_data(self, batch: B) -> list[Array]:
-        """The data of ``batch``, in the order of ``provide_data``."""
+        """Return the data of ``batch``, in the order of ``provide_data``."""
 
     @abstractmethod
     def get_label(self, batch: B) -> list[Array]:
-        """The labels of ``batch``, in the order of ``provide_label``."""
+        """Return the labels of ``batch``, in the order of ``provide_label``."""
 
     def __iter__(self) -> Iterator[B]:
         return self.eachbatch()
 
     def get(self, batch: B, name: str) -> Array:
-        """The array of that name, data before labels.
+        """Return the array ``name`` of ``batch``. Data come before labels.
 
         Raises:
             KeyError: neither ``provide_data`` nor ``provide_label`` has the name.
@@ -113,17 +113,17 @@ class AbstractDataProvider(ABC, Generic[B]):
     def load_data(self, batch: B, targets: Targets) -> None:
         """Copy the data of ``batch`` into ``targets``, one entry for each array of ``provide_data``.
 
-        An entry is an array, which gets all rows, or a list of (slice, array), each of which gets these rows: a batch
-        for several devices. Nothing is written before everything is known to fit.
+        An entry is an array, which receives all rows, or a list of (slice, array); then each array receives the rows of
+        its slice, so that a batch can go to several devices. The method checks all targets before it writes.
 
-        A destination may have another dtype where no kind of number is lost (float32 to float64, or to float16), and
-        whole numbers where all that it gets are whole numbers that it can hold, as labels are.
+        A destination may have another dtype of the same kind of number (float32 to float64, or to float16). A
+        destination of whole numbers accepts floats if all of them are whole numbers within its range, such as labels.
 
         Raises:
-            OptionError: a number of entries that is not that of the arrays, or a destination of another shape than
-                what it gets, or that cannot be written (a ValueError); it names the array.
-            OptionTypeError: an entry or a destination that is none of these, or of a dtype that cannot hold what it
-                gets (a TypeError).
+            OptionError: the number of entries differs from the number of arrays, or a destination has another shape
+                than its rows, or is not writable (a ValueError); it names the array.
+            OptionTypeError: an entry or a destination is not of these types, or its dtype cannot hold the values (a
+                TypeError).
         """
         _load(self.provide_data, self.get_data(batch), targets)
 
@@ -133,18 +133,18 @@ class AbstractDataProvider(ABC, Generic[B]):
 
 
 class DataProvider(AbstractDataProvider[DataBatch]):
-    """A provider whose batches are :class:`DataBatch`: what remains to be said is what there is, and ``eachbatch``."""
+    """A provider whose batches are :class:`DataBatch`: a subclass defines the three properties and ``eachbatch``."""
 
     def count_samples(self, batch: DataBatch) -> int:
-        """``batch.count``."""
+        """Return ``batch.count``."""
         return batch.count
 
     def get_data(self, batch: DataBatch) -> list[Array]:
-        """``batch.data``: the arrays themselves, which are the caller's own."""
+        """Return ``batch.data``: the arrays themselves, not copies. They belong to the caller."""
         return batch.data
 
     def get_label(self, batch: DataBatch) -> list[Array]:
-        """``batch.label``: the arrays themselves, which are the caller's own."""
+        """Return ``batch.label``: the arrays themselves, not copies. They belong to the caller."""
         return batch.label
 
 
@@ -159,7 +159,7 @@ def _load(described: Description, arrays: Sequence[Array], targets: Targets) -> 
     for (name, _), array, target in zip(described, arrays, targets, strict=True):
         parts: Any = [(slice(None), target)] if isinstance(target, np.ndarray) else target
         if not isinstance(parts, list | tuple):
-            parts = [parts]  # which is said to be none
+            parts = [parts]  # the loop below raises the error
         for part in parts:
             if not isinstance(part, tuple) or len(part) != 2 or not isinstance(part[0], slice):
                 raise OptionTypeError(
@@ -195,14 +195,14 @@ def _copy(name: str, array: Array, rows: slice, destination: Any) -> tuple[Array
 
 
 def _holds(kind: np.dtype[Any], piece: Array) -> bool:
-    """Whether an array of ``kind`` can take the numbers of ``piece``."""
+    """Return True if an array of dtype ``kind`` can hold the numbers of ``piece``."""
     if kind.kind not in "iu" or np.can_cast(piece.dtype, kind, "safe"):
         # numpy would also write numbers as texts and as objects
         return np.can_cast(piece.dtype, kind, "same_kind") and (kind.kind in "biufc" or kind == piece.dtype)
     if piece.dtype.kind not in "iuf" or not piece.size:
         return piece.dtype.kind in "iuf"
     limits = np.iinfo(kind)
-    # as numbers of Python, which are compared as what they are; a NaN is above and below nothing
+    # compare Python numbers, which are exact; comparisons with a NaN are False
     within = limits.min <= piece.min().item() and piece.max().item() <= limits.max
     return within and (piece.dtype.kind != "f" or bool((piece == np.trunc(piece)).all()))
 

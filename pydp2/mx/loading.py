@@ -1,7 +1,7 @@
-"""Share what the providers of files have in common: names and shapes, batches prepared ahead, where the next epoch
-begins.
+"""Share the common parts of the providers of files: names and shapes, batches prepared ahead, the start of the next
+epoch.
 
-See docs/mxnet.md, "Files". What is in the files is the business of one module each.
+See docs/mxnet.md, "Files". One module for each provider reads its files.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Shape = Sequence[int] | NDArray[np.integer[Any]]
 
 
 class FileProvider(EpochProvider):
-    """One array of data and, as a rule, one of labels, from files.
+    """A provider of one array of data and, usually, one of labels, from files.
 
     Args:
-        names: of data and label; None for the label: there is none.
+        names: the names of data and label; with None for the label there are no labels.
         batch_size: samples of a batch.
-        data_shape, label_shape: of a sample; a label of shape (1,) is a number.
+        data_shape, label_shape: the shapes of one sample; a label of shape (1,) is a number.
         dtype: of both.
         prefetch_buffer: batches that are prepared ahead.
 
@@ -86,14 +86,12 @@ class FileProvider(EpochProvider):
 
     @abstractmethod
     def _prepared(self, place: EpochStart) -> Generator[tuple[DataBatch, int], None, None]:
-        """The batches of the epoch that begins at ``place``, each with the number of samples in it that are from the
-        beginning of the next reading. Runs in a thread of the epoch."""
+        """Yield the batches of the epoch that begins at ``place``, each with the number of its samples that come from
+        the beginning of the next reading. Runs in a thread of the epoch."""
 
     def _look(self) -> None:
-        """Make the first batch, and forget it: what is wrong with the files shows at once.
-
-        Raises:
-            OptionError: there is not a single batch.
+        """Make the first batch and drop it, so that errors in the files show at once. Raises OptionError if there is no
+        batch.
         """
         with closing(self._prepared(EpochStart())) as batches:
             if next(batches, None) is None:
@@ -112,13 +110,14 @@ class FileProvider(EpochProvider):
         self._place = next_epoch_start(place, missing)
 
     def _batch(self, data: Array, labels: Array, missing: int, count: int) -> DataBatch:
-        """A batch of arrays of full size, of which ``count`` rows were read and ``missing`` of them fill up."""
+        """Return a batch of arrays of full size. ``count`` rows were read; the last ``missing`` of these are
+        padding."""
         label = [labels.reshape(self._label_batch_shape)] if self._labelled else []
         return DataBatch([data], label, count - missing)
 
 
 def shape(name: str, value: Any) -> tuple[int, ...]:
-    """The shape of a sample, whole numbers from 1. Raises OptionTypeError, OptionError for anything else."""
+    """Return the shape of a sample, whole numbers from 1. Raises OptionTypeError or OptionError for any other value."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if not isinstance(value, Sequence) or isinstance(value, str):
@@ -130,6 +129,7 @@ def shape(name: str, value: Any) -> tuple[int, ...]:
 
 
 def share(num_parts: Any, part_index: Any) -> FilePart:
-    """Part ``part_index`` of ``num_parts``, from 0. Raises OptionTypeError, OptionError where there is none."""
+    """Return part ``part_index`` of ``num_parts``, from 0. Raises OptionTypeError or OptionError if there is no such
+    part."""
     count = integer_from(1)("num_parts", num_parts)
     return FilePart(integer_from(0, count)("part_index", part_index), count)

@@ -1,4 +1,4 @@
-"""The mean picture of a data set: read from a file, or computed once and written there."""
+"""Read the mean picture of a data set from a file, or compute it once and write it there."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _MAGIC = b"\x93NUMPY"
 def mean_picture(
     path: str, shape: tuple[int, ...], sums: Callable[[], Generator[tuple[int, NDArray[np.float64]], None, None]]
 ) -> Floats:
-    """The mean picture in ``path``, a ``.npy`` file of float32; where there is none yet it is made and written.
+    """Return the mean picture in ``path``, a ``.npy`` file, as float32. If the file does not exist, compute and write
+    it.
 
     Args:
         path: the file.
         shape: (channels, height, width).
-        sums: how many pictures, and their sum, for some of them after the other.
+        sums: yields, for one group of pictures after the other, their number and their sum.
 
     Raises:
         FormatError: the file is no ``.npy`` file, or its array has another shape or is not of floats.
@@ -46,7 +47,7 @@ def mean_picture(
 
 
 def _write(file: Path, mean: Floats | None) -> None:
-    """Write ``mean``; None: only try whether it could be written."""
+    """Write ``mean``. With None only test that the file can be written."""
     beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
         with open(beside, "xb") as out:

@@ -1,4 +1,4 @@
-"""MNISTIter: batches of the pictures and labels of a pair of idx files. See docs/mxnet.md, "MNISTIter"."""
+"""Make batches of the pictures and labels of two idx files. See docs/mxnet.md, "MNISTIter"."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ _LEVELS = np.float32(1 / 256)  # not 255: a power of two, so nothing is rounded
 
 
 class MNISTIter(FileProvider):
-    """Grey pictures of bytes and their labels, in batches; what does not fill the last one is left out.
+    """A provider of grey pictures of bytes and their labels. Samples at the end that do not fill a batch are left out.
 
     Args:
         image, label: idx files, plain or gzip: bytes (samples, rows, columns), and whole numbers (samples,).
         batch_size: samples of a batch.
-        shuffle: whether the samples are put into an order of chance, once: all epochs have the same one.
+        shuffle: whether the samples are shuffled, once: all epochs have the same order.
         flat: whether a picture is (rows * columns,) instead of (1, rows, columns).
         seed: decides about the order.
         silent: leaves out the line in the log (of ``pydp2.mx``) that says what was read.
-        num_parts, part_index: of so many parts of the samples this one, from 0.
+        num_parts, part_index: the number of parts, and the part to read, from 0.
         prefetch_buffer: batches that are prepared ahead.
-        data_name, label_name: what they are called; None: no labels, and ``label`` is not read.
+        data_name, label_name: the names of the arrays. With ``label_name=None`` there are no labels, and ``label`` is
+            not read.
 
     Raises:
-        FormatError: no idx files, damaged ones, or of other sides, types and numbers than these.
-        OptionError, OptionTypeError: a parameter that cannot be; or fewer samples than a batch has.
+        FormatError: a file is not an idx file or is damaged, or its sides, type or number of samples are wrong.
+        OptionError, OptionTypeError: a parameter is invalid, or there are fewer samples than a batch has.
         OSError: a file cannot be read.
     """
 

@@ -1,4 +1,4 @@
-"""Check that the values of options are of the kinds that they are declared to be."""
+"""Check that the values of options have their declared types."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from pydp2.options.values import value_text
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False; also 1 or 0, as programs for MXNet have it. Raises OptionTypeError for anything else."""
+    """Return True or False; 1 and 0 are allowed too, as in programs for MXNet. Raises OptionTypeError for any other
+    value."""
     if not isinstance(value, bool | np.bool_ | Integral) or value not in (0, 1):
         raise OptionTypeError(f"{name} must be True or False, got {value_text(value)}")
     return bool(value)
 
 
 def number(name: str, value: Any) -> float:
-    """A number. Raises OptionTypeError for anything else, OptionError for one that no float can hold."""
+    """Return a number as float. Raises OptionTypeError for any other value, OptionError for a number that a float
+    cannot hold."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise OptionTypeError(f"{name} must be a number, got {value_text(value)}")
     try:
@@ -32,7 +34,7 @@ def number(name: str, value: Any) -> float:
 
 
 def typed(options: object, fields: Iterable[Field[Any]]) -> None:
-    """Look at every one of the ``fields`` of ``options`` that is declared as bool, int or float.
+    """Check each of the ``fields`` of ``options`` that is declared as bool, int or float.
 
     Raises:
         OptionTypeError: another kind of value.

@@ -1,4 +1,4 @@
-"""Records of pictures: which ones are read, in which order, with which labels. See docs/mxnet.md, "ImageRecordIter"."""
+"""Read records of pictures: select them, order them, and find their labels. See docs/mxnet.md, "ImageRecordIter"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydp2.mx.chance import Chance
 from pydp2.order.random_bits import permutation
 
 CHUNK_BYTES = 64 << 20
-"""Records are shuffled among those that lie side by side in so many bytes."""
+"""Bytes of neighbouring records that are shuffled together."""
 
 Labels = NDArray[np.float32]
 
@@ -31,7 +31,7 @@ class Record(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Beginning of an error that is about this record."""
+        """The name of this record, with which the text of an error begins."""
         return f"{self.file}, record at byte {self.offset}"
 
 
@@ -39,12 +39,12 @@ class Records:
     """The records of a part of one or more RecordIO files.
 
     Args:
-        paths: the files, read one after the other; of each the same part is read.
-        part: which one.
-        shuffle: whether records that lie near each other change places, anew in each reading.
-        seed: of that, and of what chance decides about a picture.
-        listed: path of a list whose labels hold instead of those in the records; "": none.
-        label_width: labels of a picture; 0: none are wanted, whatever the records and the list have.
+        paths: the files, read one after the other; the same part of each file is read.
+        part: the part to read.
+        shuffle: whether neighbouring records are shuffled, in another order in each reading.
+        seed: decides that order, and the random choices about a picture.
+        listed: path of a list with labels that replace those in the records; "": no list.
+        label_width: the number of labels of a picture; 0: read no labels, even if the records or the list have some.
 
     Raises:
         FormatError: the list is damaged, or has two lines for one id.
@@ -68,11 +68,11 @@ class Records:
                 self._labels[entry.id] = np.array(entry.labels, np.float32)
 
     def read(self, reading: int) -> Iterator[Record]:
-        """All records of the part, in the order of reading ``reading``.
+        """Yield all records of the part, in the order of reading number ``reading``.
 
         Raises:
             FormatError: a file is damaged, or a record has no header.
-            BadSample: a picture has no label, or not as many as it should.
+            BadSample: a picture has no label, or a wrong number of labels.
         """
         if not self._shuffle:
             yield from self._in_order(reading)

@@ -1,4 +1,4 @@
-"""Memory of batches that nobody refers to any more, used again.
+"""Reuse the memory of batches to which nothing refers any more.
 
 The first touch of fresh memory costs a large batch of pictures about a quarter of the time that decoding them takes.
 """
@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NOBODY = sys.getrefcount(object()) + 1
-"""What ``sys.getrefcount`` says of an object that only a list refers to."""
+"""The result of ``sys.getrefcount`` for an object to which only a list refers."""
 
 
 class ReusedArrays:
-    """Arrays of one shape, float32, each the caller's own for as long as anything refers to it or to a view of it.
+    """Float32 arrays of one shape. An array belongs to the caller while anything refers to it or to a view of it.
 
-    One thread takes them. At most ``max_arrays`` are kept in mind; what is taken beyond is fresh.
+    Only one thread may take arrays. At most ``max_arrays`` are kept for reuse; further arrays are new.
     """
 
     def __init__(self, shape: tuple[int, ...], max_arrays: int) -> None:
@@ -26,10 +26,10 @@ class ReusedArrays:
         self._max_arrays = max_arrays
         self._arrays: list[NDArray[np.float32]] = []
         self.allocated_count = 0
-        """How many arrays were made fresh."""
+        """Number of new arrays that were made."""
 
     def unused_array(self) -> NDArray[np.float32]:
-        """An array with anything in it."""
+        """Return an array to which nothing else refers. Its values are undefined."""
         known = self._arrays
         for i in range(len(known)):
             # Only this list refers to it, so nobody else can come to refer to it: views and other libraries that look

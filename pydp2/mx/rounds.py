@@ -1,6 +1,6 @@
 """Work out which samples make which batch where the last one of an epoch is filled up: the rule of ``round_batch``.
 
-It answers for numbers of samples alone, not for what they are. See docs/mxnet.md, "round_batch".
+This module counts samples; it does not look into them. See docs/mxnet.md, "round_batch".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class EpochStart:
-    """Start of an epoch: in reading ``reading`` of the data, behind its first ``skip`` samples."""
+    """Start of an epoch: in reading number ``reading`` of the data, after its first ``skip`` samples."""
 
     reading: int = 0
     skip: int = 0
@@ -26,16 +26,17 @@ class EpochStart:
 def batches(
     read: Callable[[int], Iterator[T]], start: EpochStart, size: int, round_batch: bool
 ) -> Iterator[tuple[list[T], int]]:
-    """The batches of the epoch that begins at ``start``, each with the number of samples in it that only fill it up.
+    """Yield the batches of the epoch that begins at ``start``, each with the number of its samples that are padding.
 
     Args:
         read: ``read(n)`` is an iterator over all samples, read for the n-th time from 0 on.
-        place: where the epoch begins.
+        start: where the epoch begins.
         size: samples of a batch.
-        round_batch: whether the last batch is filled up from the beginning of the next reading; else it has fewer.
+        round_batch: whether samples from the beginning of the next reading fill the last batch; otherwise it has fewer
+            samples.
 
     Raises:
-        OptionError: fewer samples than a batch has, which cannot be filled up in this way (a ValueError).
+        OptionError: there are fewer samples than a batch has, so the batch cannot be filled in this way (a ValueError).
     """
     samples = read(start.reading)
     seen = sum(1 for _ in islice(samples, start.skip))

@@ -64,7 +64,8 @@ class _Bucket:
 
 
 class BucketPool(Pool):
-    """Pool whose batches are drawn from one bucket each. ``row_ids`` is the bucket that the last batch came from."""
+    """Pool whose batches are drawn from one bucket each. To draw a batch, :meth:`draw` puts the rows of its bucket into
+    ``row_ids``, where :class:`Pool` picks from."""
 
     _row_arrays = (*Pool._row_arrays, "_length")
 
@@ -103,21 +104,21 @@ class BucketPool(Pool):
     def _sort_into_buckets(self, rows: RowIds) -> None:
         """Put ``rows`` into their buckets, in this order."""
         buckets = self._by_bucket
-        numbers = self._numbers_for(self._length[rows]).tolist()
+        indices = self._indices_for(self._length[rows]).tolist()
         # Runs are short: a loop costs less here than a few numpy calls for each bucket.
-        for k, row, weight in zip(numbers, rows.tolist(), self._weight[rows].tolist(), strict=True):
+        for k, row, weight in zip(indices, rows.tolist(), self._weight[rows].tolist(), strict=True):
             bucket = buckets[k]
             bucket.row_ids.append(row)
             bucket.weight += weight
 
-    def bucket_numbers(self, run: SampleRun) -> npt.NDArray[np.int64]:
-        """Return the buckets of the samples of ``run``, by number."""
+    def bucket_indices(self, run: SampleRun) -> npt.NDArray[np.int64]:
+        """Return the index of the bucket of each sample of ``run``, from 0."""
         block = run.chunk_span()
         if block.row_ids is not None:
-            return self._numbers_for(self._length[block.row_ids[run.lo - block.first : run.hi - block.first]])
-        return self._numbers_for(run.columns.lengths(self._buckets.slot)[run.lo : run.hi])
+            return self._indices_for(self._length[block.row_ids[run.lo - block.first : run.hi - block.first]])
+        return self._indices_for(run.columns.lengths(self._buckets.slot)[run.lo : run.hi])
 
-    def _numbers_for(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _indices_for(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.searchsorted(np.array(self.bounds or (), np.int64), lengths)
 
     def fix_bounds(self) -> None:
@@ -174,11 +175,12 @@ class BucketPool(Pool):
         heaviest = np.partition(weights, max(0, len(weights) - over))[-over:]
         return bucket.weight - int(heaviest.sum()) >= need - over
 
-    def _choose_bucket(self, n: int) -> int:
-        """Return the number of the bucket that batch ``n`` and the rest of its group come from."""
-        buckets = {k: bucket for k, bucket in enumerate(self._by_bucket) if bucket.count}
-        able = {k: bucket for k, bucket in buckets.items() if self._can_fill(bucket, self.group_left(n))}
-        buckets = able or {k: bucket for k, bucket in buckets.items() if self._can_fill(bucket, 1)} or buckets
+    def _next_bucket_index(self, n: int) -> int:
+        """Return the index, from 0, of the bucket that batch ``n`` and the rest of its group come from."""
+        not_empty = {k: bucket for k, bucket in enumerate(self._by_bucket) if bucket.count}
+        fill_group = {k: bucket for k, bucket in not_empty.items() if self._can_fill(bucket, self.group_left(n))}
+        fill_batch = {k: bucket for k, bucket in not_empty.items() if self._can_fill(bucket, 1)}
+        buckets = fill_group or fill_batch or not_empty
         if not self._plan.shuffle:
             return min(buckets, key=lambda k: self._sample_of(buckets[k].first_row))
         total = sum(bucket.weight for bucket in buckets.values())
@@ -195,7 +197,7 @@ class BucketPool(Pool):
     def draw(self, n: int) -> tuple[RowIds, int]:
         """Return the rows of batch ``n`` and their weight; they leave the pool (but not the store)."""
         if not self._continues_group(n):
-            self.bucket_number = self._choose_bucket(n) + 1
+            self.bucket_number = self._next_bucket_index(n) + 1
         bucket = self._by_bucket[self.bucket_number - 1]
         self.bucket_bound = (*(self.bounds or ()), 0)[self.bucket_number - 1]
         self.row_ids, self._tail, self._tail_position = bucket.row_ids, bucket.tail, bucket.tail_position
@@ -229,9 +231,9 @@ class BucketPool(Pool):
         on), or keeps its order. Return the samples as a set."""
         self.fix_bounds()
         plan, rows = self._plan, self._all_in_sample_order()
-        numbers = self._numbers_for(self._length[rows])
+        indices = self._indices_for(self._length[rows])
         for k, bucket in enumerate(self._by_bucket):
-            bucket.tail = rows[numbers == k]
+            bucket.tail = rows[indices == k]
             if plan.shuffle:
                 bucket.tail = bucket.tail[permutation(plan.seed, plan.pass_id, "tail", len(bucket.tail), k)]
             bucket.row_ids = array("q")
@@ -300,11 +302,11 @@ class BucketBatcher(Batcher):
         plan, pool = self.plan, self.pool
         needs = pool.needed_weights(self.batch_index)
         waiting, size = pool.bucket_weights(), pool.bytes
-        numbers = pool.bucket_numbers(run).tolist()
+        indices = pool.bucket_indices(run).tolist()
         sizes = run.sizes[run.lo : run.hi].tolist()
         weights = [1] * len(sizes) if run.weights is None else run.weights[run.lo : run.hi].tolist()
         full = max(waiting) >= plan.batch_size
-        for i, k in enumerate(numbers):
+        for i, k in enumerate(indices):
             if i and full and size >= plan.pool_bytes:
                 return i
             waiting[k] += weights[i]
@@ -312,4 +314,4 @@ class BucketBatcher(Batcher):
             full = full or waiting[k] >= plan.batch_size
             if waiting[k] >= needs[k]:  # only with the sample in the pool is it known whether that is enough
                 return i + 1
-        return len(numbers)
+        return len(indices)

@@ -37,18 +37,13 @@ from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.spec import ServiceSpec
 from pydp2.server.workers.cell_grants import CellGrants, create_cell_grants
 from pydp2.server.workers.chunk_decoder import commit_chunk, decode_chunk
-from pydp2.server.workers.watchdog import MEMORY_INTERVAL, Watchdog, WorkerConnection
+from pydp2.server.workers.watchdog import Watchdog, WorkerConnection
 from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.server.workers.worker_state import WatchEvent
 from pydp2.transport import Hub, PeerGone, Poller
 from pydp2.transport.sockets import LACKS_DESCRIPTORS
 
-_TICK = 0.5  # seconds between looks at what no message announces
 _SHOWN = 5  # of each kind of log line, so many are shown in full
-_LAST_WORDS = 2.0  # seconds in which what a worker said before it ended arrives
-_ACCEPT = 0.25  # seconds between looks how many descriptors are left
-_ARRIVING = 1.0  # seconds in which a worker that was let in is connected
-_QUIET = 60.0  # seconds after which it is said again that descriptors lack
 _BURST = 32  # batches sent before messages are looked for again
 
 
@@ -74,6 +69,7 @@ class Server:
         wakeup: int,
     ) -> None:
         self._spec = spec
+        self._timing = spec.timing
         self._files = files
         self._engine = engine
         self._hub = workers
@@ -81,7 +77,7 @@ class Server:
         self._number: dict[bytes, int] = {}
         self._worker_pool = WorkerPool(spec.workers)
         self._watchdog = Watchdog(spec, files, engine, self._connections, self._worker_pool.status_row_of, self.log)
-        self._snapshotter = Snapshotter(spec.state_dir, self.log, spec.timing.snapshot_interval)
+        self._snapshotter = Snapshotter(spec.state_dir, self.log, spec.timing)
         self._gateway = ClientGateway(spec, files, clients, self._worker_pool, self.log, self._snapshotter)
         self._gateway.server_stats = self.stats
         self._quarantine = Quarantine(spec.quarantine, self.log)
@@ -96,7 +92,7 @@ class Server:
         self._poll = Poller()
         self._clients = clients
         workers.on_refusal = clients.on_refusal = self._log_refused
-        self._lacked = -_QUIET
+        self._lacked = -spec.timing.descriptor_notice
         for handle in (workers.handle, clients.handle, control, wakeup, *workers.listeners, *clients.listeners):
             self._poll.add(handle)
         self._listeners = {*workers.listeners, *clients.listeners}
@@ -110,7 +106,7 @@ class Server:
         """Start the workers and wait for the first that is ready. Raises what keeps the service from starting."""
         self._apply(self._worker_pool.start())
         while self._schema is None:
-            self._round(_TICK)
+            self._round(self._timing.tick)
         return self._schema
 
     def run(self) -> None:
@@ -121,7 +117,7 @@ class Server:
 
     def _patience(self) -> float:
         limit = self._spec.sample_timeout
-        tick = _TICK if self._spec.worker_memory is None else MEMORY_INTERVAL
+        tick = self._timing.tick if self._spec.worker_memory is None else self._timing.memory_check
         return tick if limit is None else min(tick, limit / 4)
 
     def _round(self, timeout: float) -> bool:
@@ -141,7 +137,7 @@ class Server:
             self._gateway.take_disk_answers()
         if self._engine.fileno() in ready or self._starved:
             self._engine_events()
-        if not ready.isdisjoint(self._listeners) or now - self._accepted > _ACCEPT:
+        if not ready.isdisjoint(self._listeners) or now - self._accepted > self._timing.descriptor_check:
             self._accept(ready, now)
         self._worker_messages(now)
         more = self._gateway.receive(now)
@@ -159,7 +155,7 @@ class Server:
         """Let workers and trainers in."""
         self._accepted = now
         if not ready.isdisjoint(self._hub.listeners):
-            self._clients.pause_accepting(_ARRIVING)
+            self._clients.pause_accepting(self._timing.worker_connects)
         self._hub.accept(now)
         self._clients.accept(now)
 
@@ -169,7 +165,7 @@ class Server:
             self.log(text, kind)
             return
         now = time.monotonic()
-        if now - self._lacked > _QUIET:
+        if now - self._lacked > self._timing.descriptor_notice:
             self.log(text, "")
         self._lacked = now
 
@@ -197,7 +193,7 @@ class Server:
                         connection is None or connection.link.state in (LinkState.NEW, LinkState.STARTING)
                     ):
                         # it ended in order before it was ready: why, it has said, and that is still under way
-                        self._unheard[worker] = time.monotonic() + _LAST_WORDS
+                        self._unheard[worker] = time.monotonic() + self._timing.worker_last_words
                     else:
                         self._exited(worker, status)
                 case EngineNote(text, kind):

@@ -18,12 +18,28 @@ class Timing:
     """Trainers wait for a rank before it is said which one is missing."""
     trainer_probe: float = 2.0
     """Between looks whether trainers still live."""
-    last_words: float = 0.2
+    tick: float = 0.5
+    """Between looks at what no message announces."""
+    memory_check: float = 0.1
+    """Between looks at the memory of workers, where ``worker_memory`` limits it."""
+    worker_last_words: float = 2.0
+    """What a worker said before it ended arrives within it."""
+    trainer_last_words: float = 0.2
     """What a vanished trainer said last arrives within it."""
     taken_rank_notice: float = 1.0
-    """Seconds that a trainer waits for a rank that is taken before it is refused."""
+    """A trainer waits for a rank that is taken before it is refused."""
+    taken_rank_retry: float = 0.05
+    """Between looks whether such a rank is free."""
+    descriptor_check: float = 0.25
+    """Between looks how many descriptors are left."""
+    worker_connects: float = 1.0
+    """A worker that was let in is connected within it. New trainers wait meanwhile."""
+    descriptor_notice: float = 60.0
+    """Descriptors were enough for so long before the log says again that they lack."""
     snapshot_interval: float = 2.0
     """Between snapshots, where nothing happens that has to be written at once."""
+    snapshot_write: float = 5.0
+    """The service waits for the disk to take a snapshot."""
 
 
 DEFAULT_TIMING = Timing()

@@ -26,11 +26,11 @@ from pydp2 import *
 
 @provider(input_types=[integer_value(1 << 40)], check=True, check_fail_continue=True, should_shuffle=False)
 def process(settings, filename):
-    for i in range(2000):
+    for i in range(500):
         print("reading", filename, i, "x" * 100)
         yield -1 if i % 2 else i
 """
-FILES, GOOD = 8, 1000
+FILES, GOOD = 8, 250
 Serve = Callable[..., "Service"]
 
 

@@ -38,7 +38,7 @@ stop = threading.Event()
 def busy():
     while not stop.is_set():
         sum(range(1000))
-threads = [threading.Thread(target=busy, daemon=True) for _ in range(4)]
+threads = [threading.Thread(target=busy, daemon=True) for _ in range(2)]
 [thread.start() for thread in threads]
 print(one_pass())
 stop.set()

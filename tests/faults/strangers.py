@@ -55,7 +55,7 @@ class Passes:
 def draw_floods(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
     """Ways to flood, each for some seconds by some strangers."""
     names = random.sample(list(FLOODS), 4) if size == "quick" else [*FLOODS, *random.sample(list(FLOODS), 4)]
-    events = [Event(name, 1.0 if size == "quick" else 4.0, random.random()) for name in names]
+    events = [Event(name, 0.4 if size == "quick" else 4.0, random.random()) for name in names]
     return {"workers": random.choice([1, 2])}, events
 
 
@@ -93,7 +93,7 @@ def play_floods(bench: Bench, schedule: Schedule) -> Report:
 # -- A4 ----------------------------------------------------------------------------------------------------------------
 def draw_crowds(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
     """Crowds of so many that say nothing, alone or while others come and go, workers killed meanwhile or not."""
-    count = 2 if size == "quick" else 6
+    count = 1 if size == "quick" else 6
     kinds = ["crowd", "crowd and kill", "flow and kill"]
     crowds = [Event(random.choice(kinds), random.choice([100, 200, 400])) for _ in range(count)]
     return {"workers": random.choice([1, 2]), "kind": random.choice(["ipc", "tcp"])}, crowds

@@ -45,7 +45,6 @@ from pydp2.server.workers.cell_grants import CellGrants
 from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.transport import Hub, PeerGone, SharedRegion
 
-_RETRY_SECONDS = 0.05  # seconds between looks whether a rank that a trainer waits for is free
 _MAX_PENDING = 64  # peers that ask for a job and have not been answered yet
 _MAX_VANISHED = 64  # peers that vanished
 _READ_AHEAD = 256 << 20  # bytes read ahead of the merge, where the memory limit allows
@@ -345,14 +344,14 @@ class ClientGateway:
             ]:
                 self._probe(trainer)
         for gone in self._vanished.values():
-            if gone.when and now - gone.when > self._spec.timing.last_words:
+            if gone.when and now - gone.when > self._spec.timing.trainer_last_words:
                 gone.when = 0.0
                 if gone.session is not None and gone.trainer is not None:
                     who = f"rank {gone.trainer.rank} is gone"
                     if gone.session.trainers.registry.alone:
                         who = "the trainer is gone; its job is free"
                     self._log_job(gone.session.name, who, "trainer")
-        if now - self._retried > _RETRY_SECONDS:
+        if now - self._retried > self._spec.timing.taken_rank_retry:
             self._retried = now
             waiting, self._waiting = self._waiting, []
             for peer, attach, since in waiting:

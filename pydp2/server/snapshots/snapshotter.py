@@ -12,6 +12,7 @@ from pydp2.options.tables import JobOptions
 from pydp2.protocol.stream_identity import differences
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
 from pydp2.server.snapshots.state_dir import StateDir
+from pydp2.server.timing import Timing
 
 
 class _Trainers(Protocol):
@@ -46,13 +47,12 @@ class SnapshottedJob(Protocol):
 
 
 class Snapshotter:
-    """Writer of the state directory ``path`` (None: nothing is kept), every ``every`` seconds. Raises OptionError,
-    StateMismatch."""
+    """Writer of the state directory ``path``; None: nothing is kept. Raises OptionError, StateMismatch."""
 
-    def __init__(self, path: str | None, log: Callable[[str, str], None], every: float) -> None:
-        self._every = every
+    def __init__(self, path: str | None, log: Callable[[str, str], None], timing: Timing) -> None:
+        self._every = timing.snapshot_interval
         self._path = path
-        self._state = None if path is None else StateDir(path, log)
+        self._state = None if path is None else StateDir(path, log, timing.snapshot_write)
         self._found: list[Any] = []
         self._begun = False  # until then nothing is written over what was found
         self._at = 0.0

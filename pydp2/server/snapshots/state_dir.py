@@ -19,12 +19,12 @@ from typing import Any, cast
 import msgpack
 
 from pydp2.errors import OptionError, StateMismatch
+from pydp2.server.timing import DEFAULT_TIMING
 
 VERSION = 1
 LAST, BEFORE, NEW = "snapshot", "snapshot.old", "snapshot.new"
 _MAGIC = b"pydp2 state\n"
 _HEAD = struct.Struct("<12sIQQ16s")  # magic, version, serial, size of what follows, digest of all but itself
-_SLOW = 5.0  # seconds that a service waits for a disk
 
 
 class DamagedSnapshot(Exception):
@@ -64,14 +64,21 @@ def _digest(version: int, serial: int, body: bytes) -> bytes:
 
 
 class StateDir:
-    """State directory ``path``. ``log(text, kind)`` tells what is wrong with it.
+    """State directory ``path``. ``log(text, kind)`` tells what is wrong with it. The service waits at most ``patience``
+    seconds for a snapshot to be on the disk.
 
     Raises OptionError when it cannot be written, StateMismatch when a newer release wrote there.
     """
 
-    def __init__(self, path: str | os.PathLike[str], log: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        log: Callable[[str, str], None],
+        patience: float = DEFAULT_TIMING.snapshot_write,
+    ) -> None:
         self._path = Path(path)
         self._log = log
+        self._patience = patience
         self._serial = 0
         self.intact = True
         """What was read is the last that was written."""
@@ -143,8 +150,8 @@ class StateDir:
         done = True
         if wait:
             with self._written:
-                done = self._written.wait_for(lambda: self._pending is None and not self._busy, _SLOW)
-        self._tell(None if done else f"the disk took more than {_SLOW:g} s")
+                done = self._written.wait_for(lambda: self._pending is None and not self._busy, self._patience)
+        self._tell(None if done else f"the disk took more than {self._patience:g} s")
 
     def _tell(self, slow: str | None) -> None:
         why = slow or self._failed
@@ -207,4 +214,4 @@ class StateDir:
             self._ends = True
             self._written.notify_all()
         if self._thread is not None:
-            self._thread.join(_SLOW)
+            self._thread.join(self._patience)

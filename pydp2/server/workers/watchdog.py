@@ -16,9 +16,6 @@ from pydp2.server.spec import ServiceSpec
 from pydp2.server.state_table import next_state
 from pydp2.server.workers.worker_state import DUMPING, RUNNING, WATCH_TRANSITIONS, WatchEvent, WatchState
 
-MEMORY_INTERVAL = 0.1
-"""Seconds between looks at how much memory workers have."""
-
 
 @dataclass(slots=True)
 class WorkerConnection:
@@ -90,7 +87,7 @@ class Watchdog:
         if now - self._looked >= stopped / 4:
             self._looked = now
             self._watch_stopped(stopped, now)
-        if self._spec.worker_memory is not None and now - self._weighed >= MEMORY_INTERVAL:
+        if self._spec.worker_memory is not None and now - self._weighed >= self._spec.timing.memory_check:
             self._weighed = now
             self._check_memory(self._spec.worker_memory)
 
