@@ -13,11 +13,12 @@ from pydp2.reader.contract import Reader, check_reader, iterating
 
 
 def provider_from_reader(reader_creator: Callable[[str], Reader], **options: Unpack[ProviderKeywords]) -> Provider:
-    """A provider whose ``process(settings, filename)`` yields the entries of ``reader_creator(filename)``.
+    """Return a provider whose ``process(settings, filename)`` yields the entries of ``reader_creator(filename)``.
 
-    An entry's items are the slots' values by position; of a single slot it may be the bare item. ``options`` are those
-    of ``@provider``, ``input_types`` among them. The provider is found by the name that it is assigned to, so put it at
-    the top level of a module: ``process = provider_from_reader(lines_of, input_types=[…])``. See docs/readers.md.
+    The items of an entry are the values of the slots, by position; for a single slot an entry may be the bare item.
+    ``options`` are those of ``@provider``, including ``input_types``. pydp2 finds the provider by the name that it is
+    assigned to, so put it at the top level of a module: ``process = provider_from_reader(lines_of, input_types=[…])``.
+    See docs/readers.md.
 
     Raises OptionTypeError, OptionError: ``reader_creator`` cannot be called; as ``@provider`` does.
     """
@@ -38,6 +39,6 @@ def provider_from_reader(reader_creator: Callable[[str], Reader], **options: Unp
 
 
 def _single(settings: Any) -> bool:
-    """Whether there is one slot."""
+    """Return True if there is one slot."""
     named = isinstance(settings.input_types, Mapping) and settings.input_order
     return len(settings.input_order if named else settings.input_types) == 1

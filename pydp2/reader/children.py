@@ -4,11 +4,12 @@ A fork copies only the thread that forks, and a lock that another one holds stay
 children are forked only by a process that has no thread beside the one that asks (:func:`may_fork`).
 
 Samples travel through multiprocessing's connections, which pickle them: between the two ends of a socket pair that one
-program has made for its own fork, where nobody else can write. (Nowhere else in pydp2 is anything pickled.)
+program has made for its own fork, where no other process can write. (Nowhere else in pydp2 is anything pickled.)
 
-Who ends whom: a child whose parent is gone, or has left the pass, reads the end of its connection and goes; a parent
-whose child was killed reads that end as well, and raises. Nobody waits for a message that nobody sends. What a child
-runs is left by a SystemExit, wherever it waits, so that generators are closed and end the commands that they started.
+How processes end: if the parent is gone, or has left the pass, the child reads the end of its connection and ends. If
+the child was killed, the parent reads that end as well, and raises. So no process waits for a message that never comes.
+A SystemExit ends the code that a child runs, wherever it waits, so that generators are closed and end the commands that
+they started.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from pydp2.errors import ReaderError, from_user, from_wire, to_wire
 from pydp2.prefetch import PrefetchQueue, QueueClosed
 from pydp2.reader.messages import ITEM, RAISED, ReaderMessage
 
-_GRACE = 0.5  # seconds that a child has to end by itself once nobody wants its samples: its reader may clean up
-_GENTLE = 0.1  # those of them before it is interrupted: who gives its next entry meanwhile ends by that
+_GRACE = 0.5  # seconds that a child has to end by itself once its samples are not needed: its reader may clean up
+_GENTLE = 0.1  # seconds of these before it is interrupted: a child that gives its next entry meanwhile ends by that
 _TERMINATED = 128 + signal.SIGTERM  # its exit code then, as a shell writes it
 _END = 2.0  # seconds after which it is killed
 _ENDING = 0.25  # seconds in which a thread that Python has joined is gone for the kernel too
-# Of all children: none may keep another's open.
+# The parent's ends of all connections: a child closes those of the others, or they would stay open.
 _parents_ends: weakref.WeakSet[Connection[Any, Any]] = weakref.WeakSet()
 
 Work = Callable[[PrefetchQueue[Any], Callable[[ReaderMessage], None]], None]
-"""``work(inbox, send)``: what a child does. It raises Closed when the parent is gone. The inbox holds messages: items,
-and for each that cannot be built again in the child what that raised."""
+"""Function ``work(inbox, send)`` that a child runs. It raises QueueClosed when the parent is gone. The inbox holds
+messages: items, and for each item that cannot be built again in the child the exception that this raised."""
 
 
 def may_fork() -> bool:
@@ -57,7 +58,7 @@ def may_fork() -> bool:
     if not tasks.exists() or len(list(tasks.iterdir())) == 1:
         return True
     # What numpy multiplies matrices with ends its own threads before each fork, and starts them again when they are
-    # needed. So a fork that does nothing tells: whatever thread is left is somebody else's.
+    # needed. So a fork that does nothing tells: a thread that is left after it does not belong to that library.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of the very thing that is found out
         pid = os.fork()
@@ -109,7 +110,7 @@ class ForkedChild:
         self.pid = self._process.pid
 
     def send(self, item: object) -> None:
-        """Put ``item`` into its inbox. Raises what pickling raises, and ReaderError where it was killed."""
+        """Put ``item`` into the inbox of the child. Raises what pickling raises, and ReaderError: it was killed."""
         data = ForkingPickler.dumps(item)  # not within the try: what an entry raises when it is pickled is its own
         try:
             self._connection.send_bytes(data)
@@ -117,7 +118,7 @@ class ForkedChild:
             raise self._killed() from None
 
     def receive(self) -> ReaderMessage:
-        """Its next message. Raises ReaderError where it ended without one, or its message cannot be built again."""
+        """Return the next message. Raises ReaderError: the child ended, or the message cannot be built again."""
         try:
             data = self._connection.recv_bytes()
         except (EOFError, OSError):
@@ -143,13 +144,13 @@ class ForkedChild:
         return ReaderError(f"{self._name}, process {self.pid}, {how}: its samples are lost, and the pass with them")
 
     def stop(self) -> None:
-        """Let it know that nothing is wanted any more. Whoever waits for it is woken and gets Closed."""
+        """Tell the child that its samples are not needed any more. Wake threads that wait for it with QueueClosed."""
         self._left = True
         with contextlib.suppress(OSError):  # it is closed
             _shut_down(self._connection)
 
     def close(self) -> None:
-        """End it: ask, wait, kill, with all that it has started."""
+        """End the child: ask it, wait, then kill it and all processes that it has started."""
         self.stop()
         self._connection.close()
         self._process.join(_END)
@@ -161,13 +162,13 @@ class ForkedChild:
 
 
 def _shut_down(connection: Connection[Any, Any]) -> None:
-    """Let both directions of ``connection`` end, also for who waits in a thread to read from it."""
+    """End both directions of ``connection``, also for a thread that waits to read from it."""
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
 
 
 def _built(data: bytes, what: str) -> Any:
-    """What was pickled as ``data``. Raises ReaderError: that fails, or what it is made of is not to be had here."""
+    """Return the object that was pickled as ``data``. Raises ReaderError: it cannot be built in this process."""
     try:
         return ForkingPickler.loads(data)
     except Exception as error:  # a class of the user's own may do anything when it is built
@@ -178,7 +179,7 @@ def _built(data: bytes, what: str) -> Any:
 
 
 def _raised(data: bytes, instead: dict[str, str]) -> BaseException:
-    """The exception that :func:`travelling` has made ready."""
+    """Return the exception that :func:`travelling` has made ready."""
     if data:
         with contextlib.suppress(ReaderError):
             error = _built(data, "")
@@ -188,7 +189,7 @@ def _raised(data: bytes, instead: dict[str, str]) -> BaseException:
 
 
 def _kill_started_by(pid: int | None) -> None:
-    """Kill what process ``pid`` has started, and what that has started. Where there is no /proc, nothing."""
+    """Kill all processes that process ``pid`` has started, and theirs. Without /proc, do nothing."""
     children: dict[int | None, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
@@ -219,7 +220,7 @@ def _main(work: Work, connection: Connection[Any, Any], not_ours: list[Connectio
             return  # it may be in the last lines of a reader
         ending = interrupted = True
         with contextlib.suppress(OSError):
-            _shut_down(connection)  # whoever sent the signal: this process ends, and nothing more is sent
+            _shut_down(connection)  # the signal may come from any process: this one ends, and sends nothing more
         raise SystemExit
 
     signal.signal(signal.SIGTERM, interrupt)
@@ -244,7 +245,7 @@ def _main(work: Work, connection: Connection[Any, Any], not_ours: list[Connectio
 
 
 def _listen(connection: Connection[Any, Any], inbox: PrefetchQueue[Any], main_thread: int) -> None:
-    """Take in what the parent sends; when it has gone, wake whoever waits for it, and end this process soon."""
+    """Take in messages of the parent. When it has gone, wake the thread that waits, and end this process soon."""
     what = f"an entry for {multiprocessing.current_process().name}"
     try:
         while True:
@@ -266,8 +267,8 @@ def _listen(connection: Connection[Any, Any], inbox: PrefetchQueue[Any], main_th
 
 
 def travelling(error: BaseException) -> tuple[bytes, dict[str, str], str]:
-    """``error`` as it can be sent: pickled, nothing where it cannot be built again; a ProviderError of the nearest
-    builtin class, for where it cannot be built, with its traceback in its text; and that traceback."""
+    """Return ``error`` in a form that can be sent, as three parts: its pickle (empty if it cannot be built again); a
+    ProviderError of the nearest builtin class in its place, with the traceback in its text; and that traceback."""
     text = "".join(traceback.format_exception(error)).rstrip()
     data = b""
     try:

@@ -31,7 +31,7 @@ from pydp2.service_address import without_token
 
 @provider(input_types={"record": dense_vector_sequence(1, dtype=np.uint8)})
 def records(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
-    """The records of a RecordIO file of Paddle's, as their bytes: uint8 (length, 1)."""
+    """Yield the records of a file of Paddle's RecordIO as bytes: uint8 (length, 1)."""
     for record in paddle_recordio.read(filename):
         yield {"record": np.frombuffer(record, np.uint8).reshape(-1, 1)}
 
@@ -84,7 +84,7 @@ def cloud_reader(
     job: str = "cloud",
     **options: Unpack[JobChoices],
 ) -> CloudReader:
-    """The records that the master at the address ``master`` gives this client; many clients share those of a pass.
+    """Return a reader of the records that the master at address ``master`` gives this client; clients share a pass.
 
     The master is a service over record files: ``pydp2 serve records.list --provider pydp2.reader.cloud.records``, or
     ``pydp2.launch([…], "pydp2.reader.cloud.records")``. Each task, ``buf_size`` records, goes to one client. One that

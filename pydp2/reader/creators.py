@@ -19,7 +19,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def np_array(x: Any) -> Reader:
-    """The entries of ``x`` along its first axis: scalars of a vector, rows of a matrix, arrays of anything larger.
+    """Return a reader of ``x`` along its first axis: scalars of a vector, rows of a matrix, arrays of anything larger.
 
     An array without dimensions is one entry. ``x`` is not copied: rows are views. See docs/readers.md (RD-32).
     """
@@ -35,7 +35,7 @@ def np_array(x: Any) -> Reader:
 
 
 def text_file(path: str | os.PathLike[str], *, encoding: str = "utf-8-sig") -> Reader:
-    r"""The lines of a file without their line breaks. It is opened at each call. See docs/readers.md (RD-33).
+    r"""Return a reader of the lines of a file, without line breaks. Each call opens it. See docs/readers.md (RD-33).
 
     A line ends with ``\n`` or ``\r\n``; a ``\r`` elsewhere is part of it. ``encoding``: by default UTF-8, where a byte
     order mark at the beginning of the file is left out.
@@ -121,7 +121,7 @@ def _path(name: str, path: str | os.PathLike[str]) -> str:
 
 
 def _found(patterns: list[str]) -> Iterator[str]:
-    """The files of all patterns, each pattern's in the order of their names."""
+    """Yield the files of all patterns, those of a pattern in the order of their names."""
     for pattern in patterns:
         if os.path.exists(pattern):  # noqa: PTH110 - a name with a bracket in it is a file first
             yield pattern

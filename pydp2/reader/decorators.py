@@ -19,7 +19,7 @@ _END = object()  # not None: that is an item like any other
 
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
-    """``func`` of one entry of each reader, until the shortest has ended. See docs/readers.md (RD-2).
+    """Return a reader of ``func(*entries)`` until the shortest reader ends. See docs/readers.md (RD-2).
 
     Raises OptionTypeError: ``func`` or one of ``readers`` cannot be called, or there is no reader.
     """
@@ -62,7 +62,7 @@ def shuffle(reader: Reader, buf_size: SupportsIndex, *, seed: SupportsIndex | No
 
 
 def chain(*readers: Reader) -> Reader:
-    """The entries of the first reader, then those of the second, and so on. All are called at the start of a pass.
+    """Return a reader of the entries of each reader in turn. All readers are called at the start of a pass.
 
     Raises OptionTypeError: one of ``readers`` cannot be called. See docs/readers.md (RD-12).
     """
@@ -107,7 +107,7 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
 
 
 def firstn(reader: Reader, n: SupportsIndex) -> Reader:
-    """The first ``n`` entries, or all where there are fewer. Not one more is asked of ``reader``.
+    """Return a reader of the first ``n`` entries, or of all if there are fewer. It asks ``reader`` for no more.
 
     Raises OptionTypeError, OptionError: no reader; ``n`` is no whole number, or negative. See docs/readers.md (RD-15,
     RD-16).
@@ -123,7 +123,7 @@ def firstn(reader: Reader, n: SupportsIndex) -> Reader:
 
 
 def cache(reader: Reader) -> Reader:
-    """Read everything now, once, and give it from memory at each call. See docs/readers.md (RD-17).
+    """Read all entries now and return a reader that gives them from memory. See docs/readers.md (RD-17).
 
     Raises OptionTypeError: ``reader`` cannot be called, or gives nothing that can be iterated; and what it raises.
     """
@@ -133,14 +133,17 @@ def cache(reader: Reader) -> Reader:
 
 
 class Fake:
-    """``Fake()(reader, n)``: a reader that gives the first entry of ``reader`` n times, to measure all but reading.
+    """Decorator ``Fake()(reader, n)``: gives the first entry of ``reader`` n times, to measure without reading.
 
     ``reader`` is read once, at the first call of the new one. One without entries gives none. See docs/readers.md
     (RD-29).
     """
 
     def __call__(self, reader: Reader, data_num: SupportsIndex) -> Reader:
-        """Raises OptionTypeError, OptionError: no reader; ``data_num`` is no whole number, or negative."""
+        """Return the reader.
+
+        Raises OptionTypeError, OptionError: no reader; ``data_num`` is no whole number, or negative.
+        """
         first = firstn(reader, 1)
         number = check_size("data_num", data_num)
         kept: list[Any] = []
@@ -155,7 +158,7 @@ class Fake:
 
 
 def batch(reader: Reader, batch_size: Any, drop_last: bool = False) -> BatchReader:
-    """Lists of ``batch_size`` entries; the last list may be shorter, or is left out with ``drop_last``. None is empty.
+    """Return a reader of lists of ``batch_size`` entries. A shorter last list is left out with ``drop_last``.
 
     ``batch_size``: what ``int()`` makes of it. The reader has it as its attribute ``batch_size``, which is how
     :func:`train` knows that it gives batches. See docs/readers.md (RD-30, RD-31).

@@ -35,7 +35,7 @@ class FedBatch(Batch):
 
 
 class DataFeeder:
-    """Turns mini-batches into batches: ``feeder(entries)``. See docs/readers.md (RD-35 to RD-37).
+    """Function object that turns mini-batches into batches: ``feeder(entries)``. See docs/readers.md (RD-35 to RD-37).
 
     Args:
         input_types: the slots: a dict of types by name, a list of types, or a list of (name, type) pairs.
@@ -54,9 +54,9 @@ class DataFeeder:
         self._columns = _columns(self.slots, mapping)
 
     def __call__(self, entries: Iterable[Any], *, pass_id: int = 0, index: int = 0) -> FedBatch:
-        """The batch of ``entries``, which it calls batch ``index`` of pass ``pass_id``.
+        """Return the batch of ``entries``, as batch ``index`` of pass ``pass_id``.
 
-        A tuple or list is an entry's columns; anything else is the only one.
+        The items of a tuple or list are the columns of an entry; any other entry is its only column.
 
         Raises BadSample (a ValueError): an entry has too few columns, or a value does not fit its slot. In a dense slot
         values may be nested up to three deep, and must all have the same shape; a vector must have as many numbers as
@@ -79,7 +79,7 @@ class DataFeeder:
         return FedBatch(columns, pass_id=pass_id, index=index, frames=frames)
 
     def _fitted(self, shapes: Mapping[int, tuple[int, ...]]) -> Slots:
-        """The slots, those of frames with another size than ``dim`` in the size of the frame."""
+        """Return the slots; slots of frames whose size differs from ``dim`` have the size of the frame."""
         types = list(self.slots.types)
         for slot, shape in shapes.items():
             if prod(shape) != types[slot].dim:
@@ -106,7 +106,7 @@ class DataFeeder:
 
 
 def _flat(label: str, declared: InputType, value: Any, slot: int, shapes: dict[int, tuple[int, ...]]) -> Any:
-    """A dense value without its nesting; its shape must be the one in ``shapes``, and is noted there."""
+    """Return a dense value without its nesting. Its shape must equal the one in ``shapes``, and is noted there."""
     if value is None or isinstance(value, np.ma.MaskedArray):
         return value  # the packer has the words
     try:
@@ -151,7 +151,7 @@ def _slots(input_types: Types) -> Slots:
 
 
 def _columns(slots: Slots, mapping: FeedMapping) -> list[int]:
-    """The column of each slot."""
+    """Return the column of each slot."""
     if mapping is None:
         return list(range(len(slots)))
     if isinstance(mapping, list | tuple):

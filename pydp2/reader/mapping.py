@@ -34,7 +34,7 @@ def xmap_readers(
     *,
     processes: bool = False,
 ) -> Reader:
-    """``mapper`` of each entry of ``reader``, ``process_num`` of them at a time.
+    """Return a reader of ``mapper(entry)`` for each entry of ``reader``, ``process_num`` of them at a time.
 
     At most ``buffer_size`` entries wait beside those that are being mapped, 0 for any number. ``order``: results in the
     order of ``reader``; otherwise as they come. ``processes``: forked processes in place of threads, for mappers that
@@ -93,7 +93,7 @@ class _Mapping(Protocol):
 
 
 class _MapperInThread:
-    """In the thread that asks."""
+    """Mapper in the thread that asks for its results."""
 
     max_pending = 1
 
@@ -114,7 +114,7 @@ class _MapperInThread:
 
 
 class _MapperInProcess(ForkedChild):
-    """In a process of its own."""
+    """Mapper in a process of its own."""
 
     max_pending = _AHEAD
 
@@ -166,7 +166,7 @@ _SOURCE = "raised by the source"
 
 
 def _map(mapping: _Mapping, todo: _Queue, done: _Queue) -> None:
-    """Have what is to be done mapped at ``mapping``, and end with an END."""
+    """Take entries from ``todo``, have them mapped at ``mapping``, put the results into ``done``, then an END."""
     under_way: deque[int] = deque()
     more = True
     try:
@@ -200,7 +200,7 @@ def _map(mapping: _Mapping, todo: _Queue, done: _Queue) -> None:
 
 # -- the consumer ------------------------------------------------------------------------------------------------------
 def _results(done: _Queue, mappers: int) -> Results:
-    """Numbered results as they come. What the source raised comes behind all that it gave before."""
+    """Yield numbered results as they come. An exception of the source comes after the results of its entries."""
     last = None
     while mappers:
         number, message = done.get()

@@ -14,7 +14,7 @@ from pydp2.reader.messages import END, ITEM, RAISED, ReaderMessage, read_into
 
 
 def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size: SupportsIndex = 1000) -> Reader:
-    """The entries of all ``readers``, each of which runs in a forked process of its own.
+    """Return a reader of the entries of all ``readers``, each of which runs in a forked process of its own.
 
     ``use_pipe``: one entry of each in turn, as long as it has some; so the order is always the same. Without it: as
     they come, up to ``queue_size`` of them read ahead. Where the caller has threads already, threads take the place of
@@ -107,7 +107,7 @@ def _read(reader: Reader, put: Callable[[ReaderMessage], None]) -> None:
 
 
 def _named_reader_error(number: int, message: ReaderMessage) -> ReaderMessage:
-    """``message``; what a reader raised as the cause of a ReaderError."""
+    """Return ``message``; an exception of a reader becomes the cause of a ReaderError."""
     kind, error = message
     if kind != RAISED:
         return message
@@ -137,7 +137,7 @@ def _forward(reader: _MergedReader, queue: PrefetchQueue[ReaderMessage]) -> None
             message = reader.receive()
         except QueueClosed:
             raise
-        except BaseException as error:  # whatever it is: who waits for the queue must hear of it
+        except BaseException as error:  # of any type: the consumer that waits for the queue must get it
             message = RAISED, error
         kind = message[0]
         queue.put(message)

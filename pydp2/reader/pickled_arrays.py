@@ -21,14 +21,14 @@ _MOST_SIDES = 32
 
 
 class Named(NamedTuple):
-    """A name that is known; ``make`` is what stands for it, None for a class that only others mention."""
+    """Known name. ``make`` is the function that stands for it; None for a class that only arguments mention."""
 
     name: str
     make: Callable[..., Any] | None
 
 
 def key(value: Any) -> Any:
-    """``value``, which may be hashed without harm: an element of a set, or a key of a dict."""
+    """Return ``value`` if it may be hashed without harm, as an element of a set or a key of a dict."""
     waiting, seen = [value], 0
     while waiting:
         one = waiting.pop()
@@ -120,7 +120,7 @@ def call(function: Any, given: Any) -> Any:
 
 
 def build(value: Any, state: Any) -> Any:
-    """``value``, a dtype or a new array, with the ``state`` that numpy wrote for it."""
+    """Return ``value``, a dtype or a new array, with the ``state`` that numpy wrote for it."""
     if isinstance(value, np.dtype):
         return _with_order(value, state)
     if isinstance(value, np.ndarray):
@@ -141,7 +141,7 @@ def _with_order(dtype: np.dtype[Any], state: Any) -> np.dtype[Any]:
 
 
 def _filled(shape: Any, dtype: Any, raw: Any, fortran: bool) -> np.ndarray[Any, Any]:
-    """An array over its own memory."""
+    """Return an array over its own memory."""
     if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple) or len(shape) > _MOST_SIDES:
         raise TypeError("an array without dtype or shape")
     if any(type(side) is not int or side < 0 for side in shape):

@@ -18,9 +18,9 @@ _END = 2.0  # seconds that a command has between the end of its output and its o
 
 
 class PipeReader:
-    """The output of ``command`` as text, while it runs: ``PipeReader("hadoop fs -cat /data/part-0").get_line()``.
+    """Reader of the output of ``command`` as text: ``PipeReader("hadoop fs -cat /data/part-0").get_line()``.
 
-    The command is split at blanks and run without a shell, its errors go where this program's go. Each call of
+    The command is split at blanks and runs without a shell; its stderr is that of this program. Each call of
     :meth:`get_line` runs it anew, so ``pipe.get_line`` is a reader. See docs/readers.md (RD-26 to RD-28).
 
     Args:
@@ -49,7 +49,7 @@ class PipeReader:
             raise OptionError(f"encoding must be the name of one, as 'utf-8', got {encoding!r:.80}") from None
 
     def get_line(self, cut_lines: bool = True, line_break: str = "\n") -> Iterator[str]:
-        """The lines of the output, without ``line_break``; or with ``cut_lines=False`` its pieces as they come.
+        """Yield the lines of the output, without ``line_break``; or with ``cut_lines=False`` its pieces as they come.
 
         The command ends with the pass, also with one that is left.
 
@@ -107,7 +107,7 @@ class PipeReader:
             raise
 
     def _unpacked(self, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-        """The output, in pieces."""
+        """Yield the output, decompressed, in pieces."""
         assert isinstance(process.stdout, io.BufferedReader)
         pieces = iter(partial(process.stdout.read1, self._bufsize), b"")
         if not self._gzip:

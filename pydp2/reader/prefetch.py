@@ -10,7 +10,7 @@ from pydp2.reader.contract import Reader, check_reader, check_size, iterating
 
 
 def buffered(reader: Reader, size: SupportsIndex) -> Reader:
-    """A thread reads up to ``size`` entries ahead of the consumer, 0 for any number. The order is kept.
+    """Return a reader of which a thread reads up to ``size`` entries ahead, 0 for any number. The order is kept.
 
     What ``reader`` raises is raised at its place. The thread begins with the first entry that is asked for, and ends
     with the pass or when the consumer leaves it; it also iterates and closes what ``reader`` gives. See docs/readers.md

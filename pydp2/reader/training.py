@@ -14,14 +14,14 @@ from pydp2.reader.feeding import DataFeeder, FedBatch, FeedMapping, Types
 
 @dataclass(frozen=True)
 class BeginPass:
-    """A pass begins: ``pass_id``, from 0."""
+    """Event: pass ``pass_id`` begins, counted from 0."""
 
     pass_id: int
 
 
 @dataclass(frozen=True)
 class BeginIteration:
-    """A batch was read and is to be learnt: ``batch_id`` of its pass, from 0."""
+    """Event: a batch was read, before ``step`` gets it. ``batch_id`` counts the batches of a pass from 0."""
 
     pass_id: int
     batch_id: int
@@ -29,7 +29,7 @@ class BeginIteration:
 
 @dataclass(frozen=True)
 class EndForwardBackward:
-    """The cost and its gradients are there; the weights are as before."""
+    """Event: the cost and its gradients are computed; the weights are as before."""
 
     pass_id: int
     batch_id: int
@@ -37,7 +37,7 @@ class EndForwardBackward:
 
 @dataclass(frozen=True)
 class EndIteration:
-    """The weights are new. ``cost``: what ``step`` returned."""
+    """Event: the weights are updated. ``cost`` is the result of ``step``."""
 
     pass_id: int
     batch_id: int
@@ -46,7 +46,7 @@ class EndIteration:
 
 @dataclass(frozen=True)
 class EndPass:
-    """The reader has ended."""
+    """Event: the reader has ended."""
 
     pass_id: int
 
