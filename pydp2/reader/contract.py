@@ -16,9 +16,9 @@ from typing import Any, SupportsIndex
 from pydp2.errors import OptionError, OptionTypeError
 
 Reader = Callable[[], Iterable[Any]]
-"""Each call gives a fresh iterable of entries; an entry is one item, or a tuple of items."""
+"""Function of which each call returns a fresh iterable of entries. An entry is one item, or a tuple of items."""
 BatchReader = Callable[[], Iterable[list[Any]]]
-"""Each call gives a fresh iterable of lists of entries."""
+"""Function of which each call returns a fresh iterable of lists of entries."""
 
 
 def check_reader(name: str, value: object) -> Reader:

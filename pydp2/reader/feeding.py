@@ -1,4 +1,4 @@
-"""The data feeder: a mini-batch, a list of entries, becomes the columns that a batch of pydp2 has."""
+"""Data feeder: turn a mini-batch, which is a list of entries, into a batch with columns."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _MOST_DIMENSIONS = 3
 
 
 class FedBatch(Batch):
-    """A batch made by a :class:`DataFeeder`.
+    """Batch made by a :class:`DataFeeder`.
 
-    ``frames``: for each dense slot whose values came with two or three dimensions (height and width last), by its name
-    or position, the frame's ``(height, width)``. Such a slot is as wide as the values were large, whatever its ``dim``.
+    ``frames`` has an item for each dense slot whose values have two or three dimensions. Its key is the name of the
+    slot, or its position if slots have no names; its value is ``(height, width)``, the last two dimensions. A row of
+    such a slot has as many elements as a value, even if ``dim`` is another number.
     """
 
     __slots__ = ("frames",)
@@ -39,14 +40,14 @@ class DataFeeder:
 
     Args:
         input_types: the slots: a dict of types by name, a list of types, or a list of (name, type) pairs.
-        mapping: which column of an entry is a slot's: a dict of name to column, where a column may serve several slots
-            and others none; a list of names, which are those of the columns in their order; None: column i is slot i.
-            Names that no slot has are left out.
+        mapping: says which column of an entry each slot takes. A dict has the column of each slot name; several slots
+            may take one column, and a column may be unused. A list has the names of the columns in their order. None:
+            slot i takes column i. The feeder ignores names that no slot has.
 
     Raises:
-        OptionTypeError: a mapping of another type, a name that is no text, a column that is no whole number, names
-            where the types have none.
-        OptionError: a slot without a column, a column below 0, no slots.
+        OptionTypeError: a mapping of another type, a name that is not a str, a column that is not a whole number, or a
+            mapping for slots without names.
+        OptionError: a slot without a column, a column below 0, a list that repeats a name, or no slots.
     """
 
     def __init__(self, input_types: Types, mapping: FeedMapping = None) -> None:
@@ -58,16 +59,18 @@ class DataFeeder:
 
         The items of a tuple or list are the columns of an entry; any other entry is its only column.
 
-        Raises BadSample (a ValueError): an entry has too few columns, or a value does not fit its slot. In a dense slot
-        values may be nested up to three deep, and must all have the same shape; a vector must have as many numbers as
-        the slot is wide, and a slot of values with more dimensions is in this batch as wide as they are large.
+        The values of a dense slot may be nested up to three levels deep, and must all have the same shape. A value with
+        one dimension must have ``dim`` numbers. For values with more dimensions, the column is (rows, elements of a
+        value).
+
+        Raises BadSample (a ValueError): an entry has too few columns, or a value does not fit its slot.
         """
         packer = Packer(self.slots, strict=False)
         shapes: dict[int, tuple[int, ...]] = {}
         for number, entry in enumerate(entries):
             try:
                 values = self._values(entry, shapes)
-                if not number:  # the first entry tells the shapes of the batch
+                if not number:  # the first entry decides the shapes of the batch
                     packer = Packer(self._fitted(shapes), strict=False)
                 packer.add(values)
             except BadSample as error:
@@ -108,7 +111,7 @@ class DataFeeder:
 def _flat(label: str, declared: InputType, value: Any, slot: int, shapes: dict[int, tuple[int, ...]]) -> Any:
     """Return a dense value without its nesting. Its shape must equal the one in ``shapes``, and is noted there."""
     if value is None or isinstance(value, np.ma.MaskedArray):
-        return value  # the packer has the words
+        return value  # the packer raises the error
     try:
         array = np.asarray(value)
     except ValueError:  # its parts differ in length
