@@ -1,4 +1,4 @@
-"""Serve a reader creator by a service of many processes."""
+"""Turn a reader creator into a provider, which a service runs in many processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def provider_from_reader(reader_creator: Callable[[str], Reader], **options: Unp
     assigned to, so put it at the top level of a module: ``process = provider_from_reader(lines_of, input_types=[…])``.
     See docs/readers.md.
 
-    Raises OptionTypeError, OptionError: ``reader_creator`` cannot be called; as ``@provider`` does.
+    Raises OptionTypeError, OptionError: ``reader_creator`` cannot be called, or ``options`` are wrong.
     """
     if not callable(reader_creator):
         raise OptionTypeError(f"reader_creator must be a function of a file's name, got {reader_creator!r:.80}")
@@ -34,7 +34,7 @@ def provider_from_reader(reader_creator: Callable[[str], Reader], **options: Unp
     process.__module__ = sys._getframe(1).f_globals.get("__name__", __name__)  # where it is assigned to a name
     process.__qualname__ = process.__name__ = "provider_from_reader"
     process.__doc__ = reader_creator.__doc__
-    process.source_function = reader_creator  # type: ignore[attr-defined]  # whose change is a change of the provider
+    process.source_function = reader_creator  # type: ignore[attr-defined]  # if it changes, the provider changes
     return provider(**options)(process)
 
 

@@ -1,10 +1,10 @@
-"""Processes of a reader: forked, because readers and mappers are closures; watched, and ended with the pass.
+"""Processes of readers: fork them, because readers and mappers are closures; watch them, and end them with the pass.
 
-A fork copies only the thread that forks, and a lock that another one holds stays locked in the copy for ever. So
-children are forked only by a process that has no thread beside the one that asks (:func:`may_fork`).
+A fork copies only the thread that forks, and a lock that another thread holds stays locked in the copy for ever. So a
+process forks children only while it has a single thread (:func:`may_fork`).
 
-Samples travel through multiprocessing's connections, which pickle them: between the two ends of a socket pair that one
-program has made for its own fork, where no other process can write. (Nowhere else in pydp2 is anything pickled.)
+Samples travel through connections of ``multiprocessing``, which pickles them. A connection is a socket pair that a
+program makes for its own fork, so no other process can write to it. (pydp2 pickles nothing else.)
 
 How processes end: if the parent is gone, or has left the pass, the child reads the end of its connection and ends. If
 the child was killed, the parent reads that end as well, and raises. So no process waits for a message that never comes.
@@ -37,9 +37,9 @@ from pydp2.reader.messages import ITEM, RAISED, ReaderMessage
 
 _GRACE = 0.5  # seconds that a child has to end by itself once its samples are not needed: its reader may clean up
 _GENTLE = 0.1  # seconds of these before it is interrupted: a child that gives its next entry meanwhile ends by that
-_TERMINATED = 128 + signal.SIGTERM  # its exit code then, as a shell writes it
-_END = 2.0  # seconds after which it is killed
-_ENDING = 0.25  # seconds in which a thread that Python has joined is gone for the kernel too
+_TERMINATED = 128 + signal.SIGTERM  # exit code of an interrupted child, as a shell writes it
+_END = 2.0  # seconds after which the parent kills a child
+_ENDING = 0.25  # seconds within which the kernel also drops a thread that Python has joined
 # The parent's ends of all connections: a child closes those of the others, or they would stay open.
 _parents_ends: weakref.WeakSet[Connection[Any, Any]] = weakref.WeakSet()
 
@@ -57,10 +57,10 @@ def may_fork() -> bool:
     tasks = Path("/proc/self/task")
     if not tasks.exists() or len(list(tasks.iterdir())) == 1:
         return True
-    # What numpy multiplies matrices with ends its own threads before each fork, and starts them again when they are
-    # needed. So a fork that does nothing tells: a thread that is left after it does not belong to that library.
+    # numpy's matrix library ends its own threads before each fork, and starts them again when it needs them. So fork
+    # once without doing anything: a thread that is left then does not belong to that library.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of the very thing that is found out
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of a fork with threads
         pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -74,7 +74,7 @@ def may_fork() -> bool:
 
 
 def forked_or_warned(what: str, told: list[str]) -> bool:
-    """:func:`may_fork`, with a warning where it may not; ``told`` is the reader's own, so that it warns once."""
+    """Return :func:`may_fork`, and warn if it is False. Each reader has a list ``told``, so it warns only once."""
     if may_fork():
         return True
     if told:
@@ -94,7 +94,7 @@ def forked_or_warned(what: str, told: list[str]) -> bool:
 
 
 class ForkedChild:
-    """A forked process that does ``work``; ``name`` is what errors call it. PrefetchThreads end it."""
+    """Forked process that runs ``work``. Errors call it ``name``. PrefetchThreads end it."""
 
     def __init__(self, name: str, work: Work) -> None:
         self._name = name
@@ -111,7 +111,7 @@ class ForkedChild:
 
     def send(self, item: object) -> None:
         """Put ``item`` into the inbox of the child. Raises what pickling raises, and ReaderError: it was killed."""
-        data = ForkingPickler.dumps(item)  # not within the try: what an entry raises when it is pickled is its own
+        data = ForkingPickler.dumps(item)  # outside the try: an OSError of pickling is an error of the entry
         try:
             self._connection.send_bytes(data)
         except OSError:
@@ -171,7 +171,7 @@ def _built(data: bytes, what: str) -> Any:
     """Return the object that was pickled as ``data``. Raises ReaderError: it cannot be built in this process."""
     try:
         return ForkingPickler.loads(data)
-    except Exception as error:  # a class of the user's own may do anything when it is built
+    except Exception as error:  # the class of a user may raise anything here
         raise ReaderError(
             f"{what} cannot be built again in this process: {type(error).__name__}: {error}; give plain data and "
             "arrays, or what this process can import, too"
@@ -207,13 +207,13 @@ def _kill_started_by(pid: int | None) -> None:
 def _main(work: Work, connection: Connection[Any, Any], not_ours: list[Connection[Any, Any]]) -> None:
     for end in not_ours:
         end.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, and this process ends with it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and this process ends with the parent
     ending = interrupted = False
     own = os.getpid()
 
     def interrupt(*_: object) -> None:
         nonlocal ending, interrupted
-        if os.getpid() != own:  # a fork of the reader's own
+        if os.getpid() != own:  # the reader itself has forked this process
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
         if ending:
@@ -255,7 +255,7 @@ def _listen(connection: Connection[Any, Any], inbox: PrefetchQueue[Any], main_th
                 break
             try:
                 inbox.put((ITEM, _built(data, what)))
-            except BaseException as error:  # it concerns no other entry
+            except BaseException as error:  # other entries are not affected
                 inbox.put((RAISED, error))
     finally:
         inbox.close()
@@ -275,7 +275,7 @@ def travelling(error: BaseException) -> tuple[bytes, dict[str, str], str]:
         pickled = bytes(ForkingPickler.dumps(error))
         if type(ForkingPickler.loads(pickled)) is type(error):
             data = pickled
-    except Exception:  # an exception of the user's own may do anything when it is pickled
+    except Exception:  # the exception class of a user may raise anything here
         pass
     instead = from_user(f"{type(error).__name__} was raised, which cannot travel between processes", error)
     return data, to_wire(instead), text

@@ -1,9 +1,9 @@
-"""Plain data out of a pickle, without pickle: nothing that a record says can run code or build an object of a class.
+"""Read plain data from a pickle without :mod:`pickle`: a record cannot run code or build an object of a class.
 
-A pickle is a program for a small stack machine. The standard library's own disassembler (:mod:`pickletools`) says
-which steps it has; those that build numbers, texts, bytes and collections are done here. Of the steps that name a class
-or function only what numpy writes for an array or a scalar is known, by name, and is built by :mod:`.pickled_arrays`;
-any other name is an error that says it. What is built stays in proportion to the bytes that were read.
+A pickle is a program for a small stack machine. The disassembler of the standard library (:mod:`pickletools`) gives its
+steps. This module does the steps that build numbers, texts, bytes and collections. For steps that name a class or a
+function, :mod:`.pickled_arrays` knows the few names that numpy writes for arrays and scalars; any other name is an
+error, which shows the name. The size of the result stays in proportion to the size of the pickle.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _NOTHING_TO_DO = {"PROTO", "FRAME", "READONLY_BUFFER"}
 def plain(data: bytes) -> Any:
     """Return the value of the pickle ``data``, of any protocol, if it is plain.
 
-    Plain are None, bools, ints, floats, texts, bytes, lists, tuples, dicts, sets, and numpy arrays and scalars of
-    numbers, bools or texts. Texts of Python 2 become text where they are UTF-8, and bytes otherwise. A complex number
-    is plain in an array or as numpy's scalar only. Bytes after the end of the pickle are ignored.
+    Plain values are None, bools, ints, floats, texts, bytes, lists, tuples, dicts, sets, and numpy arrays and scalars
+    of numbers, bools or texts. A str of Python 2 becomes text if it is UTF-8, and bytes otherwise. A complex number is
+    plain only in an array or as a numpy scalar. Bytes after the end of the pickle are ignored.
 
     Raises FormatError: ``data`` is no pickle, is damaged, or holds something else, which the text names.
     """
@@ -102,14 +102,14 @@ def _unquoted(text: bytes) -> str:
 
 
 class _Machine:
-    """The stack, its marks and the memory of a pickle that is being read."""
+    """Stack machine that runs the steps of a pickle: its stack with marks, and its memo."""
 
     def __init__(self, size: int) -> None:
-        self._room = 4 * size + 1024  # elements and bytes that may be made of others; a real pickle needs fewer
-        self._names = False  # whether it has named anything
+        self._room = 4 * size + 1024  # elements and bytes that steps may still copy; a real pickle needs fewer
+        self._names = False  # True after a step that names a class or function
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._places: dict[int, list[int]] = {}  # of each object, by its id, where the memory has it or had
+        self._places: dict[int, list[int]] = {}  # by id of an object: its places in the memo, also former ones
 
     def result(self) -> Any:
         """Return the one value that is left."""
