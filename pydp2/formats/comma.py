@@ -38,7 +38,7 @@ def read(
     header: bool = False,
     separator: str = ",",
 ) -> Iterator[Array]:
-    """The rows of a file, some at a time: arrays ``(rows, columns)`` of ``dtype``.
+    """Yield the rows of a file, some at a time: arrays ``(rows, columns)`` of ``dtype``.
 
     Args:
         path: the file, plain or gzip.
@@ -112,7 +112,7 @@ def _checked(dtype: np.dtype[Any], separator: str) -> np.dtype[Any]:
 def _parsed(
     source: ByteSource, rows: list[tuple[int, bytes]], kind: np.dtype[Any], separator: str, columns: int | None
 ) -> Array:
-    """``rows``, pairs of offset and line, as an array."""
+    """Return ``rows``, pairs of offset and line, as an array."""
     try:
         if len(rows[0][1]) > BLOCK:
             wide = kind.type if kind.kind == "f" else np.int64
@@ -135,7 +135,7 @@ def _parsed(
 
 
 def _first_line(source: ByteSource) -> int | None:
-    """Where the first line of the whole file is, whichever part it belongs to."""
+    """Return the offset of the first line of the whole file, in any part."""
     found = next((offset for begin, block in blocks(source) for offset, _ in each(begin, block)), None)
     source.seek(0)
     return found
@@ -164,7 +164,7 @@ def _pieces(line: str, separator: str) -> Iterator[str]:
 def _found(
     source: ByteSource, rows: list[tuple[int, bytes]], kind: np.dtype[Any], separator: str, columns: int | None
 ) -> FormatError | None:
-    """What is wrong with the first of ``rows`` in which something is."""
+    """Return the error of the first bad row of ``rows``."""
     for offset, line in rows:
         at, count, sign = 0, 0, separator.encode()
         while at <= len(line):
@@ -226,7 +226,7 @@ def _as_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def _columns(file_list: Any, separator: str, header: bool) -> int:
-    """How many columns the first row of all files has; without any row, the first line of names; 0 if there is none."""
+    """Return the number of columns of the first row of all files; without rows, of the first line of names; or 0."""
     for names in (False, True) if header else (False,):
         seen = set()  # parts of one file come one after the other
         for entry in map(split_entry, file_list):
@@ -240,7 +240,7 @@ def _columns(file_list: Any, separator: str, header: bool) -> int:
 
 @provider(init_hook=_hook)
 def process(settings: Any, filename: str) -> Iterator[ManySamples]:
-    """Serves the rows of CSV files.
+    """Serve the rows of CSV files.
 
     Slots: ``data``, all columns of a row but the label's; with ``label`` also ``label``.
 

@@ -127,7 +127,7 @@ def _check_target(target: Path, kind: str, *, indexed: bool) -> None:
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
-    """The format that a file's name tells: by its suffix (``.gz`` behind it does not count), or ``…idx3-ubyte``.
+    """Return the format that a file's name shows: by its suffix (``.gz`` behind it does not count), or ``…idx3-ubyte``.
 
     Raises:
         OptionError: it tells none.
@@ -143,7 +143,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
 
 
 class _Watched(io.FileIO):
-    """A file that tells how far it was read."""
+    """File that counts how far it was read."""
 
     def __init__(self, path: str | os.PathLike[str], progress: Callable[[int], None]) -> None:
         super().__init__(path, "rb")

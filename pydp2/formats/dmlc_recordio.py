@@ -35,7 +35,7 @@ _BLOCK = 1 << 16  # looked through for the magic at a time
 
 
 class Reader(Closable):
-    """A RecordIO file that is open; a context manager. Iterating gives the records of ``part``, as ``bytes``.
+    """Open RecordIO file; a context manager. Iterating gives the records of ``part``, as ``bytes``.
 
     A record belongs to the part in which it begins: parts are ranges of bytes, alike in size, whose ends move forward
     to the next record.
@@ -54,7 +54,7 @@ class Reader(Closable):
         return (record for _, record in self.with_offsets())
 
     def with_offsets(self) -> Iterator[tuple[int, bytes]]:
-        """(offset of its first header, record) of each. Records may be read by offset meanwhile."""
+        """Yield (offset of the first header, record) of each record. Meanwhile records may be read by offset."""
         at, last = self.bounds()
         source = self._source
         small = True
@@ -75,7 +75,7 @@ class Reader(Closable):
                 yield begin, record
 
     def bounds(self) -> tuple[int, int]:
-        """The bytes of the part: both are places where a record begins, or the end of the file."""
+        """Return begin and end of the part in bytes: each is the beginning of a record, or the end of the file."""
         source, part = self._source, self._part
         assert source.size is not None
         step = -(-source.size // part.count)
@@ -83,7 +83,7 @@ class Reader(Closable):
         return self._next_record(step * part.index), self._next_record(step * (part.index + 1))
 
     def read_at(self, offset: int) -> bytes:
-        """The record whose first header is at ``offset``."""
+        """Return the record whose first header is at ``offset``."""
         source = self._source
         assert source.size is not None
         if not 0 <= offset < source.size:
@@ -92,7 +92,7 @@ class Reader(Closable):
         return self._record()
 
     def _record(self) -> bytes:
-        """The record that begins here."""
+        """Return the record that begins here."""
         source = self._source
         kind, payload = self._piece(source)
         if kind == _WHOLE:
@@ -183,7 +183,7 @@ class Writer(Closable):
         self._file, self._ours = create_file(path, append=append)
 
     def write(self, record: bytes | bytearray | memoryview) -> int:
-        """Append ``record``; the offset of its header.
+        """Append ``record`` and return the offset of its header.
 
         Raises:
             OptionError: it has 2**29 bytes or more.
@@ -247,7 +247,7 @@ def _hook(
 
 @provider(init_hook=_hook)
 def process(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
-    """Serves the records of RecordIO files.
+    """Serve the records of RecordIO files.
 
     Slots: ``data``, the bytes of a record as a sequence; with ``header`` those behind its IRHeader, and ``label`` and
     ``id`` from there.

@@ -36,7 +36,7 @@ _PIECE = 1 << 20
 
 
 class Reader(Closable):
-    """An idx file that is open; a context manager.
+    """Open idx file; a context manager.
 
     Args:
         path: the file, plain or gzip.
@@ -88,8 +88,8 @@ class Reader(Closable):
         return self.shape[0]
 
     def rows(self, first: int, last: int) -> Array:
-        """Samples ``first`` up to ``last``, shape ``(last - first, *shape[1:])``. Going back in a compressed file
-        decompresses it anew."""
+        """Return samples ``first`` up to ``last``, shape ``(last - first, *shape[1:])``. Going back in a compressed
+        file decompresses it anew."""
         if not 0 <= first <= last <= len(self):
             raise OptionError(f"rows must be a range within 0 to {len(self)}, got {first} to {last}")
         source = self._source
@@ -123,7 +123,7 @@ class Reader(Closable):
 
 
 def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, limit: int = LIMIT) -> Array:
-    """The array of an idx file, in the machine's byte order; with ``part`` a share of its samples.
+    """Return the array of an idx file, in the machine's byte order; with ``part`` a share of its samples.
 
     Raises as :class:`Reader` does.
     """
@@ -231,7 +231,7 @@ def _disk_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _exact(array: Array, disk: np.dtype[Any]) -> Array:
-    """``array`` as ``disk``, where no value changes by it."""
+    """Return ``array`` with dtype ``disk``, if this changes no value."""
     with np.errstate(invalid="ignore", over="ignore"):
         made = np.ascontiguousarray(array, disk)
     changed = (made != array) & ~((made != made) & (array != array))
@@ -269,7 +269,7 @@ def _hook(
 
 @provider(init_hook=_hook)
 def process(settings: Any, filename: str) -> Iterator[ManySamples]:
-    """Serves the samples of idx files.
+    """Serve the samples of idx files.
 
     Slots: ``data``, in dtype and shape of a sample of the first file of the list; with ``labels`` also ``label``.
 

@@ -21,7 +21,7 @@ SIZE = _HEAD.size
 
 
 class IRHeader(NamedTuple):
-    """Of one record. ``flag``: 0, or how many labels stand behind the header. ``label``: a float for flag 0, else
+    """Header of one record. ``flag``: 0, or the number of labels after the header. ``label``: a float for flag 0, else
     float32 ``(flag,)``. ``id``, ``id2``: numbers below 2**64."""
 
     flag: int
@@ -31,7 +31,7 @@ class IRHeader(NamedTuple):
 
 
 def pack(header: IRHeader, payload: bytes) -> bytes:
-    """The record of ``payload`` under ``header``. Its flag follows from its label: 0 for a number, else their count.
+    """Return the record of ``payload`` with ``header``. The flag follows from the label: 0 for a number, else a count.
 
     Raises:
         OptionError: a label that is no number or none that float32 can hold, an id beyond 64 bits.
@@ -51,7 +51,7 @@ def pack(header: IRHeader, payload: bytes) -> bytes:
 
 
 def unpack(record: bytes) -> tuple[IRHeader, bytes]:
-    """(header, image) of a record.
+    """Return (header, image) of a record.
 
     Raises:
         FormatError: the record ends within the header or its labels.

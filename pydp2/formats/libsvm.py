@@ -36,7 +36,7 @@ _FAR = 10**18 - 1
 
 
 class Row(NamedTuple):
-    """A label, and the entries of a row: ``indices`` int64, ``values`` float32, both ``(entries,)``."""
+    """Row: a label, and the entries: ``indices`` int64, ``values`` float32, both ``(entries,)``."""
 
     label: float
     indices: NDArray[np.int64]
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, base: int = 0) -> Iterator[Row]:
-    """The rows of a file, plain or gzip; ``base`` is the index of its first column, 0 or 1.
+    """Yield the rows of a file, plain or gzip; ``base`` is the index of its first column, 0 or 1.
 
     Raises:
         FormatError: a line that is something else, an index below ``base`` or twice in a row, a value that is beyond
@@ -87,7 +87,7 @@ def write(path: PathOrFile, rows: Iterable[Row], *, base: int = 0) -> None:
 
 
 def as_float32(values: ArrayLike, row: int) -> NDArray[np.float32]:
-    """``values`` of row ``row``, each as the nearest float32; OptionError for one that is beyond all of them."""
+    """Return ``values`` of row ``row`` as the nearest float32. Raises OptionError: a value is out of range."""
     given = np.asarray(values)
     with np.errstate(over="ignore"):
         made = given.astype(np.float32)
@@ -97,7 +97,7 @@ def as_float32(values: ArrayLike, row: int) -> NDArray[np.float32]:
 
 
 def _twice(indices: NDArray[np.int64]) -> int | None:
-    """An index that is there twice."""
+    """Return an index that occurs twice, or None."""
     if (indices[1:] > indices[:-1]).all():  # as they mostly are
         return None
     ordered = np.sort(indices)
@@ -167,7 +167,7 @@ def _hook(
 
 @provider(init_hook=_hook)
 def process(settings: Any, filename: str) -> Iterator[ManySamples]:
-    """Serves the rows of libsvm files.
+    """Serve the rows of libsvm files.
 
     Slots: ``data``, a sparse row, and ``label``.
 

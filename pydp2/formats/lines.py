@@ -20,7 +20,7 @@ MOST = 16 << 20
 
 BLOCK = 1 << 14  # what is parsed at a time takes dozens of times its size while that goes on
 NUMBER = re.compile(rb"[+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|inf(?:inity)?|nan)", re.IGNORECASE)
-"""A number as text, without the liberties that ``float`` takes."""
+"""Pattern of a number as text; ``float`` accepts more, such as underscores."""
 
 _BOM = b"\xef\xbb\xbf"
 _ENDS = (b"\n", b"\r")
@@ -41,7 +41,7 @@ def open_text(path: PathOrFile, part: FilePart) -> ByteSource:
 
 
 def blocks(source: ByteSource, part: FilePart = WHOLE_FILE) -> Iterator[tuple[int, bytes]]:
-    """(offset, whole lines) until the part ends: about :data:`BLOCK` bytes of lines at a time, at least one line.
+    """Yield (offset, whole lines) until the part ends: about :data:`BLOCK` bytes of lines at a time, at least one line.
 
     Raises:
         FormatError: a line of more than :data:`MOST` bytes.
@@ -67,7 +67,7 @@ def blocks(source: ByteSource, part: FilePart = WHOLE_FILE) -> Iterator[tuple[in
 
 
 def lines(path: PathOrFile, part: FilePart = WHOLE_FILE) -> Iterator[tuple[ByteSource, int, bytes]]:
-    """(source, offset, line) of each line that holds more than blanks, without its end."""
+    """Yield (source, offset, line) of each line that is not blank, without its line break."""
     with open_text(path, part) as source:
         for begin, block in blocks(source, part):
             for offset, line in each(begin, block):
@@ -75,7 +75,7 @@ def lines(path: PathOrFile, part: FilePart = WHOLE_FILE) -> Iterator[tuple[ByteS
 
 
 def each(begin: int, block: bytes) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of a block's lines that hold more than blanks."""
+    """Yield (offset, line) of the lines of a block that are not blank."""
     for line in block.splitlines(keepends=True):
         if (stripped := line.rstrip(b"\r\n")) and not stripped.isspace():
             yield begin, stripped
@@ -83,7 +83,7 @@ def each(begin: int, block: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def wrong(source: ByteSource, offset: int, what: str) -> FormatError:
-    """A FormatError about the line at ``offset`` that also tells its number, from 1, by reading what is before."""
+    """Return a FormatError for the line at ``offset``, with its number from 1, by reading the lines before."""
     number, left = 1, offset
     source.seek(0)
     before = b""
@@ -100,7 +100,7 @@ def too_large(text: bytes, value: float) -> bool:
 
 
 def _line_from(source: ByteSource, at: int) -> int:
-    """The first place from ``at`` on where a line begins; the end of the file if there is none."""
+    """Return the first offset from ``at`` on where a line begins, or the end of the file."""
     assert source.size is not None
     if at == 0:
         return 0
@@ -113,5 +113,5 @@ def _line_from(source: ByteSource, at: int) -> int:
 
 
 def shown(text: bytes) -> str:
-    """The beginning of ``text``, for an error."""
+    """Return the beginning of ``text``, for an error."""
     return repr(text.strip()[:40].decode("utf-8", "backslashreplace"))

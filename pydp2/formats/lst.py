@@ -21,7 +21,7 @@ _ID = re.compile(rb"\d{1,18}")
 
 
 class Entry(NamedTuple):
-    """An image: its number, from 0; at least one label; the path, in which only the line's end cannot stand."""
+    """Entry of a list: the number of the image, from 0; at least one label; the path, without a line break."""
 
     id: int
     labels: tuple[float, ...]
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
 
 def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE) -> Iterator[Entry]:
-    """The entries of a list.
+    """Yield the entries of a list.
 
     Raises:
         FormatError: fewer than three fields, an id or a label that is none, a path that is empty or not UTF-8; names
@@ -88,7 +88,7 @@ def _hook(
 
 @provider(init_hook=_hook)
 def process(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
-    """Serves the images that a list names.
+    """Serve the images that a list names.
 
     Slots: ``data``, the bytes of the file as a sequence, ``label`` and ``id``.
 

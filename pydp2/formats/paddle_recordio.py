@@ -56,7 +56,7 @@ class Chunk(NamedTuple):
 
 
 class Reader(Closable):
-    """A RecordIO file that is open; a context manager. Iterating gives the records of ``part``, as ``bytes``.
+    """Open RecordIO file; a context manager. Iterating gives the records of ``part``, as ``bytes``.
 
     A chunk belongs to the part in which its header begins, parts being ranges of bytes alike in size.
 
@@ -89,7 +89,7 @@ class Reader(Closable):
             yield from self.records(chunk)
 
     def chunks(self) -> Iterator[Chunk]:
-        """The chunks of the part, by their headers: payloads are passed over."""
+        """Yield the headers of the chunks of the part, and skip their payloads."""
         size = self._source.size
         assert size is not None
         first, last = self._part.range(size)
@@ -101,7 +101,7 @@ class Reader(Closable):
             at = chunk.end
 
     def records(self, chunk: Chunk) -> Iterator[bytes]:
-        """The records of one chunk, one after the other."""
+        """Yield the records of one chunk, one after the other."""
         source = self._source
         content = self._content(chunk)
         whole = content if isinstance(content, bytes) else memoryview(content)
@@ -135,7 +135,7 @@ class Reader(Closable):
             raise self._source.error(f"{PACKINGS[chunk.packing]}: {error}", chunk.offset) from None
 
     def _stored(self, chunk: Chunk) -> bytes | None:
-        """The payload as it lies in the file; None where the sum does not match."""
+        """Return the payload as it is stored; None if the sum does not match."""
         source, kept = self._source, self._kept
         self._kept = None
         if kept is not None and kept[0] == chunk.offset:
@@ -162,7 +162,7 @@ class Reader(Closable):
         return words
 
     def _found_layout(self) -> Layout | None:
-        """Which layout gives a right sum for the first chunk that has a payload."""
+        """Return the layout in which the sum of the first chunk with a payload is right."""
         source = self._source
         assert source.size is not None
         at = 0
@@ -311,7 +311,7 @@ def write(path: PathOrFile, records: Iterable[bytes], *, layout: Layout = "go", 
 # -- the provider ------------------------------------------------------------------------------------------------------
 @provider(input_types={"record": BYTES})
 def process(settings: Any, filename: str) -> Iterator[NDArray[np.uint8]]:
-    """Serves the records of RecordIO files. One slot: ``record``, its bytes as a sequence."""
+    """Serve the records of RecordIO files. One slot: ``record``, its bytes as a sequence."""
     name, part = split_entry(filename)
     for record in read(name, part=part):
         yield as_steps(record)

@@ -38,14 +38,14 @@ class Index:
         return len(self.keys)
 
     def __getitem__(self, key: int) -> int:
-        """The offset of ``key``; KeyError if there is none."""
+        """Return the offset of ``key``. Raises KeyError: there is none."""
         at = int(np.searchsorted(self.keys, key, sorter=self._order))
         if at < len(self) and self.keys[self._order[at]] == key:
             return int(self.offsets[self._order[at]])
         raise KeyError(key)
 
     def duplicate_key(self) -> int | None:
-        """A key that is there twice."""
+        """Return a key that occurs twice, or None."""
         ordered = self.keys[self._order]
         same = np.flatnonzero(ordered[1:] == ordered[:-1])
         return int(ordered[same[0]]) if len(same) else None
@@ -91,7 +91,7 @@ def write(path: PathOrFile, entries: Iterable[tuple[int, int]]) -> None:
 
 
 def built(path: PathOrFile) -> Iterator[tuple[int, int]]:
-    """(key, offset) of a RecordIO file's records, with their numbers, from 0, as keys."""
+    """Yield (key, offset) of a RecordIO file's records, with their numbers, from 0, as keys."""
     with dmlc_recordio.Reader(path) as reader:
         for number, (offset, _) in enumerate(reader.with_offsets()):
             yield number, offset
@@ -108,7 +108,7 @@ def _another(key: int, keys: set[int]) -> int:
 
 
 class IndexedReader(Closable):
-    """A RecordIO file whose records are read by their keys; a context manager.
+    """RecordIO file whose records are read by their keys; a context manager.
 
     Attributes:
         index: the :class:`Index`.
@@ -122,7 +122,7 @@ class IndexedReader(Closable):
         return len(self.index)
 
     def __getitem__(self, key: int) -> bytes:
-        """The record of ``key``.
+        """Return the record of ``key``.
 
         Raises:
             KeyError: the index does not have it.

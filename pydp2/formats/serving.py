@@ -25,7 +25,7 @@ BLOCK = 1 << 20
 
 
 def as_steps(record: bytes) -> NDArray[np.uint8]:
-    """A record as a value of :data:`BYTES`."""
+    """Return a record as a value of :data:`BYTES`."""
     return np.frombuffer(record, np.uint8).reshape(-1, 1)
 
 
@@ -52,21 +52,21 @@ def label(values: NDArray[Any], classes: int | None) -> Any:
 
 
 def whole(name: str, value: Any) -> int:
-    """``value`` as a whole number; raises OptionTypeError for anything else."""
+    """Return ``value`` as a whole number. Raises OptionTypeError: it is anything else."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise OptionTypeError(f"{name} must be a whole number, got {value!r:.80}")
     return value
 
 
 def text(name: str, value: Any) -> str:
-    """``value`` as text; raises OptionTypeError for anything else."""
+    """Return ``value`` as text. Raises OptionTypeError: it is anything else."""
     if not isinstance(value, str):
         raise OptionTypeError(f"{name} must be a text, got {value!r:.80}")
     return value
 
 
 def flag(name: str, value: Any) -> bool:
-    """``value`` as a flag; raises OptionTypeError for anything but a bool."""
+    """Return ``value`` as a flag. Raises OptionTypeError: it is not a bool."""
     if not isinstance(value, bool):
         raise OptionTypeError(f"{name} must be true or false, got {value!r:.80}")
     return value

@@ -25,7 +25,7 @@ _CHUNK = struct.Struct("<I")
 
 
 def unpack(data: bytes, *, blocks: bool, limit: int) -> bytes | bytearray:
-    """The content of ``data``, at most ``limit`` bytes.
+    """Return the content of ``data``, at most ``limit`` bytes.
 
     Raises:
         ValueError: ``data`` are damaged, or become more than ``limit``.
@@ -58,7 +58,7 @@ def unpack(data: bytes, *, blocks: bool, limit: int) -> bytes | bytearray:
 
 
 def pack(data: bytes | bytearray, *, blocks: bool) -> bytes:
-    """``data`` as snappy in one of the framings.
+    """Return ``data`` as snappy in one of the framings.
 
     Raises:
         OptionError: cramjam is not installed.
@@ -97,7 +97,7 @@ def _rewritten(data: bytes) -> bytearray:
 
 
 def _chunks(stream: bytes | bytearray) -> Iterator[tuple[int, int, int]]:
-    """(kind, begin, end) of each chunk behind the stream's mark."""
+    """Yield (kind, begin, end) of each chunk after the stream's mark."""
     if not stream.startswith(_STREAM):
         raise ValueError(f"expected the mark of a snappy stream, got {bytes(stream[:10])!r}")
     at = len(_STREAM)

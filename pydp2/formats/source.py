@@ -42,7 +42,7 @@ class Closable(ABC):
 
 
 class ByteSource(Closable):
-    """A file being read; a context manager. Made by :func:`open_source`.
+    """File that is being read; a context manager. :func:`open_source` makes it.
 
     Attributes:
         name: what errors call it.
@@ -59,7 +59,7 @@ class ByteSource(Closable):
         self._owned = owned
 
     def read(self, count: int, what: str) -> bytes:
-        """Exactly ``count`` bytes.
+        """Return exactly ``count`` bytes.
 
         Raises:
             FormatError: the file ends before, or is damaged gzip; ``what`` was being read.

@@ -1,6 +1,7 @@
-"""Readers of Paddle V2: functions that give samples, made, decorated, batched, fed and trained from.
+"""Readers of Paddle V2: make functions that give samples, combine them, and train from them.
 
-``from pydp2 import reader`` and then ``reader.shuffle(…)``, ``reader.batch(…)`` as there. See docs/readers.md.
+After ``from pydp2 import reader``, programs call ``reader.shuffle(…)`` and ``reader.batch(…)`` as in Paddle. See
+docs/readers.md.
 """
 
 from pydp2.errors import ComposeNotAligned

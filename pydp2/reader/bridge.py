@@ -1,4 +1,4 @@
-"""Serve a reader creator by a service of many processes."""
+"""Turn a reader creator into a provider, which a service runs in many processes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from pydp2.reader.contract import Reader, check_reader, iterating
 
 
 def provider_from_reader(reader_creator: Callable[[str], Reader], **options: Unpack[ProviderKeywords]) -> Provider:
-    """A provider whose ``process(settings, filename)`` yields the entries of ``reader_creator(filename)``.
+    """Return a provider whose ``process(settings, filename)`` yields the entries of ``reader_creator(filename)``.
 
-    An entry's items are the slots' values by position; of a single slot it may be the bare item. ``options`` are those
-    of ``@provider``, ``input_types`` among them. The provider is found by the name that it is assigned to, so put it at
-    the top level of a module: ``process = provider_from_reader(lines_of, input_types=[…])``. See docs/readers.md.
+    The items of an entry are the values of the slots, by position; for a single slot an entry may be the bare item.
+    ``options`` are those of ``@provider``, including ``input_types``. pydp2 finds the provider by the name that it is
+    assigned to, so put it at the top level of a module: ``process = provider_from_reader(lines_of, input_types=[…])``.
+    See docs/readers.md.
 
-    Raises OptionTypeError, OptionError: ``reader_creator`` cannot be called; as ``@provider`` does.
+    Raises OptionTypeError, OptionError: ``reader_creator`` cannot be called, or ``options`` are wrong.
     """
     if not callable(reader_creator):
         raise OptionTypeError(f"reader_creator must be a function of a file's name, got {reader_creator!r:.80}")
@@ -33,11 +34,11 @@ def provider_from_reader(reader_creator: Callable[[str], Reader], **options: Unp
     process.__module__ = sys._getframe(1).f_globals.get("__name__", __name__)  # where it is assigned to a name
     process.__qualname__ = process.__name__ = "provider_from_reader"
     process.__doc__ = reader_creator.__doc__
-    process.source_function = reader_creator  # type: ignore[attr-defined]  # whose change is a change of the provider
+    process.source_function = reader_creator  # type: ignore[attr-defined]  # if it changes, the provider changes
     return provider(**options)(process)
 
 
 def _single(settings: Any) -> bool:
-    """Whether there is one slot."""
+    """Return True if there is one slot."""
     named = isinstance(settings.input_types, Mapping) and settings.input_order
     return len(settings.input_order if named else settings.input_types) == 1

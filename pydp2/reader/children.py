@@ -1,14 +1,15 @@
-"""Processes of a reader: forked, because readers and mappers are closures; watched, and ended with the pass.
+"""Processes of readers: fork them, because readers and mappers are closures; watch them, and end them with the pass.
 
-A fork copies only the thread that forks, and a lock that another one holds stays locked in the copy for ever. So
-children are forked only by a process that has no thread beside the one that asks (:func:`may_fork`).
+A fork copies only the thread that forks, and a lock that another thread holds stays locked in the copy for ever. So a
+process forks children only while it has a single thread (:func:`may_fork`).
 
-Samples travel through multiprocessing's connections, which pickle them: between the two ends of a socket pair that one
-program has made for its own fork, where nobody else can write. (Nowhere else in pydp2 is anything pickled.)
+Samples travel through connections of ``multiprocessing``, which pickles them. A connection is a socket pair that a
+program makes for its own fork, so no other process can write to it. (pydp2 pickles nothing else.)
 
-Who ends whom: a child whose parent is gone, or has left the pass, reads the end of its connection and goes; a parent
-whose child was killed reads that end as well, and raises. Nobody waits for a message that nobody sends. What a child
-runs is left by a SystemExit, wherever it waits, so that generators are closed and end the commands that they started.
+How processes end: if the parent is gone, or has left the pass, the child reads the end of its connection and ends. If
+the child was killed, the parent reads that end as well, and raises. So no process waits for a message that never comes.
+A SystemExit ends the code that a child runs, wherever it waits, so that generators are closed and end the commands that
+they started.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from pydp2.errors import ReaderError, from_user, from_wire, to_wire
 from pydp2.prefetch import PrefetchQueue, QueueClosed
 from pydp2.reader.messages import ITEM, RAISED, ReaderMessage
 
-_GRACE = 0.5  # seconds that a child has to end by itself once nobody wants its samples: its reader may clean up
-_GENTLE = 0.1  # those of them before it is interrupted: who gives its next entry meanwhile ends by that
-_TERMINATED = 128 + signal.SIGTERM  # its exit code then, as a shell writes it
-_END = 2.0  # seconds after which it is killed
-_ENDING = 0.25  # seconds in which a thread that Python has joined is gone for the kernel too
-# Of all children: none may keep another's open.
+_GRACE = 0.5  # seconds that a child has to end by itself once its samples are not needed: its reader may clean up
+_GENTLE = 0.1  # seconds of these before it is interrupted: a child that gives its next entry meanwhile ends by that
+_TERMINATED = 128 + signal.SIGTERM  # exit code of an interrupted child, as a shell writes it
+_END = 2.0  # seconds after which the parent kills a child
+_ENDING = 0.25  # seconds within which the kernel also drops a thread that Python has joined
+# The parent's ends of all connections: a child closes those of the others, or they would stay open.
 _parents_ends: weakref.WeakSet[Connection[Any, Any]] = weakref.WeakSet()
 
 Work = Callable[[PrefetchQueue[Any], Callable[[ReaderMessage], None]], None]
-"""``work(inbox, send)``: what a child does. It raises Closed when the parent is gone. The inbox holds messages: items,
-and for each that cannot be built again in the child what that raised."""
+"""Function ``work(inbox, send)`` that a child runs. It raises QueueClosed when the parent is gone. The inbox holds
+messages: items, and for each item that cannot be built again in the child the exception that this raised."""
 
 
 def may_fork() -> bool:
@@ -56,10 +57,10 @@ def may_fork() -> bool:
     tasks = Path("/proc/self/task")
     if not tasks.exists() or len(list(tasks.iterdir())) == 1:
         return True
-    # What numpy multiplies matrices with ends its own threads before each fork, and starts them again when they are
-    # needed. So a fork that does nothing tells: whatever thread is left is somebody else's.
+    # numpy's matrix library ends its own threads before each fork, and starts them again when it needs them. So fork
+    # once without doing anything: a thread that is left then does not belong to that library.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of the very thing that is found out
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of a fork with threads
         pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -73,7 +74,7 @@ def may_fork() -> bool:
 
 
 def forked_or_warned(what: str, told: list[str]) -> bool:
-    """:func:`may_fork`, with a warning where it may not; ``told`` is the reader's own, so that it warns once."""
+    """Return :func:`may_fork`, and warn if it is False. Each reader has a list ``told``, so it warns only once."""
     if may_fork():
         return True
     if told:
@@ -93,7 +94,7 @@ def forked_or_warned(what: str, told: list[str]) -> bool:
 
 
 class ForkedChild:
-    """A forked process that does ``work``; ``name`` is what errors call it. PrefetchThreads end it."""
+    """Forked process that runs ``work``. Errors call it ``name``. PrefetchThreads end it."""
 
     def __init__(self, name: str, work: Work) -> None:
         self._name = name
@@ -109,15 +110,15 @@ class ForkedChild:
         self.pid = self._process.pid
 
     def send(self, item: object) -> None:
-        """Put ``item`` into its inbox. Raises what pickling raises, and ReaderError where it was killed."""
-        data = ForkingPickler.dumps(item)  # not within the try: what an entry raises when it is pickled is its own
+        """Put ``item`` into the inbox of the child. Raises what pickling raises, and ReaderError: it was killed."""
+        data = ForkingPickler.dumps(item)  # outside the try: an OSError of pickling is an error of the entry
         try:
             self._connection.send_bytes(data)
         except OSError:
             raise self._killed() from None
 
     def receive(self) -> ReaderMessage:
-        """Its next message. Raises ReaderError where it ended without one, or its message cannot be built again."""
+        """Return the next message. Raises ReaderError: the child ended, or the message cannot be built again."""
         try:
             data = self._connection.recv_bytes()
         except (EOFError, OSError):
@@ -143,13 +144,13 @@ class ForkedChild:
         return ReaderError(f"{self._name}, process {self.pid}, {how}: its samples are lost, and the pass with them")
 
     def stop(self) -> None:
-        """Let it know that nothing is wanted any more. Whoever waits for it is woken and gets Closed."""
+        """Tell the child that its samples are not needed any more. Wake threads that wait for it with QueueClosed."""
         self._left = True
         with contextlib.suppress(OSError):  # it is closed
             _shut_down(self._connection)
 
     def close(self) -> None:
-        """End it: ask, wait, kill, with all that it has started."""
+        """End the child: ask it, wait, then kill it and all processes that it has started."""
         self.stop()
         self._connection.close()
         self._process.join(_END)
@@ -161,16 +162,16 @@ class ForkedChild:
 
 
 def _shut_down(connection: Connection[Any, Any]) -> None:
-    """Let both directions of ``connection`` end, also for who waits in a thread to read from it."""
+    """End both directions of ``connection``, also for a thread that waits to read from it."""
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
 
 
 def _built(data: bytes, what: str) -> Any:
-    """What was pickled as ``data``. Raises ReaderError: that fails, or what it is made of is not to be had here."""
+    """Return the object that was pickled as ``data``. Raises ReaderError: it cannot be built in this process."""
     try:
         return ForkingPickler.loads(data)
-    except Exception as error:  # a class of the user's own may do anything when it is built
+    except Exception as error:  # the class of a user may raise anything here
         raise ReaderError(
             f"{what} cannot be built again in this process: {type(error).__name__}: {error}; give plain data and "
             "arrays, or what this process can import, too"
@@ -178,7 +179,7 @@ def _built(data: bytes, what: str) -> Any:
 
 
 def _raised(data: bytes, instead: dict[str, str]) -> BaseException:
-    """The exception that :func:`travelling` has made ready."""
+    """Return the exception that :func:`travelling` has made ready."""
     if data:
         with contextlib.suppress(ReaderError):
             error = _built(data, "")
@@ -188,7 +189,7 @@ def _raised(data: bytes, instead: dict[str, str]) -> BaseException:
 
 
 def _kill_started_by(pid: int | None) -> None:
-    """Kill what process ``pid`` has started, and what that has started. Where there is no /proc, nothing."""
+    """Kill all processes that process ``pid`` has started, and theirs. Without /proc, do nothing."""
     children: dict[int | None, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
@@ -206,20 +207,20 @@ def _kill_started_by(pid: int | None) -> None:
 def _main(work: Work, connection: Connection[Any, Any], not_ours: list[Connection[Any, Any]]) -> None:
     for end in not_ours:
         end.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, and this process ends with it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and this process ends with the parent
     ending = interrupted = False
     own = os.getpid()
 
     def interrupt(*_: object) -> None:
         nonlocal ending, interrupted
-        if os.getpid() != own:  # a fork of the reader's own
+        if os.getpid() != own:  # the reader itself has forked this process
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
         if ending:
             return  # it may be in the last lines of a reader
         ending = interrupted = True
         with contextlib.suppress(OSError):
-            _shut_down(connection)  # whoever sent the signal: this process ends, and nothing more is sent
+            _shut_down(connection)  # the signal may come from any process: this one ends, and sends nothing more
         raise SystemExit
 
     signal.signal(signal.SIGTERM, interrupt)
@@ -244,7 +245,7 @@ def _main(work: Work, connection: Connection[Any, Any], not_ours: list[Connectio
 
 
 def _listen(connection: Connection[Any, Any], inbox: PrefetchQueue[Any], main_thread: int) -> None:
-    """Take in what the parent sends; when it has gone, wake whoever waits for it, and end this process soon."""
+    """Take in messages of the parent. When it has gone, wake the thread that waits, and end this process soon."""
     what = f"an entry for {multiprocessing.current_process().name}"
     try:
         while True:
@@ -254,7 +255,7 @@ def _listen(connection: Connection[Any, Any], inbox: PrefetchQueue[Any], main_th
                 break
             try:
                 inbox.put((ITEM, _built(data, what)))
-            except BaseException as error:  # it concerns no other entry
+            except BaseException as error:  # other entries are not affected
                 inbox.put((RAISED, error))
     finally:
         inbox.close()
@@ -266,15 +267,15 @@ def _listen(connection: Connection[Any, Any], inbox: PrefetchQueue[Any], main_th
 
 
 def travelling(error: BaseException) -> tuple[bytes, dict[str, str], str]:
-    """``error`` as it can be sent: pickled, nothing where it cannot be built again; a ProviderError of the nearest
-    builtin class, for where it cannot be built, with its traceback in its text; and that traceback."""
+    """Return ``error`` in a form that can be sent, as three parts: its pickle (empty if it cannot be built again); a
+    ProviderError of the nearest builtin class in its place, with the traceback in its text; and that traceback."""
     text = "".join(traceback.format_exception(error)).rstrip()
     data = b""
     try:
         pickled = bytes(ForkingPickler.dumps(error))
         if type(ForkingPickler.loads(pickled)) is type(error):
             data = pickled
-    except Exception:  # an exception of the user's own may do anything when it is pickled
+    except Exception:  # the exception class of a user may raise anything here
         pass
     instead = from_user(f"{type(error).__name__} was raised, which cannot travel between processes", error)
     return data, to_wire(instead), text

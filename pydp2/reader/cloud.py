@@ -1,9 +1,9 @@
-"""``cloud_reader``: records that many clients share, handed out by a master, each to one of them.
+"""``cloud_reader``: records that many clients share. A master hands out each record to one client.
 
-The master is a service whose provider is :data:`records`; its list are the record files. A task is a batch of a job
-with ``share="dynamic"``: ``buf_size`` records, which belong to the client that asked first. A client that was silent
-for ``timeout_sec``, dead or not, loses its task to the next that asks; the pass is over for all when every task was
-used.
+The master is a service with the provider :data:`records`; its file list has the record files. A task is a batch of a
+job with ``share="dynamic"``: ``buf_size`` records, which go to the client that asked first. If a client is silent for
+``timeout_sec``, dead or not, the next client that asks gets its task. The pass ends for all clients when every task is
+finished.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pydp2.service_address import without_token
 
 @provider(input_types={"record": dense_vector_sequence(1, dtype=np.uint8)})
 def records(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
-    """The records of a RecordIO file of Paddle's, as their bytes: uint8 (length, 1)."""
+    """Yield the records of a file of Paddle's RecordIO as bytes: uint8 (length, 1)."""
     for record in paddle_recordio.read(filename):
         yield {"record": np.frombuffer(record, np.uint8).reshape(-1, 1)}
 
 
 class CloudReader:
-    """Reader that keeps its place at the master from pass to pass; :func:`cloud_reader` makes it."""
+    """Reader that stays connected to the master from pass to pass. :func:`cloud_reader` makes it."""
 
     def __init__(self, master: str, options: dict[str, Any], job: str, decode: Callable[[bytes], Any]) -> None:
         self._master, self._options, self._job, self._decode = master, options, job, decode
@@ -60,16 +60,16 @@ class CloudReader:
                         raise
                     yield value
         finally:
-            one.close(unused=True)  # nothing, where the pass has ended
+            one.close(unused=True)  # this does nothing if the pass has ended
 
     def close(self) -> None:
-        """Leave the master. The next call comes back. Closing twice is fine."""
+        """Disconnect from the master. The next call of the reader connects again. Closing twice is fine."""
         if self._client is not None and self._pid == os.getpid():
             self._client.close()
         self._client = None
 
     def _connected(self) -> Client:
-        if self._client is None or self._pid != os.getpid():  # a fork is a client of its own
+        if self._client is None or self._pid != os.getpid():  # a forked process is a client of its own
             self._client = Client(self._master, self._options, job=self._job)
             self._pid = os.getpid()
         return self._client
@@ -84,27 +84,28 @@ def cloud_reader(
     job: str = "cloud",
     **options: Unpack[JobChoices],
 ) -> CloudReader:
-    """The records that the master at the address ``master`` gives this client; many clients share those of a pass.
+    """Return a reader of the records that the master at address ``master`` gives this client; clients share a pass.
 
     The master is a service over record files: ``pydp2 serve records.list --provider pydp2.reader.cloud.records``, or
-    ``pydp2.launch([…], "pydp2.reader.cloud.records")``. Each task, ``buf_size`` records, goes to one client. One that
-    is not finished goes to another: at once where its client left the pass, after ``timeout_sec`` where it was silent
-    or died. A task is finished when the record behind its last is asked for. The pass ends for all clients together;
-    then each may begin the next.
+    ``pydp2.launch([…], "pydp2.reader.cloud.records")``. Each task, ``buf_size`` records, goes to one client. If this
+    client leaves the pass before the task is finished, the task goes to another client at once; if the client is silent
+    or dies, after ``timeout_sec``. A task is finished when the client asks for the first record after it. The pass ends
+    for all clients together; then each may begin the next.
 
     Args:
-        master: its address.
+        master: address of the master.
         timeout_sec: seconds that a client may take for a task.
-        buf_size: records of a task.
-        decode: what makes a sample of the bytes of a record, see :func:`recordio`.
-        job: clients of one name share the records; those of another have all of them, too.
-        options: further options of the job, as for :func:`pydp2.connect`. All clients must give the same. Shuffling is
-            off unless ``shuffle=True`` is given.
+        buf_size: number of records of a task.
+        decode: function that turns the bytes of a record into a sample, see :func:`recordio`.
+        job: name of the job. Clients with the same name share the records; another job gives all of them again.
+        options: further options of the job, as for :func:`pydp2.connect`. All clients must give the same options.
+            Shuffling is off unless ``shuffle=True`` is given.
 
-    While iterating: ServiceUnreachable, ServiceLost; FormatError for a record that is not plain; ProviderError for a
-    file that cannot be read (or it is given up, where the master has ``on_error="skip"``). See docs/readers.md.
+    While iterating, it raises ServiceUnreachable, ServiceLost, FormatError for a record that is not plain, and
+    ProviderError for a file that cannot be read (with ``on_error="skip"`` the master leaves out that file instead). See
+    docs/readers.md.
 
-    Raises OptionTypeError, OptionError: an option that cannot be.
+    Raises OptionTypeError, OptionError: an option has a type or value that is not allowed.
     """
     if not callable(decode):
         raise OptionTypeError(f"decode must be a function of the bytes of a record, got {decode!r:.80}")

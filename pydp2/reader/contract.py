@@ -1,7 +1,7 @@
 """Define a reader: a function without arguments that gives a fresh iterable at every call.
 
-The rule that all modules of this part share, and what follows from it: a reader is checked when it is decorated, and
-what it gave is closed by whoever iterated it. See docs/readers.md.
+All modules of this part share this rule, and two more that follow from it: a decorator checks a reader at once, and the
+code that iterates over the result of a reader closes it. See docs/readers.md.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, SupportsIndex
 from pydp2.errors import OptionError, OptionTypeError
 
 Reader = Callable[[], Iterable[Any]]
-"""Each call gives a fresh iterable of entries; an entry is one item, or a tuple of items."""
+"""Function of which each call returns a fresh iterable of entries. An entry is one item, or a tuple of items."""
 BatchReader = Callable[[], Iterable[list[Any]]]
-"""Each call gives a fresh iterable of lists of entries."""
+"""Function of which each call returns a fresh iterable of lists of entries."""
 
 
 def check_reader(name: str, value: object) -> Reader:
-    """``value`` as a reader. Raises OptionTypeError: it cannot be called; it says so if it is what a reader gives."""
+    """Return ``value``, a reader. Raises OptionTypeError: it cannot be called; a hint helps if it is an iterable."""
     if callable(value):
         return value
     hint = ": give the function itself, not what its call gives" if isinstance(value, Iterable) else ""
@@ -31,7 +31,7 @@ def check_reader(name: str, value: object) -> Reader:
 
 
 def check_size(name: str, value: SupportsIndex, least: int = 0) -> int:
-    """``value`` as a number of things from ``least``; more than Python can count are as many as it can.
+    """Return ``value`` as a number of things, at least ``least`` and at most ``sys.maxsize``.
 
     Raises OptionTypeError or OptionError.
     """
@@ -39,7 +39,7 @@ def check_size(name: str, value: SupportsIndex, least: int = 0) -> int:
 
 
 def check_whole(name: str, value: SupportsIndex, least: int = 0) -> int:
-    """``value`` as a whole number from ``least``; 5.0 is one. Raises OptionTypeError or OptionError."""
+    """Return ``value`` as an int, at least ``least``; 5.0 is allowed. Raises OptionTypeError or OptionError."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -52,10 +52,10 @@ def check_whole(name: str, value: SupportsIndex, least: int = 0) -> int:
 
 @contextmanager
 def iterating(*readers: Reader) -> Iterator[list[Iterator[Any]]]:
-    """A fresh iterator of each reader, in their order; closed at the end, those that this call has opened.
+    """Give a fresh iterator of each reader, in their order, and at the end close those that this call has opened.
 
-    A generator is: each call makes one. So is an iterator that differs from what the reader gave, as the pass of a
-    client. An iterator that a reader gave as it is (an open file, say) may be somebody's who goes on with it.
+    These are generators, because each call makes one, and iterators that differ from the result of the reader, such as
+    the pass of a client. An iterator that a reader itself returned (an open file, say) may be in use elsewhere.
     """
     with ExitStack() as stack:
         iterators = []
@@ -69,7 +69,7 @@ def iterating(*readers: Reader) -> Iterator[list[Iterator[Any]]]:
 
 
 def _begun(reader: Reader) -> tuple[object, Iterator[Any]]:
-    """What the call of ``reader`` gave, and a fresh iterator over it."""
+    """Return the result of calling ``reader``, and a fresh iterator over it."""
     given = reader()
     if not isinstance(given, Iterable):
         name = getattr(reader, "__qualname__", repr(reader))

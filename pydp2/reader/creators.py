@@ -1,4 +1,4 @@
-"""Functions that return readers: over arrays, lines of text, records of files."""
+"""Make readers of arrays, lines of text, and records of files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def np_array(x: Any) -> Reader:
-    """The entries of ``x`` along its first axis: scalars of a vector, rows of a matrix, arrays of anything larger.
+    """Return a reader of ``x`` along its first axis: scalars of a vector, rows of a matrix, arrays of anything larger.
 
-    An array without dimensions is one entry. ``x`` is not copied: rows are views. See docs/readers.md (RD-32).
+    An array without dimensions is one entry. Rows are views of an array, not copies. See docs/readers.md (RD-32).
     """
     array = np.asarray(x)
 
@@ -35,14 +35,14 @@ def np_array(x: Any) -> Reader:
 
 
 def text_file(path: str | os.PathLike[str], *, encoding: str = "utf-8-sig") -> Reader:
-    r"""The lines of a file without their line breaks. It is opened at each call. See docs/readers.md (RD-33).
+    r"""Return a reader of the lines of a file, without line breaks. Each call opens it. See docs/readers.md (RD-33).
 
-    A line ends with ``\n`` or ``\r\n``; a ``\r`` elsewhere is part of it. ``encoding``: by default UTF-8, where a byte
-    order mark at the beginning of the file is left out.
+    A line ends with ``\n`` or ``\r\n``; a ``\r`` elsewhere is part of the line. The default ``encoding`` is UTF-8
+    and leaves out a byte order mark at the beginning of the file.
 
-    While iterating: OSError; UnicodeDecodeError, which names file and line.
+    While iterating, it raises OSError, and UnicodeDecodeError, which names the file and the line.
 
-    Raises OptionTypeError: ``path`` is no path.
+    Raises OptionTypeError: ``path`` is not a path.
     """
     name = _path("path", path)
 
@@ -62,20 +62,21 @@ def text_file(path: str | os.PathLike[str], *, encoding: str = "utf-8-sig") -> R
 def recordio(
     paths: Paths, buf_size: SupportsIndex = 100, *, decode: Callable[[bytes], Any] = plain
 ) -> Reader:  # fmt: skip
-    """The records of files as Paddle's RecordIO has them, one file after the other, ``buf_size`` of them read ahead.
+    """Return a reader of the records of Paddle's RecordIO files, one file after the other.
 
     Args:
-        paths: a path or pattern (as ``data/*.recordio``), several with commas between them, or a list of such.
-        buf_size: records that a thread reads ahead, 0 for any number.
-        decode: what makes a sample of the bytes of a record; by default a reader of pickles that builds plain data and
-            numpy arrays and nothing else. ``bytes`` leaves records as they are. Anything that runs what a file says
-            (an unpickler) is yours to ask for, of files that you trust.
+        paths: a path or a pattern such as ``data/*.recordio``, several of them with commas between them, or a list.
+        buf_size: number of records that a thread reads ahead; 0 means any number.
+        decode: function that turns the bytes of a record into a sample. The default reads pickles, and builds plain
+            data and numpy arrays only. With ``bytes`` the samples are the bytes of the records. A function that
+            unpickles runs any code that a file names; use it only for files that you trust.
 
-    Paths and patterns are looked at when a pass begins. While iterating: FormatError for a file or record that is
-    damaged or is not plain, with file and record in its text; FileNotFoundError for a path or pattern without a file.
-    See docs/readers.md (RD-34).
+    The reader looks for the files when a pass begins. While iterating, it raises FormatError for a file or record that
+    is damaged or not plain, with file and record in the text, and FileNotFoundError for a path or pattern without a
+    file. See docs/readers.md (RD-34).
 
-    Raises OptionError, OptionTypeError: no path; ``decode`` is no function; ``buf_size`` is no size.
+    Raises OptionError, OptionTypeError: ``paths`` is empty or is not made of paths; ``decode`` cannot be called;
+    ``buf_size`` is not a whole number, or is negative.
     """
     patterns = _patterns(paths)
     if not callable(decode):
@@ -121,7 +122,7 @@ def _path(name: str, path: str | os.PathLike[str]) -> str:
 
 
 def _found(patterns: list[str]) -> Iterator[str]:
-    """The files of all patterns, each pattern's in the order of their names."""
+    """Yield the files of all patterns, those of a pattern in the order of their names."""
     for pattern in patterns:
         if os.path.exists(pattern):  # noqa: PTH110 - a name with a bracket in it is a file first
             yield pattern

@@ -1,6 +1,7 @@
 """Readers made of readers, in the caller's thread: map, shuffle, chain, compose, firstn, cache, Fake, batch.
 
-What needs threads or processes stands in :mod:`.prefetch`, :mod:`.mapping` and :mod:`.merging`. See docs/readers.md.
+Decorators that need threads or processes are in :mod:`.prefetch`, :mod:`.mapping` and :mod:`.merging`. See
+docs/readers.md.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _END = object()  # not None: that is an item like any other
 
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
-    """``func`` of one entry of each reader, until the shortest has ended. See docs/readers.md (RD-2).
+    """Return a reader of ``func(*entries)`` until the shortest reader ends. See docs/readers.md (RD-2).
 
     Raises OptionTypeError: ``func`` or one of ``readers`` cannot be called, or there is no reader.
     """
@@ -38,13 +39,14 @@ def map_readers(func: Callable[..., Any], *readers: Reader) -> Reader:
 
 
 def shuffle(reader: Reader, buf_size: SupportsIndex, *, seed: SupportsIndex | None = None) -> Reader:
-    """Collect ``buf_size`` entries, give them in a drawn order, collect the next. 0 and 1 keep the order.
+    """Return a reader that collects ``buf_size`` entries, gives them in a random order, and collects the next ones.
 
-    ``seed``: the order of the n-th call is then drawn from (seed, n) alone, so passes differ and a run can be repeated;
-    None: from the global :mod:`random`. No entry comes earlier than one buffer allows, and none before a buffer is full
-    or the reader has ended. See docs/readers.md (RD-13, RD-14).
+    A ``buf_size`` of 0 or 1 keeps the order. With ``seed`` the order of the n-th pass depends on (seed, n) alone, so
+    passes differ and a run can be repeated. With None it comes from the global :mod:`random`. The first entry comes
+    when the buffer is full or ``reader`` has ended. See docs/readers.md (RD-13, RD-14).
 
-    Raises OptionTypeError, OptionError: no reader; ``buf_size`` or ``seed`` is no whole number, or negative.
+    Raises OptionTypeError, OptionError: ``reader`` cannot be called; ``buf_size`` or ``seed`` is not a whole number, or
+    is negative.
     """
     check_reader("reader", reader)
     size = max(check_size("buf_size", buf_size), 1)
@@ -62,7 +64,7 @@ def shuffle(reader: Reader, buf_size: SupportsIndex, *, seed: SupportsIndex | No
 
 
 def chain(*readers: Reader) -> Reader:
-    """The entries of the first reader, then those of the second, and so on. All are called at the start of a pass.
+    """Return a reader of the entries of each reader in turn. All readers are called at the start of a pass.
 
     Raises OptionTypeError: one of ``readers`` cannot be called. See docs/readers.md (RD-12).
     """
@@ -76,13 +78,14 @@ def chain(*readers: Reader) -> Reader:
 
 
 def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
-    """One entry of each reader put together: tuples are joined, anything else (lists too) is one item of the result.
+    """Return a reader of tuples, each made of one entry of each reader.
 
-    ``(1, 2)`` and ``3`` give ``(1, 2, 3)``. Without ``check_alignment`` the shortest reader ends the pass. No readers:
-    no entries. See docs/readers.md (RD-6 to RD-11).
+    An entry that is a tuple adds all its items; any other entry (a list too) is one item: ``(1, 2)`` and ``3`` give
+    ``(1, 2, 3)``. Without ``check_alignment`` the pass ends when the shortest reader ends. Without readers there are no
+    entries. See docs/readers.md (RD-6 to RD-11).
 
     Raises:
-        ComposeNotAligned: (while iterating) readers differ in length; after all entries that have one of each.
+        ComposeNotAligned: (while iterating) the readers differ in length; raised after the last complete tuple.
         OptionTypeError: one of ``readers`` cannot be called.
     """
     checked = _checked(readers)
@@ -107,10 +110,10 @@ def compose(*readers: Reader, check_alignment: bool = True) -> Reader:
 
 
 def firstn(reader: Reader, n: SupportsIndex) -> Reader:
-    """The first ``n`` entries, or all where there are fewer. Not one more is asked of ``reader``.
+    """Return a reader of the first ``n`` entries, or of all if there are fewer. It asks ``reader`` for no more.
 
-    Raises OptionTypeError, OptionError: no reader; ``n`` is no whole number, or negative. See docs/readers.md (RD-15,
-    RD-16).
+    Raises OptionTypeError, OptionError: ``reader`` cannot be called; ``n`` is not a whole number, or is negative. See
+    docs/readers.md (RD-15, RD-16).
     """
     check_reader("reader", reader)
     number = check_size("n", n)
@@ -123,9 +126,10 @@ def firstn(reader: Reader, n: SupportsIndex) -> Reader:
 
 
 def cache(reader: Reader) -> Reader:
-    """Read everything now, once, and give it from memory at each call. See docs/readers.md (RD-17).
+    """Read all entries now and return a reader that gives them from memory. See docs/readers.md (RD-17).
 
-    Raises OptionTypeError: ``reader`` cannot be called, or gives nothing that can be iterated; and what it raises.
+    Raises OptionTypeError: ``reader`` cannot be called, or its result is not iterable. Exceptions of ``reader`` pass
+    unchanged.
     """
     with iterating(check_reader("reader", reader)) as (entries,):
         kept = tuple(entries)
@@ -133,14 +137,18 @@ def cache(reader: Reader) -> Reader:
 
 
 class Fake:
-    """``Fake()(reader, n)``: a reader that gives the first entry of ``reader`` n times, to measure all but reading.
+    """Decorator ``Fake()(reader, n)``: gives the first entry of ``reader`` n times, to measure without reading.
 
-    ``reader`` is read once, at the first call of the new one. One without entries gives none. See docs/readers.md
-    (RD-29).
+    The first pass of the new reader reads ``reader``, once. If ``reader`` has no entries, the new one has none either.
+    See docs/readers.md (RD-29).
     """
 
     def __call__(self, reader: Reader, data_num: SupportsIndex) -> Reader:
-        """Raises OptionTypeError, OptionError: no reader; ``data_num`` is no whole number, or negative."""
+        """Return the reader.
+
+        Raises OptionTypeError, OptionError: ``reader`` cannot be called; ``data_num`` is not a whole number, or is
+        negative.
+        """
         first = firstn(reader, 1)
         number = check_size("data_num", data_num)
         kept: list[Any] = []
@@ -155,13 +163,12 @@ class Fake:
 
 
 def batch(reader: Reader, batch_size: Any, drop_last: bool = False) -> BatchReader:
-    """Lists of ``batch_size`` entries; the last list may be shorter, or is left out with ``drop_last``. None is empty.
+    """Return a reader of lists of ``batch_size`` entries. A shorter last list is left out with ``drop_last``.
 
-    ``batch_size``: what ``int()`` makes of it. The reader has it as its attribute ``batch_size``, which is how
-    :func:`train` knows that it gives batches. See docs/readers.md (RD-30, RD-31).
+    No list is empty. ``int()`` converts ``batch_size``. The reader has this number as its attribute ``batch_size``, by
+    which :func:`train` knows that the reader gives batches. See docs/readers.md (RD-30, RD-31).
 
-    Raises OptionError: the size is not above 0, or infinite; ValueError, TypeError: ``int()`` cannot make a number of
-    it.
+    Raises OptionError: the size is below 1, or infinite; ValueError, TypeError: ``int()`` cannot convert it.
     """
     check_reader("reader", reader)
     try:

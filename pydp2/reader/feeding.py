@@ -1,4 +1,4 @@
-"""The data feeder: a mini-batch, a list of entries, becomes the columns that a batch of pydp2 has."""
+"""Data feeder: turn a mini-batch, which is a list of entries, into a batch with columns."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _MOST_DIMENSIONS = 3
 
 
 class FedBatch(Batch):
-    """A batch made by a :class:`DataFeeder`.
+    """Batch made by a :class:`DataFeeder`.
 
-    ``frames``: for each dense slot whose values came with two or three dimensions (height and width last), by its name
-    or position, the frame's ``(height, width)``. Such a slot is as wide as the values were large, whatever its ``dim``.
+    ``frames`` has an item for each dense slot whose values have two or three dimensions. Its key is the name of the
+    slot, or its position if slots have no names; its value is ``(height, width)``, the last two dimensions. A row of
+    such a slot has as many elements as a value, even if ``dim`` is another number.
     """
 
     __slots__ = ("frames",)
@@ -35,18 +36,18 @@ class FedBatch(Batch):
 
 
 class DataFeeder:
-    """Turns mini-batches into batches: ``feeder(entries)``. See docs/readers.md (RD-35 to RD-37).
+    """Function object that turns mini-batches into batches: ``feeder(entries)``. See docs/readers.md (RD-35 to RD-37).
 
     Args:
         input_types: the slots: a dict of types by name, a list of types, or a list of (name, type) pairs.
-        mapping: which column of an entry is a slot's: a dict of name to column, where a column may serve several slots
-            and others none; a list of names, which are those of the columns in their order; None: column i is slot i.
-            Names that no slot has are left out.
+        mapping: says which column of an entry each slot takes. A dict has the column of each slot name; several slots
+            may take one column, and a column may be unused. A list has the names of the columns in their order. None:
+            slot i takes column i. The feeder ignores names that no slot has.
 
     Raises:
-        OptionTypeError: a mapping of another type, a name that is no text, a column that is no whole number, names
-            where the types have none.
-        OptionError: a slot without a column, a column below 0, no slots.
+        OptionTypeError: a mapping of another type, a name that is not a str, a column that is not a whole number, or a
+            mapping for slots without names.
+        OptionError: a slot without a column, a column below 0, a list that repeats a name, or no slots.
     """
 
     def __init__(self, input_types: Types, mapping: FeedMapping = None) -> None:
@@ -54,20 +55,22 @@ class DataFeeder:
         self._columns = _columns(self.slots, mapping)
 
     def __call__(self, entries: Iterable[Any], *, pass_id: int = 0, index: int = 0) -> FedBatch:
-        """The batch of ``entries``, which it calls batch ``index`` of pass ``pass_id``.
+        """Return the batch of ``entries``, as batch ``index`` of pass ``pass_id``.
 
-        A tuple or list is an entry's columns; anything else is the only one.
+        The items of a tuple or list are the columns of an entry; any other entry is its only column.
 
-        Raises BadSample (a ValueError): an entry has too few columns, or a value does not fit its slot. In a dense slot
-        values may be nested up to three deep, and must all have the same shape; a vector must have as many numbers as
-        the slot is wide, and a slot of values with more dimensions is in this batch as wide as they are large.
+        The values of a dense slot may be nested up to three levels deep, and must all have the same shape. A value with
+        one dimension must have ``dim`` numbers. For values with more dimensions, the column is (rows, elements of a
+        value).
+
+        Raises BadSample (a ValueError): an entry has too few columns, or a value does not fit its slot.
         """
         packer = Packer(self.slots, strict=False)
         shapes: dict[int, tuple[int, ...]] = {}
         for number, entry in enumerate(entries):
             try:
                 values = self._values(entry, shapes)
-                if not number:  # the first entry tells the shapes of the batch
+                if not number:  # the first entry decides the shapes of the batch
                     packer = Packer(self._fitted(shapes), strict=False)
                 packer.add(values)
             except BadSample as error:
@@ -79,7 +82,7 @@ class DataFeeder:
         return FedBatch(columns, pass_id=pass_id, index=index, frames=frames)
 
     def _fitted(self, shapes: Mapping[int, tuple[int, ...]]) -> Slots:
-        """The slots, those of frames with another size than ``dim`` in the size of the frame."""
+        """Return the slots; slots of frames whose size differs from ``dim`` have the size of the frame."""
         types = list(self.slots.types)
         for slot, shape in shapes.items():
             if prod(shape) != types[slot].dim:
@@ -106,9 +109,9 @@ class DataFeeder:
 
 
 def _flat(label: str, declared: InputType, value: Any, slot: int, shapes: dict[int, tuple[int, ...]]) -> Any:
-    """A dense value without its nesting; its shape must be the one in ``shapes``, and is noted there."""
+    """Return a dense value without its nesting. Its shape must equal the one in ``shapes``, and is noted there."""
     if value is None or isinstance(value, np.ma.MaskedArray):
-        return value  # the packer has the words
+        return value  # the packer raises the error
     try:
         array = np.asarray(value)
     except ValueError:  # its parts differ in length
@@ -151,7 +154,7 @@ def _slots(input_types: Types) -> Slots:
 
 
 def _columns(slots: Slots, mapping: FeedMapping) -> list[int]:
-    """The column of each slot."""
+    """Return the column of each slot."""
     if mapping is None:
         return list(range(len(slots)))
     if isinstance(mapping, list | tuple):

@@ -1,8 +1,8 @@
-"""``xmap_readers``: a mapper that runs in several threads or processes at once.
+"""``xmap_readers``: run a mapper in several threads or processes at the same time.
 
-One thread reads the source, one thread for each mapper takes entries from it; where mappers are processes, their
-threads only hand entries over and results back. What is under way is counted in one place: a token is put into a
-queue of limited size for each entry that is read, and taken out when its result is given to the consumer.
+One thread reads the source. For each mapper, one thread takes entries that were read. If the mapper is a process, this
+thread only sends entries to the process and receives results. A queue of limited size counts the entries under way: the
+reading thread puts a token into it for each entry, and the consumer takes a token out for each result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydp2.reader.children import ForkedChild, forked_or_warned
 from pydp2.reader.contract import Reader, check_reader, check_size
 from pydp2.reader.messages import END, ITEM, RAISED, ReaderMessage, read_into
 
-_AHEAD = 2  # entries that a process has: the one that it maps, and the next, so that it need not wait for it
+_AHEAD = 2  # entries that a process has: the one that it maps, and the next one, so that it need not wait
 
 Mapper = Callable[[Any], Any]
 Results = Iterator[tuple[int, ReaderMessage]]
@@ -34,17 +34,20 @@ def xmap_readers(
     *,
     processes: bool = False,
 ) -> Reader:
-    """``mapper`` of each entry of ``reader``, ``process_num`` of them at a time.
+    """Return a reader of ``mapper(entry)`` for each entry of ``reader``, ``process_num`` of them at a time.
 
-    At most ``buffer_size`` entries wait beside those that are being mapped, 0 for any number. ``order``: results in the
-    order of ``reader``; otherwise as they come. ``processes``: forked processes in place of threads, for mappers that
-    compute in Python; where the caller has threads already, threads and a warning. Entries and results are then pickled
-    on their way. See docs/readers.md (RD-18 to RD-21).
+    At most ``buffer_size`` entries wait besides those that are being mapped; 0 means any number. With ``order`` results
+    have the order of ``reader``; otherwise they come as they are ready. With ``processes`` mappers run in forked
+    processes in place of threads, which helps mappers that compute in Python; entries and results are then pickled on
+    their way. If the caller has several threads already, mappers run in threads, with a warning. See docs/readers.md
+    (RD-18 to RD-21).
 
-    While iterating: what ``mapper`` or ``reader`` raises, with the traceback of the process in its notes; ReaderError
-    where a process was killed, and where an entry or result cannot be built again on the other side.
+    While iterating, it raises the exceptions of ``mapper`` and ``reader``; those of a process have its traceback in
+    their notes. It raises ReaderError if a process was killed, and if an entry or result cannot be built again on the
+    other side.
 
-    Raises OptionTypeError, OptionError: a function that cannot be called; ``process_num`` below 1, a negative size.
+    Raises OptionTypeError, OptionError: ``mapper`` or ``reader`` cannot be called; ``process_num`` is below 1;
+    ``buffer_size`` is negative.
     """
     if not callable(mapper):
         raise OptionTypeError(f"mapper must be a function of an entry, got {mapper!r:.80}")
@@ -60,7 +63,7 @@ def xmap_readers(
         threads = PrefetchThreads(tokens, todo, done)
         try:
             forked = processes and forked_or_warned("xmap_readers()", told)
-            for i in range(number):  # before the first thread is there
+            for i in range(number):  # fork before the first thread starts
                 if forked:
                     mappings.append(child := _MapperInProcess(i, mapper))
                     threads.add_helper(child)
@@ -93,7 +96,7 @@ class _Mapping(Protocol):
 
 
 class _MapperInThread:
-    """In the thread that asks."""
+    """Mapper in the thread that asks for its results."""
 
     max_pending = 1
 
@@ -114,7 +117,7 @@ class _MapperInThread:
 
 
 class _MapperInProcess(ForkedChild):
-    """In a process of its own."""
+    """Mapper in a process of its own."""
 
     max_pending = _AHEAD
 
@@ -144,7 +147,7 @@ class _MapperInProcess(ForkedChild):
 
 # -- threads -----------------------------------------------------------------------------------------------------------
 def _feed(reader: Reader, mappers: int, tokens: _Queue, todo: _Queue, done: _Queue) -> None:
-    """Number the entries of ``reader`` and hand them out; then an end for each mapper."""
+    """Number the entries of ``reader`` and put them into ``todo``; then put an end (None) for each mapper."""
     count = 0
 
     def put(message: ReaderMessage) -> None:
@@ -166,7 +169,7 @@ _SOURCE = "raised by the source"
 
 
 def _map(mapping: _Mapping, todo: _Queue, done: _Queue) -> None:
-    """Have what is to be done mapped at ``mapping``, and end with an END."""
+    """Take entries from ``todo``, have them mapped at ``mapping``, put the results into ``done``, then an END."""
     under_way: deque[int] = deque()
     more = True
     try:
@@ -184,7 +187,7 @@ def _map(mapping: _Mapping, todo: _Queue, done: _Queue) -> None:
                 except (QueueClosed, ReaderError):
                     under_way.append(task[0])
                     raise
-                except Exception as error:  # the entry cannot be pickled: that concerns no other
+                except Exception as error:  # the entry cannot be pickled; other entries are not affected
                     done.put((task[0], (RAISED, error)))
                 else:
                     under_way.append(task[0])
@@ -200,7 +203,7 @@ def _map(mapping: _Mapping, todo: _Queue, done: _Queue) -> None:
 
 # -- the consumer ------------------------------------------------------------------------------------------------------
 def _results(done: _Queue, mappers: int) -> Results:
-    """Numbered results as they come. What the source raised comes behind all that it gave before."""
+    """Yield numbered results as they come. An exception of the source comes after the results of its entries."""
     last = None
     while mappers:
         number, message = done.get()

@@ -1,4 +1,4 @@
-"""``multiprocess_reader``: several readers, each in a process of its own, as one."""
+"""``multiprocess_reader``: merge several readers, each in a process of its own, into one."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pydp2.reader.messages import END, ITEM, RAISED, ReaderMessage, read_into
 
 
 def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size: SupportsIndex = 1000) -> Reader:
-    """The entries of all ``readers``, each of which runs in a forked process of its own.
+    """Return a reader of the entries of all ``readers``, each of which runs in a forked process of its own.
 
-    ``use_pipe``: one entry of each in turn, as long as it has some; so the order is always the same. Without it: as
-    they come, up to ``queue_size`` of them read ahead. Where the caller has threads already, threads take the place of
-    processes, with a warning. Entries are pickled on their way, so tuples and arrays stay what they are. See
-    docs/readers.md (RD-22 to RD-25).
+    With ``use_pipe`` it gives one entry of each reader in turn, until that reader ends, so the order is always the
+    same. Without ``use_pipe`` it gives entries as they come, and reads up to ``queue_size`` of them ahead. If the
+    caller has several threads already, threads take the place of processes, with a warning. Entries from processes are
+    pickled on their way, so tuples and arrays keep their types. See docs/readers.md (RD-22 to RD-25).
 
-    While iterating: ReaderError (a ValueError) where an entry is None, where a reader raised (what it was is the cause,
-    and its traceback is in the text), where an entry cannot be pickled or built again here, and where its process was
+    While iterating, it raises a ReaderError (a ValueError) if an entry is None, if a reader raised an exception (which
+    is the cause; its traceback is in the text), if an entry cannot be pickled or built again here, and if a process was
     killed.
 
-    Raises OptionTypeError, OptionError: ``readers`` is no list of readers, or is empty; ``queue_size`` is below 1.
+    Raises OptionTypeError, OptionError: ``readers`` is not a list of readers, or is empty; ``queue_size`` is below 1.
     """
     if not isinstance(readers, list):
         raise OptionTypeError(f"readers must be a list of readers, got {readers!r:.80} ({type(readers).__name__})")
@@ -60,13 +60,13 @@ def multiprocess_reader(readers: list[Reader], use_pipe: bool = True, queue_size
 
 
 class _MergedReader(PrefetchHelper, Protocol):
-    """Where the entries of one reader come from."""
+    """Source of the entries of one reader: a process or a thread."""
 
     def receive(self) -> ReaderMessage: ...
 
 
 class _ReaderInProcess(ForkedChild):
-    """A reader in a process of its own."""
+    """Reader in a process of its own."""
 
     def __init__(self, number: int, reader: Reader) -> None:
         super().__init__(f"reader {number} of multiprocess_reader", lambda inbox, send: _read(reader, send))
@@ -80,7 +80,7 @@ class _ReaderInProcess(ForkedChild):
 
 
 class _ReaderInThread:
-    """A reader in a thread of this process. It is read one entry ahead."""
+    """Reader in a thread of this process, which reads one entry ahead."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -107,7 +107,7 @@ def _read(reader: Reader, put: Callable[[ReaderMessage], None]) -> None:
 
 
 def _named_reader_error(number: int, message: ReaderMessage) -> ReaderMessage:
-    """``message``; what a reader raised as the cause of a ReaderError."""
+    """Return ``message``; an exception of a reader becomes the cause of a ReaderError."""
     kind, error = message
     if kind != RAISED:
         return message
@@ -137,7 +137,7 @@ def _forward(reader: _MergedReader, queue: PrefetchQueue[ReaderMessage]) -> None
             message = reader.receive()
         except QueueClosed:
             raise
-        except BaseException as error:  # whatever it is: who waits for the queue must hear of it
+        except BaseException as error:  # of any type: the consumer that waits for the queue must get it
             message = RAISED, error
         kind = message[0]
         queue.put(message)

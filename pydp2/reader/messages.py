@@ -1,4 +1,4 @@
-"""State what travels between the threads and processes that read and those that consume."""
+"""Messages from the threads and processes that read to those that consume."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pydp2.reader.contract import Reader, iterating
 
 ITEM, END, RAISED = "item", "end", "raised"
 ReaderMessage = tuple[str, Any]
-"""An item, the end, or the exception that was raised."""
+"""Pair of a kind and a value: an item, the end (None), or the exception that was raised."""
 
 
 def read_into(reader: Reader, put: Callable[[ReaderMessage], None]) -> None:
-    """Put the entries of a pass as messages, then its end or what it raised. Raises QueueClosed."""
+    """Call ``put`` with a message for each entry of a pass, then for its end or its exception. Raises QueueClosed."""
     try:
         with iterating(reader) as (entries,):
             for entry in entries:
                 put((ITEM, entry))
     except QueueClosed:
         raise
-    except BaseException as error:  # a KeyboardInterrupt or SystemExit of the reader is the consumer's affair, too
+    except BaseException as error:  # the consumer also gets a KeyboardInterrupt or SystemExit of the reader
         put((RAISED, error))
     else:
         put((END, None))

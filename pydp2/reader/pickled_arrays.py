@@ -1,7 +1,7 @@
 """Know the few names that numpy writes into a pickle for arrays, dtypes and scalars, for :mod:`.unpickled`.
 
-Nothing is called by the name that a pickle gives. Each known name stands for a function of this module, which looks at
-every argument before it makes an array of it.
+This module never calls an object by the name that a pickle gives. Each known name stands for a function of this module,
+which checks every argument before it makes an array.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 
 from pydp2.errors import FormatError
 
-_LARGEST_KEY = 1000  # tuples in tuples: what is hashed is walked by C code that looks neither at stack nor at clock
+_LARGEST_KEY = 1000  # items of nested tuples: C code hashes them, and limits neither its depth nor its time
 _DTYPE = re.compile(r"[<>|=]?(?:b1|i[1248]|u[1248]|f[248]|c8|c16|[SU][1-9]\d{0,8})")
 _MOST_SIDES = 32
 
 
 class Named(NamedTuple):
-    """A name that is known; ``make`` is what stands for it, None for a class that only others mention."""
+    """Known name. ``make`` is the function that stands for it; None for a class that only arguments mention."""
 
     name: str
     make: Callable[..., Any] | None
 
 
 def key(value: Any) -> Any:
-    """``value``, which may be hashed without harm: an element of a set, or a key of a dict."""
+    """Return ``value`` if it may be hashed without harm, as an element of a set or a key of a dict."""
     waiting, seen = [value], 0
     while waiting:
         one = waiting.pop()
@@ -44,14 +44,14 @@ def _dtype(code: Any, align: Any = False, copy: Any = False) -> np.dtype[Any]:
     text = code.decode("latin-1") if isinstance(code, bytes) else code
     if not isinstance(text, str) or not _DTYPE.fullmatch(text):
         raise FormatError(f"the pickle holds an array of dtype {code!r:.80}; numbers, bools and texts are read")
-    made: np.dtype[Any] = np.dtype(text, copy=True)  # its own object, so that it can be told from others of its kind
+    made: np.dtype[Any] = np.dtype(text, copy=True)  # a copy: the machine tells objects apart by their ids
     return made
 
 
 def _new_array(kind: Any, shape: Any, code: Any) -> np.ndarray[Any, Any]:
     if not isinstance(kind, Named) or kind.name != "ndarray":
         raise FormatError("the pickle builds a subclass of a numpy array; plain arrays are read")
-    return np.empty(0, np.int8)  # what it is comes with its state
+    return np.empty(0, np.int8)  # a later step sets its state: shape, dtype and values
 
 
 def _scalar(dtype: Any, raw: Any) -> Any:
@@ -101,8 +101,7 @@ for _module in ("builtins", "__builtin__"):
 
 
 def named(module: str, attribute: str) -> Named:
-    """Return what stands for ``module.attribute``. Raises FormatError, which says the name, for any that is not
-    known."""
+    """Return the :class:`Named` for ``module.attribute``. Raises FormatError, which shows the name: it is unknown."""
     try:
         return _MAKERS[module, attribute]
     except KeyError:
@@ -113,14 +112,14 @@ def named(module: str, attribute: str) -> Named:
 
 
 def call(function: Any, given: Any) -> Any:
-    """Return what a known name makes of its arguments."""
+    """Call the function of a known name with the arguments ``given``, and return the result."""
     if not isinstance(function, Named) or function.make is None or not isinstance(given, tuple):
         raise TypeError("a step calls something that is not a function")
     return function.make(*given)
 
 
 def build(value: Any, state: Any) -> Any:
-    """``value``, a dtype or a new array, with the ``state`` that numpy wrote for it."""
+    """Return ``value``, a dtype or a new array, with the ``state`` that numpy wrote for it."""
     if isinstance(value, np.dtype):
         return _with_order(value, state)
     if isinstance(value, np.ndarray):
@@ -141,7 +140,7 @@ def _with_order(dtype: np.dtype[Any], state: Any) -> np.dtype[Any]:
 
 
 def _filled(shape: Any, dtype: Any, raw: Any, fortran: bool) -> np.ndarray[Any, Any]:
-    """An array over its own memory."""
+    """Return an array over its own memory."""
     if not isinstance(dtype, np.dtype) or not isinstance(shape, tuple) or len(shape) > _MOST_SIDES:
         raise TypeError("an array without dtype or shape")
     if any(type(side) is not int or side < 0 for side in shape):
@@ -155,7 +154,7 @@ def _filled(shape: Any, dtype: Any, raw: Any, fortran: bool) -> np.ndarray[Any, 
 
 
 def _raw(value: Any) -> bytes | bytearray:
-    if isinstance(value, str):  # a Python 2 str whose bytes happened to be UTF-8
+    if isinstance(value, str):  # a Python 2 str that was decoded because its bytes are valid UTF-8
         return value.encode()
     if not isinstance(value, bytes | bytearray):
         raise TypeError("no bytes where bytes should be")

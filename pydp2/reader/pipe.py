@@ -1,4 +1,4 @@
-"""``PipeReader``: the output of a command as lines."""
+"""``PipeReader``: read the output of a command as lines."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import SupportsIndex
 from pydp2.errors import OptionError, OptionTypeError, ReaderError
 from pydp2.reader.contract import check_size
 
-_PIECE = 1 << 20  # bytes that a packed piece may become at a time
-_END = 2.0  # seconds that a command has between the end of its output and its own
+_PIECE = 1 << 20  # bytes that are decompressed at a time
+_END = 2.0  # seconds in which a command must end after it has closed its output
 
 
 class PipeReader:
-    """The output of ``command`` as text, while it runs: ``PipeReader("hadoop fs -cat /data/part-0").get_line()``.
+    """Reader of the output of ``command`` as text: ``PipeReader("hadoop fs -cat /data/part-0").get_line()``.
 
-    The command is split at blanks and run without a shell, its errors go where this program's go. Each call of
+    The command is split at blanks and runs without a shell; its stderr is that of this program. Each call of
     :meth:`get_line` runs it anew, so ``pipe.get_line`` is a reader. See docs/readers.md (RD-26 to RD-28).
 
     Args:
-        command: the command and its words.
-        bufsize: bytes that are read at a time, at most.
-        file_type: "plain", or "gzip" for output that is packed.
-        encoding: what its text is written in; "latin-1" makes a character of each byte, whatever they mean.
+        command: the command and its arguments.
+        bufsize: the most bytes that are read at a time.
+        file_type: "plain", or "gzip" for compressed output.
+        encoding: the encoding of the output; "latin-1" turns each byte into one character.
 
-    Raises OptionTypeError, OptionError: ``command`` is no text, another ``file_type``, ``bufsize`` below 1, no such
-    ``encoding``.
+    Raises OptionTypeError, OptionError: ``command`` is not a str or is empty, ``file_type`` or ``encoding`` is unknown,
+    or ``bufsize`` is below 1.
     """
 
     def __init__(
@@ -49,22 +49,23 @@ class PipeReader:
             raise OptionError(f"encoding must be the name of one, as 'utf-8', got {encoding!r:.80}") from None
 
     def get_line(self, cut_lines: bool = True, line_break: str = "\n") -> Iterator[str]:
-        """The lines of the output, without ``line_break``; or with ``cut_lines=False`` its pieces as they come.
+        """Yield the lines of the output, without ``line_break``; or with ``cut_lines=False`` its pieces as they come.
 
-        The command ends with the pass, also with one that is left.
+        The command ends when the pass ends or the consumer leaves it.
 
-        While iterating, behind what came before: ReaderError where the command ends with another exit code than 0, or
-        what it gives is not whole as gzip; UnicodeDecodeError, which names the command; OSError where there is none.
+        While iterating, after the lines that came before the error, it raises ReaderError if the exit code is not 0 or
+        the output is damaged or incomplete gzip, UnicodeDecodeError, which names the command, and OSError if the
+        command does not exist.
 
-        Raises OptionTypeError: an empty ``line_break``.
+        Raises OptionTypeError: ``line_break`` is empty or not a str.
         """
         if not isinstance(line_break, str) or not line_break:
             raise OptionTypeError(f"line_break must be a text that lines end with, got {line_break!r:.80}")
         return self._lines(line_break) if cut_lines else self._texts()
 
     def _lines(self, line_break: str) -> Iterator[str]:
-        begun: list[str] = []  # of a line whose end has not come; a long one is put together once
-        rest = ""  # behind that: the end of a piece, which may be the beginning of a line break
+        begun: list[str] = []  # pieces of a line whose end has not come; they are joined only once
+        rest = ""  # the text after them, which may be the beginning of a line break
         texts = self._texts()
         try:
             for text in texts:
@@ -92,7 +93,7 @@ class PipeReader:
             except subprocess.TimeoutExpired:
                 raise ReaderError(f"command {self._command!r} has closed its output and does not end") from None
             finally:
-                process.kill()  # nothing, where it has ended
+                process.kill()  # this does nothing if the command has ended
         if code:
             how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
             raise ReaderError(f"command {self._command!r} {how}: its output may not be whole")
@@ -107,14 +108,14 @@ class PipeReader:
             raise
 
     def _unpacked(self, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-        """The output, in pieces."""
+        """Yield the output, decompressed, in pieces."""
         assert isinstance(process.stdout, io.BufferedReader)
         pieces = iter(partial(process.stdout.read1, self._bufsize), b"")
         if not self._gzip:
             yield from pieces
             return
-        inflate = None  # between two members
-        ended = False  # whether one has ended: zeros may stand behind it, to fill a block
+        inflate = None  # None between two gzip members
+        ended = False  # True after the first member: zeros may follow it, to fill a block
         for packed in pieces:
             if ended and inflate is None:
                 packed = packed.lstrip(b"\0")

@@ -1,4 +1,4 @@
-"""``buffered``: a reader that is read ahead by a thread."""
+"""``buffered``: read entries ahead in a thread."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydp2.reader.contract import Reader, check_reader, check_size, iterating
 
 
 def buffered(reader: Reader, size: SupportsIndex) -> Reader:
-    """A thread reads up to ``size`` entries ahead of the consumer, 0 for any number. The order is kept.
+    """Return a reader of which a thread reads up to ``size`` entries ahead, 0 for any number. The order is kept.
 
-    What ``reader`` raises is raised at its place. The thread begins with the first entry that is asked for, and ends
-    with the pass or when the consumer leaves it; it also iterates and closes what ``reader`` gives. See docs/readers.md
-    (RD-3 to RD-5).
+    The consumer gets an exception of ``reader`` after the entries before it. The thread starts when the consumer asks
+    for the first entry, and ends when the pass ends or the consumer leaves it. The thread calls ``reader``, and closes
+    the iterator. See docs/readers.md (RD-3 to RD-5).
 
-    Raises OptionTypeError, OptionError: no reader; ``size`` is no whole number, or negative.
+    Raises OptionTypeError, OptionError: ``reader`` cannot be called; ``size`` is not a whole number, or is negative.
     """
     check_reader("reader", reader)
     room = check_size("size", size)

@@ -1,4 +1,4 @@
-"""The train loop of Paddle V2: passes over a reader, and what happens in them told as events."""
+"""Training loop of Paddle V2: passes over a reader, which it reports as events."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pydp2.reader.feeding import DataFeeder, FedBatch, FeedMapping, Types
 
 @dataclass(frozen=True)
 class BeginPass:
-    """A pass begins: ``pass_id``, from 0."""
+    """Event: pass ``pass_id`` begins, counted from 0."""
 
     pass_id: int
 
 
 @dataclass(frozen=True)
 class BeginIteration:
-    """A batch was read and is to be learnt: ``batch_id`` of its pass, from 0."""
+    """Event: a batch was read, before ``step`` gets it. ``batch_id`` counts the batches of a pass from 0."""
 
     pass_id: int
     batch_id: int
@@ -29,7 +29,7 @@ class BeginIteration:
 
 @dataclass(frozen=True)
 class EndForwardBackward:
-    """The cost and its gradients are there; the weights are as before."""
+    """Event: the cost and its gradients are computed; the weights are as before."""
 
     pass_id: int
     batch_id: int
@@ -37,7 +37,7 @@ class EndForwardBackward:
 
 @dataclass(frozen=True)
 class EndIteration:
-    """The weights are new. ``cost``: what ``step`` returned."""
+    """Event: the weights are updated. ``cost`` is the result of ``step``."""
 
     pass_id: int
     batch_id: int
@@ -46,7 +46,7 @@ class EndIteration:
 
 @dataclass(frozen=True)
 class EndPass:
-    """The reader has ended."""
+    """Event: the reader has ended."""
 
     pass_id: int
 
@@ -68,21 +68,22 @@ def train(
     """Train for ``passes`` passes: call ``reader`` anew for each, and ``step`` for each of its mini-batches.
 
     Args:
-        reader: of entries, which are put into lists of ``batch_size``; or what :func:`batch` made, whose lists are
-            taken as they are; or with ``batch_size=None`` any batch reader. It may have no end.
-        mapping: which column of an entry is which slot's, see :class:`DataFeeder`.
-        batch_size: entries of a mini-batch; of what :func:`batch` made its own size, or None.
-        passes: how many.
-        event_handler: is given each event: BeginPass, then for each mini-batch BeginIteration, EndForwardBackward and
-            EndIteration, then EndPass.
+        reader: a reader of entries, of which ``batch_size`` form a mini-batch; or a reader that :func:`batch` made,
+            whose lists are the mini-batches; or with ``batch_size=None`` any batch reader. It may be endless.
+        mapping: which column of an entry each slot takes, see :class:`DataFeeder`.
+        batch_size: number of entries of a mini-batch. For a reader that :func:`batch` made, its own size or None.
+        passes: number of passes.
+        event_handler: function that is called with each event: BeginPass, then for each mini-batch BeginIteration,
+            EndForwardBackward and EndIteration, then EndPass.
         input_types: the slots, see :class:`DataFeeder`.
-        step: ``step(batch)``, forward and backward; what it returns is the cost.
-        update: changes the weights by the gradients; None where ``step`` has done so.
+        step: function ``step(batch)`` that computes cost and gradients; it returns the cost.
+        update: function that changes the weights by the gradients; None if ``step`` does so.
 
-    What reader, ``step``, ``update`` and handler raise passes untouched. See docs/readers.md (RD-38).
+    Exceptions of ``reader``, ``step``, ``update`` and ``event_handler`` pass unchanged. See docs/readers.md (RD-38).
 
     Raises:
-        OptionTypeError, OptionError: an argument that cannot be; a reader that gives nothing to iterate.
+        OptionTypeError, OptionError: an argument has a type or value that is not allowed; the result of ``reader`` is
+            not iterable.
         BadSample: a value does not fit its slot.
     """
     batches = _batches(check_reader("reader", reader), batch_size)

@@ -1,9 +1,9 @@
-"""Plain data out of a pickle, without pickle: nothing that a record says can run code or build an object of a class.
+"""Read plain data from a pickle without :mod:`pickle`: a record cannot run code or build an object of a class.
 
-A pickle is a program for a small stack machine. The standard library's own disassembler (:mod:`pickletools`) says
-which steps it has; those that build numbers, texts, bytes and collections are done here. Of the steps that name a class
-or function only what numpy writes for an array or a scalar is known, by name, and is built by :mod:`.pickled_arrays`;
-any other name is an error that says it. What is built stays in proportion to the bytes that were read.
+A pickle is a program for a small stack machine. The disassembler of the standard library (:mod:`pickletools`) gives its
+steps. This module does the steps that build numbers, texts, bytes and collections. For steps that name a class or a
+function, :mod:`.pickled_arrays` knows the few names that numpy writes for arrays and scalars; any other name is an
+error, which shows the name. The size of the result stays in proportion to the size of the pickle.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _NOTHING_TO_DO = {"PROTO", "FRAME", "READONLY_BUFFER"}
 
 
 def plain(data: bytes) -> Any:
-    """The value of the pickle ``data``, of any protocol, where it is plain.
+    """Return the value of the pickle ``data``, of any protocol, if it is plain.
 
-    Plain are None, bools, ints, floats, texts, bytes, lists, tuples, dicts, sets, and numpy arrays and scalars of
-    numbers, bools or texts. Texts of Python 2 become text where they are UTF-8, and bytes otherwise. A complex number
-    is plain in an array or as numpy's scalar only. What stands behind the end of the pickle is not looked at.
+    Plain values are None, bools, ints, floats, texts, bytes, lists, tuples, dicts, sets, and numpy arrays and scalars
+    of numbers, bools or texts. A str of Python 2 becomes text if it is UTF-8, and bytes otherwise. A complex number is
+    plain only in an array or as a numpy scalar. Bytes after the end of the pickle are ignored.
 
-    Raises FormatError: ``data`` is no pickle, is damaged, or holds something else, which is named.
+    Raises FormatError: ``data`` is no pickle, is damaged, or holds something else, which the text names.
     """
     machine = _Machine(len(data))
     at = 0
@@ -67,7 +67,10 @@ def plain(data: bytes) -> Any:
 
 
 def _steps(data: bytes) -> Iterator[tuple[int, str, Any]]:
-    """Offset, name and argument of each step: :func:`pickletools.genops`, but for Python 2's texts outside ASCII."""
+    """Yield offset, name and argument of each step.
+
+    It is :func:`pickletools.genops`, but it also reads the texts of Python 2 outside ASCII.
+    """
     file = io.BytesIO(data)
     while True:
         at, code = file.tell(), file.read(1)
@@ -92,33 +95,31 @@ def _line(file: io.BytesIO) -> bytes:
 
 
 def _unquoted(text: bytes) -> str:
-    """A Python 2 str as its repr has it, each byte as a character."""
+    """Return the text of a Python 2 str from its repr, each byte as a character."""
     if not _QUOTED.fullmatch(text) or text[:1] != text[-1:]:
         raise ValueError("a text that Python 2 did not write so")
     return codecs.escape_decode(text[1:-1])[0].decode("latin-1")
 
 
 class _Machine:
-    """The stack, its marks and the memory of a pickle that is being read."""
+    """Stack machine that runs the steps of a pickle: its stack with marks, and its memo."""
 
     def __init__(self, size: int) -> None:
-        self._room = (
-            4 * size + 1024
-        )  # elements and bytes that may be made of others; whoever writes a pickle needs fewer
-        self._names = False  # whether it has named anything
+        self._room = 4 * size + 1024  # elements and bytes that steps may still copy; a real pickle needs fewer
+        self._names = False  # True after a step that names a class or function
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._places: dict[int, list[int]] = {}  # of each object, by its id, where the memory has it or had
+        self._places: dict[int, list[int]] = {}  # by id of an object: its places in the memo, also former ones
 
     def result(self) -> Any:
-        """The one value that is left."""
+        """Return the one value that is left."""
         (value,) = self._stack
         if value is _MARK or (self._names and _holds_a_name(value)):
             raise ValueError("its result is not a value")
         return value
 
     def do(self, name: str, argument: Any) -> None:
-        """One step."""
+        """Do one step."""
         stack = self._stack
         if name in _VALUES:
             stack.append(argument)
@@ -212,7 +213,7 @@ class _Machine:
         self._places.setdefault(id(value), []).append(place)
 
     def _counted(self, given: Any) -> tuple[Any, ...]:
-        """What something is made of, while there is room: one array could otherwise be copied without end."""
+        """Return the arguments of a step, while there is room: one array could otherwise be copied without end."""
         if type(given) is not tuple:
             raise TypeError("arguments that are not a tuple")
         self._room -= 1 + sum(len(each) for each in given if isinstance(each, _COPIED))
@@ -233,7 +234,7 @@ class _Machine:
         return value
 
     def _marked(self) -> list[Any]:
-        """All above the last mark, which goes with them."""
+        """Remove all above the last mark, and the mark, and return the values."""
         values = []
         while (value := self._stack.pop()) is not _MARK:
             values.append(value)
@@ -248,7 +249,7 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
 
 
 def _holds_a_name(value: Any) -> bool:
-    """Whether a class or function that was named, or a dtype, is left somewhere in ``value``."""
+    """Return True if a class or function that was named, or a dtype, is left somewhere in ``value``."""
     waiting, seen = [value], set()
     while waiting:
         one = waiting.pop()
@@ -263,7 +264,7 @@ def _holds_a_name(value: Any) -> bool:
 
 
 def _old_text(text: object) -> str | bytes:
-    """A Python 2 str, which may have been text or bytes. The disassembler gives each byte as a character."""
+    """Return a Python 2 str as text if it is UTF-8, else as bytes. The disassembler gives each byte as a character."""
     raw = str(text).encode("latin-1")
     try:
         return raw.decode()
