@@ -1,6 +1,6 @@
-"""File formats: readers and writers, byte-exact and strict, each format also a provider that can be served.
+"""File formats: byte-exact writers, strict readers, and a provider for each format.
 
-One module a format, imported by its name, as in ``from pydp2.formats import idx``; what they share stands in
-:mod:`.source` (files read from front to back) and :mod:`pydp2.file_parts` (a share of one large file). A file that is
-not what its format says is a :class:`pydp2.errors.FormatError` with the offset. The rules stand in docs/formats.md.
+Each format has a module; import it by its name, for instance ``from pydp2.formats import idx``. The modules share
+:mod:`.source` (files that are read from front to back) and :mod:`pydp2.file_parts` (parts of one large file). If a file
+violates its format, the reader raises a :class:`pydp2.errors.FormatError` with the offset. See docs/formats.md.
 """

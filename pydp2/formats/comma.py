@@ -1,7 +1,7 @@
-"""CSV as the original iterators read it: numbers between commas, one row a line, all rows alike.
+"""CSV as MXNet's iterators read it: each line is a row of numbers between commas.
 
-No quotes, no comments; a line of names in front only where that is said. What the lines of a file are stands in
-:mod:`.lines`. Named so because a module ``csv`` is there already.
+All rows have the same number of columns. A file has no quotes and no comments. With ``header`` its first line has
+names. :mod:`.lines` reads the lines. The module is called ``comma`` because Python has a module ``csv``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydp2.schema.input_types import dense_vector
 Array = NDArray[Any]
 
 _FLOATS, _INTS = ("f4", "f8"), ("i4", "i8")
-_TOGETHER = 1 << 12  # numbers that are made text at a time
+_TOGETHER = 1 << 12  # numbers that are converted to text at a time
 _INT = re.compile(rb"[+-]?\d{1,19}")
 
 
@@ -42,15 +42,16 @@ def read(
 
     Args:
         path: the file, plain or gzip.
-        part: which share of its lines; only of a plain file.
+        part: the part of the file to read; a gzip file has no parts.
         dtype: float32, float64, int32 or int64.
-        columns: how many each row must have; default: as many as the first one.
-        header: whether the first line of the file is no row.
-        separator: what stands between two numbers.
+        columns: number of columns that each row must have; default: as many as the first row.
+        header: True if the first line of the file has names.
+        separator: the character between two numbers.
 
     Raises:
-        FormatError: a row with more or fewer columns, or a field that is no number of ``dtype``; names line and column.
-        OptionError: another dtype, or a part of a compressed file.
+        FormatError: a row has more or fewer columns, or a field is not a number of ``dtype``. The text names the line,
+            and the column of the field.
+        OptionError: another dtype or separator, or a part of a compressed file.
         OSError: the file cannot be read.
     """
     kind = _checked(np.dtype(dtype), separator)
@@ -76,11 +77,13 @@ def count_columns(path: PathOrFile, *, separator: str = ",", header: bool = Fals
 
 
 def write(path: PathOrFile, rows: ArrayLike | Iterator[ArrayLike], *, separator: str = ",") -> None:
-    """Write rows: an array ``(rows, columns)``, or an iterator over such arrays. A number is written with as many
-    digits as it takes to read the same one again, a bool as 0 or 1; as gzip where the name ends in ``.gz``.
+    """Write rows, as gzip if the name ends in ``.gz``.
+
+    ``rows`` is an array ``(rows, columns)``, or an iterator over such arrays. Numbers have just enough digits that
+    reading gives the same numbers again; a bool is 0 or 1.
 
     Raises:
-        OptionError: an array of another shape, or of other things than numbers. The arrays before it are in the file.
+        OptionError: an array has another shape, or a dtype that is not numeric. The arrays before it are in the file.
         OSError: the file cannot be written.
     """
     file, ours = create_file(path, gzipped=True)
@@ -94,7 +97,7 @@ def write(path: PathOrFile, rows: ArrayLike | Iterator[ArrayLike], *, separator:
             if array.dtype.kind == "b":
                 array = array.view(np.uint8)
             step = max(1, _TOGETHER // max(1, array.shape[1]))
-            for at in range(0, len(array) if array.size else 0, step):  # as text it takes many times the memory
+            for at in range(0, len(array) if array.size else 0, step):  # text needs many times the memory
                 file.writelines(separator.join(row).encode() + b"\n" for row in array[at : at + step].astype(str))
     finally:
         if ours:
@@ -127,7 +130,7 @@ def _parsed(
         array = parsed.astype(kind, copy=False)
     changed = np.isinf(array) if kind.kind == "f" else array != parsed
     if (columns is not None and array.shape[1] != columns) or changed.any():
-        # what is infinite may be so in the text; whoever says so takes the slow way
+        # the text itself may have inf, so the slow search looks whether there is an error
         error_found = _found(source, rows, kind, separator, columns)
         if error_found is not None:
             raise error_found
@@ -150,7 +153,7 @@ def _numbers(lines: list[str], separator: str, dtype: Any) -> Array:
 
 
 def _pieces(line: str, separator: str) -> Iterator[str]:
-    """A long line, cut at separators: parsing takes many times the memory of what is parsed."""
+    """Yield the pieces of a long line, cut at separators, because parsing needs many times the memory of the text."""
     begin = 0
     while len(line) - begin > BLOCK:
         cut = line.rfind(separator, begin, begin + BLOCK)
@@ -206,7 +209,7 @@ def _hook(  # noqa: PLR0913 - the arguments of the provider
     _checked(_as_dtype(dtype), text("separator", separator))
     flag("header", header)
     place = 0 if label is None else whole("label", label)
-    columns = _columns(file_list, separator, header) or max(1, place + 1, -place)  # without rows any label will do
+    columns = _columns(file_list, separator, header) or max(1, place + 1, -place)  # without rows any label is allowed
     if not -columns <= place < columns:
         raise OptionError(f"label must be one of {count_text(columns, 'column')}, from 0, got {label}")
     settings.options = {"header": header, "separator": separator, "dtype": dtype, "columns": columns}
@@ -221,7 +224,7 @@ def _hook(  # noqa: PLR0913 - the arguments of the provider
 def _as_dtype(dtype: Any) -> np.dtype[Any]:
     try:
         return np.dtype(text("dtype", dtype))
-    except TypeError:  # which is also what text() raises: anything but a text is no name of a dtype
+    except TypeError:  # text() raises it too, if dtype is not a str
         raise OptionError(f"dtype must be float32, float64, int32 or int64, got {dtype!r:.80}") from None
 
 
@@ -242,11 +245,11 @@ def _columns(file_list: Any, separator: str, header: bool) -> int:
 def process(settings: Any, filename: str) -> Iterator[ManySamples]:
     """Serve the rows of CSV files.
 
-    Slots: ``data``, all columns of a row but the label's; with ``label`` also ``label``.
+    Slots: ``data``, all columns of a row except that of the label; with ``label`` also ``label``.
 
     Arguments of the hook:
         label: the column of the label, from 0; -1 is the last one.
-        classes: range of the label, which is then an integer; without it a label is a dense vector of 1.
+        classes: range of the label, which is then an integer; without it the label is a dense vector of width 1.
         header, separator, dtype: as in :func:`read`.
     """
     name, part = split_entry(filename)

@@ -1,7 +1,7 @@
-"""One format into another, sample by sample: files may be larger than memory.
+"""Convert files from one format to another, sample by sample, so files may be larger than memory.
 
-It answers for which pairs there are and what an option means for them; reading and writing is the formats' own. What is
-written lies beside the target under another name until it is whole.
+This module defines which pairs of formats it converts and what each option means for them. The modules of the formats
+read and write. The output has another name beside the target until it is complete.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pydp2.formats.irheader import IRHeader, pack
 from pydp2.formats.serving import BLOCK
 
 FORMATS = ("idx", "csv", "libsvm", "rec", "paddle", "lst")
-"""Their names here: ``rec`` is dmlc's RecordIO, ``paddle`` Paddle's."""
+"""Names of the formats: ``rec`` is dmlc's RecordIO, ``paddle`` is Paddle's RecordIO."""
 
 _SUFFIXES = {
     ".idx": "idx", ".csv": "csv", ".svm": "libsvm", ".libsvm": "libsvm", ".rec": "rec", ".recordio": "paddle",
     ".dat": "paddle", ".lst": "lst",
 }  # fmt: skip
 _BUFFER = 1 << 17
-_INDEX = re.compile(rb"-?\d{1,18}\t\d{1,18}[ \t]*[\r\n]")  # no list of images looks so
+_INDEX = re.compile(rb"-?\d{1,18}\t\d{1,18}[ \t]*[\r\n]")  # a list of images never looks like this
 _UBYTE = re.compile(r"idx\d+-ubyte\Z")
 
 
@@ -41,15 +41,15 @@ class Options:
     """Options of a conversion.
 
     Args:
-        dtype: of an idx file that is made of CSV.
-        shape: of one of its samples; default: as many values as there are columns.
-        label: column of the label, where CSV becomes libsvm; -1 is the last one.
-        dim: number of columns, where libsvm becomes CSV; the label is then the first column, before them.
+        dtype: from CSV to idx: dtype of the idx file.
+        shape: from CSV to idx: shape of a sample; default: as many values as the CSV file has columns.
+        label: from CSV to libsvm: column of the label; -1 is the last one.
+        dim: from libsvm to CSV: number of columns without the label, which comes before them.
         base: index of the first column in libsvm.
-        header: whether CSV begins with a line of names.
-        separator: of CSV.
-        layout, packing: of a Paddle RecordIO file that is made.
-        folder: where the paths of a list of images begin.
+        header: True if the CSV source begins with a line of names.
+        separator: character between two fields of CSV.
+        layout, packing: layout and packing of the Paddle RecordIO file that is written.
+        folder: folder that the paths in a list of images are relative to.
     """
 
     dtype: str = "float32"
@@ -77,19 +77,19 @@ def convert(
     options: Options | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> int:
-    """Write the samples of ``source`` to ``target``; how many there were.
+    """Write the samples of ``source`` to ``target``, and return their number.
 
     Args:
-        source, target: files, the source one that can be sought. A target that ends in ``.gz`` is compressed where it
-            is text, and refused otherwise.
-        source_format, target_format: one of :data:`FORMATS`; default: as the name says, see :func:`format_of`.
-        options: see :class:`Options`. One that does nothing for the two formats is an error.
-        progress: called with the bytes of the source that were read so far.
+        source, target: paths of files; the source must be seekable. If the name of the target ends in ``.gz``, text is
+            compressed; for other formats this is an error.
+        source_format, target_format: one of :data:`FORMATS`; default: from the names, see :func:`format_of`.
+        options: see :class:`Options`. An option that has no effect on the two formats is an error.
+        progress: function that is called with the number of bytes of the source that were read so far.
 
     Raises:
-        OptionError: there is no such conversion, or a sample that the target's format cannot hold; the target has a
-            name that its format, or the index beside it, cannot have.
-        FormatError: the source is not what its format says.
+        OptionError: there is no such conversion, an option has no effect, the format of the target cannot hold a
+            sample, or the name of the target or of the index beside it is not allowed.
+        FormatError: the source violates its format.
         OSError: a file cannot be read or written.
     """
     pair = (source_format or format_of(source), target_format or format_of(target))
@@ -130,7 +130,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
     """Return the format that a file's name shows: by its suffix (``.gz`` behind it does not count), or ``…idx3-ubyte``.
 
     Raises:
-        OptionError: it tells none.
+        OptionError: the name does not show a format.
     """
     name = Path(path).name.removesuffix(".gz")
     if _UBYTE.search(name):
@@ -143,7 +143,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
 
 
 class _Watched(io.FileIO):
-    """File that counts how far it was read."""
+    """File that reports to ``progress`` how many bytes were read."""
 
     def __init__(self, path: str | os.PathLike[str], progress: Callable[[int], None]) -> None:
         super().__init__(path, "rb")
@@ -158,8 +158,10 @@ class _Watched(io.FileIO):
 
 @contextmanager
 def _written(target: Path) -> Iterator[Path]:
-    """A name beside ``target`` to write to, which becomes it at the end; with an error nothing is left of it. An index
-    that is written with it goes along."""
+    """Give a path beside ``target`` to write to, and rename it to ``target`` at the end.
+
+    An index that was written beside it is renamed, too. After an error, delete both.
+    """
     beside = target.with_name(f".{os.getpid()}.{target.name}")
     try:
         yield beside
@@ -196,7 +198,7 @@ def _comma(file: BinaryIO, given: Options) -> Iterator[Any]:
         kind = np.dtype(object)
     if kind.kind not in "fiu":
         raise OptionError(f"dtype must be one of numbers, got {given.dtype}")
-    wide = kind if kind.kind == "f" else np.dtype(np.float64)  # 1.0 is a whole number, too; idx has at most 32 bits
+    wide = kind if kind.kind == "f" else np.dtype(np.float64)  # allows "1.0" for ints; idx has at most 32 bits
     blocks = comma.read(file, dtype=wide, header=given.header, separator=given.separator)
     first = next(blocks, None)
     columns = 0 if first is None else first.shape[1]
@@ -238,7 +240,7 @@ def _images(file: BinaryIO, given: Options) -> Iterator[tuple[int, bytes]]:
 def _to_dmlc(path: Path, records: Iterator[bytes], given: Options) -> int:
     count = 0
     with dmlc_recordio.Writer(path) as writer:
-        for count, record in enumerate(records, 1):  # noqa: B007  # the last one is what is asked for
+        for count, record in enumerate(records, 1):  # noqa: B007  # the last count is the result
             writer.write(record)
     return count
 
@@ -302,10 +304,10 @@ def _dense(path: Path, rows: Iterator[libsvm.Row], given: Options) -> int:
     def blocks() -> Iterator[Any]:
         nonlocal count
         for label, indices, values in rows:
-            row = np.zeros((1, 1 + dim))  # as the label is
+            row = np.zeros((1, 1 + dim))  # float64, as the label is
             if len(indices) and indices.max() >= dim:
                 raise OptionError(f"row {count} has column {int(indices.max())}, and dim={dim} ends before it")
-            # with the few digits that float32 needs, and not with those of the same number as float64
+            # through text, so that values have the few digits of float32 and not those of the same number as float64
             row[0, 0], row[0, 1 + indices] = label, values.astype(str).astype(np.float64)
             count += 1
             yield row
@@ -332,4 +334,4 @@ CONVERSIONS: dict[tuple[str, str], tuple[Reader, Writer, tuple[str, ...]]] = {
     ("libsvm", "csv"): (_libsvm, _dense, ("dim", "base", "separator")),
     ("lst", "rec"): (_images, _indexed, ("folder",)),
 }
-"""Pairs of formats, how the one is read and the other written, and the options that count."""
+"""For each pair of formats: the function that reads, the function that writes, and the options that have an effect."""

@@ -1,10 +1,10 @@
-"""RecordIO as dmlc and MXNet write it (``.rec``): records of any bytes, findable from any place of the file.
+"""RecordIO of dmlc and MXNet (``.rec``): records of any bytes, which a reader can find from any place in the file.
 
     magic CE D7 23 0A as u32 little-endian | u32: kind << 29 | length | payload | zeros to a multiple of 4
 
-Kind 0 is a whole record. The magic never stands at a multiple of 4 inside a payload: a record that holds it there is
-cut at each such place, the four bytes are left out, and the pieces are of kind 1 (first), 2 (middle) and 3 (last). So
-a reader that begins anywhere goes on to the next multiple of 4 with magic and kind 0 or 1, which is the next record.
+Kind 0 is a whole record. A payload never has the magic at a multiple of 4. If a record has it there, the writer cuts
+the record at each such place and leaves out the four bytes. The pieces have kind 1 (first), 2 (middle) and 3 (last). So
+a reader can begin at any place: the next multiple of 4 with the magic and kind 0 or 1 is the next record.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ MOST = 1 << 29
 _HEAD = struct.Struct("<4sI")
 _LENGTH = MOST - 1
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
-_BLOCK = 1 << 16  # looked through for the magic at a time
+_BLOCK = 1 << 16  # bytes that are read at a time in a search for the magic
 
 
 class Reader(Closable):
     """Open RecordIO file; a context manager. Iterating gives the records of ``part``, as ``bytes``.
 
-    A record belongs to the part in which it begins: parts are ranges of bytes, alike in size, whose ends move forward
-    to the next record.
+    Parts are ranges of bytes of equal size, whose ends move forward to the next record. So a record belongs to the part
+    in which it begins.
 
     Raises:
-        FormatError: wrong magic, a piece of a record out of place, a file that ends within a record, padding that is
-            not zero; while records are read.
+        FormatError: (while reading records) the magic is wrong, a piece of a record is out of place, the file ends
+            within a record, or padding is not zero.
         OSError: the file cannot be read.
     """
 
@@ -65,7 +65,7 @@ class Reader(Closable):
                 for start, end, record in _whole_ones(source.read_some(min(_BLOCK, last - begin))):
                     yield begin + start, record
                     at = begin + end
-            if at == begin:  # a long one, one in pieces, or one that is wrong
+            if at == begin:  # the next record is long, is in pieces, or is damaged
                 source.seek(begin)
                 record = self._record()
                 at = source.offset
@@ -124,15 +124,14 @@ class Reader(Closable):
         return word >> 29, payload
 
     def _next_record(self, at: int) -> int:
-        """The first place from ``at`` on, a multiple of 4, where a record begins; the end of the file if there is
-        none."""
+        """Return the first offset from ``at`` on, a multiple of 4, where a record begins, or the end of the file."""
         source = self._source
         assert source.size is not None
         if at == 0:
-            return 0  # whatever is there: if it is no record, reading it tells
+            return 0  # if no record begins there, reading it raises the error
         while at < source.size:
             source.seek(at)
-            block = source.read_some(_BLOCK + 4)  # a header at the end of a block is found whole
+            block = source.read_some(_BLOCK + 4)  # so a header at the end of a block is complete
             for found in re.finditer(re.escape(MAGIC), block):
                 here = found.start()
                 if (
@@ -151,8 +150,10 @@ class Reader(Closable):
 
 
 def _whole_ones(block: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """(begin, end with padding, record) of the records at the head of ``block`` that lie in it whole and in one piece,
-    with nothing wrong. What follows is for those who can say what it is."""
+    """Yield (begin, end with padding, record) of the records at the beginning of ``block``.
+
+    Stop at a record that is not complete in ``block``, is in pieces, or is damaged; the caller handles it.
+    """
     at, total = 0, len(block)
     while at + 8 <= total:
         magic, word = _HEAD.unpack_from(block, at)  # a length with a kind other than 0 is beyond any block
@@ -166,16 +167,16 @@ def _whole_ones(block: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE) -> Iterator[bytes]:
-    """The records of a file, one after the other. Raises as :class:`Reader` does."""
+    """Yield the records of a file, one after the other. Raises the errors of :class:`Reader`."""
     with Reader(path, part=part) as reader:
         yield from reader
 
 
 class Writer(Closable):
-    """Writes records; a context manager. Records that were written stay in the file whatever is raised then.
+    """Writer of records; a context manager. After an exception the file has all records that were written before.
 
     Raises:
-        OptionError: a path that ends in ``.gz``: RecordIO is not read as gzip.
+        OptionError: the path ends in ``.gz``; RecordIO is not read as gzip.
         OSError: the file cannot be written.
     """
 
@@ -186,8 +187,8 @@ class Writer(Closable):
         """Append ``record`` and return the offset of its header.
 
         Raises:
-            OptionError: it has 2**29 bytes or more.
-            OptionTypeError: it is no bytes.
+            OptionError: the record has 2**29 bytes or more.
+            OptionTypeError: the record is not bytes.
         """
         data = as_bytes(record)
         if len(data) >= MOST:
@@ -210,8 +211,10 @@ class Writer(Closable):
 
 
 def _cut(data: bytes) -> list[bytes]:
-    """``data`` without the magics at multiples of 4, cut there. Four bytes that overlap themselves would need care;
-    the magic does not."""
+    """Return ``data`` in pieces, cut at the magics at multiples of 4 and without them.
+
+    Two magics cannot overlap, so a plain search finds all of them.
+    """
     pieces, begin = [], 0
     for found in re.finditer(re.escape(MAGIC), data):
         if found.start() % 4 == 0:
@@ -249,13 +252,13 @@ def _hook(
 def process(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
     """Serve the records of RecordIO files.
 
-    Slots: ``data``, the bytes of a record as a sequence; with ``header`` those behind its IRHeader, and ``label`` and
-    ``id`` from there.
+    Slots: ``data``, the bytes of a record as a sequence. With ``header``, ``data`` are the bytes after the IRHeader,
+    and ``label`` and ``id`` come from the IRHeader.
 
     Arguments of the hook:
-        header: whether each record begins with an IRHeader.
-        label_width: how many labels each record has.
-        classes: range of the label, which is then an integer; without it it is a dense vector.
+        header: True if each record begins with an IRHeader.
+        label_width: number of labels of each record.
+        classes: range of the label, which is then an integer; without it the label is a dense vector.
     """
     name, part = split_entry(filename)
     with Reader(name, part=part) as reader:

@@ -1,8 +1,8 @@
-"""idx, the format of the MNIST files: one array, its type and sides in front, everything big-endian.
+"""idx, the format of the MNIST files: one array, after a header with its type and sides; all numbers are big-endian.
 
     00 00 | type | number of sides d | d sides, u32 | values, last side fastest
 
-Types: 08 u8, 09 i8, 0B i16, 0C i32, 0D f32, 0E f64. A file may be gzip as a whole, which is seen by its first bytes.
+Types: 08 u8, 09 i8, 0B i16, 0C i32, 0D f32, 0E f64. A file may be gzip as a whole; its first bytes show this.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Reader(Closable):
 
     Args:
         path: the file, plain or gzip.
-        limit: most bytes that the values of a compressed file may have.
+        limit: the most bytes that the values of a compressed file may have.
 
     Attributes:
-        shape: all sides; the first one counts samples.
-        dtype: of the values, in the machine's byte order.
+        shape: all sides; the first one is the number of samples.
+        dtype: dtype of the values, in the machine's byte order.
 
     Raises:
-        FormatError: another magic or type, too many sides, or another length than the sides ask for.
+        FormatError: the magic or type is unknown, there are too many sides, or the length does not match the sides.
         OSError: the file cannot be read.
     """
 
@@ -88,8 +88,10 @@ class Reader(Closable):
         return self.shape[0]
 
     def rows(self, first: int, last: int) -> Array:
-        """Return samples ``first`` up to ``last``, shape ``(last - first, *shape[1:])``. Going back in a compressed
-        file decompresses it anew."""
+        """Return samples ``first`` to ``last - 1``, shape ``(last - first, *shape[1:])``.
+
+        Going back in a compressed file decompresses it from the beginning.
+        """
         if not 0 <= first <= last <= len(self):
             raise OptionError(f"rows must be a range within 0 to {len(self)}, got {first} to {last}")
         source = self._source
@@ -98,11 +100,11 @@ class Reader(Closable):
             source.seek(at)
         values = self._unpacked(first, last) if source.compressed else self._placed(first, last)
         if source.compressed and last == len(self):
-            source.check_at_end()  # also where gzip compares its checksum
+            source.check_at_end()  # here gzip compares its checksum, too
         return values if self._disk.isnative or values.itemsize == 1 else values.byteswap(inplace=True).view(self.dtype)
 
     def _placed(self, first: int, last: int) -> Array:
-        """Read into place: bytes, then an array of them, would be held twice."""
+        """Read values directly into an array, because bytes and then an array of them need the memory twice."""
         values = np.empty((last - first, *self.shape[1:]), self._disk)
         flat = values.reshape(-1).view(np.uint8).data if values.size else memoryview(b"")
         for at in range(0, len(flat), _PIECE):
@@ -111,7 +113,7 @@ class Reader(Closable):
         return values
 
     def _unpacked(self, first: int, last: int) -> Array:
-        """Grown as it comes: whether so much will come is only a claim."""
+        """Read decompressed values into a buffer that grows, because the length in the header may be wrong."""
         data, total = bytearray(), (last - first) * self._row
         while len(data) < total:
             data += self._source.read(min(_PIECE, total - len(data)), "the values")
@@ -132,9 +134,10 @@ def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, limit: int = LIMIT) -
 
 
 class Writer(Closable):
-    """Writes an idx file sample by sample or many at a time; a context manager. The number of samples is written when
-    it is closed, so the file must be one that can be sought; :func:`write` also writes gzip. Where an exception leaves
-    the ``with``, it is not written: what is there then is no idx file.
+    """Writer of an idx file, of one or more samples at a time; a context manager.
+
+    ``close()`` writes the number of samples into the header, so the file must be seekable; :func:`write` also writes
+    gzip. If an exception leaves the ``with`` block, the header keeps 0 samples, so a file with samples is not valid.
 
     Args:
         path: the file.
@@ -142,8 +145,8 @@ class Writer(Closable):
         sides: the shape of a sample.
 
     Raises:
-        OptionError: a dtype that idx does not have, too many sides, a file that would be gzip or cannot be sought; what
-            has that name is then as it was.
+        OptionError: idx does not have the dtype, there are too many sides, the name ends in ``.gz`` or the file is
+            gzip, or the file is not seekable.
         OSError: the file cannot be written.
     """
 
@@ -194,10 +197,10 @@ class Writer(Closable):
 
 
 def write(path: PathOrFile, array: ArrayLike) -> None:
-    """Write ``array`` as an idx file; as gzip where the name ends in ``.gz``.
+    """Write ``array`` as an idx file, as gzip if the name ends in ``.gz``.
 
     Raises:
-        OptionError: a dtype that idx does not have, no sides, or more than 32.
+        OptionError: idx does not have the dtype, or the array has no sides or more than 32.
     """
     values = np.asarray(array)
     disk = _disk_dtype(values.dtype)
@@ -271,13 +274,13 @@ def _hook(
 def process(settings: Any, filename: str) -> Iterator[ManySamples]:
     """Serve the samples of idx files.
 
-    Slots: ``data``, in dtype and shape of a sample of the first file of the list; with ``labels`` also ``label``.
+    Slots: ``data``, with the dtype and shape of a sample of the first file of the list; with ``labels`` also ``label``.
 
     Arguments of the hook:
-        labels: the idx file of the labels, or ``[FROM, TO]``: that of an entry has its name with TO in the last place
-            where FROM stands. A relative path begins where the service runs, as those of entries do.
-        classes: range of the labels.
-        scale: a factor; ``data`` are then float32.
+        labels: the idx file of the labels, or ``[FROM, TO]``: TO replaces the last FROM in the file name of the entry.
+            Relative paths are relative to the same folder as entries.
+        classes: range of the labels: 0 to ``classes - 1``.
+        scale: factor for ``data``, which are then float32.
     """
     name, part = split_entry(filename)
     with contextlib.ExitStack() as stack:

@@ -1,8 +1,9 @@
-"""Encode and decode what MXNet puts in front of an image in a RecordIO file: its label or labels, and its number.
+"""Encode and decode the header of MXNet before an image in a RecordIO file: its label or labels, and its number.
 
     u32 flag | f32 label | u64 id | u64 second id | flag times f32, further labels | image
 
-All little-endian. With flag 0 the one label stands in the header, with any other so many labels stand behind it.
+All numbers are little-endian. If flag is 0, the header has the only label. Any other flag is the number of labels after
+the header.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def pack(header: IRHeader, payload: bytes) -> bytes:
     """Return the record of ``payload`` with ``header``. The flag follows from the label: 0 for a number, else a count.
 
     Raises:
-        OptionError: a label that is no number or none that float32 can hold, an id beyond 64 bits.
+        OptionError: a label that is not a number or is beyond float32, no label, or an id beyond 64 bits.
     """
     several = np.ndim(header.label) > 0
     try:

@@ -1,9 +1,9 @@
-"""libsvm's text: a label and the entries of a sparse row that are not zero, one row a line.
+"""libsvm's text: each line has a label and the entries of a sparse row that are not zero.
 
     label index:value index:value … # a comment
 
-Indices are whole numbers in any order, each once in a row. Whether the first column is 0 or 1 is a matter of the file,
-which does not tell; what the lines of a file are stands in :mod:`.lines`.
+Indices are whole numbers in any order; each index occurs once in a row. Some files count columns from 0 and some from
+1, and a file does not say which. :mod:`.lines` reads the lines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ENTRY = re.compile(rb"[ \t]+(\d{1,18}):(" + NUMBER.pattern + rb")(?=[ \t]|$)", 
 
 
 _FAR = 10**18 - 1
-"""Indices are below it, so that they have 18 digits at most, also where they count from 1."""
+"""Indices are below this number, so they have at most 18 digits, even if they count from 1."""
 
 
 class Row(NamedTuple):
@@ -47,9 +47,9 @@ def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, base: int = 0) -> Ite
     """Yield the rows of a file, plain or gzip; ``base`` is the index of its first column, 0 or 1.
 
     Raises:
-        FormatError: a line that is something else, an index below ``base`` or twice in a row, a value that is beyond
-            float32 or a label beyond float64; names the line.
-        OptionError: a part of a compressed file.
+        FormatError: a line is not in this format, an index is below ``base`` or occurs twice in a row, a value is
+            beyond float32, or a label is beyond float64. The text names the line.
+        OptionError: ``part`` is a part of a compressed file.
         OSError: the file cannot be read.
     """
     for source, offset, line in lines(path, part):
@@ -59,12 +59,13 @@ def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, base: int = 0) -> Ite
 
 
 def write(path: PathOrFile, rows: Iterable[Row], *, base: int = 0) -> None:
-    """Write rows; numbers with as many digits as it takes to read the same ones again; as gzip where the name ends in
-    ``.gz``.
+    """Write rows, as gzip if the name ends in ``.gz``.
+
+    Numbers have just enough digits that reading gives the same numbers again.
 
     Raises:
-        OptionError: a row whose indices and values are not alike in number, an index below 0 or twice in a row, a
-            value beyond float32; names the row, from 0. The rows before it are in the file.
+        OptionError: a row has another number of indices than of values, an index is below 0 or occurs twice in a row,
+            or a value is beyond float32. The text names the row, from 0. The rows before it are in the file.
     """
     file, ours = create_file(path, gzipped=True)
     try:
@@ -128,7 +129,7 @@ def _row(source: ByteSource, offset: int, text: bytes, base: int) -> Row:
         raise wrong(source, offset, f"expected each index once, got {double + base} twice")
     with np.errstate(over="ignore"):
         numbers = np.array(values, np.float64).astype(np.float32)
-    if np.isinf(numbers).any():  # which the text may say itself
+    if np.isinf(numbers).any():  # an error, unless the text itself has inf
         for entry, number in zip(_ENTRY.finditer(text), numbers.tolist(), strict=True):
             if too_large(entry[2], number):
                 raise wrong(source, offset, f"expected values that float32 can hold, got {shown(entry[2])}")
@@ -172,10 +173,10 @@ def process(settings: Any, filename: str) -> Iterator[ManySamples]:
     Slots: ``data``, a sparse row, and ``label``.
 
     Arguments of the hook:
-        dim: how many columns there are. It must be given: a file shows only those that are not zero.
-        classes: range of the label, which is then an integer; without it a label is a dense vector of 1.
-        base: the index of the first column in the files, 0 or 1.
-        binary: whether all values are 1 and only indices are served. Another value is then an error.
+        dim: number of columns. You must give it, because a file has only entries that are not zero.
+        classes: range of the label, which is then an integer; without it the label is a dense vector of width 1.
+        base: index of the first column in the files, 0 or 1.
+        binary: True if all values are 1: the slot then has only indices, and another value is an error.
     """
     name, part = split_entry(filename)
     found = read(name, part=part, base=settings.base)

@@ -1,8 +1,8 @@
-"""Text files line by line, or rather block by block: where lines begin, in a whole file or in a part of one.
+"""Read text files in blocks of whole lines, from a whole file or a part of one.
 
-A line ends with LF, CR or CR LF, lines of nothing but blanks do not count, and neither does a byte order mark. A line
-belongs to the part in which it begins, parts being ranges of bytes alike in size. What compressed text holds cannot be
-found from the middle: it has no parts.
+A line ends with LF, CR or CR LF. Lines of blanks and a byte order mark are ignored. Parts are ranges of bytes of equal
+size; a line belongs to the part in which it begins. Compressed text has no parts, because it cannot be read from the
+middle.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pydp2.file_parts import WHOLE_FILE, FilePart
 from pydp2.formats.source import ByteSource, PathOrFile, open_source
 
 MOST = 16 << 20
-"""Most bytes of a line: one without an end would be read into memory whole."""
+"""Most bytes of a line. Without a limit, a file without line breaks would be read into memory as one line."""
 
-BLOCK = 1 << 14  # what is parsed at a time takes dozens of times its size while that goes on
+BLOCK = 1 << 14  # bytes that are parsed at a time: parsing needs dozens of times this memory
 NUMBER = re.compile(rb"[+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|inf(?:inity)?|nan)", re.IGNORECASE)
 """Pattern of a number as text; ``float`` accepts more, such as underscores."""
 
@@ -30,7 +30,7 @@ def open_text(path: PathOrFile, part: FilePart) -> ByteSource:
     """Open a text file, plain or gzip.
 
     Raises:
-        OptionError: a part of a compressed file is asked for.
+        OptionError: ``part`` is a part of a compressed file.
         OSError: the file cannot be read.
     """
     source = open_source(path, gzipped=True)

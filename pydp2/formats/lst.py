@@ -1,4 +1,4 @@
-"""``.lst``, MXNet's list of images: id, labels and path of each, tab separated, one image a line."""
+"""``.lst``, MXNet's list of images: each line has the id, the labels and the path of an image, between tabs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ID = re.compile(rb"\d{1,18}")
 
 
 class Entry(NamedTuple):
-    """Entry of a list: the number of the image, from 0; at least one label; the path, without a line break."""
+    """Entry of a list: the number of the image, from 0; at least one label; the path, without tabs and line breaks."""
 
     id: int
     labels: tuple[float, ...]
@@ -32,8 +32,8 @@ def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE) -> Iterator[Entry]:
     """Yield the entries of a list.
 
     Raises:
-        FormatError: fewer than three fields, an id or a label that is none, a path that is empty or not UTF-8; names
-            the line.
+        FormatError: a line has fewer than three fields, an id or a label that is not a number, or a path that is empty
+            or not UTF-8. The text names the line.
         OSError: the file cannot be read.
     """
     for source, offset, line in lines(path, part):
@@ -57,7 +57,11 @@ def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE) -> Iterator[Entry]:
 
 
 def write(path: PathOrFile, entries: Iterable[Entry]) -> None:
-    """Write a list; as gzip where the name ends in ``.gz``."""
+    """Write a list, as gzip if the name ends in ``.gz``.
+
+    Raises:
+        OptionError: an entry has no label, or its path is empty or has a tab or a line break.
+    """
     file, ours = create_file(path, gzipped=True)
     try:
         for number, labels, name in entries:
@@ -93,9 +97,10 @@ def process(settings: Any, filename: str) -> Iterator[dict[str, Any]]:
     Slots: ``data``, the bytes of the file as a sequence, ``label`` and ``id``.
 
     Arguments of the hook:
-        folder: where the paths begin; a relative one, as no folder at all, begins where the service runs.
-        label_width: how many labels each image has.
-        classes: range of the label, which is then an integer; without it it is a dense vector.
+        folder: folder that the paths are relative to. A relative folder, and the default, are relative to the
+            working directory of the service.
+        label_width: number of labels of each image.
+        classes: range of the label, which is then an integer; without it the label is a dense vector.
     """
     name, part = split_entry(filename)
     for number, found, path in read(name, part=part):

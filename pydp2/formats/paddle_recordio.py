@@ -1,12 +1,12 @@
-"""RecordIO as Paddle writes it, in both of its layouts: chunks of records, each with a sum, packed or not.
+"""RecordIO of Paddle, in both layouts: chunks of records. Each chunk has a checksum and may be compressed.
 
-A chunk has five words, u32 little-endian, and a payload; a record in the payload is u32 length | bytes.
+A chunk has five words, u32 little-endian, and a payload. Each record in the payload is u32 length | bytes.
 
     go       01020304 | CRC-32 of the stored payload | packing | stored size | number of records
     fluid    01020304 | number of records | CRC-32 | packing | stored size
 
-Which of them a file has is told by neither magic nor name: it is the one whose sum is right for the first chunk, and
-all chunks of a file have the same. Packing is 0 none, 1 snappy (a stream in go, blocks in fluid), 2 gzip.
+Neither the magic nor the file name shows the layout. A file has the layout in which the sum of its first chunk is
+right; all its chunks have the same layout. Packing is 0 none, 1 snappy (a stream in go, blocks in fluid), 2 gzip.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST = 1 << 32
 
 
 class Chunk(NamedTuple):
-    """Header of a chunk. ``offset`` is that of the header, ``size`` that of the stored payload."""
+    """Header of a chunk. ``offset`` is the offset of the header, ``size`` the bytes of the stored payload."""
 
     offset: int
     records: int
@@ -58,26 +58,27 @@ class Chunk(NamedTuple):
 class Reader(Closable):
     """Open RecordIO file; a context manager. Iterating gives the records of ``part``, as ``bytes``.
 
-    A chunk belongs to the part in which its header begins, parts being ranges of bytes alike in size.
+    Parts are ranges of bytes of equal size. A chunk belongs to the part in which its header begins.
 
     Args:
         path: the file.
-        part: which share of it.
-        limit: most bytes that a packed chunk may become.
+        part: the part of the file to read.
+        limit: the most bytes that a compressed chunk may decompress to.
 
     Attributes:
         layout: "go" or "fluid"; None for a file without records.
 
     Raises:
-        FormatError: wrong magic, sum or packing, a file that ends within a chunk, a chunk whose records are not as many
-            or as long as it says, packed content that is damaged or above ``limit``; at once or while records are read.
+        FormatError: the magic, sum or packing is wrong, the file ends within a chunk, the number or lengths of the
+            records do not match the chunk, or compressed content is damaged or above ``limit``. The constructor
+            raises it, or the iteration.
         OSError: the file cannot be read.
     """
 
     def __init__(self, path: PathOrFile, *, part: FilePart = WHOLE_FILE, limit: int = LIMIT) -> None:
         self._source = open_source(path)
         self._part, self._limit = part, limit
-        self._kept: tuple[int, bytes] | None = None  # the payload by which the layout was found: it is read next
+        self._kept: tuple[int, bytes] | None = None  # offset and payload of the chunk that shows the layout
         try:
             self.layout = self._found_layout()
         except BaseException:
@@ -181,7 +182,7 @@ class Reader(Closable):
                     "the file ends within the chunk, or its checksum does not match, in either layout", at
                 )
             at += _HEAD.size
-        return "go" if at else None  # chunks of nothing are the same in both
+        return "go" if at else None  # empty chunks are the same in both layouts
 
     def close(self) -> None:
         """Close the file."""
@@ -189,7 +190,7 @@ class Reader(Closable):
 
 
 def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, limit: int = LIMIT) -> Iterator[bytes]:
-    """The records of a file, one after the other. Raises as :class:`Reader` does."""
+    """Yield the records of a file, one after the other. Raises the errors of :class:`Reader`."""
     with Reader(path, part=part, limit=limit) as reader:
         yield from reader
 
@@ -218,18 +219,20 @@ def _gunzip(data: bytes, limit: int) -> bytes:
 
 
 class Writer(Closable):
-    """Writes records; a context manager. What is in a chunk is written when the chunk is full, or at the end, also
-    where that is an exception: records that were written stay in the file.
+    """Writer of records; a context manager.
+
+    It writes a chunk when the chunk is full, and at the end of the ``with`` block. After an exception the file has all
+    records that were written before.
 
     Args:
         path: the file.
         layout: "go" for the readers of Paddle V2, "fluid" for those of Fluid.
         packing: "none", "snappy" or "gzip" (only go).
-        max_bytes: a chunk with so many bytes of records is full.
-        max_records: so is one with so many records; default: 1000 in fluid, any number in go.
+        max_bytes: number of bytes of records at which a chunk is full.
+        max_records: number of records at which a chunk is full; default: 1000 in fluid, any number in go.
 
     Raises:
-        OptionError: an argument is none of these, or a path that ends in ``.gz``: RecordIO is not read as gzip.
+        OptionError: an argument has another value, or the path ends in ``.gz``; RecordIO is not read as gzip.
         OSError: the file cannot be written.
     """
 
@@ -261,8 +264,8 @@ class Writer(Closable):
         """Append ``record``.
 
         Raises:
-            OptionError: it is too large for a chunk, which has fewer than 2**32 bytes.
-            OptionTypeError: it is no bytes.
+            OptionError: the record is too large for a chunk, which has fewer than 2**32 bytes.
+            OptionTypeError: the record is not bytes.
         """
         data = as_bytes(record)
         if len(data) + 4 >= _MOST:
@@ -276,7 +279,7 @@ class Writer(Closable):
             self.flush()
 
     def flush(self) -> None:
-        """End the chunk; nothing is written where it has no records."""
+        """Write the current chunk, if it has records, and begin a new one."""
         if not self._records:
             return
         content = b"".join(self._pieces)

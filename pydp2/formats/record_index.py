@@ -1,8 +1,9 @@
-"""``.idx``, MXNet's index beside a RecordIO file: where the record of each key begins. No relative of :mod:`.idx`.
+"""``.idx``, MXNet's index beside a RecordIO file: the offset of the record of each key.
 
     key | tab | offset of the record's first header
 
-Both are whole numbers, one record a line, no key twice.
+Both are whole numbers. Each line is for one record, and each key occurs once. (:mod:`.idx` is an
+unrelated format of arrays.)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pydp2.formats.lines import lines, shown, wrong
 from pydp2.formats.source import Closable, PathOrFile, create_file
 
 _MOST = 10**18
-"""Keys lie between this and its negative: they have 18 digits at most."""
+"""Keys are between this number and its negative, so they have at most 18 digits."""
 _LINE = re.compile(rb"(-?\d{1,18})\t(\d{1,18})[ \t]*")
 
 
@@ -52,10 +53,10 @@ class Index:
 
 
 def read(path: PathOrFile) -> Index:
-    """An index file.
+    """Return the :class:`Index` of an index file.
 
     Raises:
-        FormatError: a line that is something else, or a key that is there twice.
+        FormatError: a line that is not a key, a tab and an offset, or a key that occurs twice.
         OSError: the file cannot be read.
     """
     keys, offsets = array("q"), array("q")
@@ -74,10 +75,10 @@ def read(path: PathOrFile) -> Index:
 
 
 def write(path: PathOrFile, entries: Iterable[tuple[int, int]]) -> None:
-    """Write pairs of key and offset; as gzip where the name ends in ``.gz``.
+    """Write pairs of key and offset, as gzip if the name ends in ``.gz``.
 
     Raises:
-        OptionError: a key that is there twice, or has more than 18 digits. The pairs before it are in the file.
+        OptionError: a key occurs twice, or has more than 18 digits. The pairs before it are in the file.
     """
     file, ours = create_file(path, gzipped=True)
     keys: set[int] = set()
@@ -98,7 +99,7 @@ def built(path: PathOrFile) -> Iterator[tuple[int, int]]:
 
 
 def _another(key: int, keys: set[int]) -> int:
-    """``key``; OptionError for one that :func:`read` would refuse, as one of ``keys``."""
+    """Return ``key``. Raises OptionError: it is one of ``keys``, or too long, so :func:`read` would not accept it."""
     number = operator.index(key)
     if not -_MOST < number < _MOST:
         raise OptionError(f"a key of an index has at most 18 digits, got {number}")
@@ -136,10 +137,10 @@ class IndexedReader(Closable):
 
 
 class IndexedWriter(Closable):
-    """Writes records and their index; a context manager. Both hold what was written, whatever is raised then.
+    """Writer of records and their index; a context manager. After an exception both files have all earlier records.
 
     Raises:
-        OptionError: both are one file, or the records' name ends in ``.gz``.
+        OptionError: both paths are the same file, or the path of the records ends in ``.gz``.
         OSError: a file cannot be written.
     """
 
@@ -159,8 +160,8 @@ class IndexedWriter(Closable):
         """Append ``record`` under ``key``, a whole number.
 
         Raises:
-            OptionError: the key was there before, or has more than 18 digits; the record is too large.
-            OptionTypeError: the record is no bytes.
+            OptionError: the key was written before, or has more than 18 digits; the record is too large.
+            OptionTypeError: the record is not bytes.
         """
         number = _another(key, self._keys)
         self._index.write(b"%d\t%d\n" % (number, self._writer.write(record)))

@@ -1,7 +1,8 @@
-"""Share what the ready-made providers have in common: the entries they take, the slots of labels and of bytes.
+"""Common parts of the ready-made providers: slots of labels and of bytes, and checks of arguments.
 
-Each format's module has a ``process``, so its address is that of the module: ``--provider pydp2.formats.idx``. Its hook
-takes only the arguments that it names; any other is an error when the service starts. See docs/formats.md.
+The module of each format has a ``process``, so the module's name is the address of the provider: ``--provider
+pydp2.formats.idx``. The hook of a provider takes only the arguments that it names. Any other argument is an error when
+the service starts. See docs/formats.md.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ BYTES = dense_vector_sequence(1, dtype=np.uint8)
 """The slot of a record: a sequence of bytes."""
 
 IDS = 2**63 - 1
-"""Range of an id: all that a slot of integers can hold."""
+"""Range of an id: the largest range of a slot of integers."""
 
 BLOCK = 1 << 20
-"""About how many bytes are yielded at a time, where many samples are."""
+"""Approximate number of bytes that providers yield at a time, if they yield many samples at once."""
 
 
 def as_steps(record: bytes) -> NDArray[np.uint8]:
@@ -30,13 +31,15 @@ def as_steps(record: bytes) -> NDArray[np.uint8]:
 
 
 def label_slot(classes: int | None, width: int = 1) -> InputType:
-    """An integer below ``classes``, or ``width`` numbers where that is None."""
+    """Return the slot of a label: an integer below ``classes``, or ``width`` numbers if ``classes`` is None."""
     return dense_vector(width) if classes is None else integer_value(classes)
 
 
 def labels(values: NDArray[Any], classes: int | None) -> Any:
-    """``values``, read as numbers, as a value of that slot for many samples: what is no whole number stays what it is,
-    and is found to be bad where all values are looked at."""
+    """Return ``values``, the labels of many samples, as a value of the slot of :func:`label_slot`.
+
+    With ``classes`` they become int64. A number that is not whole stays a float, and the check of all values finds it.
+    """
     if classes is None:
         return values.reshape(len(values), -1)
     with np.errstate(invalid="ignore"):
@@ -45,7 +48,7 @@ def labels(values: NDArray[Any], classes: int | None) -> Any:
 
 
 def label(values: NDArray[Any], classes: int | None) -> Any:
-    """``values``, the labels of one sample, as a value of that slot; what does not fit stays as it is."""
+    """Return ``values``, the labels of one sample, as a value of that slot; a value that does not fit is unchanged."""
     if classes is None or len(values) != 1:
         return values
     return labels(values, classes)[0]

@@ -1,10 +1,11 @@
-"""Snappy in its two framings, by cramjam (``pip install 'pydp2[snappy]'``), which is imported here alone and late.
+"""Read and write snappy in its two framings with cramjam (``pip install 'pydp2[snappy]'``).
 
     stream (``sNaPpY``)    FF 06 00 00 "sNaPpY", then chunks: kind u8 | length u24 LE | CRC u32 LE | data
     blocks (``snappy\\0``)  "snappy\\0", then blocks:           flag u8 | length u16 BE | CRC u32 BE | data
 
-Both hold at most 64 KiB of content in a piece and its masked CRC-32C, so one is rewritten as the other, and the library
-looks at sums. How much comes out is added up before anything is decompressed: a length inside snappy is only a claim.
+A piece of either framing has at most 64 KiB of content, with its masked CRC-32C. So this module rewrites one framing as
+the other, and the library checks the sums. A length inside snappy may be wrong, so this module adds up all lengths
+before it decompresses anything. Only this module imports cramjam, and only when it needs it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pydp2.errors import OptionError
 _STREAM = b"\xff\x06\x00\x00sNaPpY"
 _BLOCKS = b"snappy\0"
 _PACKED, _PLAIN, _LAST_NEEDED, _LAST_SKIPPED = 0x00, 0x01, 0x7F, 0xFE
-_MOST = 1 << 16  # content of a chunk or block
-_WRITTEN = 1 << 15  # content of a block that is written: its packed form always fits 16 bits
+_MOST = 1 << 16  # the most bytes of content of a chunk or block
+_WRITTEN = 1 << 15  # bytes of content of a written block: the length of its compressed form always fits 16 bits
 _BLOCK = struct.Struct(">BHI")
 _CHUNK = struct.Struct("<I")
 
@@ -28,7 +29,7 @@ def unpack(data: bytes, *, blocks: bool, limit: int) -> bytes | bytearray:
     """Return the content of ``data``, at most ``limit`` bytes.
 
     Raises:
-        ValueError: ``data`` are damaged, or become more than ``limit``.
+        ValueError: ``data`` are damaged, or decompress to more than ``limit``.
         OptionError: cramjam is not installed.
     """
     stream = _rewritten(data) if blocks else data
@@ -76,7 +77,7 @@ def pack(data: bytes | bytearray, *, blocks: bool) -> bytes:
 
 
 def _rewritten(data: bytes) -> bytearray:
-    """The stream framing of ``data``, which are in blocks."""
+    """Return ``data``, which are blocks, in the stream framing."""
     if not data.startswith(_BLOCKS):
         raise ValueError(f"expected {_BLOCKS!r} in front of snappy blocks, got {data[:7]!r}")
     stream = bytearray(_STREAM)
@@ -118,7 +119,7 @@ def _chunks(stream: bytes | bytearray) -> Iterator[tuple[int, int, int]]:
 
 
 def _claimed(stream: bytes | bytearray, begin: int, end: int) -> int:
-    """How much the packed chunk ``[begin, end)`` says that it becomes: its first number, seven bits a byte."""
+    """Return the decompressed length that the packed chunk ``[begin, end)`` gives: its first number, 7 bits a byte."""
     value = 0
     for i, byte in enumerate(stream[begin : min(end, begin + 5)]):
         value |= (byte & 0x7F) << 7 * i

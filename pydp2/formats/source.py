@@ -1,7 +1,7 @@
-"""A binary file that is read from front to back: where one is in it, how much is left, what is wrong with it.
+"""Read a binary file from front to back; keep the offset, the number of bytes left, and the place of errors.
 
-It answers for one promise that every format leans on: nothing is allocated because a header says so. What a length
-asks for is compared with what is left of the file, and where that is not known (gzip) it is read in pieces.
+All formats rely on one rule of this module: it never allocates memory only because a header gives a length. It compares
+the length with the rest of the file. If the rest is not known (gzip), it reads in pieces.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import BinaryIO, Self
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 
 PathOrFile = str | os.PathLike[str] | BinaryIO
-"""What can be read: a path, or a binary file that is open and can be rewound. An open file stays open."""
+"""File to read: a path, or an open binary file that is seekable. An open file stays open."""
 
 LIMIT = 1 << 30
-"""Most bytes that compressed input may become before it is refused, unless the caller says otherwise: 1 GiB."""
+"""Default of the most bytes that compressed input may decompress to: 1 GiB."""
 
 _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 16
-_BUFFER = 1 << 17  # of a plain file; what is longer goes past it
+_BUFFER = 1 << 17  # bytes, for a plain file; longer reads bypass the buffer
 
 
 class Closable(ABC):
-    """Object that is closed at the end of a ``with``."""
+    """Context manager that closes itself at the end of the ``with`` block."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the files that this object has opened."""
 
     def __enter__(self) -> Self:
         return self
@@ -45,11 +45,11 @@ class ByteSource(Closable):
     """File that is being read; a context manager. :func:`open_source` makes it.
 
     Attributes:
-        name: what errors call it.
-        file: the bytes, decompressed; whoever reads from it directly keeps ``offset`` himself.
-        offset: bytes read so far, of the decompressed file.
-        size: bytes of the file; None for a compressed one, which does not tell.
-        compressed: whether it is gzip.
+        name: name of the file in errors.
+        file: the binary file, decompressed. Code that reads from it directly must also set ``offset``.
+        offset: number of bytes read so far, decompressed.
+        size: bytes of the file; None for a compressed file, whose size is not known.
+        compressed: True for gzip.
     """
 
     def __init__(self, name: str, file: BinaryIO, size: int | None, owned: list[BinaryIO]) -> None:
@@ -62,7 +62,7 @@ class ByteSource(Closable):
         """Return exactly ``count`` bytes.
 
         Raises:
-            FormatError: the file ends before, or is damaged gzip; ``what`` was being read.
+            FormatError: the file ends too early, or is damaged gzip. The text names ``what``.
         """
         begin = self.offset
         self.check_available(count, what)
@@ -72,19 +72,19 @@ class ByteSource(Closable):
         return data
 
     def read_some(self, count: int) -> bytes:
-        """Up to ``count`` bytes: fewer only at the end of the file."""
+        """Return ``count`` bytes, or fewer at the end of the file."""
         data = self._fill(count)
         self.offset += len(data)
         return data
 
     def check_available(self, count: int, what: str) -> None:
-        """Raise FormatError unless ``count`` bytes are left, as far as that is known."""
+        """Raise FormatError if fewer than ``count`` bytes are left; for a compressed file do nothing."""
         if self.size is not None and count > self.size - self.offset:
             left = max(0, self.size - self.offset)
             raise self.error(f"{what} needs {count} bytes, {left} are left in the file")
 
     def seek(self, offset: int) -> None:
-        """Go on at ``offset``; in a compressed file that means reading up to there."""
+        """Continue at ``offset``. In a compressed file this reads all bytes up to there."""
         try:
             self.file.seek(offset)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -92,17 +92,17 @@ class ByteSource(Closable):
         self.offset = offset
 
     def check_at_end(self) -> None:
-        """Raise FormatError unless this is the end of the file."""
+        """Raise FormatError if the file has more bytes."""
         if self.read_some(1):
             raise self.error("expected the end of the file, got more bytes", self.offset - 1)
 
     def error(self, what: str, offset: int | None = None) -> FormatError:
-        """A FormatError that names the file and the place: ``offset``, or where one is."""
+        """Return a FormatError that names the file and the byte: ``offset``, or the current one."""
         at = self.offset if offset is None else offset
         return FormatError(f"{self.name}, byte {at}: {what}", file=self.name, offset=at)
 
     def close(self) -> None:
-        """Close what was opened here."""
+        """Close the files that :func:`open_source` has opened."""
         for file in self._owned:
             file.close()
 
@@ -126,7 +126,7 @@ class ByteSource(Closable):
 
 
 def open_source(path: PathOrFile, *, gzipped: bool = False) -> ByteSource:
-    """Open ``path`` for reading. With ``gzipped`` a file that begins like gzip is decompressed, whatever its name.
+    """Open ``path`` for reading. With ``gzipped`` decompress a file that begins like gzip, with any name.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
@@ -155,13 +155,13 @@ def open_source(path: PathOrFile, *, gzipped: bool = False) -> ByteSource:
 
 
 def create_file(path: PathOrFile, *, gzipped: bool = False, append: bool = False) -> tuple[BinaryIO, bool]:
-    """(file to write to, whether it is ours to close).
+    """Return (file to write to, True if the caller must close it).
 
-    With ``gzipped``, for formats that are also read so, a path that ends in ``.gz`` is written as gzip, without a name
-    or time in it: the same content gives the same bytes.
+    With ``gzipped`` a path that ends in ``.gz`` is written as gzip, without a name or time in it, so the same content
+    gives the same bytes. Formats that are not read as gzip do not set ``gzipped``.
 
     Raises:
-        OptionError: without it, for such a path, before anything is touched.
+        OptionError: the path ends in ``.gz``, without ``gzipped``. No file is changed then.
         OSError: the file cannot be written.
     """
     if not isinstance(path, str | os.PathLike):
@@ -176,7 +176,7 @@ def create_file(path: PathOrFile, *, gzipped: bool = False, append: bool = False
 
 
 def as_bytes(record: bytes | bytearray | memoryview) -> bytes:
-    """``record`` as bytes; OptionTypeError for what is none, as a number, of which ``bytes`` makes so many zeros."""
+    """Return ``record`` as bytes. Raises OptionTypeError: it is not bytes-like, for example an int."""
     if isinstance(record, bytes):
         return record
     try:
@@ -186,7 +186,7 @@ def as_bytes(record: bytes | bytearray | memoryview) -> bytes:
 
 
 class _Packed(gzip.GzipFile):
-    """A gzip file that closes the file below it."""
+    """Gzip file that also closes the file below it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._below = open(path, "wb")  # noqa: SIM115  # closed below
