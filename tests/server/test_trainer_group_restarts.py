@@ -201,3 +201,18 @@ def test_a_trainer_whose_connection_was_cut_before_the_service_died_keeps_what_i
             mine.append(made.receive(trainer) if trainer.waits else None if trainer.over else made.next(trainer))
     assert [trainer.error for trainer in trainers] == [None, None]
     assert sorted(n for mine in seen for n in mine if n is not None) == [*range(40)]
+
+
+def test_dynamic_what_a_trainer_used_before_it_left_does_not_come_again_after_a_kill() -> None:
+    """Only what is written down says so: the trainer that comes back has not had these batches."""
+    made = World(40, 1, dynamic=True)
+    slow, quick = made.come(), made.come()
+    made.begin(slow)
+    made.begin(quick)
+    assert made.next(slow) == 0
+    used = [made.next(quick) for _ in range(6)]
+    made.close(quick)
+    made.write()
+    made.crash()
+    made.finish([slow], 1)
+    assert sorted(used + [n for _, n in slow.used]) == [*range(40)]
