@@ -69,11 +69,11 @@ class _CgroupDirectory:
     def memory_limit(self) -> int | None:
         """Least of its limits in bytes, None if it has none."""
         if self.version == 2:
-            told = [_read_text(self.path / name) for name in ("memory.max", "memory.high")]
+            limits = [_read_text(self.path / name) for name in ("memory.max", "memory.high")]
         else:
-            told = [_read_text(self.path / "memory.limit_in_bytes"), self._memory_stat("hierarchical_memory_limit")]
+            limits = [_read_text(self.path / "memory.limit_in_bytes"), self._memory_stat("hierarchical_memory_limit")]
         # without a limit, version 1 writes a number of pages that no machine has
-        return min((int(text) for text in told if text.isdigit() and int(text) < 1 << 60), default=None)
+        return min((int(text) for text in limits if text.isdigit() and int(text) < 1 << 60), default=None)
 
     @property
     def used(self) -> int:

@@ -116,9 +116,9 @@ class Batcher:
         return self._cut()
 
     def _cut(self) -> BatchCut | PassDone:
-        plan, before, held = self.plan, self.pool.weight, self.pool.bytes
+        plan, before, bytes_before = self.plan, self.pool.weight, self.pool.bytes
         rows, size = self.pool.draw(self.batch_index)
-        padding, nbytes = 0, held - self.pool.bytes
+        padding, nbytes = 0, bytes_before - self.pool.bytes
         if self._in_tail and size < plan.batch_size and self.pool.exhausted:
             if plan.last_batch == "drop":
                 return self._cut() if len(self.pool) else PassDone(self.batch_index)

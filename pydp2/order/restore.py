@@ -20,8 +20,8 @@ def rereads_of(plan: PassPlan, snapshot: SnapshotPoint) -> dict[int, Reread]:
     its files of the cycle."""
     files, sample_indices = sample_set.decode_set(snapshot.pool)
     if snapshot.in_tail:
-        kept = np.sort(tail_order(plan, len(files))[snapshot.tail_consumed :])
-        files, sample_indices = files[kept], sample_indices[kept]
+        rest = np.sort(tail_order(plan, len(files))[snapshot.tail_consumed :])
+        files, sample_indices = files[rest], sample_indices[rest]
     numbers, starts = np.unique(files, return_index=True)
     ends = np.append(starts, len(files))[1:]
     rereads = {int(file): Reread(sample_indices[lo:hi]) for file, lo, hi in zip(numbers, starts, ends, strict=True)}

@@ -241,7 +241,7 @@ class ChunkBuilder:
             segments[-1].count -= 1
         if bad and self._is_weighted:
             weights = [w for i, w in enumerate(weights) if i not in bad]
-        kept: list[tuple[FileRange, Ints]] = []  # parts, each with its rows
+        parts: list[tuple[FileRange, Ints]] = []  # parts, each with its rows
         added = good = 0  # rows counted so far: as added, and as they lie in the columns
         for segment in segments:
             rows = segment.rows
@@ -259,26 +259,26 @@ class ChunkBuilder:
                     task.sent_bytes += int(packed.sample_bytes[rows_of].sum())
                     task.sent_bytes += SAMPLE_COST * part.rows + DROPPED_COST * len(part.dropped)
                     part.did_not_repeat, task.did_not_repeat = task.did_not_repeat, False
-                    kept.append((part, rows_of))
+                    parts.append((part, rows_of))
                 lo += piece.rows
             task.spent_bytes = task.sent_bytes
-        return self._group_into_chunks(kept, packed.columns, weights)
+        return self._group_into_chunks(parts, packed.columns, weights)
 
     def _group_into_chunks(
-        self, kept: list[tuple[FileRange, Ints]], columns: Columns, weights: list[int]
+        self, parts: list[tuple[FileRange, Ints]], columns: Columns, weights: list[int]
     ) -> list[ChunkContent]:
         """Group the parts that are sent, each with its rows in ``columns``, into chunks whose headers fit."""
         groups: list[list[tuple[FileRange, Ints]]] = []
         size = MAX_RANGES_BYTES
-        for part, its in kept:
+        for part, row_ids in parts:
             size += part.wire_bytes
             if size > MAX_RANGES_BYTES:
                 groups.append([])
                 size = part.wire_bytes
-            groups[-1].append((part, its))
+            groups[-1].append((part, row_ids))
         chunks = []
         for group in groups:
-            rows = np.concatenate([its for _, its in group])
+            rows = np.concatenate([row_ids for _, row_ids in group])
             if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
                 theirs = columns.slice(int(rows[0]), int(rows[-1]) + 1)
             else:

@@ -91,8 +91,8 @@ def prepare(spec: WorkerSpec, worker: int | None) -> ReadyWorker:
     except Error as error:
         return ReadyWorker(partial(_report_broken, spec, to_wire(error)), is_usable=False)
     except OSError as error:
-        told = from_user(f"the working directory {spec.root} cannot be used", error)
-        return ReadyWorker(partial(_report_broken, spec, to_wire(told)), is_usable=False)
+        wrapped = from_user(f"the working directory {spec.root} cannot be used", error)
+        return ReadyWorker(partial(_report_broken, spec, to_wire(wrapped)), is_usable=False)
     return ReadyWorker(
         partial(_run_worker, spec, _PreparedProvider(running, declared, home, os.getpid())), is_usable=True
     )

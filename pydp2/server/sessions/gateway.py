@@ -299,14 +299,14 @@ class ClientGateway:
     ) -> None:
         if len(body) > _MAX_POOL_FRAMES:
             raise RemoteProtocolError(f"BeginPass: {len(body)} frames, at most {_MAX_POOL_FRAMES} are allowed")
-        body, told = split_frames("BeginPass", body, begin.early_end_frames)
+        body, frames = split_frames("BeginPass", body, begin.early_end_frames)
         if bool(body) != bool(begin.snapshot):
             raise RemoteProtocolError("BeginPass: a point and its pool come together")
         try:
             saved = (
                 SnapshotPoint.from_wire(begin.snapshot, b"".join(body), len(self._files)) if begin.snapshot else None
             )
-            early_ends = check_early_ends(told, len(self._files))
+            early_ends = check_early_ends(frames, len(self._files))
             check_batch_numbers(begin)
         except Error as error:
             self._send(peer, m.Failed(begin.request_id, to_wire(error)))

@@ -61,19 +61,19 @@ def small_pool_warning(buckets: BucketPlan | None, pool_size: int, batch_size: i
     )
 
 
-def begin_buckets(buckets: BucketPlan | None, told: Mapping[str, Any], ranks: int) -> BucketPlan | None:
-    """Return the buckets that a pass for so many ``ranks`` begins with. ``told``: what is known of an earlier pass, or
+def begin_buckets(buckets: BucketPlan | None, saved: Mapping[str, Any], ranks: int) -> BucketPlan | None:
+    """Return the buckets that a pass for so many ``ranks`` begins with. ``saved``: what is known of an earlier pass, or
     of this one.
 
     Raises StateMismatch for bounds and groups that cannot be, or that do not suit the ranks.
     """
     if buckets is None:
         return None
-    bounds, group = buckets.bounds, told.get("group", ranks)
+    bounds, group = buckets.bounds, saved.get("group", ranks)
     try:
-        if "bounds" in told and list(told["bounds"]):
-            bounds = bucket_bounds("bounds", told["bounds"])
-        elif "bounds" in told:
+        if "bounds" in saved and list(saved["bounds"]):
+            bounds = bucket_bounds("bounds", saved["bounds"])
+        elif "bounds" in saved:
             bounds = ()
         if (buckets.bounds or bounds) != bounds or len(bounds or ()) >= buckets.max_buckets:
             raise ValueError("bounds that differ from bucket_bounds")

@@ -22,18 +22,20 @@ class _MessagePack:
     heads: list[m.BatchHead]
     picked: list[BatchRows]
     behind: Sequence[Any]  # frames of the first that follow the columns
-    kept: int  # so many rows has the cache where they lie, if their numbers are enough
+    shared_rows: int  # so many rows has the cache where they lie, if their numbers are enough
     nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.nbytes = self._carries(self.picked[0])
 
     def _carries(self, picked: BatchRows) -> int:
-        return 8 * len(picked) if self.kept else picked.nbytes
+        return 8 * len(picked) if self.shared_rows else picked.nbytes
 
-    def takes(self, head: m.BatchHead, picked: BatchRows, kept: int) -> bool:
+    def takes(self, head: m.BatchHead, picked: BatchRows, shared_rows: int) -> bool:
         more = self._carries(picked)
-        fits = len(self.heads) < MAX_BATCHES and self.nbytes + more <= MAX_PACK_BYTES and kept == self.kept
+        fits = (
+            len(self.heads) < MAX_BATCHES and self.nbytes + more <= MAX_PACK_BYTES and shared_rows == self.shared_rows
+        )
         if not fits or not can_follow(head, self.heads[0]):
             return False
         self.heads.append(head)
@@ -46,12 +48,12 @@ def _here(peer: bytes, picked: BatchRows) -> int:
     return 0
 
 
-def drain(out: deque[OutMessage], kept: Callable[[bytes, BatchRows], int] = _here) -> Iterator[PackedMessage]:
+def drain(out: deque[OutMessage], shared_rows: Callable[[bytes, BatchRows], int] = _here) -> Iterator[PackedMessage]:
     """Empty ``out``, and yield each message that is to be sent. Each peer gets its own in order. A message has to be
     sent before the next one is asked for: then the rows of its batches, which it held, are released.
 
-    ``kept``: of how many rows a peer can gather those that were picked, so that it needs their numbers alone; 0: it
-    cannot.
+    ``shared_rows`` returns the number of rows from which a peer can gather those that were picked, so that it needs
+    their numbers alone; 0: it cannot.
     """
     packs: dict[bytes, _MessagePack] = {}
     while out:
@@ -59,7 +61,7 @@ def drain(out: deque[OutMessage], kept: Callable[[bytes, BatchRows], int] = _her
         pack = packs.get(peer)
         if isinstance(message, m.BatchHead):
             picked, *behind = frames
-            known = kept(peer, picked)
+            known = shared_rows(peer, picked)
             if pack is not None and pack.takes(message, picked, known):
                 continue
             packs[peer] = _MessagePack([message], [picked], behind, known)
@@ -82,6 +84,6 @@ def _send_pack(peer: bytes, pack: _MessagePack) -> Iterator[PackedMessage]:
 
 def _encode_pack(peer: bytes, pack: _MessagePack) -> PackedMessage:
     head, rows = pack_heads(pack.heads), concat_rows(pack.picked)
-    if pack.kept:
-        return peer, replace(head, shared_rows=pack.kept), [rows.handles(), *pack.behind], pack.heads
+    if pack.shared_rows:
+        return peer, replace(head, shared_rows=pack.shared_rows), [rows.handles(), *pack.behind], pack.heads
     return peer, head, [rows, *pack.behind], pack.heads

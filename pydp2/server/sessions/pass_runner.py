@@ -355,8 +355,8 @@ class PassRunner:
         """Return the same as a line for the log, at the end of a pass; empty without buckets."""
         if self._batcher is None or self.plan.buckets is None:
             return ""
-        told = self.padding.describe(self.schema.slots, self.plan.buckets.slot, self._batcher.pool.bounds)
-        return f"pass {self.pass_id}: {told}"
+        padding = self.padding.describe(self.schema.slots, self.plan.buckets.slot, self._batcher.pool.bounds)
+        return f"pass {self.pass_id}: {padding}"
 
     def _point(self) -> SnapshotPoint | None:
         return self._batcher.snapshot if self._batcher is not None and self.plan.order == "strict" else None

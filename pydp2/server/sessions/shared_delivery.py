@@ -94,8 +94,8 @@ class SharedDelivery:
         return self._next if first is None else first.index
 
     def _first(self) -> InFlightBatch | None:
-        kept = [*self._waiting, *(batch for trainer in self._trainers.values() for batch in trainer.in_flight)]
-        return min(kept, key=lambda batch: batch.index, default=None)
+        unused = [*self._waiting, *(batch for trainer in self._trainers.values() for batch in trainer.in_flight)]
+        return min(unused, key=lambda batch: batch.index, default=None)
 
     def position_of(self, trainer: Trainer) -> int:
         return self.first_unused

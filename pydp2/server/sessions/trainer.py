@@ -45,16 +45,18 @@ def split_group(group: BatchGroup) -> list[InFlightBatch]:
 
 def batches_received(begin: m.BeginPass, batches: Iterable[InFlightBatch]) -> list[int]:
     """Return which of ``batches`` the trainer that says ``begin`` has had."""
-    return [held.index for held in batches if held.index < begin.first_batch or held.index in begin.acknowledged_ahead]
+    return [
+        batch.index for batch in batches if batch.index < begin.first_batch or batch.index in begin.acknowledged_ahead
+    ]
 
 
 def without_received(batches: Iterable[InFlightBatch], received: Container[int]) -> Iterator[InFlightBatch]:
     """Yield those of ``batches`` that are not among the ``received`` ones, and release the others."""
-    for held in batches:
-        if held.index in received:
-            held.release()
+    for batch in batches:
+        if batch.index in received:
+            batch.release()
         else:
-            yield held
+            yield batch
 
 
 @dataclass(slots=True, eq=False)
@@ -87,15 +89,15 @@ class Trainer:
         """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
         self.state = next_state(TRAINER_TRANSITIONS, self.state, event)
 
-    def enqueue(self, held: InFlightBatch) -> None:
+    def enqueue(self, batch: InFlightBatch) -> None:
         """Keep a batch for this trainer."""
-        self.in_flight.append(held)
-        self.in_flight_bytes += held.cost
+        self.in_flight.append(batch)
+        self.in_flight_bytes += batch.cost
 
     def clear(self) -> None:
         """Drop all batches that are kept for it."""
-        for held in self.take_back():
-            held.release()
+        for batch in self.take_back():
+            batch.release()
 
     def take_back(self) -> deque[InFlightBatch]:
         """Remove and return all batches that are kept for it."""
@@ -113,14 +115,14 @@ class Trainer:
         """Drop the first ``done`` batches that were sent in this run, which are used, and return their numbers."""
         numbers = []
         while self.used_count < done and self.sent:
-            held = self.in_flight.popleft()
-            self.in_flight_bytes -= held.cost
-            self.sent_bytes -= held.cost
+            batch = self.in_flight.popleft()
+            self.in_flight_bytes -= batch.cost
+            self.sent_bytes -= batch.cost
             self.sent -= 1
             self.used_count += 1
             self.unread_bytes = 0  # that came before it
-            numbers.append(held.index)
-            held.release()
+            numbers.append(batch.index)
+            batch.release()
         return numbers
 
     def add_credit(self, count: int) -> None:
@@ -138,18 +140,18 @@ class Trainer:
 
     def pop_next(self) -> InFlightBatch:
         """Count the next batch that is kept for it as sent, and return it."""
-        held = self.in_flight[self.sent]
+        batch = self.in_flight[self.sent]
         self.sent += 1
-        self.sent_bytes += held.cost
+        self.sent_bytes += batch.cost
         self.credit -= 1
-        return held
+        return batch
 
     def join(self, begin: m.BeginPass, early_ends: int) -> list[int]:
         """Go on with the run of ``begin``; the trainer knows ``early_ends`` early-end records. Return the numbers of
         the batches that it has used."""
         used = batches_received(begin, self.in_flight)
         self.in_flight = deque(without_received(self.in_flight, used))
-        self.in_flight_bytes = sum(held.cost for held in self.in_flight)
+        self.in_flight_bytes = sum(batch.cost for batch in self.in_flight)
         self.move(TrainerEvent.JOIN)
         self.first_unused = max(self.first_unused, begin.first_batch)
         self._forget_sent()
@@ -172,14 +174,14 @@ class Trainer:
         self.used_count = self.credit = self.first_unused = 0
         self.point, self.early_ends_known = None, 0
 
-    def head(self, held: InFlightBatch, at: ResumePoint) -> tuple[m.BatchHead, list[Any]]:
-        """Return the message that announces ``held``, and its frames. ``at``: where the trainer is once it has it."""
-        cut, picked = held.batch.cut, held.batch.rows
+    def head(self, batch: InFlightBatch, at: ResumePoint) -> tuple[m.BatchHead, list[Any]]:
+        """Return the message that announces ``batch``, and its frames. ``at``: where the trainer is once it has it."""
+        cut, picked = batch.batch.cut, batch.batch.rows
         point = None if at.point is self.point else at.point
-        early_ends = to_frames(held.group.early_ends[self.early_ends_known :])
-        self.point, self.early_ends_known = at.point, len(held.group.early_ends)
+        early_ends = to_frames(batch.group.early_ends[self.early_ends_known :])
+        self.point, self.early_ends_known = at.point, len(batch.group.early_ends)
         head = m.BatchHead(
             self.run, cut.index, len(picked), cut.size, cut.pool_weight, cut.padding, at.tail_consumed, at.batch_index,
-            at.acknowledged_ahead, {} if point is None else point.to_wire(), len(early_ends), held.batch.bucket,
+            at.acknowledged_ahead, {} if point is None else point.to_wire(), len(early_ends), batch.batch.bucket,
         )  # fmt: skip
         return head, [picked, *(() if point is None else (point.pool,)), *early_ends]

@@ -363,32 +363,32 @@ class TrainerGroup:
             registry.name, registry.world, options, fits, ranks, pass_id, self._loaded, sorted(self._joined), running
         )
 
-    def restore(self, kept: JobSnapshot, now: float, *, last: bool = True) -> None:
+    def restore(self, snapshot: JobSnapshot, now: float, *, last: bool = True) -> None:
         """Be the job that was written down. ``last``: nothing was written after it. Raises Error where it cannot be."""
         registry = self.registry
         self._restored = True
-        self._loaded, self._joined = kept.loaded, set(kept.begun_state)
+        self._loaded, self._joined = snapshot.loaded, set(snapshot.begun_state)
         registry.restore(
             (
                 Trainer(rank.rank, session=rank.session, joined=rank.joined)
-                for rank in kept.ranks
+                for rank in snapshot.ranks
                 if rank.session or registry.dynamic
             ),
             now,
         )
-        self.runner.pass_id = kept.pass_id
+        self.runner.pass_id = snapshot.pass_id
         self._maybe_stale = registry.dynamic and not last  # trainers that came later are not known here
-        if kept.running is None or registry.alone:
+        if snapshot.running is None or registry.alone:
             return
         if registry.dynamic:
             self.runner.pass_id -= 1
-            waits = {rank.rank for rank in kept.ranks if rank.state in (PassState.BEFORE, PassState.IN)}
+            waits = {rank.rank for rank in snapshot.ranks if rank.state in (PassState.BEFORE, PassState.IN)}
             self._rejoin = Rejoin(
-                waits, now + registry.lease, dynamic=True, pass_id=kept.pass_id, snapshot=kept.running
+                waits, now + registry.lease, dynamic=True, pass_id=snapshot.pass_id, snapshot=snapshot.running
             )
             return
-        self._open(kept.pass_id, kept.running)
-        for rank in kept.ranks:
+        self._open(snapshot.pass_id, snapshot.running)
+        for rank in snapshot.ranks:
             known = registry.trainers.get(rank.rank)
             if known is not None:  # one that had not begun may have, since
                 known.move(_RESTORED_BY[rank.state])

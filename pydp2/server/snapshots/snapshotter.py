@@ -22,7 +22,7 @@ class _Trainers(Protocol):
         """Return what is written down of the job."""
         ...
 
-    def restore(self, kept: JobSnapshot, now: float, *, last: bool) -> None:
+    def restore(self, snapshot: JobSnapshot, now: float, *, last: bool) -> None:
         """Be the job that was written down; ``last``: nothing was written after it."""
         ...
 
@@ -69,14 +69,15 @@ class Snapshotter:
         """Open the session of each job that was written down. Raises StateMismatch where a stream would be another."""
         assert self._state is not None
         for plain in self._found:
-            kept = JobSnapshot.from_plain(plain, files)
-            job_session = opens(kept)
-            if wrong := differences(kept.stream_identity, _plain(job_session.stream_identity)):
+            snapshot = JobSnapshot.from_plain(plain, files)
+            job_session = opens(snapshot)
+            if wrong := differences(snapshot.stream_identity, _plain(job_session.stream_identity)):
                 raise StateMismatch(
-                    f"state_dir={self._path!r} was written for another stream of job {kept.name!r}: {'; '.join(wrong)}"
-                    "; start the service with the same arguments as before, or give another directory"
+                    f"state_dir={self._path!r} was written for another stream of job {snapshot.name!r}: "
+                    f"{'; '.join(wrong)}; start the service with the same arguments as before, or give another "
+                    "directory"
                 )
-            job_session.trainers.restore(kept, now, last=self._state.intact)
+            job_session.trainers.restore(snapshot, now, last=self._state.intact)
         self._found = []
         self._begun = True
 
