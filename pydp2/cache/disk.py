@@ -302,37 +302,37 @@ class DiskCache:
     def _add_samples(
         self, file: int, stamp: tuple[int, ...], samples: WeightedRun | None, dropped: list[DroppedSample], size: int
     ) -> None:
-        held = self._pending_files.setdefault(file, _PendingFile(stamp))
-        if samples is not None and not held.abandoned:
-            held.waiting.append(samples)
-            held.waiting_bytes += size
-        held.dropped += dropped
-        if held.waiting_bytes >= BLOCK_BYTES:
-            self._write_block(held)
+        pending = self._pending_files.setdefault(file, _PendingFile(stamp))
+        if samples is not None and not pending.abandoned:
+            pending.waiting.append(samples)
+            pending.waiting_bytes += size
+        pending.dropped += dropped
+        if pending.waiting_bytes >= BLOCK_BYTES:
+            self._write_block(pending)
         with self._condition:
             self._pending_bytes -= size
 
-    def _write_block(self, held: _PendingFile) -> None:
+    def _write_block(self, pending: _PendingFile) -> None:
         """Write the block that is waiting."""
-        waiting, held.waiting, held.waiting_bytes = held.waiting, [], 0
-        if not waiting or held.abandoned:
+        waiting, pending.waiting, pending.waiting_bytes = pending.waiting, [], 0
+        if not waiting or pending.abandoned:
             return
         weights = None
         try:
             columns = Columns.concat([each.columns.slice(each.lo, each.hi) for each in waiting])
             if self._origin.weighted:
                 weights = np.concatenate([each.weights[each.lo : each.hi] for each in waiting])
-            if held.writer is None:
-                held.writer = self._new_writer()
+            if pending.writer is None:
+                pending.writer = self._new_writer()
             if self._make_room(block_bytes(columns, weights)):
-                before = held.writer.size
-                held.writer.write_block(columns, weights)
-                self.used_bytes += held.writer.size - before
+                before = pending.writer.size
+                pending.writer.write_block(columns, weights)
+                self.used_bytes += pending.writer.size - before
             else:
-                self._discard_writer(held)
+                self._discard_writer(pending)
         except _DISK_ERRORS as error:
             self._note_failure(error)
-            self._discard_writer(held)
+            self._discard_writer(pending)
 
     def _new_writer(self) -> CacheEntryWriter:
         try:
@@ -343,45 +343,45 @@ class DiskCache:
         self.used_bytes += made.size
         return made
 
-    def _discard_writer(self, held: _PendingFile) -> None:
-        held.abandoned = True
-        held.waiting = []
-        if held.writer is not None:
-            self.used_bytes -= held.writer.size
-            held.writer.discard()
-            held.writer = None
+    def _discard_writer(self, pending: _PendingFile) -> None:
+        pending.abandoned = True
+        pending.waiting = []
+        if pending.writer is not None:
+            self.used_bytes -= pending.writer.size
+            pending.writer.discard()
+            pending.writer = None
 
     def _finish_file(self, file: int, stamp: tuple[int, ...]) -> None:
-        held = self._pending_files.setdefault(file, _PendingFile(stamp))
-        self._write_block(held)
+        pending = self._pending_files.setdefault(file, _PendingFile(stamp))
+        self._write_block(pending)
         # If the file changed in between, its samples may be of two versions.
-        if not held.abandoned and self._stamp(file) == held.stamp:
+        if not pending.abandoned and self._stamp(file) == pending.stamp:
             path = self._path(file)
             try:
-                if held.writer is None:
-                    held.writer = self._new_writer()
-                index = held.writer.pack_index(self._label(file, held.stamp), held.dropped)
+                if pending.writer is None:
+                    pending.writer = self._new_writer()
+                index = pending.writer.pack_index(self._label(file, pending.stamp), pending.dropped)
                 if self._make_room(len(index)):
-                    held.writer.commit(path, index)
+                    pending.writer.commit(path, index)
                     self.used_bytes += len(index)
                     self._touch(file, path)
                     self.files_written += 1
                     self._failed_at = None
                     self._notices_sent.discard("failed")
                 else:
-                    self._discard_writer(held)
+                    self._discard_writer(pending)
             except _DISK_ERRORS as error:
                 self._note_failure(error)
-                self._discard_writer(held)
+                self._discard_writer(pending)
         else:
-            self._discard_writer(held)
+            self._discard_writer(pending)
         del self._pending_files[file]
         self._answer(OfferSettled(file))
 
     def _abandon(self, file: int) -> None:
-        held = self._pending_files.pop(file, None)
-        if held is not None:
-            self._discard_writer(held)
+        pending = self._pending_files.pop(file, None)
+        if pending is not None:
+            self._discard_writer(pending)
 
     def _note_failure(self, error: Exception) -> None:
         self._failed_at = time.monotonic()
@@ -396,7 +396,7 @@ class DiskCache:
         would remove exactly what the next one wants first."""
         if self.limit is None or self.used_bytes + size <= self.limit:
             return True
-        own = sum(held.writer.size for held in self._pending_files.values() if held.writer is not None)
+        own = sum(pending.writer.size for pending in self._pending_files.values() if pending.writer is not None)
         found = sorted(place.entry_files(self._folder))
         self.used_bytes = own + sum(each.size for each in found)
         for oldest in found:

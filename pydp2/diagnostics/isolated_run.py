@@ -36,14 +36,14 @@ def run_isolated(
         _child(running, file, number, places, limit, at, write)
     os.close(write)
     try:
-        told, slow = _watched(read, at, sample_timeout)
+        output, slow = _watched(read, at, sample_timeout)
     finally:
         os.close(read)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
-    if told.endswith(b"\n"):
-        length, findings = json.loads(told)
+    if output.endswith(b"\n"):
+        length, findings = json.loads(output)
         return length, [Finding(*finding) for finding in findings]
     y = at[0]
     code = os.waitstatus_to_exitcode(status)
@@ -82,15 +82,15 @@ def _child(
 
 def _watched(read: int, at: memoryview, patience: float) -> tuple[bytes, bool]:
     """Return what the child says until its end, and True if one sample took longer than ``patience`` seconds."""
-    told, seen, since = b"", at[0], time.monotonic()
+    output, seen, since = b"", at[0], time.monotonic()
     while True:
         if select.select([read], [], [], _LOOK)[0]:
             data = os.read(read, 1 << 16)
             if not data:
-                return told, False
-            told += data
+                return output, False
+            output += data
         now = time.monotonic()
         if at[0] != seen:
             seen, since = at[0], now
-        elif not told and now - since > patience:
-            return told, True
+        elif not output and now - since > patience:
+            return output, True

@@ -96,23 +96,23 @@ def measure_alone(spec: ProviderSpec, files: FileList, *, units: int, seconds: f
             blob, offsets = files.to_buffers()
             send_plain(ours, asdict(spec) | {"units": units, "seconds": seconds, "source": files.source})
             send_blocks(ours, blob, offsets)
-            told = receive_plain(ours)
+            result = receive_plain(ours)
         except (EOFError, OSError):
-            raise ServiceLost("the process that measured the provider alone ended before it told anything") from None
+            raise ServiceLost("the process that measured the provider alone ended without a result") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # not waited for yet: the number is still its own
             process.wait()
-    if "error" in told:
-        raise from_wire(told["error"])
+    if "error" in result:
+        raise from_wire(result["error"])
     return ProviderRates(
         units=units,
-        bare=LoopCounts(*told["bare"]),
-        packed=LoopCounts(*told["packed"]),
-        first=LoopCounts(*told["first"]),
-        nbytes=told["nbytes"],
-        slots=[SlotCost(**each) for each in told["slots"]],
-        caches=told["caches"],
+        bare=LoopCounts(*result["bare"]),
+        packed=LoopCounts(*result["packed"]),
+        first=LoopCounts(*result["first"]),
+        nbytes=result["nbytes"],
+        slots=[SlotCost(**each) for each in result["slots"]],
+        caches=result["caches"],
     )
 
 
@@ -129,22 +129,22 @@ def supervise(descriptor: int) -> None:
     units = spec["units"]
     memory = mmap.mmap(-1, units * AREA)
     areas = [ResultPage(memory, unit) for unit in range(units)]
-    told, tell = os.pipe()
+    ready_end, tell = os.pipe()
     gate, go = os.pipe()
 
     def fork(unit: int) -> None:
         if not os.fork():
-            _unit(unit, areas, spec, files, tell, gate, (channel.fileno(), told, go))
+            _unit(unit, areas, spec, files, tell, gate, (channel.fileno(), ready_end, go))
 
     fork(0)
     signs, over, statuses = b"", time.monotonic() + 1e9, list[int]()
     while signs.count(_DONE) < units and time.monotonic() < over:
         patience = max(0.0, min(over - time.monotonic(), 0.5))
-        ready = select.select([channel.fileno(), told], [], [], patience)[0]
+        ready = select.select([channel.fileno(), ready_end], [], [], patience)[0]
         if channel.fileno() in ready:  # it says nothing more: the program is gone
             os.killpg(0, signal.SIGKILL)
-        if told in ready:
-            more = os.read(told, 4096)
+        if ready_end in ready:
+            more = os.read(ready_end, 4096)
             if _ALONE in more:
                 for unit in range(1, units):
                     fork(unit)
@@ -174,17 +174,17 @@ def _children(statuses: list[int]) -> bool:
 
 
 def _together(areas: Sequence[ResultPage]) -> dict[str, Any]:
-    told: dict[str, Any] = {"slots": [], "caches": False}
+    result: dict[str, Any] = {"slots": [], "caches": False}
     for area in areas:
         said = area.said()
         if "error" in said:
             return said
-        if said and not told["slots"]:
-            told |= said
+        if said and not result["slots"]:
+            result |= said
     for way, name in ((BARE, "bare"), (PACKED, "packed"), (FIRST, "first")):
         total = sum((area.counted(way) for area in areas), LoopCounts())
-        told[name] = [getattr(total, field) for field in _FIELDS]
-    return told | {"nbytes": sum(area.nbytes for area in areas)}
+        result[name] = [getattr(total, field) for field in _FIELDS]
+    return result | {"nbytes": sum(area.nbytes for area in areas)}
 
 
 # -- a unit ------------------------------------------------------------------------------------------------------------

@@ -50,20 +50,20 @@ def blocks(source: ByteSource, part: FilePart = WHOLE_FILE) -> Iterator[tuple[in
     if source.size is not None:
         begin, last = (_line_from(source, at) for at in part.range(source.size))
         source.seek(begin)
-    held = bytearray()
+    partial_line = bytearray()
     while data := source.read_some(BLOCK if last is None else min(BLOCK, last - source.offset)):
-        if begin == 0 and not held and data.startswith(_BOM):
+        if begin == 0 and not partial_line and data.startswith(_BOM):
             begin, data = len(_BOM), data[len(_BOM) :]
         cut = max(data.rfind(end) for end in _ENDS) + 1
         if cut:
-            yield begin, bytes(held) + data[:cut]
-            begin, held = source.offset - len(data) + cut, bytearray(data[cut:])
+            yield begin, bytes(partial_line) + data[:cut]
+            begin, partial_line = source.offset - len(data) + cut, bytearray(data[cut:])
         else:
-            held += data
-            if len(held) > MOST:
+            partial_line += data
+            if len(partial_line) > MOST:
                 raise source.error(f"expected the end of a line within {MOST} bytes: is this text?", begin)
-    if held:
-        yield begin, bytes(held)
+    if partial_line:
+        yield begin, bytes(partial_line)
 
 
 def lines(path: PathOrFile, part: FilePart = WHOLE_FILE) -> Iterator[tuple[ByteSource, int, bytes]]:

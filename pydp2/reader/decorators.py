@@ -132,8 +132,8 @@ def cache(reader: Reader) -> Reader:
     unchanged.
     """
     with iterating(check_reader("reader", reader)) as (entries,):
-        kept = tuple(entries)
-    return lambda: iter(kept)
+        entries_read = tuple(entries)
+    return lambda: iter(entries_read)
 
 
 class Fake:
@@ -151,12 +151,12 @@ class Fake:
         """
         first = firstn(reader, 1)
         number = check_size("data_num", data_num)
-        kept: list[Any] = []
+        entries_read: list[Any] = []
 
         def fake() -> Iterator[Any]:
-            if not kept:
-                kept.extend(first())
-            for entry in kept:
+            if not entries_read:
+                entries_read.extend(first())
+            for entry in entries_read:
                 yield from repeat(entry, number)
 
         return fake
