@@ -18,6 +18,7 @@ from pydp2.rowstore.cells import CellAllocator, CellRegion
 from pydp2.rowstore.region_layout import RegionLayout
 from pydp2.schema.input_types import Slots, dense_vector
 from pydp2.schema.provider_schema import Schema
+from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.workers.chunk_decoder import DecodedRange, commit_chunk, decode_chunk
 
 SLOTS = Slots((dense_vector(4096),), ("x",))
@@ -79,3 +80,18 @@ def test_what_is_behind_a_range_that_is_refused_gives_its_cells_back(allocator: 
     assert len(allocator) == 2
     committed[0].release()
     assert len(allocator) == 0
+
+
+def test_late_output_of_an_attempt_that_was_given_up_gives_its_cells_back(allocator: CellAllocator) -> None:
+    pass_files = FileDispatcher(
+        ReadContext(workers=1, budget=1 << 20, label=str), CycleReading(length=1), pass_id=0, seed=0, order=np.arange(1)
+    )
+    pass_files.open_file(0)
+    pass_files.add_worker(WORKER)
+    pass_files.dispatch()
+    pass_files.worker_lost(WORKER, None, "was killed")
+    ranges = decoded(allocator, [part(0, 0, 2)])
+    assert len(allocator) == 2
+    commit_chunk(ranges, partial(pass_files.commit, WORKER))
+    assert len(allocator) == 0
+    assert pass_files.samples_committed == 0
