@@ -151,6 +151,19 @@ def test_closing_wakes_every_thread_that_waits_and_drops_what_is_there(wait: str
     of.close()
 
 
+def test_items_that_waited_are_freed_when_the_queue_is_closed() -> None:
+    class Item:
+        """Something that a weak reference can lead to."""
+
+    of = PrefetchQueue[Item]()
+    item = Item()
+    waits = weakref.ref(item)
+    of.put(item)
+    del item
+    of.close()
+    assert waits() is None
+
+
 def test_collecting_garbage_may_close_a_queue_whose_lock_its_thread_holds() -> None:
     of, through = PrefetchQueue[int](1), threading.Event()
 
