@@ -33,7 +33,7 @@ from pydp2.schema.input_types import (
     sparse_float_vector,
 )
 
-thorough = settings(max_examples=300, deadline=None)
+thorough = settings(max_examples=200, deadline=None)
 FLOATS = [0.0, -1.5, 3.25, 1e39, 7e4, float("nan"), float("inf")]
 INTS = [0, 1, 2, 0, 1, 2, -1, 3, 10, 2**31 - 1, 2**31, 2**40, 2**62]
 

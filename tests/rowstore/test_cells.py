@@ -308,4 +308,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
