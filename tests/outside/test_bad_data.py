@@ -274,11 +274,12 @@ def test_a_file_that_raises_where_it_gave_samples_before_raises(changing: Callab
     assert "file odd, sample 0: process raised LookupError" in seen.text
 
 
+@pytest.mark.parametrize("lines", [["1"], ["-1"] * 300], ids=["it has nearly none", "all of them are bad"])
 def test_a_state_whose_samples_a_file_does_not_have_any_more_is_refused_although_changes_are_borne_with(
-    provider_file: Callable[..., str], text_files: Callable[..., list[str]]
+    lines: list[str], provider_file: Callable[..., str], text_files: Callable[..., list[str]]
 ) -> None:
     code = """
-    @provider(input_types=[integer_value(100_000)], pool_size=200)
+    @provider(input_types=[integer_value(100_000)], pool_size=200, check=True, check_fail_continue=True)
     def process(settings, filename):
         with open(filename) as lines:
             for line in lines:
@@ -294,11 +295,11 @@ def test_a_state_whose_samples_a_file_does_not_have_any_more_is_refused_although
         Path(files[2]).write_text("".join(f"{7000 + i}\n" for i in range(300)))  # other samples
         data.load_state_dict(state)
         assert consume(data).error is None
-        Path(files[2]).write_text("1\n")  # nearly none
+        Path(files[2]).write_text("".join(f"{line}\n" for line in lines))
         data.load_state_dict(state)
         seen = consume(data)
     assert isinstance(seen.error, NotRepeatable)
-    assert files[2] in seen.text
+    assert f"file {files[2]}: process() did not repeat itself" in seen.text
 
 
 def test_a_worker_that_is_killed_changes_no_count(provider_file: Callable[..., str], tmp_path: Path) -> None:
