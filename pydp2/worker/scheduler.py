@@ -1,4 +1,5 @@
-"""Choose which of the files that a worker was given runs next (docs/order.md, "Credit", rules 4 and 7).
+"""Choose which of the files that a worker was given runs next (docs/order.md, "Credit", rule 4, and
+"Several jobs").
 
 Within a reading it is the one that a merge waits for, or else the one that the merge wants earliest; at the beginning
 of a pass files are run turn by turn, as the merge takes them. Between readings they take turns: those whose merge waits
