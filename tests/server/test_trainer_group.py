@@ -207,6 +207,21 @@ def test_dynamic_what_a_silent_trainer_has_goes_to_the_others_when_its_lease_is_
     assert hangs.used == []
 
 
+def test_dynamic_of_the_batches_that_were_taken_back_the_first_goes_out_first() -> None:
+    made = World(12, 1, dynamic=True)
+    first, second, third = [made.come() for _ in range(3)]
+    for trainer in (first, second, third):
+        made.begin(trainer)
+        assert made.next(trainer) is not None
+    for silent, others in ((second, [first, third]), (first, [third])):
+        made.vanish(silent)
+        made.now += LEASE + 1
+        for trainer in others:
+            made.beat(trainer)
+        made.team.check_leases(made.now)
+    assert [made.next(third) for _ in range(10)] == [7, 8, 1, 2, 3, 4, 5, 9, 10, 11]  # 0 was used: first asked on
+
+
 def test_dynamic_one_who_wakes_before_anybody_took_its_batches_goes_on_with_them() -> None:
     made = World(10, 1, dynamic=True)
     trainer = made.come()
