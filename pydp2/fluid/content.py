@@ -97,7 +97,7 @@ class _Cursor:
         self._record = record
         self.at = 0
 
-    def take(self, size: int, what: str) -> memoryview:
+    def read(self, size: int, what: str) -> memoryview:
         """Return the next ``size`` bytes. Raises FormatError if the record has fewer."""
         begin, left = self.at, len(self._record) - self.at
         if size > left:
@@ -107,11 +107,11 @@ class _Cursor:
 
     def u32(self, what: str) -> int:
         """Return the next number, 4 bytes long."""
-        return int(_U32.unpack(self.take(4, what))[0])
+        return int(_U32.unpack(self.read(4, what))[0])
 
     def u64(self, what: str) -> int:
         """Return the next number, 8 bytes long."""
-        return int(_U64.unpack(self.take(8, what))[0])
+        return int(_U64.unpack(self.read(8, what))[0])
 
     def version(self, what: str) -> None:
         """Read a version number. Raises FormatError if it is not 0."""
@@ -135,7 +135,7 @@ def _tensor(cursor: _Cursor) -> LoDTensor:
     lod = _lod(cursor)
     cursor.version("the version of a tensor")
     size_at = cursor.at
-    size = int(_I32.unpack(cursor.take(4, "the size of a description"))[0])
+    size = int(_I32.unpack(cursor.read(4, "the size of a description"))[0])
     if size < 0:
         raise cursor.error(f"a description of {size} bytes", size_at)
     dtype, dims = _description(cursor, size)
@@ -155,7 +155,7 @@ def _lod(cursor: _Cursor) -> Lod:
         size = cursor.u64("the size of a LoD level")
         if size % 8:
             raise cursor.error(f"a LoD level of {size} bytes is not a list of 8-byte numbers", at)
-        offsets = _numbers(cursor.take(size, "a LoD level"), np.dtype("<u8"))
+        offsets = _numbers(cursor.read(size, "a LoD level"), np.dtype("<u8"))
         if (offsets >= _SIGN).any():
             raise cursor.error("an offset of 2**63 or more", at + 8)
         levels.append(offsets.astype(np.int64))
@@ -164,7 +164,7 @@ def _lod(cursor: _Cursor) -> Lod:
 
 def _description(cursor: _Cursor, size: int) -> tuple[np.dtype[Any], list[int]]:
     begin = cursor.at
-    text = bytes(cursor.take(size, "a description"))
+    text = bytes(cursor.read(size, "a description"))
     dtype: np.dtype[Any] | None = None
     dims: list[int] = []
     at = 0
@@ -221,7 +221,7 @@ def _data(cursor: _Cursor, dtype: np.dtype[Any], dims: list[int]) -> np.ndarray[
     filled = math.prod(dim for dim in dims if dim) * dtype.itemsize
     if filled >= _SIGN:  # if one dimension is 0 the array is empty, but numpy still multiplies the others
         raise cursor.error(f"dimensions {dims} are more than an array can have", at)
-    data = cursor.take(0 if 0 in dims else filled, "the data of a tensor")
+    data = cursor.read(0 if 0 in dims else filled, "the data of a tensor")
     if dtype.kind == "b" and _numbers(data, np.dtype("u1")).max(initial=0) > 1:
         raise cursor.error("a bool that is neither 0 nor 1", at)
     return _numbers(data, dtype).reshape(dims).astype(dtype.newbyteorder("="))

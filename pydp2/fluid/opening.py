@@ -40,14 +40,14 @@ class _Waiting:
         self._names = deque(filenames)
         self._lock = threading.Lock()
 
-    def take(self) -> str | None:
+    def popleft(self) -> str | None:
         """Return the next file, each file once; None if no file is left."""
         with self._lock:
             return self._names.popleft() if self._names else None
 
 
 def _read(waiting: _Waiting, slots: SlotShapes, queue: InstanceQueue) -> None:
-    while not queue.closed and (name := waiting.take()) is not None:
+    while not queue.closed and (name := waiting.popleft()) is not None:
         with closing(instances_of(name, slots)) as instances:
             for instance in instances:
                 queue.put(instance)
