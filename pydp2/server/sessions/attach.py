@@ -18,8 +18,8 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.early_ends import by_file
 from pydp2.schema.provider_schema import Schema
 from pydp2.server.available_memory import POOL_OVERHEAD, SERVER_BASE_BYTES, AvailableMemory
-from pydp2.server.sessions.job_buckets import parse_bucket_options
-from pydp2.server.sessions.job_buckets import stream_identity as fits_buckets
+from pydp2.server.sessions.bucket_options import parse_bucket_options
+from pydp2.server.sessions.bucket_options import stream_identity as fits_buckets
 from pydp2.server.sessions.pass_runner import JobPlan
 from pydp2.server.spec import ServiceSpec
 

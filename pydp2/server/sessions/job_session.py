@@ -15,7 +15,7 @@ from pydp2.schema.provider_schema import Schema
 from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
 from pydp2.server.sessions.attach import job_plan, stream_identity
-from pydp2.server.sessions.job_buckets import small_pool_warning
+from pydp2.server.sessions.bucket_options import small_pool_warning
 from pydp2.server.sessions.pass_runner import PassEnded, PassRunner
 from pydp2.server.sessions.trainer_group import GroupOptions, TrainerGroup
 from pydp2.server.spec import ServiceSpec

@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 from pydp2.errors import Error, NotRepeatable
+from pydp2.metrics.padding import PaddingStats
 from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
 from pydp2.order.bucketing import make_batcher
 from pydp2.order.cached_pass import CachedPassBatcher
@@ -24,7 +25,7 @@ from pydp2.rowstore.heap import HeapStore
 from pydp2.schema.provider_schema import Schema
 from pydp2.server.dispatch.cached_rows import cached_rows
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
-from pydp2.server.sessions.job_buckets import PaddingStats, begin_buckets
+from pydp2.server.sessions.bucket_options import begin_buckets
 from pydp2.server.snapshots.job_snapshot import PassSnapshot
 
 _PULLS_PER_CALL = 32  # batches cut in one call
@@ -349,13 +350,15 @@ class PassRunner:
 
     def padding_figures(self) -> dict[str, Any]:
         """Return how much padding the batches of this pass would have; {} without buckets."""
-        return {} if self.plan.buckets is None else self.padding.figures(self.schema.slots, self.plan.buckets.slot)
+        return (
+            {} if self.plan.buckets is None else self.padding.figures(self.schema.slots.label(self.plan.buckets.slot))
+        )
 
     def describe_padding(self) -> str:
         """Return the same as a line for the log, at the end of a pass; empty without buckets."""
         if self._batcher is None or self.plan.buckets is None:
             return ""
-        padding = self.padding.describe(self.schema.slots, self.plan.buckets.slot, self._batcher.pool.bounds)
+        padding = self.padding.describe(self.schema.slots.label(self.plan.buckets.slot), self._batcher.pool.bounds)
         return f"pass {self.pass_id}: {padding}"
 
     def _point(self) -> SnapshotPoint | None:

@@ -1,10 +1,9 @@
-"""What bucket_by means for a job: which slot, which bounds, what a state may say, and how padding is counted."""
+"""What bucket_by means for a job: which slot, which bounds, and what a state may say."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pydp2 import (
@@ -12,15 +11,12 @@ from pydp2 import (
     integer_value,
     integer_value_sequence,
     integer_value_sub_sequence,
-    sparse_binary_vector_sequence,
 )
 from pydp2.errors import OptionError, StateMismatch
 from pydp2.options.tables import job_options
 from pydp2.order.plan import BucketPlan
-from pydp2.packers.packer import Packer
 from pydp2.schema.input_types import Slots
-from pydp2.server.sessions.job_buckets import (
-    PaddingStats,
+from pydp2.server.sessions.bucket_options import (
     begin_buckets,
     parse_bucket_options,
     small_pool_warning,
@@ -120,23 +116,3 @@ def test_a_pool_that_may_have_to_grow_for_its_buckets_is_spoken_of() -> None:
         == ""
     )
     assert "pool_size=700 may be too small for 8 buckets with batches of 100" in small_pool_warning(buckets, 700, 100)
-
-
-def test_padding_is_what_the_longest_of_each_batch_has_more_than_the_others() -> None:
-    slots = Slots((sparse_binary_vector_sequence(9), integer_value_sub_sequence(9)))
-    padding = PaddingStats()
-    assert padding.share == 0.0
-    for lengths in ([1, 3], [4, 4], [0], []):
-        packer = Packer(slots, strict=True)
-        for length in lengths:
-            packer.add([[[1]] * length, [[1] * length, [1] * 2]])
-        columns = packer.finish().columns
-        assert columns.lengths(0).tolist() == lengths
-        assert columns.lengths(1).tolist() == [length + 2 for length in lengths]
-        assert columns.lengths(1).dtype == np.int64
-        padding.add(columns.lengths(0))
-    assert (padding.steps, padding.padded) == (12, 14)
-    assert padding.figures(slots, 0) == {"slot": "slot 0", "steps": 12, "places": 14, "share": 1 - 12 / 14}
-    assert "slot 0 padded to the longest of each batch is 14.3% padding" in padding.describe(slots, 0, (2, 4))
-    assert "bounds of the buckets: 2, 4)" in padding.describe(slots, 0, (2, 4))
-    assert "bounds of the buckets: none)" in padding.describe(slots, 0, ())

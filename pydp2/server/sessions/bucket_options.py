@@ -1,14 +1,10 @@
-"""Work out what ``bucket_by`` means for a job: its slot, what a pass begins with, and how much padding buckets
-leave."""
+"""Work out what ``bucket_by`` means for a job: its slot, and the bounds and the group with which a pass begins."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from pydp2.errors import OptionError, OptionTypeError, StateMismatch
 from pydp2.options.tables import JobOptions
@@ -87,33 +83,3 @@ def begin_buckets(buckets: BucketPlan | None, saved: Mapping[str, Any], ranks: i
             f"has {ranks} ranks; use a number of ranks that divides {group}, or go on at the next pass"
         )
     return replace(buckets, bounds=bounds, group_size=group)
-
-
-class PaddingStats:
-    """Share of the delivered batches that would be padding if each were padded to its longest sequence."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.padded = 0
-
-    def add(self, lengths: npt.NDArray[np.int64]) -> None:
-        """Count a batch that was delivered, with sequences of these ``lengths``."""
-        self.steps += int(lengths.sum())
-        self.padded += len(lengths) * int(lengths.max(initial=0))
-
-    @property
-    def share(self) -> float:
-        """Part of all steps that would be padding, from 0 to 1."""
-        return 1 - self.steps / self.padded if self.padded else 0.0
-
-    def figures(self, slots: Slots, slot: int) -> dict[str, Any]:
-        """Return the statistics as plain data."""
-        return {"slot": slots.label(slot), "steps": self.steps, "places": self.padded, "share": self.share}
-
-    def describe(self, slots: Slots, slot: int, bounds: tuple[int, ...] | None) -> str:
-        """Return one line for the end of a pass."""
-        listed = ", ".join(map(str, bounds or ())) or "none"
-        return (
-            f"{slots.label(slot)} padded to the longest of each batch is {self.share:.1%} padding "
-            f"({self.steps} steps in {self.padded} places; bounds of the buckets: {listed})"
-        )
