@@ -123,9 +123,9 @@ def test_a_worker_can_be_asked_for_its_stack(run: Run) -> None:
         from pydp2.engine.local import DUMP_SIGNAL
         def main(worker, row):
             faulthandler.register(DUMP_SIGNAL, all_threads=True)
+            where_it_hangs(row)
+        def where_it_hangs(row):
             row[0] = 1
-            where_it_hangs()
-        def where_it_hangs():
             time.sleep(1000)
         engine = engine_of(main)
         engine.start(0, 0)
