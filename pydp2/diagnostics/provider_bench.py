@@ -129,22 +129,22 @@ def supervise(descriptor: int) -> None:
     units = spec["units"]
     memory = mmap.mmap(-1, units * AREA)
     areas = [ResultPage(memory, unit) for unit in range(units)]
-    ready_end, tell = os.pipe()
+    read_end, tell = os.pipe()
     gate, go = os.pipe()
 
     def fork(unit: int) -> None:
         if not os.fork():
-            _unit(unit, areas, spec, files, tell, gate, (channel.fileno(), ready_end, go))
+            _unit(unit, areas, spec, files, tell, gate, (channel.fileno(), read_end, go))
 
     fork(0)
     signs, over, statuses = b"", time.monotonic() + 1e9, list[int]()
     while signs.count(_DONE) < units and time.monotonic() < over:
         patience = max(0.0, min(over - time.monotonic(), 0.5))
-        ready = select.select([channel.fileno(), ready_end], [], [], patience)[0]
+        ready = select.select([channel.fileno(), read_end], [], [], patience)[0]
         if channel.fileno() in ready:  # it says nothing more: the program is gone
             os.killpg(0, signal.SIGKILL)
-        if ready_end in ready:
-            more = os.read(ready_end, 4096)
+        if read_end in ready:
+            more = os.read(read_end, 4096)
             if _ALONE in more:
                 for unit in range(1, units):
                     fork(unit)

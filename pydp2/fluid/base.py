@@ -39,7 +39,7 @@ class Reader(ABC):
         self._passes = 0
         """Number of calls of ``reinit()``. An iterator over an older pass raises an error when it has changed."""
         self._begun = False
-        """Whether ``read_next()`` or ``has_next()`` was called in the present pass."""
+        """True if ``read_next()`` or ``has_next()`` was called in the present pass."""
         self._touched = False
         """Whether the present pass may lack instances at its beginning."""
         self._ahead: Instance | BaseException | None = None

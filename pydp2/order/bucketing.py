@@ -178,9 +178,11 @@ class BucketPool(Pool):
     def _next_bucket_index(self, n: int) -> int:
         """Return the index, from 0, of the bucket that batch ``n`` and the rest of its group come from."""
         not_empty = {k: bucket for k, bucket in enumerate(self._by_bucket) if bucket.count}
-        fill_group = {k: bucket for k, bucket in not_empty.items() if self._can_fill(bucket, self.group_left(n))}
-        fill_batch = {k: bucket for k, bucket in not_empty.items() if self._can_fill(bucket, 1)}
-        buckets = fill_group or fill_batch or not_empty
+
+        def that_can_fill(batches: int) -> dict[int, _Bucket]:
+            return {k: bucket for k, bucket in not_empty.items() if self._can_fill(bucket, batches)}
+
+        buckets = that_can_fill(self.group_left(n)) or that_can_fill(1) or not_empty
         if not self._plan.shuffle:
             return min(buckets, key=lambda k: self._sample_of(buckets[k].first_row))
         total = sum(bucket.weight for bucket in buckets.values())

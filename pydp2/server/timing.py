@@ -23,9 +23,9 @@ class Timing:
     memory_check: float = 0.1
     """Between looks at the memory of workers, where ``worker_memory`` limits it."""
     worker_last_words: float = 2.0
-    """What a worker said before it ended arrives within it."""
+    """The last messages of a worker that has ended arrive within it."""
     trainer_last_words: float = 0.2
-    """What a vanished trainer said last arrives within it."""
+    """The last messages of a trainer that is gone arrive within it."""
     taken_rank_notice: float = 1.0
     """A trainer waits for a rank that is taken before it is refused."""
     taken_rank_retry: float = 0.05

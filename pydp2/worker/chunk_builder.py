@@ -241,7 +241,7 @@ class ChunkBuilder:
             segments[-1].count -= 1
         if bad and self._is_weighted:
             weights = [w for i, w in enumerate(weights) if i not in bad]
-        parts: list[tuple[FileRange, Ints]] = []  # parts, each with its rows
+        parts: list[tuple[FileRange, Ints]] = []  # each with its rows
         added = good = 0  # rows counted so far: as added, and as they lie in the columns
         for segment in segments:
             rows = segment.rows

@@ -1,5 +1,4 @@
-"""Choose which of the files that a worker was given runs next (docs/order.md, "Credit", rule 4, and
-"Several jobs").
+"""Choose which of the files of a worker runs next (docs/order.md, "Credit", rule 4, and "Several jobs").
 
 Within a reading it is the one that a merge waits for, or else the one that the merge wants earliest; at the beginning
 of a pass files are run turn by turn, as the merge takes them. Between readings they take turns: those whose merge waits

@@ -135,7 +135,7 @@ def test_samples_of_one_yield_are_all_counted(tmp_path: Path) -> None:
         """,
     )
     seen = bench(tmp_path, batch_size=256)
-    assert all(1_000 < stage.rate < 400_000 for stage in seen.stages), seen  # rows; of yields there are at most 200
+    assert all(10_000 < stage.rate < 400_000 for stage in seen.stages), seen
     assert 60 < seen.measured.sample_bytes < 140  # 128, but for what was not sent at the end
     assert seen.measured.waits > 0.7
 
@@ -162,10 +162,14 @@ def test_a_small_list_is_repeated_and_a_large_one_is_not_read_to_its_end(tmp_pat
     small = bench(tmp_path, workers=1, seconds=1.0)
     assert all(stage.rate > 3 for stage in small.stages)
     made(tmp_path, QUICK.replace("20_000", "1 << 40"), files=1)
-    began = time.monotonic()
-    large = bench(tmp_path, workers=1, seconds=1.0)
-    assert time.monotonic() - began < 20
-    assert all(stage.rate > 0 for stage in large.stages)
+
+    def goes_on() -> bool:
+        began = time.monotonic()
+        large = bench(tmp_path, workers=1, seconds=1.0)
+        assert time.monotonic() - began < 20
+        return all(stage.rate > 100 for stage in large.stages)
+
+    assert any(goes_on() for _ in range(3))  # what else runs on the machine comes and goes
 
 
 def test_a_pool_that_takes_too_long_to_fill_is_told_in_time(tmp_path: Path) -> None:
