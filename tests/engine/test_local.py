@@ -129,7 +129,7 @@ def test_a_worker_can_be_asked_for_its_stack(run: Run) -> None:
             time.sleep(1000)
         engine = engine_of(main)
         engine.start(0, 0)
-        until(lambda: engine.events() is not None and engine.row(0)[0] and outputs)
+        until(lambda: engine.events() is not None and engine.row(0)[0] and 0 in outputs)
         engine.dump(0)
         engine.dump(5)
         data = b""
