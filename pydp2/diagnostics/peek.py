@@ -135,6 +135,9 @@ class _LocalFiles:
             self._next = next(self._runs, END)
         return self._next
 
+    def plain_run(self, file: int) -> None:
+        """Return None: samples are drawn one by one, so that no more than needed is read."""
+
     def consume(self, file: int, count: int) -> None:
         """Do nothing: :meth:`next_run` draws the next sample, so that no more than needed is read."""
         self._next = None

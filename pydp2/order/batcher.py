@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pydp2.columns import sample_set
 from pydp2.errors import Error, SampleTooLarge
+from pydp2.order.bulk_cut import BulkCutter, PlainCut
 from pydp2.order.merge import Merge, RelaxedMerge
 from pydp2.order.plan import UNBOUNDED, PassPlan
 from pydp2.order.pool import Pool, RowIds
@@ -97,6 +98,7 @@ class Batcher:
             else None
         )
         self._in_tail = snapshot is not None and snapshot.in_tail
+        self._bulk = BulkCutter(plan, source, self.merge, self.pool) if BulkCutter.suits(plan) else None
         self._failure: PassFailed | None = None
         self.byte_limited = False
         """True if the byte limit stopped a fill before its level was reached (told once to the user)."""
@@ -108,12 +110,35 @@ class Batcher:
         """Return the next batch, or why there is none now."""
         if self._failure is not None:
             return self._failure
-        stopped = self._restore_pool() or self._fill()
+        if (stopped := self._restore_pool()) is not None:
+            return stopped
+        while self._bulk is not None and not self._in_tail:
+            if (ahead := self._bulk.next_cut(self.batch_index)) is not None:
+                return self._finish_bulk_cut(ahead)
+            if not self.pool.is_uniform:
+                self._bulk = None
+            elif (stopped := self._pull(self.plan.fill_level(self.batch_index))) is not None:
+                return stopped
+        stopped = self._fill()
         if stopped is not None:
             return stopped
         if not len(self.pool):
             return PassDone(self.batch_index)
         return self._cut()
+
+    def _finish_bulk_cut(self, ahead: PlainCut) -> BatchCut:
+        assert self._bulk is not None
+        self.byte_limited = self.byte_limited or self._bulk.byte_limited
+        cut = BatchCut(self.batch_index, ahead.row_ids, len(ahead.row_ids), ahead.pool_weight, nbytes=ahead.nbytes)
+        self.batch_index += 1
+        if not self._bulk:  # else the pool stands behind a later batch
+            self._end_batch()
+        return cut
+
+    def _end_batch(self) -> None:
+        """Take a snapshot if this batch edge is a snapshot point."""
+        if self.pool.reach_snapshot_point():
+            self._take_snapshot(self.pool.encode_samples(), ended=False)
 
     def _cut(self) -> BatchCut | PassDone:
         plan, before, bytes_before = self.plan, self.pool.weight, self.pool.bytes
@@ -128,8 +153,7 @@ class Batcher:
             self.batch_index, rows, size, before, padding, self.pool.tail_consumed, self.pool.bucket_bound, nbytes
         )
         self.batch_index += 1
-        if self.pool.reach_snapshot_point():
-            self._take_snapshot(self.pool.encode_samples(), ended=False)
+        self._end_batch()
         return cut
 
     def _take_snapshot(self, pool: bytes, *, ended: bool) -> None:

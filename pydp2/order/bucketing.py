@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pydp2.columns.sample_set import encode_set
 from pydp2.errors import OptionError
 from pydp2.order.batcher import Batcher, BlockedOnFile, PassFailed
+from pydp2.order.picking import sort_by_name
 from pydp2.order.plan import BucketPlan, PassPlan
 from pydp2.order.pool import Pool, RowIds
 from pydp2.order.random_bits import RandomBits, permutation
@@ -92,7 +93,7 @@ class BucketPool(Pool):
         """Put the samples of ``run`` at the ends of their buckets."""
         rows = self._store_run(file, run)
         self._sample_count += len(rows)
-        if not self._uniform:
+        if not self.is_uniform:
             self._max_weight = max(self._max_weight, int(self._weight[rows].max()))
         self._sort_into_buckets(rows)
 
@@ -167,7 +168,7 @@ class BucketPool(Pool):
         if bucket.weight < need:
             return False
         over = batches - 1  # so many batches may take more than they need, each by its last sample
-        if not over or self._uniform or not self._plan.can_over_batch_size:
+        if not over or self.is_uniform or not self._plan.can_over_batch_size:
             return True
         if bucket.weight - over * self._max_weight >= need - over:
             return True  # no need to look for the heaviest sample that is there
@@ -212,7 +213,7 @@ class BucketPool(Pool):
     # -- between batches -------------------------------------------------------------------------------------------
     def _sort(self) -> None:
         for bucket in self._by_bucket:
-            bucket.row_ids = self._sorted(bucket.row_ids)
+            sort_by_name(bucket.row_ids, self._file, self._sample_index)
 
     def _all_in_sample_order(self) -> RowIds:
         """Return all rows that wait, by name."""

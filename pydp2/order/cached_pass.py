@@ -46,7 +46,7 @@ class _FullPool(Pool):
 
     def start_tail(self) -> bytes:
         all_ = self._listing
-        self._weight, self._size, self._uniform = all_.weights, all_.sizes, all_.unit_weights
+        self._weight, self._size, self.is_uniform = all_.weights, all_.sizes, all_.unit_weights
         self.weight, self.bytes = all_.weight, all_.nbytes
         self._tail = all_.row_ids[tail_order(self._plan, len(all_.row_ids))]
         return all_.sample_set

@@ -6,7 +6,7 @@ file gives next decides everything, so neither timing nor the way samples were c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,44 @@ class CycleFile:
 
     file: int
     block_length: int
+
+
+class CycleRows:
+    """Row ids that are there of each file of the cycle, for a compiled loop (:mod:`pydp2.order.bulk_cut`).
+
+    ``addresses`` and ``available``: where the next id of a file lies in memory, and how many follow it, int64 (files,).
+    """
+
+    def __init__(self, block_lengths: Sequence[int]) -> None:
+        self.block_lengths = np.array(block_lengths, np.int64)
+        self.addresses = np.zeros(len(block_lengths), np.int64)
+        self.available = np.zeros(len(block_lengths), np.int64)
+        self._row_ids: list[npt.NDArray[np.int64] | None] = [None] * len(block_lengths)
+
+    def fill(self, index: int, row_ids: npt.NDArray[np.int64]) -> None:
+        """Let the file at ``index`` have ``row_ids``, which are contiguous."""
+        assert not self.available[index]
+        self._row_ids[index] = row_ids  # they stay where they are as long as they are named here
+        self.addresses[index], self.available[index] = row_ids.__array_interface__["data"][0], len(row_ids)
+
+    def skip(self, index: int, count: int) -> None:
+        """Pass over the first ``count`` ids of the file at ``index``, if any are there: they went another way."""
+        if self.available[index]:
+            self.addresses[index] += 8 * count
+            self.available[index] -= count
+
+    def replace(self, index: int, block_length: int) -> None:
+        """Let another file come to ``index``, of which nothing is there yet."""
+        self.block_lengths[index] = block_length
+        self.addresses[index] = self.available[index] = 0
+        self._row_ids[index] = None
+
+    def remove(self, index: int) -> None:
+        """Remove the file at ``index``; those behind it move up."""
+        self.block_lengths, self.addresses, self.available = (
+            np.delete(each, index) for each in (self.block_lengths, self.addresses, self.available)
+        )
+        del self._row_ids[index]
 
 
 class Merge:
@@ -45,10 +83,11 @@ class Merge:
         self.cycle_index = 0
         if snapshot is not None:
             self._restore(snapshot, rereads or {})
-            return
-        while len(self.cycle) < plan.cycle_length and self.next_file < len(self.file_order):
-            self.cycle.append(self._open_next())
-        self.block_left = self.cycle[0].block_length if self.cycle else 0
+        else:
+            while len(self.cycle) < plan.cycle_length and self.next_file < len(self.file_order):
+                self.cycle.append(self._open_next())
+            self.block_left = self.cycle[0].block_length if self.cycle else 0
+        self.lanes = CycleRows([cycle_file.block_length for cycle_file in self.cycle])
 
     def _restore(self, snapshot: SnapshotPoint, rereads: Mapping[int, Reread]) -> None:
         self.next_file, self.cycle_index, self.block_left = (
@@ -94,9 +133,11 @@ class Merge:
                 return front
             self._source.close_file(cycle_file.file)
             if self.next_file < len(self.file_order):
-                self.cycle[self.cycle_index] = self._open_next()  # and the same turn goes on
+                self.cycle[self.cycle_index] = opened = self._open_next()  # and the same turn goes on
+                self.lanes.replace(self.cycle_index, opened.block_length)
                 continue
             del self.cycle[self.cycle_index]
+            self.lanes.remove(self.cycle_index)
             if self.cycle:
                 self.cycle_index %= len(self.cycle)
                 self.block_left = self.cycle[self.cycle_index].block_length
@@ -105,6 +146,7 @@ class Merge:
     def consume(self, count: int) -> None:
         """Note that the first ``count`` samples of the run that :meth:`next_run` returned are merged."""
         self._source.consume(self.cycle[self.cycle_index].file, count)
+        self.lanes.skip(self.cycle_index, count)
         self.block_left -= count
 
     def _advance_cycle(self) -> None:

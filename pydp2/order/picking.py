@@ -1,4 +1,4 @@
-"""Pick samples: the one loop of the order that runs for each sample, compiled if there was a compiler."""
+"""Pick samples, and sort them by name: loops that run for each sample, compiled if there was a compiler."""
 
 from __future__ import annotations
 
@@ -30,15 +30,26 @@ def pick_in_python(row_ids: array[int], bits: npt.NDArray[np.uint64]) -> RowIds:
     return picked
 
 
+def sort_by_name_in_python(row_ids: array[int], files: RowIds, sample_indices: RowIds) -> None:
+    """Put ``row_ids`` into the order of (file, sample index), in place. ``files`` and ``sample_indices``: by row id."""
+    rows = np.frombuffer(row_ids, np.int64)
+    rows[:] = rows[np.lexsort((sample_indices[rows], files[rows]))]
+
+
 pick: Callable[[array[int], npt.NDArray[np.uint64]], RowIds] = pick_in_python
+sort_by_name: Callable[[array[int], RowIds, RowIds], None] = sort_by_name_in_python
 
 if is_active():
-    from pydp2.native import _random_bits
+    from pydp2.native import _order_kernels
 
     def _pick_native(rows: array[int], words: npt.NDArray[np.uint64]) -> RowIds:
         picked = np.empty(len(words), np.int64)
-        _random_bits.pick(rows, words, picked)
+        _order_kernels.pick(rows, words, picked)
         del rows[len(rows) - len(words) :]
         return picked
 
-    pick = _pick_native
+    def _sort_by_name_native(row_ids: array[int], files: RowIds, sample_indices: RowIds) -> None:
+        if not _order_kernels.sort_by_name(row_ids, files, sample_indices):  # numbers too large for one key
+            sort_by_name_in_python(row_ids, files, sample_indices)
+
+    pick, sort_by_name = _pick_native, _sort_by_name_native

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 UNBOUNDED = 1 << 62
 """Number that stands for "no bound" where the rules take minima and sums of weights."""
@@ -52,14 +53,14 @@ class PassPlan:
         """Number of files that the merge takes turns with."""
         return self.interleave if self.shuffle or self.relaxed else 1
 
-    @property
+    @cached_property
     def pool_limit(self) -> int:
         """P': the weight above which nothing is added to the pool."""
         if self.wait_for_all or self.pool_size == -1:
             return UNBOUNDED
         return max(self.pool_size, self.batch_size)
 
-    @property
+    @cached_property
     def pool_minimum(self) -> int:
         """M': the weight that must wait before the first batch is cut."""
         if self.wait_for_all or self.min_pool_size == -1:

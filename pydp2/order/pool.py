@@ -11,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.columns.sample_set import encode_set
-from pydp2.order.picking import pick
+from pydp2.order.picking import pick, sort_by_name
 from pydp2.order.plan import PassPlan
 from pydp2.order.random_bits import RandomBits, indices_below, permutation
 from pydp2.order.sample_source import ChunkSpan, SampleRun
 from pydp2.rowstore.base import RowStore
 
 RowIds = npt.NDArray[np.int64]
-SNAPSHOT_MIN = 1024
+SNAPSHOT_MIN, SNAPSHOT_DIVISOR = 1024, 4
+"""A snapshot point comes once so many samples were drawn, and so large a part of the pool."""
 
 
 _ROW_ARRAYS = ("_file", "_sample_index", "_weight", "_size")
@@ -45,12 +46,14 @@ class Pool:
         self.row_ids = array("q")
         self.weight = 0
         self.bytes = 0
-        self._uniform = True  # every sample so far weighs 1
+        self.is_uniform = True
+        """True if every sample so far weighs 1."""
         self._file = np.empty(1024, np.int64)
         self._sample_index = np.empty(1024, np.int64)
         self._weight = np.empty(1024, np.int64)
         self._size = np.empty(1024, np.int64)
-        self._drawn_since_snapshot = 0
+        self.drawn_since_snapshot = 0
+        """Number of samples that were drawn since the last snapshot point."""
         self._tail: RowIds | None = None
         self._tail_position = 0  # position in _tail
         self._tail_start = 0  # samples of the tail that were consumed before _tail begins
@@ -71,13 +74,33 @@ class Pool:
 
     def _store_run(self, file: int, run: SampleRun) -> RowIds:
         """Return the rows of the samples of ``run``, which the pool has from now on."""
+        rows = self.store_rows(file, run)
+        self.bytes += run.chunk_span().nbytes(run.lo, run.hi)
+        self.weight += run.hi - run.lo if run.weights is None else int(run.weights[run.lo : run.hi].sum())
+        return rows
+
+    def store_rows(self, file: int, run: SampleRun) -> RowIds:
+        """Return the rows of the samples of ``run``, which the store has from now on."""
         block = run.chunk_span()
         if block.row_ids is None:
             block.row_ids = self._store_span(file, run, block)
-        rows = block.row_ids[run.lo - block.first : run.hi - block.first]
-        self.bytes += block.nbytes(run.lo, run.hi)
-        self.weight += run.hi - run.lo if run.weights is None else int(run.weights[run.lo : run.hi].sum())
-        return rows
+        return block.row_ids[run.lo - block.first : run.hi - block.first]
+
+    def make_room(self, count: int) -> None:
+        """Make ``row_ids`` at least ``count`` long; what is behind the samples of the pool means nothing until
+        :meth:`settle`."""
+        self.row_ids.frombytes(bytes(8 * max(0, count - len(self.row_ids))))
+
+    def settle(self, weight: int, nbytes: int, drawn: int) -> None:
+        """Note what a loop over samples of weight 1 has made of the pool: the first ``weight`` of ``row_ids`` are in
+        it, with ``nbytes`` in all, and ``drawn`` were drawn since the last snapshot point."""
+        del self.row_ids[weight:]
+        self.weight, self.bytes, self.drawn_since_snapshot = weight, nbytes, drawn
+
+    @property
+    def sizes(self) -> RowIds:
+        """Bytes of each sample, by row id."""
+        return self._size
 
     def _store_span(self, file: int, run: SampleRun, block: ChunkSpan) -> RowIds:
         """Store the samples of ``run`` and all that lie together with them, and note weight, size and name of each."""
@@ -94,7 +117,7 @@ class Pool:
         else:
             weights = run.weights[lo:hi]
             self._weight[rows] = weights
-            self._uniform = self._uniform and bool((weights == 1).all())
+            self.is_uniform = self.is_uniform and bool((weights == 1).all())
         return rows
 
     def weights(self, rows: RowIds) -> RowIds:
@@ -117,14 +140,14 @@ class Pool:
             rows = self._draw_from_tail()
         elif not plan.shuffle:
             rows = self._draw_in_order()
-        elif self._uniform:
+        elif self.is_uniform:
             rows = self._pick_uniform(n)
         else:
             rows = self._pick_weighted(n)
-        weight = len(rows) if self._uniform else int(self._weight[rows].sum())
+        weight = len(rows) if self.is_uniform else int(self._weight[rows].sum())
         self.weight -= weight
         self.bytes -= int(self._size[rows].sum())
-        self._drawn_since_snapshot += len(rows)
+        self.drawn_since_snapshot += len(rows)
         return rows, weight
 
     def _pick_uniform(self, n: int) -> RowIds:
@@ -171,7 +194,7 @@ class Pool:
     def _batch_length(self, rows: RowIds) -> int:
         """Return how many of ``rows``, taken in turn, make one batch."""
         target = self._plan.batch_size
-        if self._uniform:
+        if self.is_uniform:
             return min(target, len(rows))
         span = target
         while True:  # zero weights may make a batch long: look further until the weight is there
@@ -191,20 +214,15 @@ class Pool:
         sorted by name there, so that a saved pool is a plain set."""
         if self._plan.relaxed or self._tail is not None:
             return False
-        if self._drawn_since_snapshot < max(SNAPSHOT_MIN, len(self) // 4):
+        if self.drawn_since_snapshot < max(SNAPSHOT_MIN, len(self) // SNAPSHOT_DIVISOR):
             return False
-        self._drawn_since_snapshot = 0
+        self.drawn_since_snapshot = 0
         if self._plan.shuffle:  # without shuffle, samples go in and out in the order of names
             self._sort()
         return True
 
     def _sort(self) -> None:
-        self.row_ids = self._sorted(self.row_ids)
-
-    def _sorted(self, rows: array[int]) -> array[int]:
-        ordered = array("q")
-        ordered.frombytes(self._in_sample_order(np.array(rows, np.int64)).tobytes())
-        return ordered
+        sort_by_name(self.row_ids, self._file, self._sample_index)
 
     def encode_samples(self) -> bytes:
         """Return the samples of the pool, which must be in the order of names, as a set."""
@@ -234,10 +252,10 @@ class Pool:
         self.row_ids = array("q")
 
     def _in_sample_order(self, rows: RowIds) -> RowIds:
-        files, sample_indices = self._file[rows], self._sample_index[rows]
-        if int(files.max(initial=0)) < 1 << 23 and int(sample_indices.max(initial=0)) < 1 << 40:
-            return rows[np.argsort((files << 40) | sample_indices)]  # several times as fast as the two keys
-        return rows[np.lexsort((sample_indices, files))]
+        """Return ``rows`` in the order of names."""
+        ordered = array("q", rows.tobytes())
+        sort_by_name(ordered, self._file, self._sample_index)
+        return np.frombuffer(ordered, np.int64)
 
 
 def tail_order(plan: PassPlan, count: int) -> RowIds:

@@ -8,6 +8,7 @@ their streams may change between versions of numpy, raw Philox words may not.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from numpy.random import Philox
 
 if is_active():
-    from pydp2.native import _random_bits
+    from pydp2.native import _order_kernels
 else:
-    _random_bits = None  # type: ignore[assignment]
+    _order_kernels = None  # type: ignore[assignment]
 
 ORDER_VERSION = 1
 """Version of the rules, raised whenever one of them changes: two versions give different orders for the same seed."""
@@ -32,23 +33,32 @@ _LOW_MASK = np.uint64(0xFFFFFFFF)
 _HALF_BITS = np.uint64(32)
 
 
+def _key(seed: int, pass_id: int, purpose: str, n: int | None) -> bytes:
+    name = f"{ORDER_VERSION}|{seed}|{pass_id}|{purpose}" + ("" if n is None else f"|{n}")
+    return blake2b(name.encode(), digest_size=16).digest()
+
+
+def keys(seed: int, pass_id: int, purpose: str, numbers: Iterable[int]) -> npt.NDArray[np.uint64]:
+    """Return the keys of Philox for this purpose and each of ``numbers``: uint64 (n, 2), the low half first."""
+    return np.frombuffer(b"".join([_key(seed, pass_id, purpose, n) for n in numbers]), "<u8").reshape(-1, 2)
+
+
 class RandomBits:
     """Words for one purpose, drawn front to back: ``RandomBits(seed, pass_id, "pick", n).draw(128)``."""
 
     __slots__ = ("_drawn", "_generator", "_key")
 
     def __init__(self, seed: int, pass_id: int, purpose: str, n: int | None = None) -> None:
-        name = f"{ORDER_VERSION}|{seed}|{pass_id}|{purpose}" + ("" if n is None else f"|{n}")
-        self._key = blake2b(name.encode(), digest_size=16).digest()
+        self._key = _key(seed, pass_id, purpose, n)
         self._drawn = 0
         self._generator: Philox | None = None
 
     def draw(self, count: int) -> npt.NDArray[np.uint64]:
         """Return the next ``count`` words, uint64 (count,)."""
-        if _random_bits is not None:
+        if _order_kernels is not None:
             low, high = _KEY.unpack(self._key)
             words = np.empty(count, np.uint64)
-            _random_bits.philox(low, high, self._drawn, words)
+            _order_kernels.philox(low, high, self._drawn, words)
             self._drawn += count
             return words
         if self._generator is None:

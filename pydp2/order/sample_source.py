@@ -104,6 +104,11 @@ class SampleSource(Protocol):
         """Return what is next in ``file``. Another call without :meth:`consume` returns the same or a longer run."""
         ...
 
+    def plain_run(self, file: int) -> SampleRun | None:
+        """Return what :meth:`next_run` does if these are samples of weight 1 with no dropped one before or among them,
+        so that any part of them can be consumed without another look. None: look first."""
+        ...
+
     def consume(self, file: int, count: int) -> None:
         """Note that the first ``count`` samples of the run at the front now belong to the pool."""
         ...

@@ -123,6 +123,10 @@ class Arrivals:
             return FileFailure(ProviderError(f"raised {file} {len(self._files[file].items)}"))
         return END
 
+    def plain_run(self, file: int) -> Any:
+        front = self.next_run(file)
+        return front if isinstance(front, SampleRun) and front.weights is None else None
+
     def consume(self, file: int, count: int) -> None:
         run = self._runs[file][0]
         run.lo += count

@@ -171,6 +171,13 @@ class FileDispatcher:
             front.hi = front.lo + losses.allowed_samples(ledger.dropped, front.sample_indices[front.lo : front.hi])
         return WAIT if front is None else front
 
+    def plain_run(self, file: int) -> SampleRun | None:
+        """Return what comes next in ``file`` if it is samples of weight 1, and nothing was dropped there."""
+        ledger = self.ledgers[file]
+        if ledger.dropped or self.losses.error or not ledger.runs or ledger.runs[0].weights is not None:
+            return None
+        return ledger.runs[0].view()
+
     def consume(self, file: int, count: int) -> None:
         """Note that ``count`` samples of ``file`` went into the pool."""
         ledger = self.ledgers[file]

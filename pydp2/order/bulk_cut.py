@@ -1,0 +1,122 @@
+"""Fill and cut several batches in one call of a compiled loop, where samples need no look at them one by one.
+
+That is the ordinary case: strict order, shuffled, no buckets, every sample weighs 1, and no sample was dropped. All
+else goes turn by turn, as :mod:`pydp2.order.batcher` says it, and so does everything where nothing was compiled.
+Batches that were cut ahead are kept here until they are asked for. The loop stops at a snapshot point, and what is no
+plain run of samples (the end of a file, a failure) is left alone until no batch waits: so both ways give the same
+batches, the same snapshots and the same losses, at the same batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pydp2.native import is_active
+from pydp2.order.merge import Merge
+from pydp2.order.plan import PassPlan
+from pydp2.order.pool import SNAPSHOT_DIVISOR, SNAPSHOT_MIN, Pool, RowIds
+from pydp2.order.random_bits import keys
+from pydp2.order.sample_source import SampleSource
+
+_MAX_BATCHES = 32  # cut in one call
+_MAX_AHEAD_BYTES = 1 << 20  # bytes of batches that are cut and wait here
+_NEEDS_ROWS = 1  # why the loop stopped: pydp2/native/_order_kernels.pyx
+
+
+@dataclass(frozen=True, slots=True)
+class PlainCut:
+    """Rows of a batch that was cut, the weight of the pool before it, and the bytes of its samples."""
+
+    row_ids: RowIds
+    pool_weight: int
+    nbytes: int
+
+
+class BulkCutter:
+    """Cutter of the batches of a pass of ``plan``, from ``pool``, which it fills from the cycle of ``merge``."""
+
+    def __init__(self, plan: PassPlan, source: SampleSource, merge: Merge, pool: Pool) -> None:
+        self._plan, self._source, self._merge, self._pool = plan, source, merge, pool
+        self._waiting: deque[PlainCut] = deque()
+        self._limits = np.array([plan.batch_size, plan.pool_bytes, SNAPSHOT_MIN, SNAPSHOT_DIVISOR], np.int64)
+        self._batches_per_call = 1
+        self.byte_limited = False
+        """True if the byte limit stopped a fill before its level was reached."""
+
+    @staticmethod
+    def suits(plan: PassPlan) -> bool:
+        """Return True if batches of ``plan`` can be cut here."""
+        return is_active() and plan.shuffle and not plan.relaxed and plan.buckets is None
+
+    def __len__(self) -> int:
+        """Return the number of batches that wait."""
+        return len(self._waiting)
+
+    def next_cut(self, batch_index: int) -> PlainCut | None:
+        """Return batch ``batch_index``. None: the file whose turn it is must be looked at first, or samples have
+        weights."""
+        if not self._waiting and self._pool.is_uniform:
+            self._cut(batch_index)
+        return self._waiting.popleft() if self._waiting else None
+
+    def _cut(self, first: int) -> None:
+        plan, merge = self._plan, self._merge
+        count = self._batches_per_call
+        numbers = range(first, first + count)
+        pick_keys = keys(plan.seed, plan.pass_id, "pick", numbers)
+        if plan.fill_level(first) == plan.pool_limit:  # as it is from some batch on
+            levels = np.full(count, plan.pool_limit)
+        else:
+            levels = np.array([plan.fill_level(n) for n in numbers], np.int64)
+        done = 0
+        while merge.cycle:
+            cut, reason = self._run(pick_keys[done:], levels[done:])
+            done += cut
+            if reason != _NEEDS_ROWS or not self._refill_lane():
+                break
+        if done:
+            nbytes = sum(cut.nbytes for cut in self._waiting) // done
+            self._batches_per_call = max(1, min(_MAX_BATCHES, _MAX_AHEAD_BYTES // max(1, nbytes)))
+
+    def _refill_lane(self) -> bool:
+        """Put the samples that are there of the file whose turn it is within reach of the loop. False: there are none,
+        or they need a closer look."""
+        merge = self._merge
+        file = merge.current_file
+        run = self._source.plain_run(file)
+        if run is None or run.chunk_span().largest > self._plan.pool_bytes:
+            return False
+        merge.lanes.fill(merge.cycle_index, self._pool.store_rows(file, run))
+        return True
+
+    def _run(self, pick_keys: npt.NDArray[np.uint64], levels: npt.NDArray[np.int64]) -> tuple[int, int]:
+        """Cut as many batches as there are ``levels``, or until the loop stops. Return how many, and why it stopped."""
+        from pydp2.native import _order_kernels
+
+        merge, pool, lanes = self._merge, self._pool, self._merge.lanes
+        size, count = self._plan.batch_size, len(levels)
+        there = lanes.available.copy()
+        pool.make_room(min(int(levels.max()), len(pool.row_ids) + int(there.sum())))
+        rows, batches = np.empty(count * size, np.int64), np.empty((count, 3), np.int64)
+        state = np.array(
+            [merge.cycle_index, merge.block_left, pool.weight, pool.bytes, pool.drawn_since_snapshot, 0], np.int64
+        )
+        cut, reason = _order_kernels.cut_batches(
+            state, self._limits, lanes.block_lengths, lanes.addresses, lanes.available, pool.row_ids, pool.sizes,
+            pick_keys, levels, rows, batches,
+        )  # fmt: skip
+        merge.cycle_index, merge.block_left, weight, nbytes, drawn, limited = state.tolist()
+        pool.settle(weight, nbytes, drawn)
+        self.byte_limited = self.byte_limited or bool(limited)
+        taken = there - lanes.available
+        for lane in np.flatnonzero(taken).tolist():
+            self._source.consume(merge.cycle[lane].file, int(taken[lane]))
+        at = 0
+        for drawn, before, nbytes in batches[:cut].tolist():
+            self._waiting.append(PlainCut(rows[at : at + drawn], before, nbytes))
+            at += drawn
+        return cut, reason
