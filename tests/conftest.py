@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import settings
 
 from pydp2.server.timing import Timing
@@ -37,10 +38,27 @@ SHARED = ROOT.parent / "shared" / "data"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the package once: hundreds of programs of tests import it, also where Python is told to keep no code."""
-    if not hasattr(config, "workerinput"):
-        for folder in ("pydp2", "cli"):
-            compileall.compile_dir(ROOT / folder, quiet=2)
+    """Compile all code once: hundreds of programs of tests import the package, and each process of a run all tests,
+    also where Python is told to keep no code."""
+    if hasattr(config, "workerinput"):
+        return
+    for folder in ("pydp2", "cli"):
+        compileall.compile_dir(ROOT / folder, quiet=2)
+    if config.getoption("numprocesses", None):
+        for file in (ROOT / "tests").rglob("*.py"):
+            if file.name.startswith("test_") or file.name == "conftest.py":
+                _keep_rewritten(file, config)
+            else:
+                compileall.compile_file(file, quiet=2)
+
+
+def _keep_rewritten(file: Path, config: pytest.Config) -> None:
+    """Write a file of tests, its assertions rewritten, to where pytest looks for it."""
+    kept = rewrite.get_cache_dir(file) / (file.name[:-3] + rewrite.PYC_TAIL)
+    if rewrite._read_pyc(file, kept) is None:
+        stamp, code = rewrite._rewrite_test(file, config)
+        kept.parent.mkdir(exist_ok=True)
+        rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, stamp, kept)
 
 
 _TOGETHER = ("faults", "benchmarks")  # folders whose tests load the whole machine: not two of them at a time
