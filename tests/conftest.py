@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -210,3 +211,9 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip("no ../shared/data beside the checkout")
     return SHARED
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave alone what stays until the end: the tests, and all modules that they import."""
+    gc.collect()
+    gc.freeze()
