@@ -22,6 +22,7 @@ from hypothesis import settings
 
 from pydp2.server.timing import Timing
 
+from . import warm_starts
 from .warm_starts import REAL_STARTS, WarmStarts
 
 settings.register_profile("pydp2", deadline=None)  # how long an example takes is the machine's affair
@@ -103,9 +104,10 @@ def _warm_starts(_own_temporary_folder: None) -> Iterator[WarmStarts]:
 def _servers_start_warm(
     request: pytest.FixtureRequest, _warm_starts: WarmStarts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Servers of the test process are forked, in all folders but those that want fresh interpreters."""
+    """Servers and programs are forked, in all folders but those that want fresh interpreters."""
     if REAL_STARTS.isdisjoint((request.path.parent.name, request.path.name)):
         monkeypatch.setattr("pydp2.api.service.start_interpreter", _warm_starts.start)
+        monkeypatch.setattr(warm_starts, "_warm", _warm_starts)
 
 
 def _numbers(folder: str) -> set[int]:
