@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -16,10 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import settings
 
 from pydp2.server.timing import Timing
 
+from . import warm_starts
 from .warm_starts import REAL_STARTS, WarmStarts
 
 settings.register_profile("pydp2", deadline=None)  # how long an example takes is the machine's affair
@@ -37,10 +40,27 @@ SHARED = ROOT.parent / "shared" / "data"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the package once: hundreds of programs of tests import it, also where Python is told to keep no code."""
-    if not hasattr(config, "workerinput"):
-        for folder in ("pydp2", "cli"):
-            compileall.compile_dir(ROOT / folder, quiet=2)
+    """Compile all code once: hundreds of programs of tests import the package, and each process of a run all tests,
+    also where Python is told to keep no code."""
+    if hasattr(config, "workerinput"):
+        return
+    for folder in ("pydp2", "cli"):
+        compileall.compile_dir(ROOT / folder, quiet=2)
+    if config.getoption("numprocesses", None):
+        for file in (ROOT / "tests").rglob("*.py"):
+            if file.name.startswith("test_") or file.name == "conftest.py":
+                _keep_rewritten(file, config)
+            else:
+                compileall.compile_file(file, quiet=2)
+
+
+def _keep_rewritten(file: Path, config: pytest.Config) -> None:
+    """Write a file of tests, its assertions rewritten, to where pytest looks for it."""
+    kept = rewrite.get_cache_dir(file) / (file.name[:-3] + rewrite.PYC_TAIL)
+    if rewrite._read_pyc(file, kept) is None:
+        stamp, code = rewrite._rewrite_test(file, config)
+        kept.parent.mkdir(exist_ok=True)
+        rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, stamp, kept)
 
 
 _TOGETHER = ("faults", "benchmarks")  # folders whose tests load the whole machine: not two of them at a time
@@ -84,9 +104,10 @@ def _warm_starts(_own_temporary_folder: None) -> Iterator[WarmStarts]:
 def _servers_start_warm(
     request: pytest.FixtureRequest, _warm_starts: WarmStarts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Servers of the test process are forked, in all folders but those that want fresh interpreters."""
+    """Servers and programs are forked, in all folders but those that want fresh interpreters."""
     if REAL_STARTS.isdisjoint((request.path.parent.name, request.path.name)):
         monkeypatch.setattr("pydp2.api.service.start_interpreter", _warm_starts.start)
+        monkeypatch.setattr(warm_starts, "_warm", _warm_starts)
 
 
 def _numbers(folder: str) -> set[int]:
@@ -192,3 +213,9 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip("no ../shared/data beside the checkout")
     return SHARED
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave alone what stays until the end: the tests, and all modules that they import."""
+    gc.collect()
+    gc.freeze()

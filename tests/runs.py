@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +19,7 @@ import pytest
 import pydp2
 from pydp2.errors import Error
 
-from .warm_starts import TEMPLATE
+from .warm_starts import TEMPLATE, start_program
 
 DEADLINE = 60  # seconds; what lasts longer hangs
 
@@ -104,10 +102,7 @@ class Program:
         script.write_text(code)
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
         before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has the background ignore Ctrl-C
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", str(script), *words], cwd=folder, env=environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+        self.process = start_program([str(script), *words], folder, environment)
         signal.signal(signal.SIGINT, before)
         self.pid = self.process.pid
         self.lines: list[str] = []

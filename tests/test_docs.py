@@ -37,6 +37,8 @@ from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS
 from pydp2.server.workers.worker_state import WATCH_TRANSITIONS, WORK_TRANSITIONS
 from pydp2.worker import chunk_builder
 
+from .warm_starts import run_program
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 ALSO = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "sample_data/README.md")
@@ -85,11 +87,16 @@ def test_a_python_block_runs_in_a_folder_with_the_digits(page: Path, code: str, 
     (folder / "block.py").write_text(code, "utf-8")
     address = re.search(r'connect\("(ipc://[^"]+)"', code)
     if address is None:
-        run([sys.executable, "block.py"], folder)
+        run_block(folder)
         return
     serve = next(line for line in commands(page) if line.startswith("pydp2 serve") and address[1] in line)
     with serving(serve, folder):
-        run([sys.executable, "block.py"], folder)
+        run_block(folder)
+
+
+def run_block(folder: Path) -> None:
+    done = run_program(["block.py"], folder, DEADLINE)
+    assert done.returncode == 0, f"it exited with {done.returncode}\n{done.stdout}{done.stderr}"
 
 
 @contextmanager

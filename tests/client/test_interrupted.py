@@ -150,8 +150,13 @@ class Injector:
 
     def __init__(self, data: pydp2.Client) -> None:
         self._data = data
-        self.points: set[tuple[CodeType, int]] = set()
+        self.points: dict[CodeType, set[int]] = {}
         self._progress: Any = None
+        self._stepped: dict[int, Callable[..., Any]] = {}  # by the id of the code, whose hash takes long
+
+    def __len__(self) -> int:
+        """How many instructions it has raised at."""
+        return sum(map(len, self.points.values()))
 
     def __enter__(self) -> None:
         self._progress = self._data._session.progress
@@ -164,14 +169,20 @@ class Injector:
         if not frame.f_code.co_filename.startswith(FOLDERS) or any(within(frame, each) for each in SPARED):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return self._stepped
+        stepped = self._stepped.get(id(frame.f_code))
+        return stepped or self._stepped.setdefault(id(frame.f_code), self._stepping(frame.f_code))
 
-    def _stepped(self, frame: FrameType, event: str, argument: Any) -> Any:
-        code = frame.f_code
-        if event != "opcode" or (code, frame.f_lasti) in self.points or self._quiet(frame):
-            return self._stepped
-        self.points.add((code, frame.f_lasti))
-        raise Interruption
+    def _stepping(self, code: CodeType) -> Callable[..., Any]:
+        """What is called at each instruction of ``code``."""
+        points = self.points.setdefault(code, set())
+
+        def stepped(frame: FrameType, event: str, argument: Any) -> Any:
+            if event != "opcode" or frame.f_lasti in points or self._quiet(frame):
+                return stepped
+            points.add(frame.f_lasti)
+            raise Interruption
+
+        return stepped
 
     def _quiet(self, frame: FrameType) -> bool:
         """Whether no handler's exception comes here. CPython looks for signals after calls, where a function begins,
@@ -238,7 +249,7 @@ def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
                         batch = next(one, None)
                 except Interruption:
                     check()
-                    if len(injector.points) % 3 == 0:
+                    if len(injector) % 3 == 0:
                         one = insistently(injector, lambda: iter(data), check)
                     continue
                 if batch is None:
@@ -249,7 +260,7 @@ def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
         assert data.samples == samples
     source = Path(client.__file__).read_text("utf-8")
     assert all(line in source for line in LEAVING)
-    names = {code.co_qualname for code, _ in injector.points}
+    names = {code.co_qualname for code, points in injector.points.items() if points}
     assert {
         "Client._deliver",
         "Client._next",
@@ -257,7 +268,7 @@ def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
         "Connection._decode_one",
         "Line.receive_frames",
     } <= names
-    assert len(injector.points) > 1000
+    assert len(injector) > 1000
 
 
 # -- real signals ------------------------------------------------------------------------------------------------------

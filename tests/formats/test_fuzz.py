@@ -11,6 +11,7 @@ import sys
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,7 @@ def test_a_large_file_takes_at_most_four_times_what_comes_out_of_it(name: str) -
     assert play(Kind([], read), _large(name)).whole
 
 
+@cache
 def _bombs() -> dict[str, tuple[bytes, Callable[[bytes], Iterator[int]]]]:
     """Small files that claim to be huge, or become so."""
 

@@ -79,10 +79,15 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+_streams: dict[str, list[str]] = {}  # those that have been made: they depend on nothing but the kind
+
+
 @pytest.fixture
 def expected(kind: str, provider_file: Callable[..., str]) -> list[str]:
-    with pydp2.load(FILES, provider_file(code(kind)), **HOW, **SERVICE, **JOB) as data:
-        return stream(data)
+    if kind not in _streams:
+        with pydp2.load(FILES, provider_file(code(kind)), **HOW, **SERVICE, **JOB) as data:
+            _streams[kind] = stream(data)
+    return _streams[kind]
 
 
 def test_a_server_that_cannot_map_what_others_offer_is_sent_frames(

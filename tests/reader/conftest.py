@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ..runs import alarm
+from ..warm_starts import run_program
 
 _DEADLINE = 30
 
@@ -77,12 +77,7 @@ def program() -> Callable[..., str]:
     """``program(code)`` runs code in an interpreter of its own, which has one thread and so may fork; its output."""
 
     def run(code: str, *words: Any) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", PRELUDE + textwrap.dedent(code), *map(str, words)],
-            capture_output=True,
-            text=True,
-            timeout=_DEADLINE,
-        )
+        done = run_program(["-c", PRELUDE + textwrap.dedent(code), *map(str, words)], Path.cwd(), _DEADLINE)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         return done.stdout
 
