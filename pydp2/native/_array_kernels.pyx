@@ -1,9 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Gather rows and encode sets in compiled form: :mod:`pydp2.rowstore.gather`, :mod:`pydp2.columns.sample_set`."""
+"""Gather, sort and release rows and encode sets in compiled form: :mod:`pydp2.rowstore.gather`,
+:mod:`pydp2.order.picking`, :mod:`pydp2.columns.sample_set`."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memmove
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memmove, memset
 
 
 def gather(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssize_t size, out):
@@ -131,3 +133,70 @@ def encode_set(const int64_t[::1] files, const int64_t[::1] sample_indices, uint
                 begin = i
         size += _varint(at + size, count - begin - 1)
     return size, runs
+
+def sort_rows(int64_t[::1] row_ids, const int64_t[::1] high, const int64_t[::1] low):
+    # high: None where the numbers in low are all there is
+    cdef Py_ssize_t i, count = row_ids.shape[0], shift
+    cdef uint64_t varying = 0
+    cdef int64_t above
+    cdef bint fits = True, has_high = high is not None
+    cdef uint64_t* memory
+    cdef uint64_t* keys
+    cdef uint64_t* other_keys
+    cdef int64_t* rows
+    cdef int64_t* other_rows
+    cdef uint32_t starts[2048]
+    cdef uint32_t at, here
+    cdef uint64_t digit
+    if count < 2:
+        return True
+    if count > 0x7FFFFFFF:
+        return False
+    memory = <uint64_t*>malloc(4 * 8 * count)
+    if memory == NULL:
+        raise MemoryError(f"Unable to allocate {32 * count} bytes to sort {count} rows")
+    keys, other_keys = memory, memory + count
+    rows, other_rows = <int64_t*>(memory + 2 * count), <int64_t*>(memory + 3 * count)
+    with nogil:
+        for i in range(count):
+            rows[i] = row_ids[i]
+            above = high[rows[i]] if has_high else 0
+            fits = fits and 0 <= above < 1 << 23 and 0 <= low[rows[i]] < <int64_t>1 << 40
+            keys[i] = <uint64_t>above << 40 | <uint64_t>low[rows[i]]
+            varying |= keys[i] ^ keys[0]
+        shift = 0 if fits else 64
+        while shift < 64:
+            if not varying >> shift & 1:  # a digit begins at a bit that differs
+                shift += 1
+                continue
+            memset(starts, 0, sizeof(starts))
+            for i in range(count):
+                starts[keys[i] >> shift & 2047] += 1
+            at = 0
+            for i in range(2048):
+                here = starts[i]
+                starts[i] = at
+                at += here
+            for i in range(count):
+                digit = keys[i] >> shift & 2047
+                other_keys[starts[digit]] = keys[i]
+                other_rows[starts[digit]] = rows[i]
+                starts[digit] += 1
+            keys, other_keys = other_keys, keys
+            rows, other_rows = other_rows, rows
+            shift += 11
+        if fits:
+            memcpy(&row_ids[0], rows, 8 * count)
+        free(memory)
+    return fits
+
+
+def release(uint8_t[::1] live, const int64_t[::1] ids):
+    cdef Py_ssize_t i, k, count = ids.shape[0], rows = live.shape[0]
+    for i in range(count):
+        if not (0 <= ids[i] < rows and live[ids[i]]):
+            for k in range(i):  # as if nothing had been released
+                live[ids[k]] = 1
+            return False
+        live[ids[i]] = 0
+    return True

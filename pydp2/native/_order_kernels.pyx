@@ -1,11 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Compute the order in compiled form: random words, picks, whole batches, and rows by name. The same is written in
-Python in :mod:`pydp2.order.random_bits`, :mod:`pydp2.order.picking`, :mod:`pydp2.order.batcher` and
-:mod:`pydp2.order.pool`."""
+"""Compute the order in compiled form: random words, picks, whole batches. The same is written in Python in
+:mod:`pydp2.order.random_bits`, :mod:`pydp2.order.picking` and :mod:`pydp2.order.batcher`."""
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.stdint cimport int64_t, uint64_t
 
 cdef extern from *:
     """
@@ -153,57 +150,3 @@ def cut_batches(int64_t[::1] state, const int64_t[::1] limits, const int64_t[::1
     state[0], state[1], state[2], state[3], state[4] = at.cycle_index, at.block_left, at.pool_count, at.pool_bytes, at.drawn
     state[5] = at.byte_limited
     return n, reason
-
-
-def sort_by_name(int64_t[::1] row_ids, const int64_t[::1] files, const int64_t[::1] sample_indices):
-    cdef Py_ssize_t i, count = row_ids.shape[0], shift
-    cdef uint64_t varying = 0
-    cdef bint fits = True
-    cdef uint64_t* memory
-    cdef uint64_t* keys
-    cdef uint64_t* other_keys
-    cdef int64_t* rows
-    cdef int64_t* other_rows
-    cdef uint32_t starts[2048]
-    cdef uint32_t at, here
-    cdef uint64_t digit
-    if count < 2:
-        return True
-    if count > 0x7FFFFFFF:
-        return False
-    memory = <uint64_t*>malloc(4 * 8 * count)
-    if memory == NULL:
-        raise MemoryError(f"Unable to allocate {32 * count} bytes to sort {count} rows")
-    keys, other_keys = memory, memory + count
-    rows, other_rows = <int64_t*>(memory + 2 * count), <int64_t*>(memory + 3 * count)
-    with nogil:
-        for i in range(count):
-            rows[i] = row_ids[i]
-            fits = fits and 0 <= files[rows[i]] < 1 << 23 and 0 <= sample_indices[rows[i]] < <int64_t>1 << 40
-            keys[i] = <uint64_t>files[rows[i]] << 40 | <uint64_t>sample_indices[rows[i]]
-            varying |= keys[i] ^ keys[0]
-        shift = 0 if fits else 64
-        while shift < 64:
-            if not varying >> shift & 1:  # a digit begins at a bit that differs
-                shift += 1
-                continue
-            memset(starts, 0, sizeof(starts))
-            for i in range(count):
-                starts[keys[i] >> shift & 2047] += 1
-            at = 0
-            for i in range(2048):
-                here = starts[i]
-                starts[i] = at
-                at += here
-            for i in range(count):
-                digit = keys[i] >> shift & 2047
-                other_keys[starts[digit]] = keys[i]
-                other_rows[starts[digit]] = rows[i]
-                starts[digit] += 1
-            keys, other_keys = other_keys, keys
-            rows, other_rows = other_rows, rows
-            shift += 11
-        if fits:
-            memcpy(&row_ids[0], rows, 8 * count)
-        free(memory)
-    return fits

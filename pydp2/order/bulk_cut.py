@@ -10,7 +10,7 @@ batches, the same snapshots and the same losses, at the same batch.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,7 @@ _MAX_AHEAD_BYTES = 1 << 20  # bytes of batches that are cut and wait here
 _NEEDS_ROWS = 1  # why the loop stopped: pydp2/native/_order_kernels.pyx
 
 
-@dataclass(frozen=True, slots=True)
-class PlainCut:
+class PlainCut(NamedTuple):
     """Rows of a batch that was cut, the weight of the pool before it, and the bytes of its samples."""
 
     row_ids: RowIds

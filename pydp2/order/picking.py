@@ -40,7 +40,7 @@ pick: Callable[[array[int], npt.NDArray[np.uint64]], RowIds] = pick_in_python
 sort_by_name: Callable[[array[int], RowIds, RowIds], None] = sort_by_name_in_python
 
 if is_active():
-    from pydp2.native import _order_kernels
+    from pydp2.native import _array_kernels, _order_kernels
 
     def _pick_native(rows: array[int], words: npt.NDArray[np.uint64]) -> RowIds:
         picked = np.empty(len(words), np.int64)
@@ -49,7 +49,7 @@ if is_active():
         return picked
 
     def _sort_by_name_native(row_ids: array[int], files: RowIds, sample_indices: RowIds) -> None:
-        if not _order_kernels.sort_by_name(row_ids, files, sample_indices):  # numbers too large for one key
+        if not _array_kernels.sort_rows(row_ids, files, sample_indices):  # numbers too large for one key
             sort_by_name_in_python(row_ids, files, sample_indices)
 
     pick, sort_by_name = _pick_native, _sort_by_name_native

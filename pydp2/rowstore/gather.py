@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from pydp2.columns.columns import Array, Ints, expand_ranges
 from pydp2.native import is_active
@@ -85,8 +86,25 @@ def _take_checked(source: Array, selection: Ints, out: Array) -> None:
         source.take(selection, axis=0, out=out, mode="clip")  # "raise" gathers into a buffer first, and copies
 
 
+def sort_by_start_in_python(rows: Ints, starts: Ints) -> None:
+    """Put ``rows`` into the order of their ``starts``, in place. ``starts``: by row."""
+    rows[:] = rows[np.argsort(starts[rows])]
+
+
+def mark_released_in_python(live: npt.NDArray[np.bool_], ids: Ints) -> bool:
+    """Mark the rows ``ids`` as not live. False, and nothing is changed, if one is not live, or given twice."""
+    ordered = np.sort(ids)
+    known = ordered[0] >= 0 and ordered[-1] < len(live)
+    if not known or (ordered[1:] == ordered[:-1]).any() or not live[ids].all():
+        return False
+    live[ids] = False
+    return True
+
+
 gather: Callable[[Array, Selection, Array], None] = gather_in_python
 compact: Callable[[Array, EntryRanges], None] = compact_in_python
+sort_by_start: Callable[[Ints, Ints], None] = sort_by_start_in_python
+mark_released: Callable[[npt.NDArray[np.bool_], Ints], bool] = mark_released_in_python
 
 if is_active():
     from pydp2.native import _array_kernels
@@ -101,7 +119,15 @@ if is_active():
     def _compact_native(array: Array, which: EntryRanges) -> None:
         _array_kernels.compact(array, which.starts, which.counts, array.strides[0])
 
+    def _sort_by_start_native(rows: Ints, starts: Ints) -> None:
+        if not _array_kernels.sort_rows(rows, None, starts):
+            sort_by_start_in_python(rows, starts)
+
+    def _mark_released_native(live: npt.NDArray[np.bool_], ids: Ints) -> bool:
+        return _array_kernels.release(live.view(np.uint8), ids)
+
     gather, compact = _gather_native, _compact_native
+    sort_by_start, mark_released = _sort_by_start_native, _mark_released_native
 
 
 def gather_copy(source: Array, selection: Selection) -> Array:

@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from pydp2.columns.columns import Array, Columns, Ints
-from pydp2.rowstore.gather import EntryRanges, Selection, compact, gather, gather_copy
+from pydp2.rowstore.gather import (
+    EntryRanges,
+    Selection,
+    compact,
+    gather,
+    gather_copy,
+    mark_released,
+    sort_by_start,
+)
 from pydp2.schema.input_types import Field, Slots
 
 # Or as many as _MAX_SPARE_BYTES hold, if rows are large: small pools never move, large ones seldom.
@@ -145,7 +153,7 @@ class _Arena:
             return
         rows = np.flatnonzero(live)
         rows = rows[self.counts[rows] > 0]
-        rows = rows[np.argsort(self.starts[rows])]
+        sort_by_start(rows, self.starts)
         which = EntryRanges(self.starts[rows], self.counts[rows])
         starts = np.cumsum(which.counts) - which.counts
         if capacity == self.capacity:
@@ -279,11 +287,8 @@ class HeapStore:
         ids = np.asarray(rows, np.int64)
         if not len(ids):
             return
-        ordered = np.sort(ids)
-        known = ordered[0] >= 0 and ordered[-1] < len(self._live)
-        if not known or (ordered[1:] == ordered[:-1]).any() or not self._live[ids].all():
+        if not mark_released(self._live, ids):
             raise KeyError(f"rows are released once, and only live ones; got {ids.tolist()[:20]}")
-        self._live[ids] = False
         for arenas in self._arenas:
             for arena in arenas:
                 arena.release(ids, self._live)

@@ -40,8 +40,7 @@ def outcomes(files: list[File], options: Options, timing: int, chunk: int, *, bu
                 source.reveal(file)
             case BatchCut():
                 names = store.take(outcome.row_ids, outcome.padding)
-                rest = replace(outcome, row_ids=np.empty(0, np.int64))
-                found.append((names, *(getattr(rest, name) for name in rest.__slots__ if name != "row_ids")))
+                found.append((names, [getattr(outcome, name) for name in outcome.__slots__ if name != "row_ids"]))
                 snapshot = made.snapshot
                 found.append(None if snapshot is None else replace(snapshot, cycle=list(snapshot.cycle)))
             case PassDone(batches):

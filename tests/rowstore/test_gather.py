@@ -11,7 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pydp2.rowstore.gather as gather_module
-from pydp2.rowstore.gather import EntryRanges, compact, compact_in_python, gather, gather_copy, gather_in_python
+from pydp2.rowstore.gather import (
+    EntryRanges,
+    compact,
+    compact_in_python,
+    gather,
+    gather_copy,
+    gather_in_python,
+    mark_released,
+    mark_released_in_python,
+    sort_by_start,
+    sort_by_start_in_python,
+)
 
 quick = settings(max_examples=100, deadline=None)
 SOURCES = [
@@ -120,3 +131,26 @@ def test_stretches_in_rising_order_are_moved_to_the_front(form: Callable[..., No
 def test_stretches_that_do_not_rise_are_refused(form: Callable[..., None], pairs: list[tuple[int, int]]) -> None:
     with pytest.raises(IndexError):
         form(SOURCES[0].copy(), stretches(pairs))
+
+
+@pytest.mark.parametrize("form", [sort_by_start, sort_by_start_in_python])
+@pytest.mark.parametrize("largest", [5, 1 << 20, 1 << 41])
+def test_rows_are_sorted_by_where_they_start(form: Callable[..., None], largest: int) -> None:
+    random = np.random.default_rng(largest)
+    starts = random.permutation(np.unique(random.integers(0, largest, 3000)))
+    rows = random.permutation(len(starts))[: len(starts) // 2]
+    expected = sorted(rows.tolist(), key=starts.tolist().__getitem__)
+    form(rows, starts)
+    assert rows.tolist() == expected
+
+
+@pytest.mark.parametrize("form", [mark_released, mark_released_in_python])
+@pytest.mark.parametrize("ids", [[1, 2, 1], [1, 0], [1, 2, 5], [1, 2, -1], [3]])
+def test_rows_that_are_not_live_or_given_twice_are_refused_and_nothing_is_released(
+    form: Callable[..., bool], ids: list[int]
+) -> None:
+    live = np.array([False, True, True, False, True])
+    assert not form(live, np.array(ids))
+    assert live.tolist() == [False, True, True, False, True]
+    assert form(live, np.array([4, 1]))
+    assert live.tolist() == [False, False, True, False, False]
