@@ -81,6 +81,7 @@ class Bench:
             if pid != os.getpid():
                 self.signal(pid, signal.SIGKILL)
         for program in self._programs:
+            program.process.kill()  # one that has just been started may have no environment yet that tells it is ours
             program.close()
         self._screen.close()
         shutil.rmtree(self.folder, ignore_errors=True)
