@@ -25,7 +25,7 @@ def consume(batches: Callable[[], Iterable[Any]], workload: Workload, expected: 
 
     Returns:
         began: on time.perf_counter; samples; seconds; first: seconds to the first batch; steady: samples/s between
-        25 % and 90 % of the pass; cpu, others: see :class:`benchmarks.processes.Meter`.
+        25 % and 90 % of the pass; cpu, trainer_cpu, server_cpu, others: see :class:`benchmarks.processes.Meter`.
 
     Raises:
         WrongPass: samples, sum of labels or number of elements are not those of the data.
