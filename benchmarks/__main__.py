@@ -1,4 +1,4 @@
-"""``python -m benchmarks run | table | plot | figures``: see docs/benchmarks.md, and ``--help`` of each."""
+"""``python -m benchmarks COMMAND``, as ``run`` or ``table``: see docs/benchmarks.md, and ``--help`` of each command."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ import platform
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import figures, rounds, show
+from benchmarks import figures, latency, prepared, rounds, show
 from benchmarks.job import WORKLOADS
 from benchmarks.results import tables
+
+_PLAIN = ("spdl", "torch")  # peers that take part where the quickest ways to pass batches are compared
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:
@@ -28,6 +31,12 @@ def _pairs(texts: list[str]) -> dict[str, str]:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
+
+
+def _step(text: str) -> float:
+    if not 0 < (step := float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError(f"a step takes more than 0 ms, got {text}")
+    return step
 
 
 def _machine() -> dict[str, Any]:
@@ -48,15 +57,40 @@ def _machine() -> dict[str, Any]:
 
 
 def _run(given: argparse.Namespace) -> int:
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: what is running is ended first
-        signal.signal(number, lambda *_: sys.exit(143))
     plan = rounds.Plan(
         workloads=tuple(given.workload), peers=tuple(given.peer), workers=given.workers, rounds=given.rounds,
         scale=given.scale, folder=given.data, pythons=_pairs(given.python), memory=not given.no_memory,
         deadline=given.deadline, others=given.others,
     )  # fmt: skip
-    machine = _machine()
-    result = {"machine": machine, "scale": plan.scale} | rounds.rounds(plan, lambda line: print(line, file=sys.stderr))
+    return _measure("run", plan, given)
+
+
+def _ceiling(given: argparse.Namespace) -> int:
+    plan = rounds.Plan(
+        workloads=tuple(prepared.named(kind, form) for form in given.form for kind in given.kind),
+        peers=tuple(given.peer), workers=given.workers, rounds=given.rounds, scale=given.scale, folder=given.data,
+        pythons=_pairs(given.python), memory=False, deadline=given.deadline, others=given.others, plain=True,
+    )  # fmt: skip
+    return _measure("ceiling", plan, given)
+
+
+def _latency(given: argparse.Namespace) -> int:
+    steps = {name: given.step or latency.STEPS[name] for name in given.workload}
+    plan = rounds.Plan(
+        workloads=tuple(given.workload), peers=tuple(given.peer), workers=given.workers, rounds=given.rounds,
+        scale=given.scale, folder=given.data, pythons=_pairs(given.python), memory=False, deadline=given.deadline,
+        others=given.others, plain=True, passes=1,
+        options={name: (("step", step), ("times", latency.TIMES.get(name, 1))) for name, step in steps.items()},
+    )  # fmt: skip
+    return _measure("latency", plan, given, steps=steps)
+
+
+def _measure(command: str, plan: rounds.Plan, given: argparse.Namespace, **more: Any) -> int:
+    """Do a plan, keep and show what came of it; the exit code."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: what is running is ended first
+        signal.signal(number, lambda *_: sys.exit(143))
+    about = {"command": command, "machine": _machine(), "scale": plan.scale, **more}
+    result = about | rounds.rounds(plan, lambda line: print(line, file=sys.stderr))
     if given.json:
         given.json.write_text(json.dumps(result, indent=1))
     _show(result)
@@ -64,11 +98,14 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _show(result: dict[str, Any], markdown: bool = False) -> None:
-    of = tables(result["runs"])
+    view = show.VIEWS[result.get("command", "run")]
+    of = tables(result["runs"], view.passes)
     if markdown:
-        print(show.markdown(of))
+        print(show.markdown(of, view))
     else:
-        show.on_terminal(of)
+        show.on_terminal(of, view)
+    for workload, step in result.get("steps", {}).items():
+        print(f"{workload}: a step of {step:g} ms")
     machine = result["machine"]
     print(f"{machine['date']}, {machine['cores']} cores, {machine['processor']}, commit {machine['commit']}, ", end="")
     print(f"load before {machine['load']:.1f}, data at scale {result['scale']:g}")
@@ -94,6 +131,23 @@ def _figures(given: argparse.Namespace) -> int:
     return 0
 
 
+def _add_plan(command: argparse.ArgumentParser, base: rounds.Plan) -> None:
+    """The options of all commands that run a plan."""
+    command.add_argument("--rounds", type=int, default=base.rounds, help="default: %(default)s")
+    workers = ",".join(map(str, base.workers))
+    command.add_argument("--workers", type=_numbers, default=base.workers, help=f"as 2, or 1,2,4; default: {workers}")
+    command.add_argument(
+        "--python", action="append", default=[], metavar="PEER=PATH", help="another interpreter for a peer"
+    )
+    command.add_argument("--data", type=Path, default=base.folder, metavar="FOLDER", help="default: %(default)s")
+    command.add_argument("--scale", type=float, default=base.scale, help="how much data; default: %(default)s")
+    text = "seconds for one run; default: %(default)s"
+    command.add_argument("--deadline", type=float, default=base.deadline, help=text)
+    text = "try a run again, twice at most, if others took more than this share of the cores, as 0.1; default: never"
+    command.add_argument("--others", type=float, default=base.others, metavar="SHARE", help=text)
+    command.add_argument("--json", type=Path, metavar="PATH", help="write every run there")
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m benchmarks", description="pydp2 beside its peers")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
@@ -102,19 +156,28 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="pydp2, the bare generator and every installed peer, in alternating rounds")
     run.add_argument("--workload", nargs="+", choices=tuple(WORKLOADS), default=list(WORKLOADS), help="default: all")
     run.add_argument("--peer", nargs="*", choices=rounds.PEERS, default=list(rounds.PEERS), help="default: all")
-    run.add_argument("--rounds", type=int, default=base.rounds, help="default: %(default)s")
-    run.add_argument("--workers", type=_numbers, default=base.workers, help="as 2, or 1,2,4; default: 2")
-    run.add_argument(
-        "--python", action="append", default=[], metavar="PEER=PATH", help="another interpreter for a peer"
-    )
-    run.add_argument("--data", type=Path, default=base.folder, metavar="FOLDER", help="default: %(default)s")
-    run.add_argument("--scale", type=float, default=base.scale, help="how much data; default: %(default)s")
-    run.add_argument("--deadline", type=float, default=base.deadline, help="seconds for one run; default: %(default)s")
-    text = "try a run again, twice at most, if others took more than this share of the cores, as 0.1; default: never"
-    run.add_argument("--others", type=float, default=base.others, metavar="SHARE", help=text)
     run.add_argument("--no-memory", action="store_true", help="leave out the round that looks at memory")
-    run.add_argument("--json", type=Path, metavar="PATH", help="write every run there")
+    _add_plan(run, base)
     run.set_defaults(do=_run)
+
+    ceiling = commands.add_parser(
+        "ceiling", help="what the loaders themselves carry: samples that cost nothing to make"
+    )
+    ceiling.add_argument("--kind", nargs="+", choices=prepared.KINDS, default=prepared.KINDS, help="default: all")
+    ceiling.add_argument("--form", nargs="+", choices=prepared.FORMS, default=prepared.FORMS, help="default: both")
+    ceiling.add_argument("--peer", nargs="*", choices=_PLAIN, default=_PLAIN, help="default: both")
+    _add_plan(ceiling, replace(base, workers=(1, 2)))
+    ceiling.set_defaults(do=_ceiling)
+
+    felt = commands.add_parser("latency", help="how long next() takes for a trainer that is slower than the loader")
+    felt.add_argument(
+        "--workload", nargs="+", choices=tuple(WORKLOADS), default=latency.WORKLOADS,
+        help=f"default: {', '.join(latency.WORKLOADS)}",
+    )  # fmt: skip
+    felt.add_argument("--step", type=_step, metavar="MS", help="milliseconds of a step; default: one for each workload")
+    felt.add_argument("--peer", nargs="*", choices=_PLAIN, default=_PLAIN, help="default: both")
+    _add_plan(felt, base)
+    felt.set_defaults(do=_latency)
 
     table = commands.add_parser("table", help="the tables of a result once more")
     table.add_argument("result", type=Path)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
-from benchmarks import processes
+from benchmarks import latency, processes
 from benchmarks.job import Batch, Job, Total, Workload
 
 _PAGE = 4096  # one element of each is looked at, so that bytes which never arrived cannot count
@@ -25,7 +26,7 @@ def consume(batches: Callable[[], Iterable[Any]], workload: Workload, expected: 
 
     Returns:
         began: on time.perf_counter; samples; seconds; first: seconds to the first batch; steady: samples/s between
-        25 % and 90 % of the pass; cpu, others: see :class:`benchmarks.processes.Meter`.
+        25 % and 90 % of the pass; cpu, trainer_cpu, server_cpu, others: see :class:`benchmarks.processes.Meter`.
 
     Raises:
         WrongPass: samples, sum of labels or number of elements are not those of the data.
@@ -60,6 +61,22 @@ def consume(batches: Callable[[], Iterable[Any]], workload: Workload, expected: 
 
 
 def passes(job: Job, batches: Callable[[], Iterable[Any]], convert: Any = None) -> list[dict]:
-    """As many passes as the job asks for; ``batches()`` is called for each."""
+    """As many passes as the job asks for; ``batches()`` is called for each.
+
+    With the option ``step`` of the job a step follows each batch, and a pass also says ``felt``: see
+    :class:`benchmarks.latency.Felt`.
+    """
     expected = job.total()
-    return [consume(batches, job.kind, expected, convert) for _ in range(job.passes)]
+    step = job.option("step")
+    if step is None:
+        return [consume(batches, job.kind, expected, convert) for _ in range(job.passes)]
+    results = []
+    for _ in range(job.passes):
+        felt = latency.Felt(step, convert)
+        result = consume(partial(_stepping, felt, batches), job.kind, expected)
+        results.append(result | {"felt": felt.figures()})
+    return results
+
+
+def _stepping(felt: latency.Felt, batches: Callable[[], Iterable[Any]]) -> Iterable[Any]:
+    return felt.stepping(batches())

@@ -6,14 +6,22 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.job import HEADER, SIDE, WORDS
+from benchmarks import prepared
+from benchmarks.job import HEADER, PREPARED, SIDE, WORDS
 
 FILES = 16
 SAMPLES = {"mnist_text": 30_000, "words": 400_000, "ctr": 250_000, "rows": 65_536, "jpeg": 4_096}
+SAMPLES |= {  # of what is prepared in memory: a pass takes about a second or two
+    "dense_blocks": 2_000_000, "ragged_blocks": 1_500_000, "sparse_blocks": 1_000_000,
+    "dense_single": 500_000, "ragged_single": 400_000, "sparse_single": 300_000,
+    "rows_u8_blocks": 600_000, "rows_f32_blocks": 500_000, "picture_blocks": 10_240,
+    "rows_u8_single": 600_000, "rows_f32_single": 500_000, "picture_single": 10_240,
+}  # fmt: skip
 TIMES = {"rows": 8}  # how often the list names each file, so that a pass is long enough to be timed
 _VERSION = 1  # of what the functions below write
 _LETTERS = "etaoinshrdlucmfwypvbgkjq"
@@ -125,10 +133,20 @@ def _jpeg(folder: Path, lines: int) -> Iterator[Entry]:
         yield name, lines, sum(labels), lines * SIDE * SIDE * 3
 
 
+def _nothing(workload: str, folder: Path, lines: int) -> Iterator[Entry]:
+    """No files: names alone, each of which stands for all that is prepared, several times."""
+    kind, _ = prepared.told(workload)
+    whole = prepared.arrays(kind)
+    times = max(1, lines // prepared.count(kind))
+    elements = sum(whole[name].size for name in PREPARED[workload].counted)
+    for name in _names("memory"):
+        yield name, times * prepared.count(kind), times * int(whole["label"].sum()), times * elements
+
+
 _MAKERS: dict[str, Callable[[Path, int], Iterator[Entry]]] = {
     "mnist_text": _mnist_text,
     "words": _words,
     "ctr": _ctr,
     "rows": _rows,
     "jpeg": _jpeg,
-}
+} | {name: partial(_nothing, name) for name in PREPARED}

@@ -20,9 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import prepared
+
 BATCH = 128
 WORDS = 30_000  # entries of the dictionary
-SIDE = 256  # of a picture, in pixels
+SIDE = prepared.SIDE  # of a picture, in pixels
 HEADER = struct.Struct("<II")  # before each picture of a file: label, bytes
 Batch = dict[str, np.ndarray]
 
@@ -69,15 +71,40 @@ def jpeg(settings: Any, filename: str) -> Iterator[Any]:
             yield np.asarray(Image.open(io.BytesIO(file.read(size)))), label
 
 
+def samples_again(settings: Any, filename: str) -> Iterator[Any]:
+    """What is prepared, one sample after another, as often as the data say."""
+    for _ in range(settings.times):
+        yield from settings.samples
+
+
+def batches_again(settings: Any, filename: str) -> Iterator[Batch]:
+    """The same as finished batches, which need no collation."""
+    for _ in range(settings.times):
+        yield from settings.batches
+
+
 def read_dictionary(path: Path) -> dict[str, int]:
     with open(path) as lines:
         return {word: int(i) for word, i in (line.split("\t") for line in lines)}
 
 
 def prepare(settings: Any, workload: str, folder: str) -> None:
-    """What a reader needs before its first file: ``words`` its dictionary."""
+    """What a reader needs before its first file: ``words`` its dictionary, a prepared workload its samples."""
     if workload == "words":
         settings.dictionary = read_dictionary(Path(folder) / "dictionary.txt")
+    kind, form = prepared.told(workload)
+    if form:
+        settings.arrays = prepared.arrays(kind)
+        settings.times = read_meta(folder)["files"][0][1] // prepared.count(kind)
+        if form == "blocks":
+            settings.batches = prepared.parts(settings.arrays, BATCH)
+        else:
+            settings.samples = prepared.samples(kind, settings.arrays)
+
+
+def read_meta(folder: str) -> dict[str, Any]:
+    """What the data say about themselves: of each file its name, samples, sum of labels, elements."""
+    return json.loads((Path(folder) / "meta.json").read_text())
 
 
 # -- batches: lists of samples to numpy, in the quickest way that plain numpy has --------------------------------------
@@ -95,10 +122,10 @@ def _flat(column: tuple[Any, ...], starts: np.ndarray) -> np.ndarray:
     return np.fromiter(chain.from_iterable(column), np.int64, starts[-1])
 
 
-def _numbers(samples: list[Any]) -> Batch:
-    pixels, label = zip(*samples, strict=True)
-    flat = np.fromiter(chain.from_iterable(pixels), np.float32, 784 * len(samples))
-    return {"pixel": flat.reshape(-1, 784), "label": _labels(label)}
+def _numbers(name: str, width: int, samples: list[Any]) -> Batch:
+    numbers, label = zip(*samples, strict=True)
+    flat = np.fromiter(chain.from_iterable(numbers), np.float32, width * len(samples))
+    return {name: flat.reshape(-1, width), "label": _labels(label)}
 
 
 def _ids(samples: list[Any]) -> Batch:
@@ -125,19 +152,24 @@ def _arrays(name: str, samples: list[Any]) -> Batch:
 
 @dataclass(frozen=True)
 class Workload:
-    """One kind of data: its reader, how samples become a batch, the arrays of a batch whose elements are counted."""
+    """One kind of data: its reader, how samples become a batch, the arrays of a batch whose elements are counted.
+
+    Args:
+        finished: the reader gives batches, which peers hand on as they are.
+    """
 
     name: str
     read: Callable[[Any, str], Iterator[Any]]
     collate: Callable[[list[Any]], Batch]
     counted: tuple[str, ...]
     pool: int = 4096
+    finished: bool = False
 
 
 WORKLOADS = {
     workload.name: workload
     for workload in (
-        Workload("mnist_text", mnist_text, _numbers, ("pixel",)),
+        Workload("mnist_text", mnist_text, partial(_numbers, "pixel", 784), ("pixel",)),
         Workload("words", words, _ids, ("ids",)),
         Workload("ctr", ctr, _clicks, ("ids", "indices")),
         Workload("rows", rows, partial(_arrays, "row"), ("row",)),
@@ -145,6 +177,26 @@ WORKLOADS = {
         Workload("jpeg", jpeg, partial(_arrays, "picture"), ("picture",), pool=512),
     )
 }
+
+_PREPARED = {
+    "dense": (partial(_numbers, "row", 20), ("row",)),
+    "ragged": (_ids, ("ids",)),
+    "sparse": (_clicks, ("ids", "indices")),
+    "rows_u8": (partial(_arrays, "row"), ("row",)),
+    "rows_f32": (partial(_arrays, "row"), ("row",)),
+    "picture": (partial(_arrays, "picture"), ("picture",)),
+}
+
+
+def _prepared(kind: str, form: str) -> Workload:
+    collate, counted = _PREPARED[kind]
+    return Workload(
+        prepared.named(kind, form), batches_again if form == "blocks" else samples_again, collate, counted,
+        pool=512 if kind == "picture" else 4096, finished=form == "blocks",
+    )  # fmt: skip
+
+
+PREPARED = {of.name: of for of in (_prepared(kind, form) for kind in prepared.KINDS for form in prepared.FORMS)}
 
 
 def shuffled_batches(samples: Iterable[Any], workload: Workload, seed: int) -> Iterator[Batch]:
@@ -171,6 +223,13 @@ def shuffled_batches(samples: Iterable[Any], workload: Workload, seed: int) -> I
         yield collate(batch[begin : begin + BATCH])
 
 
+def _batches(
+    read: Callable[[str], Iterator[Any]], workload: Workload, files: Iterable[str], seed: int
+) -> Iterator[Batch]:
+    stream = (item for file in files for item in read(file))
+    return stream if workload.finished else shuffled_batches(stream, workload, seed)
+
+
 # -- one run -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Total:
@@ -187,7 +246,8 @@ class Job:
 
     Args:
         folder: of the workload's data, with ``meta.json``.
-        options: of the contestant, as ``{"order": "relaxed"}``.
+        options: of the contestant, as ``{"order": "relaxed"}``, and of the run: ``times``, how often a pass reads the
+            list; ``step``, see :mod:`benchmarks.latency`.
     """
 
     peer: str
@@ -202,7 +262,7 @@ class Job:
 
     @property
     def kind(self) -> Workload:
-        return WORKLOADS[self.workload]
+        return (WORKLOADS | PREPARED)[self.workload]
 
     def files(self) -> list[str]:
         """The list, in order; a file may stand in it several times."""
@@ -218,6 +278,10 @@ class Job:
         prepare(settings, self.workload, self.folder)
         return partial(self.kind.read, settings)
 
+    def batches(self) -> Callable[[Iterable[str], int], Iterator[Batch]]:
+        """What a worker of a peer makes of its files and a seed, ready for files."""
+        return partial(_batches, self.reader(), self.kind)
+
     def _meta(self) -> list[tuple[str, int, int, int]]:
-        meta = json.loads((Path(self.folder) / "meta.json").read_text())
-        return [tuple(entry) for entry in meta["files"]] * meta["times"]
+        meta = read_meta(self.folder)
+        return [tuple(entry) for entry in meta["files"]] * (meta["times"] * self.option("times", 1))

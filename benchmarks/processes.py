@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 MARK = "PYDP2_BENCHMARK_RUN"
+SERVER = "pydp2-server"  # what pydp2 names its server in /proc
 _TICK = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
 
@@ -29,20 +31,37 @@ def of(mark: str) -> Iterator[int]:
                 continue  # it ended while we looked, or is another user's
 
 
-def cpu(mark: str | None = None) -> float:
-    """Seconds of user and system time of a run, with those of its processes that ended and were waited for.
+class Spent(NamedTuple):
+    """Seconds of user and system time of one process, all its threads together.
+
+    Args:
+        children: of its processes that ended and were waited for.
+    """
+
+    pid: int
+    name: str
+    own: float
+    children: float
+
+
+def spent(mark: str | None = None) -> Iterator[Spent]:
+    """What the processes of a run have taken; None: of the run that this process belongs to, or of this one alone.
 
     Differences within a run are exact to about 10 ms for each process.
     """
     mark = os.environ.get(MARK, "") if mark is None else mark
-    ticks = 0
     for pid in of(mark) if mark else (os.getpid(),):
         try:
-            fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            before, _, after = (_PROC / str(pid) / "stat").read_text().rpartition(")")
         except OSError:
             continue
-        ticks += sum(map(int, fields[11:15]))  # utime, stime, and those of children
-    return ticks / _TICK
+        user, system, *children = (int(text) / _TICK for text in after.split()[11:15])
+        yield Spent(pid, before.partition("(")[2], user + system, sum(children))
+
+
+def cpu(mark: str | None = None) -> float:
+    """Seconds of user and system time of a run, with those of its processes that ended and were waited for."""
+    return _sum(spent(mark))
 
 
 def busy() -> float:
@@ -57,12 +76,35 @@ class Meter:
     """What a stretch of a run costs, from when this is made."""
 
     def __init__(self) -> None:
-        self._cpu, self._busy, self._began = cpu(), busy(), time.perf_counter()
+        self._spent, self._own = list(spent()), time.process_time()
+        self._busy, self._began = busy(), time.perf_counter()
 
-    def stop(self) -> dict[str, float]:
-        """cpu: seconds of the run's processes; others: the share of all cores that anybody else took meanwhile."""
-        mine, taken, seconds = cpu() - self._cpu, busy() - self._busy, time.perf_counter() - self._began
-        return {"cpu": mine, "others": max(0.0, taken - mine) / (seconds * (os.cpu_count() or 1))}
+    def stop(self) -> dict[str, float | None]:
+        """Say what it cost.
+
+        Returns:
+            cpu: seconds of all processes of the run; trainer_cpu: of this process alone; server_cpu: of pydp2's
+            server, None where there is none; others: the share of all cores that anybody else took meanwhile.
+        """
+        own, now = time.process_time() - self._own, list(spent())
+        mine = _sum(now) - _sum(self._spent)
+        taken, seconds = busy() - self._busy, time.perf_counter() - self._began
+        return {
+            "cpu": mine,
+            "trainer_cpu": own,
+            "server_cpu": self._of_server(now),
+            "others": max(0.0, taken - mine) / (seconds * (os.cpu_count() or 1)),
+        }
+
+    def _of_server(self, now: list[Spent]) -> float | None:
+        """Seconds of the server itself, without those of the workers that ended."""
+        before = {one.pid: one.own for one in self._spent}
+        taken = [one.own - before.get(one.pid, 0.0) for one in now if one.name == SERVER]
+        return sum(taken) if taken else None
+
+
+def _sum(times: Iterable[Spent]) -> float:
+    return sum(one.own + one.children for one in times)
 
 
 def pss(mark: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -43,11 +44,14 @@ class Row:
     """One contestant in one table. Rates in samples/s; None: not measured.
 
     Args:
-        rate, low, high: median, least and most of the first pass.
+        rate, low, high: median, least and most of the pass that is reported.
         of_bare: its rate against the bare generator's, ``ahead``: pydp2's against it; medians of rounds.
-        cpu: seconds of processor time of all processes for a million samples, in the first pass.
+        cpu: seconds of processor time of all processes for a million samples, or microseconds for one, in that pass;
+            server, trainer: those of pydp2's server, and of the process that receives the batches.
         others: the share of the machine that processes outside of the run took meanwhile; medians.
         peak: bytes of all processes together, at most.
+        felt: what ``next()`` took, where that was measured: see :meth:`benchmarks.latency.Felt.figures`; medians of
+            rounds, but ``max`` is the longest of all.
         failed: how often it did not get through, of ``tries``.
     """
 
@@ -66,6 +70,15 @@ class Row:
     start: float | None
     others: float | None
     peak: int | None
+    server: float | None = None
+    trainer: float | None = None
+    felt: dict[str, float] | None = None
+
+    @property
+    def carries(self) -> float | None:
+        """Samples/s that the busier of server and trainer would let through if it had a core of its own."""
+        busier = max(self.server or 0.0, self.trainer or 0.0)
+        return 1e6 / busier if busier else None
 
 
 @dataclass(frozen=True)
@@ -95,12 +108,25 @@ def _median(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def _row(name: str, timed: list[Run], watched: list[Run]) -> Row:
+def _felt(passes: list[dict[str, Any]]) -> dict[str, float] | None:
+    felt = [p["felt"] for p in passes if "felt" in p]
+    if not felt:
+        return None
+    return {name: (max if name == "max" else median)(one[name] for one in felt) for name in felt[0]}
+
+
+def _each(passes: list[dict[str, Any]], name: str) -> float | None:
+    """The median of the microseconds that a sample took somewhere."""
+    return _median(p[name] / p["samples"] * 1e6 for p in passes if p.get(name) is not None)
+
+
+def _row(name: str, timed: list[Run], watched: list[Run], number: int) -> Row:
+    figure = partial(rate, number=number)
     mine = [run for run in timed if run["contestant"] == name]
     through = [run for run in mine if "passes" in run]
     finished = [run for run in timed if "passes" in run]
-    rates = [rate(run) for run in through]
-    passes = [run["passes"][0] for run in through]
+    rates = [figure(run) for run in through]
+    passes = [run["passes"][number] for run in through]
     peaks = [run["peak"] for run in watched if run["contestant"] == name and "peak" in run]
     return Row(
         contestant=name,
@@ -109,15 +135,18 @@ def _row(name: str, timed: list[Run], watched: list[Run]) -> Row:
         rate=_median(rates),
         low=min(rates, default=None),
         high=max(rates, default=None),
-        of_bare=ratio(finished, name, LIMIT),
-        ahead=ratio(finished, OURS, name),
+        of_bare=ratio(finished, name, LIMIT, figure),
+        ahead=ratio(finished, OURS, name, figure),
         steady=_median(p["steady"] for p in passes),
         second=_median(second(run) for run in through),
         first=_median(p["first"] for p in passes),
-        cpu=_median(p["cpu"] / p["samples"] * 1e6 for p in passes),
+        cpu=_each(passes, "cpu"),
         start=_median(run["start"] for run in through),
         others=_median(p.get("others") for p in passes),
         peak=max(peaks, default=None),
+        server=_each(passes, "server_cpu"),
+        trainer=_each(passes, "trainer_cpu"),
+        felt=_felt(passes),
     )
 
 
@@ -131,11 +160,11 @@ def _is_peer(row: Row) -> bool:
     return row.contestant != LIMIT and not row.contestant.startswith(OURS)
 
 
-def _table(workload: str, workers: int, runs: list[Run]) -> Table:
+def _table(workload: str, workers: int, runs: list[Run], number: int) -> Table:
     timed, watched = [run for run in runs if run["round"]], [run for run in runs if not run["round"]]
     finished = [run for run in timed if "passes" in run]
     names = dict.fromkeys(run["contestant"] for run in runs)
-    rows = [_row(name, timed, watched) for name in names]
+    rows = [_row(name, timed, watched, number) for name in names]
     rows.sort(key=lambda row: (row.contestant != LIMIT, -(row.rate or 0)))
     peers = [row for row in rows if _is_peer(row)]
     best = _most([row for row in peers if row.contestant not in CACHED], lambda row: row.rate)
@@ -147,16 +176,20 @@ def _table(workload: str, workers: int, runs: list[Run]) -> Table:
         rounds=max((run["round"] for run in runs), default=0),
         rows=tuple(rows),
         best=best,
-        ahead=ratio(finished, OURS, best) if best else None,
+        ahead=ratio(finished, OURS, best, partial(rate, number=number)) if best else None,
         cached_ahead=ratio(finished, OURS_CACHED, cached, second) if cached else None,
         first_behind=ratio(finished, OURS, quickest, lambda run: run["passes"][0]["first"]) if quickest else None,
         strict_of_relaxed=ratio(finished, OURS, f"{OURS} relaxed"),
     )
 
 
-def tables(runs: Iterable[Run]) -> list[Table]:
-    """One for each workload and number of workers, in the order in which they were run."""
+def tables(runs: Iterable[Run], number: int = 0) -> list[Table]:
+    """One for each workload and number of workers, in the order in which they were run.
+
+    Args:
+        number: of the pass that is reported, from 0.
+    """
     apart: dict[tuple[str, int], list[Run]] = {}
     for run in runs:
         apart.setdefault((run["workload"], run["workers"]), []).append(run)
-    return [_table(workload, workers, of) for (workload, workers), of in apart.items()]
+    return [_table(workload, workers, of, number) for (workload, workers), of in apart.items()]

@@ -65,8 +65,11 @@ class Plan:
         workers: numbers of workers, each a table of its own.
         pythons: interpreters of peers that need an environment of their own.
         memory: whether one more round looks at memory; it is not timed, because looking takes time too.
+        passes: of each run.
         deadline: seconds that one run may take.
         others: a run of which others took a greater share of the cores is tried again, twice at most.
+        plain: only pydp2 and the peers take part, each in one way: no bare generator, nothing relaxed or cached.
+        options: of the jobs of a workload.
     """
 
     workloads: tuple[str, ...] = tuple(WORKLOADS)
@@ -79,9 +82,19 @@ class Plan:
     memory: bool = True
     deadline: float = 300.0
     others: float = 1.0
+    plain: bool = False
+    passes: int = 2
+    options: Mapping[str, tuple[tuple[str, Any], ...]] | None = None
 
     def contestants(self) -> list[Contestant]:
+        if self.plain:
+            return [c for c in CONTESTANTS if c.peer in ("pydp2", *self.peers) and not c.options]
         return [c for c in CONTESTANTS if c.peer in (*ALWAYS, *self.peers)]
+
+    def job(self, contestant: Contestant, workload: str, folder: Path, workers: int) -> Job:
+        """One run."""
+        options = contestant.options + (self.options or {}).get(workload, ())
+        return Job(contestant.peer, workload, str(folder), workers, self.passes, options)
 
     def python(self, peer: str) -> str:
         return (self.pythons or {}).get(peer, sys.executable)
@@ -191,7 +204,7 @@ def rounds(plan: Plan, say: Say = print) -> dict[str, Any]:
         for number in range(0 if plan.memory else 1, plan.rounds + 1):
             for workers in plan.workers:
                 for contestant in alternating(present, number):
-                    job = Job(contestant.peer, workload, str(folder), workers, options=contestant.options)
+                    job = plan.job(contestant, workload, folder, workers)
                     once = partial(run, job, plan.python(contestant.peer), plan.deadline, watch=number == 0)
                     result = least_disturbed(once, plan.others)
                     runs.append(
@@ -208,5 +221,8 @@ def _line(run: dict[str, Any], rounds: int) -> str:
     )
     if "passes" not in run:
         return f"{where}: {run['contestant']} failed: {run.get('failed') or run.get('absent')}"
-    rates = ", ".join(f"{p['samples'] / p['seconds']:,.0f}/s" for p in run["passes"])
+    rates = ", ".join(
+        f"{p['samples'] / p['seconds']:,.0f}/s" + (f", p99 {p['felt']['p99']:.2f} ms" if "felt" in p else "")
+        for p in run["passes"]
+    )
     return f"{where}: {run['contestant']} {rates}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.results import OURS, Row, Table
 
 _NONE = "-"
 _WIDE = 132  # columns, where it goes to a file
+_OFTEN = 0.5  # the share of steps from which on a loader that was not ready is named
 
 
 def _number(value: float | None, form: str = ",.0f") -> str:
@@ -41,29 +43,96 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 }
 
 
+CEILING: dict[str, Callable[[Row], str]] = {
+    **{name: COLUMNS[name] for name in ("", "samples/s", "spread", "others", "pydp2 against it")},
+    "CPU us a sample": COLUMNS["CPU s a million"],
+    "server us": lambda row: _significant(row.server),
+    "trainer us": lambda row: _significant(row.trainer),
+    "carries": lambda row: _number(row.carries),
+}
+
+
+def _of_next(name: str, form: str = ",.2f") -> Callable[[Row], str]:
+    return lambda row: _number(row.felt and row.felt[name], form)
+
+
+LATENCY: dict[str, Callable[[Row], str]] = {
+    "": COLUMNS[""],
+    "p50, ms": _of_next("p50"),
+    "p99, ms": _of_next("p99"),
+    "max, ms": _of_next("max"),
+    "not ready": _of_next("late", ".1%"),
+    "steps": _of_next("steps", ",.0f"),
+    "others": COLUMNS["others"],
+    "CPU s a million": COLUMNS["CPU s a million"],
+}
+
+
 def title(table: Table) -> str:
     return f"{table.workload}, {table.workers} workers (medians of {table.rounds} alternating rounds)"
 
 
 def sentences(table: Table) -> Iterator[str]:
     """What is asked first of a table."""
-    if table.best is not None and table.ahead is not None:
-        rows = [row for row in table.rows if row.contestant in (OURS, table.best)]
-        noise = max(_spread(row) or 0.0 for row in rows)
-        within = ", which is less than the rounds of one of them differ" if abs(table.ahead - 1) < noise else ""
-        yield f"best peer: {table.best}; pydp2 has {table.ahead:.2f}x its samples/s{within}"
+    yield from _lead(table)
     if table.cached_ahead is not None:
         yield f"cached pass: pydp2 has {_significant(table.cached_ahead)}x the best other one"
     if table.first_behind is not None:
         yield f"first batch: pydp2 takes {table.first_behind:.2f}x the quickest peer's time"
     if table.strict_of_relaxed is not None:
         yield f"strict order has {table.strict_of_relaxed:.2f} of relaxed"
+    yield from _failures(table)
+
+
+def _lead(table: Table) -> Iterator[str]:
+    if table.best is not None and table.ahead is not None:
+        rows = [row for row in table.rows if row.contestant in (OURS, table.best)]
+        noise = max(_spread(row) or 0.0 for row in rows)
+        within = ", which is less than the rounds of one of them differ" if abs(table.ahead - 1) < noise else ""
+        yield f"best peer: {table.best}; pydp2 has {table.ahead:.2f}x its samples/s{within}"
+
+
+def _failures(table: Table) -> Iterator[str]:
     for row in table.rows:
         if row.failed:
             yield f"{row.contestant} failed {row.failed} of {row.tries} times"
 
 
-def on_terminal(tables: list[Table]) -> None:
+def sentences_of_ceiling(table: Table) -> Iterator[str]:
+    yield from _lead(table)
+    yield from _failures(table)
+
+
+def sentences_of_latency(table: Table) -> Iterator[str]:
+    """Who was waited for so often that the step may have been too short."""
+    for row in table.rows:
+        if row.felt and row.felt["late"] > _OFTEN:
+            share = f"{row.contestant} took more than 1 ms at {row.felt['late']:.0%} of the steps"
+            yield f"{share}: take a longer --step; if that changes nothing, next() itself costs as much"
+    yield from _failures(table)
+
+
+@dataclass(frozen=True)
+class View:
+    """How the result of a command is shown.
+
+    Args:
+        passes: the number of the pass that is reported, from 0.
+    """
+
+    columns: dict[str, Callable[[Row], str]]
+    sentences: Callable[[Table], Iterator[str]]
+    passes: int = 0
+
+
+VIEWS = {
+    "run": View(COLUMNS, sentences),
+    "ceiling": View(CEILING, sentences_of_ceiling, passes=1),
+    "latency": View(LATENCY, sentences_of_latency),
+}
+
+
+def on_terminal(tables: list[Table], view: View = VIEWS["run"]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table as Drawn
@@ -73,24 +142,24 @@ def on_terminal(tables: list[Table]) -> None:
         console.width = _WIDE
     for table in tables:
         drawn = Drawn(title=title(table), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-        for number, name in enumerate(COLUMNS):
+        for number, name in enumerate(view.columns):
             drawn.add_column(name, justify="right" if number else "left", no_wrap=not number)
         for row in table.rows:
             style = "bold" if row.contestant == "pydp2" else "dim" if row.contestant == "bare" else None
-            drawn.add_row(*(cell(row) for cell in COLUMNS.values()), style=style)
+            drawn.add_row(*(cell(row) for cell in view.columns.values()), style=style)
         console.print(drawn)
-        for sentence in sentences(table):
+        for sentence in view.sentences(table):
             console.print(f"  {sentence}")
         console.print()
 
 
-def markdown(tables: list[Table]) -> str:
+def markdown(tables: list[Table], view: View = VIEWS["run"]) -> str:
     """The tables for a page."""
     lines: list[str] = []
     for table in tables:
-        lines += [f"**{title(table)}**", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-        lines += [f"| {' | '.join(cell(row) for cell in COLUMNS.values())} |" for row in table.rows]
-        lines += ["", *(f"- {sentence}" for sentence in sentences(table)), ""]
+        lines += [f"**{title(table)}**", "", f"| {' | '.join(view.columns)} |", "|---" * len(view.columns) + "|"]
+        lines += [f"| {' | '.join(cell(row) for cell in view.columns.values())} |" for row in table.rows]
+        lines += ["", *(f"- {sentence}" for sentence in view.sentences(table)), ""]
     return "\n".join(lines)
 
 

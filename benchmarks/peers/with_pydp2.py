@@ -11,6 +11,7 @@ import numpy as np
 import pydp2
 from benchmarks import consumer
 from benchmarks.job import BATCH, Batch, Job
+from benchmarks.prepared import told
 
 _PROVIDED = Path(__file__).with_name("provided.py")
 _PATIENCE = 30.0
@@ -46,6 +47,12 @@ _ARRAYS = {
     "ctr": _ctr,
     "rows": lambda batch: _dense("row", batch),
     "jpeg": lambda batch: _dense("picture", batch),
+    "dense": lambda batch: _dense("row", batch),
+    "ragged": _words,
+    "sparse": _ctr,
+    "rows_u8": lambda batch: _dense("row", batch),
+    "rows_f32": lambda batch: _dense("row", batch),
+    "picture": lambda batch: _dense("picture", batch),
 }
 
 
@@ -66,4 +73,4 @@ def measure(job: Job) -> list[dict]:
         service.connect(batch_size=BATCH, seed=1, order=job.option("order", "strict")) as client,
     ):
         _until_all_workers_are_there(service, job.workers)
-        return consumer.passes(job, lambda: client, _ARRAYS[job.workload])
+        return consumer.passes(job, lambda: client, _ARRAYS[told(job.workload)[0]])

@@ -17,9 +17,10 @@ import numpy as np
 from spdl.pipeline import SharedMemoryRingBuffer, iterate_in_subprocess
 
 from benchmarks import consumer
-from benchmarks.job import Batch, Job, shuffled_batches
+from benchmarks.job import Batch, Job
+from benchmarks.prepared import told
 
-_RING = {"rows": 64 << 20, "jpeg": 256 << 20}
+_RING = {"rows": 64 << 20, "jpeg": 256 << 20, "rows_u8": 64 << 20, "rows_f32": 64 << 20, "picture": 256 << 20}
 _END = object()
 
 
@@ -29,11 +30,11 @@ def versions() -> dict[str, str]:
 
 class _Files:
     def __init__(self, job: Job, number: int) -> None:
-        self.read, self.files, self.kind, self.seed = job.reader(), job.files()[number :: job.workers], job.kind, 0
+        self.batches, self.files, self.seed = job.batches(), job.files()[number :: job.workers], 0
 
     def __iter__(self) -> Iterator[Batch]:
         self.seed += 1
-        return shuffled_batches((sample for file in self.files for sample in self.read(file)), self.kind, self.seed)
+        return self.batches(self.files, self.seed)
 
 
 def _merged(sources: list[Iterable[Any]]) -> Iterator[Any]:
@@ -64,7 +65,7 @@ def _merged(sources: list[Iterable[Any]]) -> Iterator[Any]:
 def measure(job: Job) -> list[dict]:
     sources = []
     for number in range(job.workers):
-        size = job.option("ring", _RING.get(job.workload))
+        size = job.option("ring", _RING.get(told(job.workload)[0]))
         ring = {"arena": SharedMemoryRingBuffer(size)} if size else {}
         make = partial(_Files, job, number)
         sources.append(iterate_in_subprocess(make, buffer_size=8, mp_context="fork", timeout=120, **ring))

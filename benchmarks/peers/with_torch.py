@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from benchmarks import consumer
-from benchmarks.job import Batch, Job, shuffled_batches
+from benchmarks.job import Batch, Job
 
 
 def versions() -> dict[str, str]:
@@ -24,14 +24,14 @@ def versions() -> dict[str, str]:
 
 class _Files(IterableDataset):
     def __init__(self, job: Job) -> None:
-        self.read, self.files, self.kind, self.seed = job.reader(), job.files(), job.kind, 0
+        self.batches, self.files, self.seed = job.batches(), job.files(), 0
         self.tensors = job.option("tensors", False)
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         mine = self.files[worker.id :: worker.num_workers]
         self.seed += 1
-        batches = shuffled_batches((sample for file in mine for sample in self.read(file)), self.kind, self.seed)
+        batches = self.batches(mine, self.seed)
         return map(_tensors, batches) if self.tensors else batches
 
 

@@ -72,3 +72,25 @@ def test_what_others_take_is_told_from_what_the_run_takes(mark: str, monkeypatch
             process.kill()
         assert (cost["cpu"] >= 0.28) == marked
         assert marked or cost["others"] > 0
+
+
+def test_the_server_and_the_trainer_are_told_from_the_rest_of_the_run(
+    mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(processes.MARK, mark)
+    meter = processes.Meter()
+    named = f"open('/proc/self/comm', 'w').write({processes.SERVER!r})\n{WORKS}\nprint(flush=True)\ntime.sleep(600)"
+    with start(named, mark) as server, start(f"{WORKS}\nprint(flush=True)\ntime.sleep(600)", mark) as other:
+        for process in (server, other):
+            assert process.stdout is not None
+            process.stdout.readline()
+        sum(range(3_000_000))
+        cost = meter.stop()
+        server.kill()
+        other.kill()
+    assert cost["server_cpu"] is not None
+    assert cost["cpu"] is not None
+    assert 0.28 <= cost["server_cpu"] <= cost["cpu"] - 0.28
+    assert cost["trainer_cpu"] is not None
+    assert 0.01 <= cost["trainer_cpu"] < 5
+    assert processes.Meter().stop()["server_cpu"] is None

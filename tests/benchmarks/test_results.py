@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.results import ratio, tables
-from benchmarks.show import COLUMNS, markdown, sentences
+from benchmarks.show import COLUMNS, VIEWS, markdown, sentences
 
 seconds = st.floats(0.01, 100, allow_nan=False)
 ROUNDS = st.lists(st.tuples(seconds, seconds, seconds), min_size=1, max_size=7)
@@ -96,6 +96,41 @@ def test_cached_passes_are_compared_with_each_other_and_not_taken_for_the_best_p
     assert table.cached_ahead == 0.5
     assert table.strict_of_relaxed == 0.5
     assert table.first_behind == 2.0  # against tf.data cached, whose first batch comes soonest
+
+
+def test_the_ceiling_reports_the_second_pass_and_what_the_busier_of_server_and_trainer_carries() -> None:
+    runs = of([(4, 2), (4, 2), (4, 2)], ("pydp2", "spdl"))
+    for one in runs:
+        first, last = one["passes"]
+        first |= {"server_cpu": 9.0, "trainer_cpu": 9.0}
+        last |= {"server_cpu": 0.002 if one["contestant"] == "pydp2" else None, "trainer_cpu": 0.001}
+    view = VIEWS["ceiling"]
+    (table,) = tables(runs, view.passes)
+    rows = {row.contestant: row for row in table.rows}
+    assert [rows[name].rate for name in ("pydp2", "spdl")] == [500, 1000]
+    assert [rows[name].server for name in ("pydp2", "spdl")] == [2.0, None]
+    assert [rows[name].carries for name in ("pydp2", "spdl")] == [500_000, 1_000_000]
+    assert table.ahead == rows["spdl"].ahead == 0.5
+    assert list(view.sentences(table)) == [
+        "best peer: spdl; pydp2 has 0.50x its samples/s",
+    ]
+
+
+def test_latency_is_the_median_of_rounds_and_the_longest_of_all() -> None:
+    def felt(factor: float, late: float) -> dict[str, float]:
+        return {"steps": 100, "p50": 1 * factor, "p99": 2 * factor, "max": 3 * factor, "late": late}
+
+    runs = [run(number, "pydp2", 1) for number in (1, 2, 3)]
+    for one, factor in zip(runs, (1, 2, 9), strict=True):
+        one["passes"] = [one["passes"][0] | {"felt": felt(factor, factor / 10)}]
+    view = VIEWS["latency"]
+    (table,) = tables(runs, view.passes)
+    assert table.rows[0].felt == {"steps": 100, "p50": 2, "p99": 4, "max": 27, "late": 0.2}
+    assert list(view.sentences(table)) == []
+    assert "| pydp2 | 2.00 | 4.00 | 27.00 | 20.0% | 100 |" in markdown([table], view)
+    runs[0]["passes"][0]["felt"]["late"] = 0.95
+    (sentence,) = view.sentences(tables(runs)[0])
+    assert sentence.startswith("pydp2 took more than 1 ms at 90% of the steps: take a longer --step")
 
 
 def test_workloads_and_numbers_of_workers_are_tables_of_their_own() -> None:

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import data, one, rounds
+from benchmarks import data, latency, one, prepared, rounds
 from benchmarks.__main__ import parser
-from benchmarks.job import WORKLOADS, Job
+from benchmarks.job import BATCH, PREPARED, WORKLOADS, Job
 
 from .conftest import ROOT
 
@@ -133,6 +133,51 @@ def test_the_program_measures_shows_and_draws(tmp_path: Path) -> None:
         assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
+def measured(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    """The result of a command that measures, and what it printed; ``table`` prints the same."""
+    file = tmp_path / "result.json"
+    program = [sys.executable, "-m", "benchmarks"]
+    shown = ""
+    for command in ([*arguments, "--data", str(tmp_path), "--json", str(file)], ["table", str(file)]):
+        done = subprocess.run([*program, *command], cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert shown in ("", done.stdout)
+        shown = done.stdout
+    return json.loads(file.read_text()), shown
+
+
+def test_the_ceiling_is_measured_with_pydp2_alone(tmp_path: Path) -> None:
+    given = ["--kind", "dense", "sparse", "--form", "blocks", "single", "--peer", "--workers", "1", "--rounds", "1"]
+    result, shown = measured(tmp_path, "ceiling", *given, "--scale", str(SCALE))
+    assert [run["workload"] for run in result["runs"]] == [
+        "dense_blocks", "sparse_blocks", "dense_single", "sparse_single",
+    ]  # fmt: skip
+    for run in result["runs"]:
+        assert run["contestant"] == "pydp2"
+        assert len(run["passes"]) == 2
+        assert all(p["server_cpu"] is not None and p["trainer_cpu"] > 0 for p in run["passes"])
+    assert "sparse_single, 1 workers (medians of 1 alternating rounds)" in shown
+    assert "carries" in shown
+
+
+def test_latency_is_measured_with_pydp2_alone(tmp_path: Path) -> None:
+    given = ["--workload", "words", "--peer", "--rounds", "1", "--step", "5"]
+    result, shown = measured(tmp_path, "latency", *given, "--scale", "0.01")
+    (run,) = result["runs"]
+    (only,) = run["passes"]
+    assert only["felt"]["steps"] == -(-only["samples"] // BATCH) - latency.SKIPPED
+    assert 0 < only["felt"]["p50"] <= only["felt"]["p99"] <= only["felt"]["max"]
+    assert only["seconds"] >= 0.005 * (only["felt"]["steps"] + latency.SKIPPED - 1)
+    assert "not ready" in shown
+    assert "words: a step of 5 ms" in shown
+
+
+def test_a_pass_that_is_too_short_for_its_latency_fails(data_folder: Path) -> None:
+    job = Job("pydp2", "words", str(data.make("words", data_folder, SCALE)), options=(("step", 1.0),))
+    result = rounds.run(job, sys.executable)
+    assert "the first 20 batches of a pass are left out, and it had 4" in result["failed"]
+
+
 def test_a_program_that_is_ended_ends_what_it_runs(data_folder: Path) -> None:
     given = ["--workload", "words", "--peer", "--rounds", "1000", "--scale", str(SCALE), "--data", str(data_folder)]
     command = [sys.executable, "-m", "benchmarks", "run", *given]
@@ -149,3 +194,19 @@ def test_the_command_line_takes_several_numbers_of_workers_and_interpreters() ->
     assert given.workers == (1, 2, 4)
     assert given.python == ["tf=/a/b", "ray=/c"]
     assert given.workload == list(WORKLOADS)
+
+
+def test_the_plans_of_ceiling_and_latency_have_each_loader_in_one_way() -> None:
+    plan = rounds.Plan(peers=("spdl", "torch"), plain=True, passes=1, options={"rows": (("step", 3.0),)})
+    assert [one.name for one in plan.contestants()] == ["pydp2", "torch", "spdl"]
+    assert plan.job(plan.contestants()[0], "rows", Path("x"), 1) == Job("pydp2", "rows", "x", 1, 1, (("step", 3.0),))
+    assert plan.job(plan.contestants()[0], "words", Path("x"), 1).options == ()
+    given = parser().parse_args(["ceiling"])
+    assert {prepared.named(kind, form) for kind in given.kind for form in given.form} == set(PREPARED)
+    assert given.workers == (1, 2)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "long"])
+def test_a_step_that_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["latency", "--step", text])

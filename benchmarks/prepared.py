@@ -1,0 +1,136 @@
+"""Samples that cost nothing to make: seeded arrays, made once in the memory of each process, and parts of them.
+
+They show what a loader itself can carry. A kind is what a sample holds. A form is how it is handed over: ``blocks`` are
+many samples at a time, as arrays; ``single`` is one sample at a time, as a user without arrays would yield it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+KINDS = ("dense", "ragged", "sparse", "rows_u8", "rows_f32", "picture")
+FORMS = ("blocks", "single")
+SIDE = 256  # of a picture, in pixels
+LABELS = 10
+BLOCK = {"picture": 32}  # samples in one ``rows()``
+_BLOCK = 256
+_SAMPLES = {"picture": 128}  # samples that differ; they are handed over again and again
+_STARTS = {"ids": "starts", "indices": "pair_starts", "values": "pair_starts"}  # which starts an array is cut by
+Arrays = dict[str, np.ndarray]
+
+
+def named(kind: str, form: str) -> str:
+    """The name of the workload."""
+    return f"{kind}_{form}"
+
+
+def told(workload: str) -> tuple[str, str | None]:
+    """Kind and form of a workload; any other workload is a kind without a form."""
+    kind, _, form = workload.rpartition("_")
+    return (kind, form) if form in FORMS and kind in KINDS else (workload, None)
+
+
+def block(kind: str) -> int:
+    """How many samples pydp2's generator hands over at a time."""
+    return BLOCK.get(kind, _BLOCK)
+
+
+def count(kind: str) -> int:
+    """How many samples there are before they come again."""
+    return _SAMPLES.get(kind, _BLOCK)
+
+
+def _starts(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _distinct(random: np.random.Generator, rows: int, many: int, most: int) -> np.ndarray:
+    """``many`` different numbers in each row, in growing order: one from each of ``many`` equal parts."""
+    width = most // many
+    return (random.integers(0, width, (rows, many)) + np.arange(many) * width).astype(np.int32).reshape(-1)
+
+
+def _dense(random: np.random.Generator, rows: int) -> Arrays:
+    return {"row": random.random((rows, 20), dtype=np.float32)}
+
+
+def _ragged(random: np.random.Generator, rows: int) -> Arrays:
+    starts = _starts(random.integers(20, 99, rows))
+    return {"ids": random.integers(0, 30_000, starts[-1], dtype=np.int32), "starts": starts}
+
+
+def _sparse(random: np.random.Generator, rows: int) -> Arrays:
+    return {
+        "ids": _distinct(random, rows, 40, 1_000_000),
+        "starts": _starts(np.full(rows, 40)),
+        "indices": _distinct(random, rows, 10, 10_000),
+        "values": random.random(rows * 10, dtype=np.float32),
+        "pair_starts": _starts(np.full(rows, 10)),
+    }
+
+
+def _rows_u8(random: np.random.Generator, rows: int) -> Arrays:
+    return {"row": random.integers(0, 256, (rows, 3072), dtype=np.uint8)}
+
+
+def _rows_f32(random: np.random.Generator, rows: int) -> Arrays:
+    return {"row": random.random((rows, 1024), dtype=np.float32)}
+
+
+def _picture(random: np.random.Generator, rows: int) -> Arrays:
+    return {"picture": random.integers(0, 256, (rows, SIDE, SIDE, 3), dtype=np.uint8)}
+
+
+_MAKERS: dict[str, Callable[[np.random.Generator, int], Arrays]] = {
+    "dense": _dense,
+    "ragged": _ragged,
+    "sparse": _sparse,
+    "rows_u8": _rows_u8,
+    "rows_f32": _rows_f32,
+    "picture": _picture,
+}
+
+
+def arrays(kind: str) -> Arrays:
+    """All samples of a kind, as a batch has them."""
+    random = np.random.default_rng(KINDS.index(kind))
+    rows = count(kind)
+    return _MAKERS[kind](random, rows) | {"label": random.integers(0, LABELS, rows, dtype=np.int32)}
+
+
+def parts(whole: Arrays, size: int) -> list[Arrays]:
+    """Batches of ``size`` samples over the memory of ``whole``."""
+    return [
+        _part(whole, first, min(first + size, len(whole["label"]))) for first in range(0, len(whole["label"]), size)
+    ]
+
+
+def _part(whole: Arrays, first: int, end: int) -> Arrays:
+    part = {}
+    for name, array in whole.items():
+        if name in _STARTS.values():
+            part[name] = array[first : end + 1] - array[first]
+        elif name in _STARTS:
+            starts = whole[_STARTS[name]]
+            part[name] = array[starts[first] : starts[end]]
+        else:
+            part[name] = array[first:end]
+    return part
+
+
+def samples(kind: str, whole: Arrays) -> list[tuple[Any, ...]]:
+    """The samples one by one: lists of numbers, but rows and pictures as arrays."""
+    label = whole["label"].tolist()
+    if kind == "dense":
+        return list(zip(whole["row"].tolist(), label, strict=True))
+    if kind in ("ragged", "sparse"):
+        one_by_one = [_part(whole, row, row + 1) for row in range(len(label))]
+        ids = [one["ids"].tolist() for one in one_by_one]
+        if kind == "ragged":
+            return list(zip(ids, label, strict=True))
+        pairs = [list(zip(one["indices"].tolist(), one["values"].tolist(), strict=True)) for one in one_by_one]
+        return list(zip(ids, pairs, label, strict=True))
+    return list(zip(whole["picture" if kind == "picture" else "row"], label, strict=True))
