@@ -56,6 +56,24 @@ def column_fields(slots: Slots) -> tuple[tuple[Field, ...], ...]:
     return slots.fields
 
 
+def _join(parts: Sequence[Array]) -> Array:
+    """Return ``parts`` one after the other, without a copy if they lie so."""
+    whole, first = parts[0].base, _address(parts[0])
+    end = first
+    for part in parts:
+        if part.base is not whole or _address(part) != end or not part.flags.c_contiguous:
+            return np.concatenate(parts)
+        end += part.nbytes
+    if not isinstance(whole, np.ndarray) or whole.dtype != parts[0].dtype or whole.shape[1:] != parts[0].shape[1:]:
+        return np.concatenate(parts)
+    begin, rest = divmod(first - _address(whole), max(1, whole.strides[0]))
+    return np.concatenate(parts) if rest else whole[begin : begin + sum(map(len, parts))]
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
 class Columns:
     """``rows`` samples as ``arrays``: per slot a tuple of arrays in schema order.
 
@@ -141,12 +159,13 @@ class Columns:
 
     @staticmethod
     def concat(parts: Sequence[Columns]) -> Columns:
-        """Return the rows of all parts, one after the other; ``parts`` (of equal slots) must not be empty."""
+        """Return the rows of all parts, one after the other; ``parts`` (of equal slots) must not be empty. Arrays that
+        lie one after the other in memory already are not copied."""
         first = parts[0]
         if len(parts) == 1:
             return first
         arrays = [
-            [np.concatenate([p.arrays[s][i] for p in parts]) for i in range(len(first.arrays[s]))]
+            [_join([p.arrays[s][i] for p in parts]) for i in range(len(first.arrays[s]))]
             for s in range(len(first.arrays))
         ]
         return Columns(first.slots, sum(p.rows for p in parts), arrays)

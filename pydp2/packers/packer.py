@@ -6,11 +6,12 @@ types and lengths at once, :mod:`.vector_checks` the values later.
 
 from __future__ import annotations
 
+from sys import getrefcount
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pydp2.columns.columns import Columns, Ints
+from pydp2.columns.columns import Array, Columns, Ints
 from pydp2.errors import BadSample, count_text
 from pydp2.native import is_active
 from pydp2.packers.many_samples import exceeds_id_dtype
@@ -18,6 +19,9 @@ from pydp2.packers.sample_loop import SampleLoop, SampleMarker, sample_loop
 from pydp2.packers.slot_writers import SlotWriter, slot_writers
 from pydp2.packers.vector_checks import check_values
 from pydp2.schema.input_types import Slots
+
+_CHUNK_BYTES = 1 << 20
+_OWN_REFERENCES = 3  # to an array that nobody else has: a dictionary's, a local variable's, and the one that counts
 
 
 class PackedSamples(NamedTuple):
@@ -29,18 +33,52 @@ class PackedSamples(NamedTuple):
     bad: list[tuple[int, BadSample]]
 
 
+class _LeafBuffers:
+    """Memory for the elements of columns that are added one after the other: they lie together from the first copy on,
+    so that no second one joins them. A new array of ``nbytes`` is begun where the last one is full.
+
+    Memory is used again, because its first use costs more than a copy, unless somebody still has a part of it."""
+
+    __slots__ = ("_arrays", "_nbytes", "_used")
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._arrays: dict[tuple[int, int], Array] = {}
+        self._used: dict[tuple[int, int], int] = {}
+
+    def copy(self, slot: int, leaf: int, array: Array) -> Array:
+        """Return a copy of ``array``, elements of leaf ``leaf`` of ``slot``, behind those that came before."""
+        key, count = (slot, leaf), len(array)
+        memory, used = self._arrays.get(key), self._used.get(key, 0)
+        if memory is None or used + count > len(memory) or (not used and getrefcount(memory) > _OWN_REFERENCES):
+            entries = self._nbytes * count // max(1, array.nbytes)  # what is never written costs no memory
+            memory, used = np.empty((max(count, entries), *array.shape[1:]), array.dtype), 0
+            self._arrays[key] = memory
+        self._used[key] = used + count
+        copied = memory[used : used + count]
+        copied[...] = array
+        return copied
+
+    def restart(self) -> None:
+        """Begin at the front again: what was copied belongs to others now."""
+        self._used.clear()
+
+
 class Packer:
     """Packer of arranged samples into columns.
 
     ``strict``: ints are refused where floats are declared ("write float(x)"), else they are converted. ``rows`` and
     ``nbytes``: what was added since the last cut, bad rows included. ``native``: in the compiled form (default: if it
-    was built). See docs/semantics.md.
+    was built). ``chunk_bytes``: about so many bytes are added between two cuts. See docs/semantics.md.
     """
 
-    __slots__ = ("_bad", "_checked_rows", "_parts", "_slots", "_writers", "nbytes", "rows")
+    __slots__ = ("_bad", "_checked_rows", "_leaves", "_parts", "_slots", "_writers", "nbytes", "rows")
 
-    def __init__(self, slots: Slots, strict: bool, native: bool | None = None) -> None:
+    def __init__(
+        self, slots: Slots, strict: bool, native: bool | None = None, *, chunk_bytes: int = _CHUNK_BYTES
+    ) -> None:
         self._slots = slots
+        self._leaves = _LeafBuffers(chunk_bytes)
         self._writers = slot_writers(slots, strict, is_active() if native is None else native)
         self._clear()
 
@@ -48,6 +86,7 @@ class Packer:
         self.rows = 0
         self.nbytes = 0
         self._checked_rows = 0
+        self._leaves.restart()
         self._parts: list[Columns] = []
         self._bad: list[tuple[int, BadSample]] = []
 
@@ -119,13 +158,12 @@ class Packer:
             if leaves[0].size:
                 runs = [dict(zip("iv", leaves, strict=True))] if len(leaves) > 1 else [leaves[0].reshape(-1)]
             made, wrong = check_values(self._slots, slot, counts, runs, False)
-            for i, (array, theirs) in enumerate(zip(made[depth:], leaves, strict=True), depth):
-                if np.may_share_memory(array, theirs):
-                    made[i] = array.copy()
             arrays.append(made)
             bad = wrong | bad
         if bad and exceeds_id_dtype(columns):
             return None
+        for slot, (made, depth) in enumerate(zip(arrays, self._slots.depths, strict=True)):
+            made[depth:] = [self._leaves.copy(slot, i, array) for i, array in enumerate(made[depth:])]
         self.rows += columns.rows
         self.nbytes += sum(array.nbytes for made in arrays for array in made)
         return self._record_checked(columns.rows, arrays, bad)

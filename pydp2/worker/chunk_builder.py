@@ -56,7 +56,7 @@ class ChunkBuilder:
         self._allows_changed = allows_changed_samples
         # the pool copies no more than a chunk that it needs a part of; rows that lie in cells are not copied
         self._max_bytes = 4 * MAX_BYTES if schema.uses_cells else MAX_BYTES
-        self._packer = Packer(schema.slots, strict=schema.check)
+        self._packer = Packer(schema.slots, strict=schema.check, chunk_bytes=self._max_bytes)
         self._locate = locate
         self._drops_bad = schema.check_fail_continue
         self._is_weighted = schema.weighted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +78,25 @@ def test_frames_come_back_as_the_same_columns(some, data):
         again = Columns.from_frames(columns.slots, columns.rows, sent)
         assert some.raw(again) == some.raw(columns)
         assert some.raw(Columns.concat([again, columns])) == some.raw(Columns.concat([columns, columns]))
+
+
+def test_columns_that_lie_one_after_the_other_are_joined_without_a_copy() -> None:
+    slots = Slots((dense_vector(3),))
+    whole = np.arange(30, dtype=np.float32).reshape(10, 3).copy()
+
+    def joined(*parts: Any) -> Any:
+        return Columns.concat([Columns(slots, len(part), [(part,)]) for part in parts]).arrays[0][0]
+
+    for parts in ([whole[:4], whole[4:7], whole[7:]], [whole[2:5], whole[5:6]]):
+        assert joined(*parts).tolist() == np.concatenate(parts).tolist()
+        assert np.shares_memory(joined(*parts), whole)
+    other = whole + 100
+    for parts in (
+        [whole[2:2], whole[2:5]],
+        [whole[:4], whole[5:]], [whole[4:], whole[:4]], [whole[:4], other[4:]], [whole[:8:2], whole[8:]],
+        [whole.reshape(-1)[1:10].reshape(3, 3), whole.reshape(-1)[10:13].reshape(1, 3)],
+    ):  # fmt: skip
+        assert joined(*parts).tolist() == np.concatenate(parts).tolist()
 
 
 @quick

@@ -204,6 +204,41 @@ def test_usual_forms_are_packed_together(some: Any, data: Any) -> None:
     assert some.raw(packer.finish().columns) == some.raw(columns)
 
 
+def _packed(packer: Packer, slots: Slots, values: Any, labels: Any) -> None:
+    laid = rows(values, labels).columns(slots, 0, len(values))
+    assert laid is not None
+    assert packer.add_columns(laid) == []
+
+
+def test_blocks_are_copied_once_and_the_memory_is_used_again_when_nobody_has_it() -> None:
+    slots = Slots((dense_vector(64), integer_value(10)))
+    packer = Packer(slots, strict=True, chunk_bytes=1 << 16)
+    values, labels = np.arange(64 * 64, dtype=np.float32).reshape(64, 64), np.zeros(64, np.int32)
+    memory = []
+    for _ in range(3):
+        for lo in range(0, 64, 16):
+            _packed(packer, slots, values[lo : lo + 16], labels[lo : lo + 16])
+        columns = packer.finish().columns
+        assert columns.arrays[0][0].tolist() == values.tolist()
+        assert not np.may_share_memory(columns.arrays[0][0], values)
+        memory.append(columns.arrays[0][0].__array_interface__["data"][0])
+        del columns
+    assert len(set(memory)) == 1
+
+
+def test_what_was_packed_stays_as_it_is_while_somebody_has_it() -> None:
+    slots = Slots((dense_vector(8), integer_value(10)))
+    packer = Packer(slots, strict=True)
+    kept = []
+    for number in range(4):
+        for _ in range(3):
+            _packed(packer, slots, np.full((5, 8), number, np.float32), np.full(5, number))
+        kept.append(packer.finish().columns.slice(2, 13))
+    for number, columns in enumerate(kept):
+        assert set(columns.arrays[0][0].reshape(-1).tolist()) == {number}
+        assert set(columns.arrays[1][0].tolist()) == {number}
+
+
 # -- entries -----------------------------------------------------------------------------------------------------------
 def test_a_sample_is_what_would_be_yielded_alone() -> None:
     both = rows(a=np.array([[1.0, 2.0], [3.0, 4.0]]), b=[5, 6])
