@@ -11,6 +11,7 @@ from libc.string cimport memcpy, memmove, memset
 def gather(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssize_t size, out):
     cdef Py_buffer theirs, mine
     cdef Py_ssize_t i, at = 0, length, rows = starts.shape[0], there, room
+    cdef bint inside = True
     if counts.shape[0] != rows or size < 1:
         raise ValueError("as many counts as starts are needed, of entries that have a size")
     PyObject_GetBuffer(source, &theirs, PyBUF_SIMPLE)
@@ -18,15 +19,19 @@ def gather(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssiz
         there = theirs.len // size
         PyObject_GetBuffer(out, &mine, PyBUF_WRITABLE)
         try:
-            for i in range(rows):
-                if counts[i] == 0:  # the start of an empty stretch does not matter
-                    continue
-                room = (mine.len - at) // size
-                if not (0 <= starts[i] <= there and 0 <= counts[i] <= min(there - starts[i], room)):
-                    raise IndexError("a stretch lies outside of its array, or of the place for it")
-                length = counts[i] * size
-                memcpy(<char*>mine.buf + at, <char*>theirs.buf + starts[i] * size, length)
-                at += length
+            with nogil:
+                for i in range(rows):
+                    if counts[i] == 0:  # the start of an empty stretch does not matter
+                        continue
+                    room = (mine.len - at) // size
+                    if not (0 <= starts[i] <= there and 0 <= counts[i] <= min(there - starts[i], room)):
+                        inside = False
+                        break
+                    length = counts[i] * size
+                    memcpy(<char*>mine.buf + at, <char*>theirs.buf + starts[i] * size, length)
+                    at += length
+            if not inside:
+                raise IndexError("a stretch lies outside of its array, or of the place for it")
             if at != mine.len:
                 raise IndexError("the stretches do not fill what they are gathered in")
         finally:
@@ -38,6 +43,7 @@ def gather(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssiz
 def take(source, const int64_t[::1] where, Py_ssize_t size, out):
     cdef Py_buffer theirs, mine
     cdef Py_ssize_t i, at, rows = where.shape[0], there
+    cdef bint inside = True
     cdef char* to
     cdef const char* of
     PyObject_GetBuffer(source, &theirs, PyBUF_SIMPLE)
@@ -48,16 +54,20 @@ def take(source, const int64_t[::1] where, Py_ssize_t size, out):
             if mine.len != rows * size:
                 raise IndexError("what is gathered does not fill the place for it")
             to, of = <char*>mine.buf, <const char*>theirs.buf
-            for i in range(rows):
-                at = where[i]
-                if not 0 <= at < there:
-                    raise IndexError("an entry lies outside of its array")
-                if size == 4:  # a copy of a known size calls no function
-                    memcpy(to + i * 4, of + at * 4, 4)
-                elif size == 8:
-                    memcpy(to + i * 8, of + at * 8, 8)
-                else:
-                    memcpy(to + i * size, of + at * size, size)
+            with nogil:
+                for i in range(rows):
+                    at = where[i]
+                    if not 0 <= at < there:
+                        inside = False
+                        break
+                    if size == 4:  # a copy of a known size calls no function
+                        memcpy(to + i * 4, of + at * 4, 4)
+                    elif size == 8:
+                        memcpy(to + i * 8, of + at * 8, 8)
+                    else:
+                        memcpy(to + i * size, of + at * size, size)
+            if not inside:
+                raise IndexError("an entry lies outside of its array")
         finally:
             PyBuffer_Release(&mine)
     finally:

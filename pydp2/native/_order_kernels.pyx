@@ -121,7 +121,7 @@ def cut_batches(int64_t[::1] state, const int64_t[::1] limits, const int64_t[::1
         raise ValueError("the state, the limits, keys and levels of the batches do not go together")
     if not lanes or addresses.shape[0] != lanes or available.shape[0] != lanes:
         raise ValueError("each lane has a length of its turns, an address and a number of rows")
-    if batches.shape[0] != count or batches.shape[1] != 3 or limits[0] < 1 or limits[3] < 1 or rows.shape[0] < count * limits[0]:
+    if batches.shape[0] != count or batches.shape[1] != 3 or not 1 <= limits[0] <= <int64_t>1 << 31 or limits[3] < 1:
         raise ValueError("there is no room for the batches")
     at.cycle_index, at.block_left, at.pool_count, at.pool_bytes, at.drawn = state[0], state[1], state[2], state[3], state[4]
     at.byte_limited, at.lanes = state[5], lanes
@@ -133,6 +133,8 @@ def cut_batches(int64_t[::1] state, const int64_t[::1] limits, const int64_t[::1
         most = max(most, levels[n])
     if not 0 <= at.cycle_index < lanes or at.pool_count < 0 or min(reach, max(most, at.pool_count)) > pool.shape[0]:
         raise ValueError("there is no room in the pool")
+    if rows.shape[0] < min(reach, count * limits[0]):
+        raise ValueError("there is no room for the rows")
     n = 0
     with nogil:
         while n < count:

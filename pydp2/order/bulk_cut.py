@@ -17,12 +17,13 @@ import numpy.typing as npt
 
 from pydp2.native import is_active
 from pydp2.order.merge import Merge
-from pydp2.order.plan import PassPlan
+from pydp2.order.plan import UNBOUNDED, PassPlan
 from pydp2.order.pool import SNAPSHOT_DIVISOR, SNAPSHOT_MIN, Pool, RowIds
 from pydp2.order.random_bits import keys
 from pydp2.order.sample_source import SampleSource
 
 _MAX_BATCHES = 32  # cut in one call
+_MAX_BATCH_SIZE = 1 << 20  # larger ones are cut one by one
 _MAX_AHEAD_BYTES = 1 << 20  # bytes of batches that are cut and wait here
 _NEEDS_ROWS = 1  # why the loop stopped: pydp2/native/_order_kernels.pyx
 
@@ -41,7 +42,8 @@ class BulkCutter:
     def __init__(self, plan: PassPlan, source: SampleSource, merge: Merge, pool: Pool) -> None:
         self._plan, self._source, self._merge, self._pool = plan, source, merge, pool
         self._waiting: deque[PlainCut] = deque()
-        self._limits = np.array([plan.batch_size, plan.pool_bytes, SNAPSHOT_MIN, SNAPSHOT_DIVISOR], np.int64)
+        limit = min(plan.pool_bytes, UNBOUNDED)
+        self._limits = np.array([plan.batch_size, limit, SNAPSHOT_MIN, SNAPSHOT_DIVISOR], np.int64)
         self._batches_per_call = 1
         self.byte_limited = False
         """True if the byte limit stopped a fill before its level was reached."""
@@ -49,7 +51,8 @@ class BulkCutter:
     @staticmethod
     def suits(plan: PassPlan) -> bool:
         """Return True if batches of ``plan`` can be cut here."""
-        return is_active() and plan.shuffle and not plan.relaxed and plan.buckets is None
+        plain = plan.shuffle and not plan.relaxed and plan.buckets is None
+        return is_active() and plain and plan.batch_size <= _MAX_BATCH_SIZE
 
     def __len__(self) -> int:
         """Return the number of batches that wait."""
@@ -68,9 +71,9 @@ class BulkCutter:
         numbers = range(first, first + count)
         pick_keys = keys(plan.seed, plan.pass_id, "pick", numbers)
         if plan.fill_level(first) == plan.pool_limit:  # as it is from some batch on
-            levels = np.full(count, plan.pool_limit)
+            levels = np.full(count, min(plan.pool_limit, UNBOUNDED), np.int64)
         else:
-            levels = np.array([plan.fill_level(n) for n in numbers], np.int64)
+            levels = np.array([min(plan.fill_level(n), UNBOUNDED) for n in numbers], np.int64)
         done = 0
         while merge.cycle:
             cut, reason = self._run(pick_keys[done:], levels[done:])
@@ -99,8 +102,9 @@ class BulkCutter:
         merge, pool, lanes = self._merge, self._pool, self._merge.lanes
         size, count = self._plan.batch_size, len(levels)
         there = lanes.available.copy()
-        pool.make_room(min(int(levels.max()), len(pool.row_ids) + int(there.sum())))
-        rows, batches = np.empty(count * size, np.int64), np.empty((count, 3), np.int64)
+        reach = len(pool.row_ids) + int(there.sum())
+        pool.make_room(min(int(levels.max()), reach))
+        rows, batches = np.empty(min(count * size, reach), np.int64), np.empty((count, 3), np.int64)
         state = np.array(
             [merge.cycle_index, merge.block_left, pool.weight, pool.bytes, pool.drawn_since_snapshot, 0], np.int64
         )

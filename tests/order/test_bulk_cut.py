@@ -113,3 +113,11 @@ def test_rows_are_sorted_by_file_and_sample_index_whatever_their_numbers(seed: i
     sort_by_name(sorted_, files, indices)
     sort_by_name_in_python(expected, files, indices)
     assert sorted_ == expected
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1 << 21, 1 << 62, (1 << 63) - 1])
+@pytest.mark.parametrize("pool_size", [-1, 40, (1 << 63) - 1])
+def test_numbers_as_large_as_options_may_have_them_are_cut_as_well(size: int, pool_size: int) -> None:
+    files = [File([Row()] * 50)] * 3
+    options = Options(batch_size=size, pool_size=pool_size, pool_bytes=(1 << 63) - 1)
+    assert outcomes(files, options, 1, 20, bulk=True) == outcomes(files, options, 1, 20, bulk=False)
