@@ -8,11 +8,14 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydp2.service_address import ipc_path, split_token
+
+from .runs import eventually, processes
 
 GREETING = 64  # bytes
 LARGE = bytes(64 << 10)
@@ -150,6 +153,23 @@ with pydp2.launch(
 def descriptors(pid: int) -> int:
     """How many descriptors a process has open."""
     return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208  # numbers, no paths
+
+
+def descriptors_at_rest(pid: int, workers: int) -> int:
+    """How many descriptors a service has open once its workers and the one in reserve are there, for each has some,
+    and nothing has come for half a second."""
+    assert eventually(lambda: len(processes("pydp2-worker")) == workers + 1, 20)
+    last, since = descriptors(pid), time.monotonic()
+
+    def stays() -> bool:
+        nonlocal last, since
+        now = descriptors(pid)
+        if now != last:
+            last, since = now, time.monotonic()
+        return time.monotonic() - since > 0.5
+
+    assert eventually(stays, 20)
+    return last
 
 
 def resident(pid: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import pydp2
 
 from ..runs import Program, eventually, processes
-from ..strangers import FLOODS, SERVICE, Crowd, Flow, descriptors, resident, silent
+from ..strangers import FLOODS, SERVICE, Crowd, Flow, descriptors, descriptors_at_rest, resident, silent
 from .bench import Bench
 from .case import Event, Fault, Report, Schedule
 from .data import Dataset, Judge, expected
@@ -118,7 +118,7 @@ def play_crowds(bench: Bench, schedule: Schedule) -> Report:
     with pydp2.connect(address, batch_size=BATCH, seed=schedule.seed) as client:
         passes = Passes(client, schedule.seed)
         passes.one()
-        before, own = resident(pid), descriptors(pid)
+        before, own = resident(pid), descriptors_at_rest(pid, schedule.setup["workers"])
         for event in schedule.events:
             with silent(address, int(event.at)), flow(address, event) as coming:
                 for _ in range(3):
@@ -169,7 +169,7 @@ def play_deaths(bench: Bench, schedule: Schedule) -> Report:
     pid, kills = int(program.said("at ").split()[2]), 0
     with pydp2.connect(address, batch_size=20) as client:
         assert sum(map(len, client)) == 40 * len(files)
-        before, most = descriptors(pid), 0
+        before, most = descriptors_at_rest(pid, schedule.setup["workers"]), 0
         events = list(schedule.events)
         while events:
             samples = 0

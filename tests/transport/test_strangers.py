@@ -22,7 +22,7 @@ from pydp2.service_address import INNER_SUFFIX, ipc_path, split_token, without_t
 from tests.runs import NUMBERS, Program, eventually, processes
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 from tests.runs import program as program
-from tests.strangers import FLOODS, SERVICE, Crowd, descriptors, dial, greeting, resident, silent
+from tests.strangers import FLOODS, SERVICE, Crowd, descriptors, descriptors_at_rest, dial, greeting, resident, silent
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at the server in /proc")
 FILES = [str(n) for n in range(8)]
@@ -170,7 +170,7 @@ def test_strangers_who_take_all_descriptors_take_no_place_from_a_trainer(
     everything = sorted(file * 1000 + n for file in range(len(FILES)) for n in range(file * 29 % 97 + 20))
     with pydp2.connect(address, **OPTIONS) as data:
         assert passes(data, quiet, 1)
-        own = descriptors(pid)
+        own = descriptors_at_rest(pid, 2)
         with silent(address, STRANGERS):
             assert passes(data, quiet, 8)
             assert eventually(lambda: "descriptors" in made.screen)
@@ -214,7 +214,7 @@ def test_killed_workers_leave_no_descriptor(
     address, pid, made = launched(program, f"ipc://{tmp_path}/s", provider, 66)
     with pydp2.connect(address, batch_size=50) as data:
         assert sum(map(len, data)) == 200 * len(FILES)
-        own = descriptors(pid)
+        own = descriptors_at_rest(pid, 2)
         for _ in range(32):
             killed = processes("pydp2-worker")[:1]
             for worker in killed:
