@@ -45,6 +45,7 @@ from pydp2.transport.sockets import LACKS_DESCRIPTORS
 
 _SHOWN = 5  # of each kind of log line, so many are shown in full
 _BURST = 32  # batches sent before messages are looked for again
+_MAX_MESSAGES = 256  # of workers taken in one round, so that trainers are served in between
 
 
 class ServiceStop(Exception):
@@ -139,8 +140,8 @@ class Server:
             self._engine_events()
         if not ready.isdisjoint(self._listeners) or now - self._accepted > self._timing.descriptor_check:
             self._accept(ready, now)
-        self._worker_messages(now)
-        more = self._gateway.receive(now)
+        more = self._worker_messages(now, _MAX_MESSAGES)
+        more = self._gateway.receive(now) or more
         self._apply_deferred()
         more = self._gateway.serve(_BURST, now) or more
         self._apply_deferred()
@@ -187,7 +188,7 @@ class Server:
                 case Started(worker, pid):
                     self._connections.setdefault(worker, WorkerConnection(b"", worker_link(LinkRole.SERVER))).pid = pid
                 case Exited(worker, _, status):
-                    self._worker_messages(time.monotonic())
+                    self._worker_messages(time.monotonic())  # all that it had sent, before others get its files
                     connection = self._connections.get(worker)
                     if status == 0 and (
                         connection is None or connection.link.state in (LinkState.NEW, LinkState.STARTING)
@@ -218,8 +219,14 @@ class Server:
             self._cell_grants.worker_gone(worker)
         self._apply(self._worker_pool.handle(WorkerGone(worker, running, how, not killed, hungry, timeout)))
 
-    def _worker_messages(self, now: float) -> None:
-        while (received := self._hub.receive()) is not None:
+    def _worker_messages(self, now: float, most: int | None = None) -> bool:
+        """Take what came from workers, ``most`` messages of it (None: all). Return True if there may be more."""
+        taken = 0
+        while most is None or taken < most:
+            received = self._hub.receive()
+            if received is None:
+                return False
+            taken += 1
             peer, frames = received
             try:
                 self._worker_message(peer, frames, now)
@@ -229,6 +236,7 @@ class Server:
                 if worker is not None:
                     self._connections[worker].begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
                     self._engine.kill(worker)
+        return True
 
     def _worker_message(self, peer: bytes, frames: list[memoryview], now: float) -> None:
         worker = self._number.get(peer)
@@ -360,7 +368,7 @@ class Server:
         return {
             "workers": [
                 {
-                    "worker": number, "pid": connection.pid, "active": number in self._worker_pool.active,
+                    "worker": number, "pid": connection.pid, "active": self._worker_pool.is_active(number),
                     "files": self._worker_pool.files_of(number),
                     "samples_per_second": connection.rates.per_second(now),
                     "busy_seconds": connection.last_busy / 1e6, "idle_seconds": connection.idle / 1e6,

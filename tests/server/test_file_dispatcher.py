@@ -360,6 +360,15 @@ def test_with_errors_skipped_the_file_ends_there_and_a_fact_says_so() -> None:
     assert [a.kind for a in made.dispatch() if isinstance(a, Log)] == ["skipped"]
 
 
+def test_a_file_that_is_known_to_end_before_its_first_sample_is_given_to_nobody() -> None:
+    made = reading(4, cycle_length=1, workers=1, early_ends={2: (0, "no such word")})
+    made.add_worker(1)
+    given = [a.file for a in assigned(made.dispatch())[1]]
+    assert given == [0, 1, 3]
+    made.open_file(2)
+    assert made.next_run(2) is END
+
+
 def test_what_the_merge_met_last_is_told_before_the_workers_are_told_to_end() -> None:
     made = reading(1, cycle_length=1)
     made.add_worker(1)

@@ -96,11 +96,13 @@ def test_pd_32_any_schedule_gives_the_order_of_the_oracle(seed: int, monkeypatch
     monkeypatch.setattr(chunk_builder, "MAX_RANGES", random.choice([1, 3, 128]))
     this = case(seed)
     world = World(this)
-    for number, outcome in enumerate(world.run()):
+    outcomes = world.run()
+    for number, outcome in enumerate(outcomes):
         (compare_relaxed if this.plan.order == "relaxed" else compare)(this, outcome)
         assert not any(world.opened[number, file] for file in outcome.cached)
+    failed = any(outcome.error for outcome in outcomes)  # the error budget may end a pass before a file is read
     for file, script in enumerate(this.files):
-        if script.poison is not None and this.skip and not this.leaves:
+        if script.poison is not None and this.skip and not this.leaves and not failed:
             begun = sum(file not in outcome.cached for outcome in world.trainers[0].outcomes)
             assert world.deaths[file, script.poison] == 3 * begun
 

@@ -402,7 +402,8 @@ class FileDispatcher:
                 return
             ledger = self._enter_file(file, self._next)
             self._next += 1
-            items.setdefault(worker, []).append(self._assign(worker, ledger))
+            if ledger.state is QUEUED:  # else it is known to end before its first sample
+                items.setdefault(worker, []).append(self._assign(worker, ledger))
 
     def _enter_file(self, file: int, position: int, reread: Reread | None = None) -> FileLedger:
         until, _ = self.losses.early_ends.get(file, (UNREACHED, ""))

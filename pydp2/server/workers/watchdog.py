@@ -16,6 +16,8 @@ from pydp2.server.spec import ServiceSpec
 from pydp2.server.state_table import next_state
 from pydp2.server.workers.worker_state import DUMPING, RUNNING, WATCH_TRANSITIONS, WatchEvent, WatchState
 
+_TIMED_PARTS = 16  # samples are looked at after this part of the time that one may take, not in every round
+
 
 @dataclass(slots=True)
 class WorkerConnection:
@@ -65,7 +67,7 @@ class Watchdog:
         self._connections = connections
         self._status_row_of = status_row_of
         self._log = log
-        self._looked = self._weighed = 0.0
+        self._looked = self._weighed = self._timed = 0.0
         self._stopped: dict[int, float] = {}  # workers that a signal has stopped, and since when
 
     def check_first_worker(self, pid: int) -> None:
@@ -81,7 +83,8 @@ class Watchdog:
     def check(self, now: float) -> None:
         """End the workers that break a limit."""
         limit = self._spec.sample_timeout
-        if limit is not None:
+        if limit is not None and now - self._timed >= min(limit / _TIMED_PARTS, self._spec.timing.tick):
+            self._timed = now
             self._watch_samples(limit, now)
         stopped = self._spec.timing.stopped_worker if limit is None else limit
         if now - self._looked >= stopped / 4:

@@ -18,7 +18,7 @@ from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.spec import status_rows
 from pydp2.server.state_table import next_state
-from pydp2.server.workers.worker_state import ACTIVE, STANDBY, STARTING, WORK_TRANSITIONS, WorkEvent, WorkState
+from pydp2.server.workers.worker_state import ACTIVE, STARTING, WORK_TRANSITIONS, WorkEvent, WorkState
 
 _MAX_START_DEATHS = 5
 """So many workers lost in a row before their provider was ready, and the service gives up."""
@@ -52,6 +52,8 @@ class WorkerPool:
         self._jobs: dict[int, str] = {}  # whose each is
         self.workers_lost = 0
         self._workers: dict[int, _PooledWorker] = {}
+        self._active: dict[int, None] = {}  # those of them that read, in the order in which they began
+        self._standby: dict[int, _PooledWorker] = {}
         self._free = list(range(self.status_rows))
         self._next = 0
         self._start_deaths = 0
@@ -84,6 +86,7 @@ class WorkerPool:
         elif schema != self.schema:
             return [Fatal(_schema_difference(self.schema, schema))]
         worker.move(WorkEvent.READY)
+        self._standby[number] = worker
         self._start_deaths = 0
         return self._promote()
 
@@ -93,6 +96,8 @@ class WorkerPool:
             return []
         before = worker.state
         worker.move(WorkEvent.EXIT)
+        self._active.pop(worker.number, None)
+        self._standby.pop(worker.number, None)
         if self._closing:
             return []
         self._free.append(worker.status_row)
@@ -147,13 +152,17 @@ class WorkerPool:
     @property
     def active(self) -> list[int]:
         """Workers that read."""
-        return [w.number for w in self._workers.values() if w.state is ACTIVE]
+        return [*self._active]
+
+    def is_active(self, worker: int) -> bool:
+        """Return True if ``worker`` reads."""
+        return worker in self._active
 
     @property
     def starting(self) -> int:
         """Workers that are starting and will be needed."""
-        starting = sum(1 for w in self._workers.values() if w.state is STARTING)
-        return min(starting, self.target - len(self.active))
+        starting = len(self._workers) - len(self._active) - len(self._standby)
+        return min(starting, self.target - len(self._active))
 
     def status_row_of(self, worker: int) -> int | None:
         """Return the status row of ``worker`` while it lives."""
@@ -172,7 +181,7 @@ class WorkerPool:
         dispatcher.number, dispatcher.attempts = self._begun, self._attempts
         self.dispatchers[dispatcher.number] = dispatcher
         self._divide_budget()
-        for worker in self.active:
+        for worker in self._active:
             dispatcher.add_worker(worker)
 
     def end_pass(self, dispatcher: FileDispatcher) -> list[Action]:
@@ -229,13 +238,12 @@ class WorkerPool:
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def _promote(self) -> list[Action]:
-        for worker in self._workers.values():
-            if len(self.active) >= self.target:
-                break
-            if worker.state is STANDBY:
-                worker.move(WorkEvent.PROMOTE)
-                for dispatcher in self.dispatchers.values():
-                    dispatcher.add_worker(worker.number)
+        while self._standby and len(self._active) < self.target:
+            number = min(self._standby)  # hardly ever more than one
+            self._standby.pop(number).move(WorkEvent.PROMOTE)
+            self._active[number] = None
+            for dispatcher in self.dispatchers.values():
+                dispatcher.add_worker(number)
         return []
 
     def _replenish(self) -> list[Action]:
