@@ -22,6 +22,9 @@ from pydp2.order.pool import SNAPSHOT_DIVISOR, SNAPSHOT_MIN, Pool, RowIds
 from pydp2.order.random_bits import keys
 from pydp2.order.sample_source import SampleSource
 
+if is_active():
+    from pydp2.native import _order_kernels
+
 _MAX_BATCHES = 32  # cut in one call
 _MAX_BATCH_SIZE = 1 << 20  # larger ones are cut one by one
 _MAX_AHEAD_BYTES = 1 << 20  # bytes of batches that are cut and wait here
@@ -97,8 +100,6 @@ class BulkCutter:
 
     def _run(self, pick_keys: npt.NDArray[np.uint64], levels: npt.NDArray[np.int64]) -> tuple[int, int]:
         """Cut as many batches as there are ``levels``, or until the loop stops. Return how many, and why it stopped."""
-        from pydp2.native import _order_kernels
-
         merge, pool, lanes = self._merge, self._pool, self._merge.lanes
         size, count = self._plan.batch_size, len(levels)
         there = lanes.available.copy()
