@@ -1,4 +1,4 @@
-"""``python -m benchmarks run | table | plot | figures``: see docs/benchmarks.md, and ``--help`` of each."""
+"""``python -m benchmarks run | table | plot | figures | many``: see docs/benchmarks.md, and ``--help`` of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import figures, rounds, show
+from benchmarks import figures, many, rounds, show
 from benchmarks.job import WORKLOADS
 from benchmarks.results import tables
 
@@ -94,6 +94,11 @@ def _figures(given: argparse.Namespace) -> int:
     return 0
 
 
+def _many(given: argparse.Namespace) -> int:
+    many.show()
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m benchmarks", description="pydp2 beside its peers")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
@@ -132,6 +137,9 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--data", type=Path, default=base.folder)
     own.add_argument("--json", action="store_true")
     own.set_defaults(do=_figures)
+
+    crowd = commands.add_parser("many", help="a simulation of services of many workers: their use, the server's time")
+    crowd.set_defaults(do=_many)
     return top
 
 
