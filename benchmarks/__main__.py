@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import figures, latency, prepared, rounds, show
+from benchmarks import figures, latency, many, prepared, rounds, show
 from benchmarks.job import WORKLOADS
 from benchmarks.results import tables
 
@@ -131,6 +131,11 @@ def _figures(given: argparse.Namespace) -> int:
     return 0
 
 
+def _many(given: argparse.Namespace) -> int:
+    many.show()
+    return 0
+
+
 def _add_plan(command: argparse.ArgumentParser, base: rounds.Plan) -> None:
     """The options of all commands that run a plan."""
     command.add_argument("--rounds", type=int, default=base.rounds, help="default: %(default)s")
@@ -195,6 +200,9 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--data", type=Path, default=base.folder)
     own.add_argument("--json", action="store_true")
     own.set_defaults(do=_figures)
+
+    crowd = commands.add_parser("many", help="a simulation of services of many workers: their use, the server's time")
+    crowd.set_defaults(do=_many)
     return top
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydp2.native import is_active
 from pydp2.order.merge import Merge
 from pydp2.order.plan import UNBOUNDED, PassPlan
-from pydp2.order.pool import SNAPSHOT_DIVISOR, SNAPSHOT_MIN, Pool, RowIds
+from pydp2.order.pool import Pool, RowIds
 from pydp2.order.random_bits import keys
 from pydp2.order.sample_source import SampleSource
 
@@ -46,7 +46,7 @@ class BulkCutter:
         self._plan, self._source, self._merge, self._pool = plan, source, merge, pool
         self._waiting: deque[PlainCut] = deque()
         limit = min(plan.pool_bytes, UNBOUNDED)
-        self._limits = np.array([plan.batch_size, limit, SNAPSHOT_MIN, SNAPSHOT_DIVISOR], np.int64)
+        self._limits = np.array([plan.batch_size, limit, *pool.snapshot_limits], np.int64)
         self._batches_per_call = 1
         self.byte_limited = False
         """True if the byte limit stopped a fill before its level was reached."""

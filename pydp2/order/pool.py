@@ -209,12 +209,19 @@ class Pool:
         return full if over and not self._plan.can_over_batch_size else full + 1
 
     # -- between batches -------------------------------------------------------------------------------------------
+    @property
+    def snapshot_limits(self) -> tuple[int, int]:
+        """Number of samples that are drawn between two snapshot points at least, and the part of the pool, as its
+        divisor."""
+        return SNAPSHOT_MIN, SNAPSHOT_DIVISOR
+
     def reach_snapshot_point(self) -> bool:
         """Return True if this batch edge is a snapshot point, because enough was picked since the last one. The pool is
         sorted by name there, so that a saved pool is a plain set."""
         if self._plan.relaxed or self._tail is not None:
             return False
-        if self.drawn_since_snapshot < max(SNAPSHOT_MIN, len(self) // SNAPSHOT_DIVISOR):
+        least, divisor = self.snapshot_limits
+        if self.drawn_since_snapshot < max(least, len(self) // divisor):
             return False
         self.drawn_since_snapshot = 0
         if self._plan.shuffle:  # without shuffle, samples go in and out in the order of names

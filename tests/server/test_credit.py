@@ -118,6 +118,64 @@ def test_several_workers_read_ahead_side_by_side() -> None:
     assert credit.room(4) == 0
 
 
+def test_what_waits_at_a_worker_uses_at_most_half_of_the_worker_s_part_of_the_rest() -> None:
+    credit = Credit(64 << 20, cycle_length=1, workers=4)
+    assert (credit.ahead, credit.start, credit.max_waiting) == (8 << 20, 1 << 20, 4)
+    credit.file_ended(50_000)
+    credit.file_ended(30_000)
+    assert (credit.start, credit.max_waiting) == (80_000, 52)  # two files of the usual size
+    for size in (0, 10, 1000, 100_000, 10 << 20):
+        for _ in range(1000):
+            credit.file_ended(size)
+        assert credit.start * credit.max_waiting <= credit.ahead // 2
+        assert 2 <= credit.max_waiting <= 64
+
+
+def test_a_file_not_yet_bound_is_granted_what_it_needs_soon_and_a_bound_one_all_of_its_share() -> None:
+    credit = Credit(6400, cycle_length=1, workers=2)  # share 3200, ahead 1600
+    entry = FileLedger(0, 0, limit=200, spent_bytes=100)
+    credit.set_use(0, entry.use)
+    assert credit.grant_for(entry, pressing=False) == 300
+    assert credit.grant_for(entry, pressing=True) == 1400
+    entry.need = 700
+    assert credit.grant_for(entry, pressing=False) == 600
+    entry.limit = 500
+    assert credit.grant_for(entry, pressing=False) == 300
+    entry.need = 0
+    assert credit.grant_for(entry, pressing=False) == 0
+    entry.bound = True
+    credit.bind(0)
+    assert credit.grant_for(entry, pressing=False) == 3000
+
+
+def test_a_file_lacks_the_rest_only_while_others_use_it() -> None:
+    credit = Credit(3200, cycle_length=1, workers=2)  # ahead 800
+    entry = FileLedger(0, 0, limit=100, spent_bytes=100, need=300)
+    credit.set_use(0, entry.use)
+    assert not credit.lacks_rest(entry)
+    for file in (1, 2):
+        credit.set_use(file, 700)
+    assert credit.room(0) == 100
+    assert credit.grant_for(entry, pressing=False) == 0
+    assert credit.lacks_rest(entry)
+    credit.set_use(0, 600)
+    assert not credit.lacks_rest(entry)  # it has come to what it may, whatever others do
+    credit.set_use(0, 100)
+    entry.bound = True
+    assert not credit.lacks_rest(entry)  # it has a share of its own
+
+
+def test_the_part_of_a_worker_follows_their_number() -> None:
+    credit = Credit(3200, cycle_length=1, workers=4)
+    before = credit.resizes
+    credit.share_among(4)
+    assert (credit.ahead, credit.resizes) == (400, before)
+    credit.share_among(2)
+    assert (credit.ahead, credit.resizes) == (800, before + 1)
+    credit.share_among(0)
+    assert credit.ahead == 1600
+
+
 def test_a_budget_of_nothing_still_lets_the_merge_go_on_by_single_bytes() -> None:
     credit = Credit(0, cycle_length=3, workers=2)
     credit.bind(0)

@@ -123,6 +123,53 @@ def test_tiny_files_are_not_known_without_end() -> None:
     assert 4000 < len(made.ledgers) < 5000
 
 
+def test_files_that_wait_at_a_worker_leave_the_credit_to_those_that_are_read() -> None:
+    made = reading(400, workers=2, budget=640_000)  # 320,000 for files ahead, 160,000 for one of them
+    for worker in (1, 2):
+        made.add_worker(worker)
+    made.dispatch()
+    for file in range(2, 60):
+        entry = made.ledgers[file]
+        assert entry.worker is not None
+        send(made, entry.worker, file, 0, 5, state=FILE_ENDED)  # each costs 500
+        made.dispatch()
+    waiting = [entry for entry in made.ledgers.values() if entry.worker is not None and not entry.bound]
+    assert 40 < len(waiting) <= 2 * 64
+    assert {entry.limit for entry in waiting[-10:]} == {160_000 // 128}, "more than twice what a file costs"
+
+
+def test_files_ahead_that_were_refused_get_their_credit_in_order_when_others_use_less() -> None:
+    made = reading(20, workers=2)
+    for worker in (1, 2):
+        made.add_worker(worker)
+    made.dispatch()
+    for file in (2, 3, 4, 5):  # they use up the 2000 of the rest
+        entry = made.ledgers[file]
+        assert entry.worker is not None
+        entry.limit = 500
+        made.credit.set_use(file, entry.use)
+        send(made, entry.worker, file, 0, 5)
+        made.worker_blocked(entry.worker, file, entry.attempt, 5, need=COST)
+    assert grants(made.dispatch()) == []
+    send(made, made.ledgers[0].worker or 0, 0, 0, 0, state=FILE_ENDED)
+    made.close_file(0)
+    made.open_file(2)  # its 500 are bytes of its own share now
+    granted = {attempt: bound for _, attempt, _, _, bound in grants(made.dispatch())}
+    assert granted == {made.ledgers[2].attempt: 1, made.ledgers[3].attempt: 0, made.ledgers[4].attempt: 0}
+
+
+def test_the_credit_of_a_worker_follows_their_number_while_a_pass_runs() -> None:
+    made = reading(100, cycle_length=1, workers=2)  # a rest of 2000
+    for worker in range(1, 5):
+        made.add_worker(worker)
+        made.dispatch(expecting=max(0, 2 - worker))
+        assert made.credit.ahead == 2000 // max(2, worker)
+    for worker in range(4, 1, -1):
+        made.worker_lost(worker, None, "was told to end")
+        made.dispatch()
+        assert made.credit.ahead == 2000 // (worker - 1)
+
+
 def test_workers_that_are_starting_get_their_share_of_the_lanes() -> None:
     made = reading(4, cycle_length=4)
     made.add_worker(1)

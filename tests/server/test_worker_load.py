@@ -31,6 +31,30 @@ def test_files_given_to_the_idlest_leave_no_worker_more_than_one_file_behind(pul
     assert rest[crew.least_loaded()] == min(rest.values())
 
 
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([16, 64]), st.booleans()), max_size=200))
+def test_the_worker_with_the_least_is_found_whatever_came_and_went(steps: list[tuple[int, int, bool]]) -> None:
+    crew = WorkerLoad()
+    has: dict[int, list[FileLedger]] = {}
+    crew.add_worker(99)
+    has[99] = []
+    for number, (worker, pull, comes) in enumerate(steps):
+        if worker not in has:
+            crew.add_worker(worker)
+            has[worker] = []
+        elif comes:
+            has[worker].append(entry := FileLedger(number, number, pull=pull))
+            crew.assign(worker, entry)
+        elif has[worker]:
+            crew.unassign(worker, has[worker].pop())
+        else:
+            crew.remove_worker(worker)
+            del has[worker]
+        load = {each: (sum(entry.pull for entry in entries), len(entries)) for each, entries in has.items()}
+        assert load[crew.least_loaded()] == min(load.values())
+        assert load[crew.fewest_files()][::-1] == min((count, pulled) for pulled, count in load.values())
+        assert crew.total == sum(count for _, count in load.values())
+
+
 def test_what_is_lost_with_a_worker_weighs_on_nobody() -> None:
     crew = WorkerLoad()
     for worker in (1, 2):

@@ -4,23 +4,32 @@ A budget is split into a reserve of equal shares, one for each file of the cycle
 draw from. A bound file may always come to its share, so the file that the merge waits for can always be read; a file
 not yet bound takes only what is left of the rest. When no file is left that is not bound, the shares take up the rest.
 One sample may exceed this, alone, when the merge waits for exactly that sample.
+
+A file that is handed out ahead takes credit before a worker begins it, because a worker that ended a file must not wait
+for the next one. So it starts with little, and few files wait at a worker.
 """
 
 from __future__ import annotations
 
 from pydp2.server.dispatch.ledger import FileLedger
+from pydp2.server.dispatch.worker_load import MAX_FILES
+
+_STEPS = 8  # a file not yet bound is granted at most twice this part of what it may come to at a time
 
 
 class Credit:
     """Use of a read-ahead budget of ``budget`` bytes, by file."""
 
     def __init__(self, budget: int, cycle_length: int, workers: int) -> None:
-        self._cycle_length, self._workers = cycle_length, workers
+        self._cycle_length, self.workers = cycle_length, max(1, workers)
         self._all_bound = False
+        self.resizes = 0
+        """Number of times that shares changed: what was refused before may be granted now."""
         self.resize(budget)
         self._use: dict[int, int] = {}
         self._bound: set[int] = set()
         self._ahead_use = 0
+        self._ended_files = self._ended_cost = 0
 
     def resize(self, budget: int) -> None:
         """Set the budget to ``budget``. A file that uses more than the new share gets nothing until it uses less."""
@@ -28,7 +37,14 @@ class Credit:
         self.share = max(1, budget // (self._cycle_length if self._all_bound else 2 * self._cycle_length))
         self.rest = budget - self.share * self._cycle_length
         # Several workers read ahead side by side, so no single file may take all of the rest.
-        self.ahead = max(1, min(self.share, self.rest // max(1, self._workers)))
+        self.ahead = max(1, min(self.share, self.rest // self.workers))
+        self.resizes += 1
+
+    def share_among(self, workers: int) -> None:
+        """Set the number of workers that read ahead side by side to ``workers``."""
+        if workers != self.workers:
+            self.workers = max(1, workers)
+            self.resize(self.budget)
 
     @property
     def used(self) -> int:
@@ -61,12 +77,35 @@ class Credit:
         self._use.pop(file, None)
         self._bound.discard(file)
 
+    def file_ended(self, cost: int) -> None:
+        """Note that a file was read to its end, and cost so many bytes of credit in all."""
+        self._ended_files += 1
+        self._ended_cost += cost
+
+    @property
+    def rest_left(self) -> int:
+        """Number of bytes that files not yet bound may still be granted."""
+        return self.rest - self._ahead_use
+
+    @property
+    def start(self) -> int:
+        """Credit that a file not yet bound starts with: enough for two files of the usual size, in limits."""
+        most = self.ahead // _STEPS
+        if self._ended_files:
+            most = min(most, max(self.ahead // (2 * MAX_FILES), 2 * self._ended_cost // self._ended_files))
+        return max(1, most)
+
+    @property
+    def max_waiting(self) -> int:
+        """Number of files not yet bound that a worker may have, so that those it has not begun use little credit."""
+        return min(MAX_FILES, max(2, self.ahead // 2 // self.start))
+
     def room(self, file: int) -> int:
         """Return the number of bytes that ``file`` may be granted now beyond what it has."""
         use = self._use.get(file, 0)
         if file in self._bound:
             return max(0, self.share - use)
-        return max(0, min(self.ahead - use, self.rest - self._ahead_use))
+        return max(0, min(self.ahead - use, self.rest_left))
 
     def grant_for(self, ledger: FileLedger, *, pressing: bool) -> int:
         """Return the number of bytes that the file of ``ledger`` is granted now: what there is room for, if that is
@@ -79,11 +118,22 @@ class Credit:
         missing = ledger.need - ledger.unspent  # of the sample that it has in hand
         more = 0
         if room and (pressing or (room >= max(step, missing) and (missing > 0 or ledger.unspent < 2 * step))):
-            more = room
+            # a file not yet bound leaves to others what it does not need soon
+            more = room if ledger.bound or pressing else min(room, max(missing, 4 * step - ledger.unspent))
         if pressing and missing > more and not ledger.runs:
             more = missing  # one sample larger than the share, alone, because nothing else can go on
         return more
 
     def min_grant(self, ledger: FileLedger) -> int:
         """Return the smallest number of bytes that is worth a message."""
-        return (self.share if ledger.bound else self.ahead) // 4
+        return self.share // 4 if ledger.bound else self.ahead // (2 * _STEPS)
+
+    def lacks_rest(self, ledger: FileLedger) -> bool:
+        """Return True if the file of ``ledger``, which was granted nothing, may be granted something once others use
+        less."""
+        if ledger.bound:
+            return False
+        missing, step = ledger.need - ledger.unspent, self.min_grant(ledger)
+        least = max(step, missing)
+        wants = missing > 0 or ledger.unspent < 2 * step
+        return wants and self.rest_left < least <= self.ahead - self._use.get(ledger.file, 0)

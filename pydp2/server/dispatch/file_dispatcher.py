@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,6 @@ from pydp2.server.dispatch.losses import Losses, condemnation
 from pydp2.server.dispatch.reread import attach_frames, open_ledger, reread_terms
 from pydp2.server.dispatch.worker_load import MAX_FILES, WorkerLoad
 
-_FIRST_SAMPLES = 8  # a file not yet bound starts with this part of what it may come to
 _MANY_SAMPLES = 4096  # samples that a merge waits for, at most: a worker sends as many at a time
 _FEW_FILES = 128  # so many that a pool lacks are not asked for by halves
 _MAX_UNBOUND = (
@@ -106,7 +106,10 @@ class FileDispatcher:
             self._positions = np.empty(len(order), np.int64)
             self._positions[order] = np.arange(len(order))
         self._waiting, self._load = FileQueue(), WorkerLoad()
-        self._blocked_on_credit: dict[int, FileLedger] = {}
+        self._blocked_on_credit: dict[int, FileLedger] = {}  # those that may be granted more now
+        self._lack_rest: list[tuple[int, int, int]] = []  # heap of (position, file, attempt) of those that may be
+        self._lacking: set[int] = set()  # granted more once others use less, and these attempts
+        self._resizes = self.credit.resizes
         self._actions: list[Action] = []
         self._grants: dict[int, dict[int, list[int]]] = {}  # by worker and attempt, told with the next dispatch
         self.losses = Losses(pass_id, self.label, context.error_budget, early_ends or {}, saved, order)
@@ -283,6 +286,7 @@ class FileDispatcher:
         else:
             self._cache.commit(ledger, part, run)
             if ledger.state is COMPLETE:
+                self.credit.file_ended(ledger.spent_bytes)
                 self._unassign(worker, ledger)
         self._update_credit(ledger)
 
@@ -344,15 +348,16 @@ class FileDispatcher:
         """Assign files and grant credit; all actions since the last call. ``expecting``: workers that are starting."""
         if self._load and not self._ended:
             items: dict[int, list[FileAssignment]] = {}
+            self._workers = len(self._load) + expecting
+            self.credit.share_among(self._workers)
             self._assign_waiting(items, expecting)
+            self._grant_waiting()
             self._assign_ahead(items)
             for worker, assignments in items.items():
                 for i in range(0, len(assignments), MAX_FILES):
                     these = assignments[i : i + MAX_FILES]
                     frames = attach_frames(these, self.ledgers)
                     self._actions.append(Send(worker, Assign(self.number, [a.to_wire() for a in these]), frames))
-            for ledger in sorted(self._blocked_on_credit.values(), key=lambda e: e.position):
-                self._grant(ledger)
         self._actions += [Send(worker, Grant([*items.values()])) for worker, items in self._grants.items()]
         self._grants.clear()
         out, self._actions = self._actions, []
@@ -384,9 +389,29 @@ class FileDispatcher:
                 worker = self._load.least_loaded()
                 items.setdefault(worker, []).append(self._assign(worker, ledger))
 
+    def _grant_waiting(self) -> None:
+        """Grant more to the files that can have more now, in the order in which the merge wants them."""
+        credit = self.credit
+        if self._resizes != credit.resizes:
+            self._resizes = credit.resizes
+            self._blocked_on_credit = {file: ledger for file, ledger in self.ledgers.items() if ledger.state is READING}
+        for ledger in sorted(self._blocked_on_credit.values(), key=lambda e: e.position):
+            self._grant(ledger)
+        self._blocked_on_credit.clear()
+        while self._lack_rest:
+            _, file, attempt = self._lack_rest[0]
+            known = self.ledgers.get(file)
+            if known is not None and known.state is READING and known.attempt == attempt:
+                if credit.lacks_rest(known):
+                    break
+                self._grant(known)
+            heappop(self._lack_rest)
+            self._lacking.discard(attempt)
+
     def _assign_ahead(self, items: dict[int, list[FileAssignment]]) -> None:
         if self._waiting:
             return
+        start, most = self.credit.start, self.credit.max_waiting
         while self._next < len(self._order) and len(self.ledgers) < self._cycle_length + _MAX_UNBOUND:
             file = int(self._order[self._next])
             comes = self._cache.prefetch(self._order, self._next, self._bound)
@@ -395,10 +420,8 @@ class FileDispatcher:
             if comes:
                 self._next += 1  # the merge finds it there when it binds it
                 continue
-            worker = self._load.least_loaded()
-            if self._load.is_backed_up(worker):
-                return
-            if self.credit.room(file) < self.credit.ahead // _FIRST_SAMPLES:
+            worker = self._load.fewest_files()
+            if self._load.is_backed_up(worker, most) or self.credit.room(file) < start:
                 return
             ledger = self._enter_file(file, self._next)
             self._next += 1
@@ -416,7 +439,7 @@ class FileDispatcher:
     def _assign(self, worker: int, ledger: FileLedger) -> FileAssignment:
         ledger.assign(worker, self.attempts.begin(self))
         room = self.credit.room(ledger.file)
-        ledger.limit += room if ledger.bound else min(room, max(1, self.credit.ahead // _FIRST_SAMPLES))
+        ledger.limit += room if ledger.bound else min(room, self.credit.start)
         self.credit.set_use(ledger.file, ledger.use)
         self._load.assign(worker, ledger)
         return FileAssignment(
@@ -430,8 +453,9 @@ class FileDispatcher:
         assert ledger.worker is not None
         more = self.credit.grant_for(ledger, pressing=pressing)
         if not more and not tell:
-            if ledger.unspent >= 2 * self.credit.min_grant(ledger):
-                self._blocked_on_credit.pop(ledger.file, None)
+            if ledger.attempt not in self._lacking and self.credit.lacks_rest(ledger):
+                self._lacking.add(ledger.attempt)
+                heappush(self._lack_rest, (ledger.position, ledger.file, ledger.attempt))
             return
         if more:
             ledger.limit = max(ledger.limit, ledger.spent_bytes) + more

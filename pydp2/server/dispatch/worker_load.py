@@ -1,17 +1,48 @@
 """Keep the load of each worker in one pass: which files it has, and how many it may have waiting.
 
-The merge takes more of some files than of others in the same time, and waits for each: so it is not the number of files
-that must be alike at all workers, but what the merge takes of them.
+The merge takes more of some files than of others in the same time, and waits for each: so of the files of the cycle it
+is not the number that must be alike at all workers, but what the merge takes of them. Files that are read ahead go to
+the worker that comes to them first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 
 from pydp2.server.dispatch.ledger import FileLedger
 
 MAX_FILES = 64
-"""Assignments in one message, and unstarted files waiting at one worker."""
+"""Assignments in one message, and files not yet bound at one worker."""
+
+
+class _LeastFirst:
+    """Workers, the one with the least load at the front."""
+
+    def __init__(self) -> None:
+        self._load: dict[int, tuple[int, int]] = {}
+        self._heap: list[tuple[tuple[int, int], int]] = []  # an entry whose load is not that of its worker is old
+
+    def set(self, worker: int, load: tuple[int, int]) -> None:
+        self._load[worker] = load
+        if len(self._heap) > 4 * len(self._load):  # mostly old entries
+            self._heap = [(load, worker) for worker, load in self._load.items()]
+            heapify(self._heap)
+        else:
+            heappush(self._heap, (load, worker))
+
+    def remove(self, worker: int) -> None:
+        self._load.pop(worker, None)
+
+    def clear(self) -> None:
+        self._load.clear()
+        self._heap.clear()
+
+    def first(self) -> int:
+        """Return the worker with the least load, of several the one that came first."""
+        while self._load.get(self._heap[0][1]) != self._heap[0][0]:
+            heappop(self._heap)
+        return self._heap[0][1]
 
 
 class WorkerLoad:
@@ -22,6 +53,9 @@ class WorkerLoad:
         self._load: dict[int, dict[int, FileLedger]] = {}
         self._ahead: dict[int, set[int]] = {}  # those that are not bound
         self._pace: dict[int, int] = {}  # how many unstarted files a worker may have waiting
+        self._by_pull, self._by_count = _LeastFirst(), _LeastFirst()
+        self.total = 0
+        """Number of files that all workers have."""
 
     def __len__(self) -> int:
         """Workers."""
@@ -33,7 +67,7 @@ class WorkerLoad:
     def add_worker(self, worker: int) -> None:
         """Note that ``worker`` can be given files."""
         self._load[worker] = {}
-        self._pulled[worker] = 0
+        self._set_pulled(worker, 0)
         self._ahead[worker] = set()
         self._pace[worker] = 2
 
@@ -42,34 +76,48 @@ class WorkerLoad:
         self._ahead.pop(worker, None)
         self._pace.pop(worker, None)
         self._pulled.pop(worker, None)
-        return list(self._load.pop(worker, {}).values())
+        self._by_pull.remove(worker)
+        self._by_count.remove(worker)
+        ledgers = list(self._load.pop(worker, {}).values())
+        self.total -= len(ledgers)
+        return ledgers
 
     def clear(self) -> None:
         """Take all files from all workers."""
         self._load.clear()
         self._pulled.clear()
+        self._by_pull.clear()
+        self._by_count.clear()
+        self.total = 0
 
     def least_loaded(self) -> int:
         """Return the worker of whose files the merge takes the least."""
-        return min(self._pulled, key=lambda worker: self._pulled[worker])
+        return self._by_pull.first()
 
-    @property
-    def total(self) -> int:
-        """Number of files that all workers have."""
-        return sum(map(len, self._load.values()))
+    def fewest_files(self) -> int:
+        """Return the worker with the fewest files: it comes to one more first."""
+        return self._by_count.first()
+
+    def _set_pulled(self, worker: int, pulled: int) -> None:
+        self._pulled[worker] = pulled
+        count = len(self._load[worker])
+        self._by_pull.set(worker, (pulled, count))
+        self._by_count.set(worker, (count, pulled))
 
     def file_count(self, worker: int) -> int:
         """Return the number of files that ``worker`` has."""
         return len(self._load.get(worker, ()))
 
-    def is_backed_up(self, worker: int) -> bool:
-        """Return True if so many files that are not bound wait at ``worker`` that it gets no more of them."""
-        return len(self._ahead[worker]) >= self._pace[worker]
+    def is_backed_up(self, worker: int, most: int) -> bool:
+        """Return True if so many files that are not bound wait at ``worker``, or ``most``, that it gets no more of
+        them."""
+        return len(self._ahead[worker]) >= min(self._pace[worker], most)
 
     def assign(self, worker: int, ledger: FileLedger) -> None:
         """Give the file of ``ledger`` to ``worker``."""
         self._load[worker][ledger.file] = ledger
-        self._pulled[worker] += ledger.pull
+        self.total += 1
+        self._set_pulled(worker, self._pulled[worker] + ledger.pull)
         if not ledger.bound:
             self._ahead[worker].add(ledger.file)
 
@@ -80,6 +128,7 @@ class WorkerLoad:
     def unassign(self, worker: int, ledger: FileLedger) -> None:
         """Take ``file`` from ``worker``, which may have one more waiting now."""
         if self._load[worker].pop(ledger.file, None) is not None:
-            self._pulled[worker] -= ledger.pull
+            self.total -= 1
+            self._set_pulled(worker, self._pulled[worker] - ledger.pull)
         self._ahead[worker].discard(ledger.file)
         self._pace[worker] = min(MAX_FILES, self._pace[worker] + 1)

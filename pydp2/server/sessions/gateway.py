@@ -47,9 +47,15 @@ from pydp2.transport import Hub, PeerGone, SharedRegion
 
 _MAX_PENDING = 64  # peers that ask for a job and have not been answered yet
 _MAX_VANISHED = 64  # peers that vanished
-_READ_AHEAD = 256 << 20  # bytes read ahead of the merge, where the memory limit allows
+_READ_AHEAD = 256 << 20  # bytes read ahead of the merge, where the memory limit allows,
+_READ_AHEAD_WORKER = 16 << 20  # or so many for each worker, if that is more
 _MAX_POOL_FRAMES = 1024  # of 64 KiB: a pool of more samples than memory could hold
 _MAX_MESSAGES = 256  # taken in one round, so that a flood of them does not keep batches back
+
+
+def read_ahead_budget(workers: int, memory_limit: int) -> int:
+    """Return the number of bytes that ``workers`` workers may read ahead of the merge, with this memory limit."""
+    return min(max(_READ_AHEAD, _READ_AHEAD_WORKER * workers), memory_limit // 2)
 
 
 class _VanishedPeer:
@@ -87,7 +93,7 @@ class ClientGateway:
         self.disk: DiskCache | None = None
         """The cache on disk, where the provider asks for one."""
         self._available: AvailableMemory | None = None
-        self._budget = min(_READ_AHEAD, spec.memory_limit // 2)
+        self._budget = read_ahead_budget(spec.workers, spec.memory_limit)
         self._sessions: dict[str, JobSession] = {}  # by name of the job
         self._at: dict[bytes, JobSession] = {}  # peers that are attached, and to which job
         self._vanished: dict[bytes, _VanishedPeer] = {}
@@ -130,10 +136,11 @@ class ClientGateway:
         layout = RegionLayout(schema.slots, self._spec.memory_limit - self._budget)
         if not layout.max_rows:
             least = layout.min_row_bytes
+            ahead = read_ahead_budget(self._spec.workers, 2 * least)
             self._log(
                 f"the cache in memory cannot keep a single sample: one needs at least {least} bytes, and "
                 f"the cache may have {layout.limit} of memory_limit={self._spec.memory_limit}; every pass reads its "
-                f"files again; raise memory_limit to {least + min(least, _READ_AHEAD)} or more",
+                f"files again; raise memory_limit to {least + ahead} or more",
                 "cache",
             )
             return None
