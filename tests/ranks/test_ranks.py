@@ -215,9 +215,10 @@ def test_dynamic_a_state_holds_what_was_used_out_of_turn(
 ) -> None:
     with ExitStack() as stack:
         slow, fast = (stack.enter_context(service.connect(share="dynamic", prefetch=1, **OPTIONS)) for _ in range(2))
-        streams = iter(slow), iter(fast)
-        held = next(streams[0]).index
-        had = [next(streams[1]).index for _ in range(9)]
+        one = iter(slow)
+        held = next(one).index  # the first one: nobody else has begun
+        other = iter(fast)
+        had = [next(other).index for _ in range(9)]
         state = json.loads(json.dumps(fast.state_dict()))
     assert state["batch"] == held
     assert set(had[:-1]) <= {*state["beyond"]}
