@@ -81,13 +81,13 @@ class BulkCutter:
         while merge.cycle:
             cut, reason = self._run(pick_keys[done:], levels[done:])
             done += cut
-            if reason != _NEEDS_ROWS or not self._refill_lane():
+            if reason != _NEEDS_ROWS or not self._refill_file():
                 break
         if done:
             nbytes = sum(cut.nbytes for cut in self._waiting) // done
             self._batches_per_call = max(1, min(_MAX_BATCHES, _MAX_AHEAD_BYTES // max(1, nbytes)))
 
-    def _refill_lane(self) -> bool:
+    def _refill_file(self) -> bool:
         """Put the samples that are there of the file whose turn it is within reach of the loop. False: there are none,
         or they need a closer look."""
         merge = self._merge
@@ -95,14 +95,14 @@ class BulkCutter:
         run = self._source.plain_run(file)
         if run is None or run.chunk_span().largest > self._plan.pool_bytes:
             return False
-        merge.lanes.fill(merge.cycle_index, self._pool.store_rows(file, run))
+        merge.cycle_rows.fill(merge.cycle_index, self._pool.store_rows(file, run))
         return True
 
     def _run(self, pick_keys: npt.NDArray[np.uint64], levels: npt.NDArray[np.int64]) -> tuple[int, int]:
         """Cut as many batches as there are ``levels``, or until the loop stops. Return how many, and why it stopped."""
-        merge, pool, lanes = self._merge, self._pool, self._merge.lanes
+        merge, pool, cycle_rows = self._merge, self._pool, self._merge.cycle_rows
         size, count = self._plan.batch_size, len(levels)
-        there = lanes.available.copy()
+        there = cycle_rows.available.copy()
         reach = len(pool.row_ids) + int(there.sum())
         pool.make_room(min(int(levels.max()), reach))
         rows, batches = np.empty(min(count * size, reach), np.int64), np.empty((count, 3), np.int64)
@@ -110,15 +110,15 @@ class BulkCutter:
             [merge.cycle_index, merge.block_left, pool.weight, pool.bytes, pool.drawn_since_snapshot, 0], np.int64
         )
         cut, reason = _order_kernels.cut_batches(
-            state, self._limits, lanes.block_lengths, lanes.addresses, lanes.available, pool.row_ids, pool.sizes,
-            pick_keys, levels, rows, batches,
+            state, self._limits, cycle_rows.block_lengths, cycle_rows.addresses, cycle_rows.available,
+            pool.row_ids, pool.sizes, pick_keys, levels, rows, batches,
         )  # fmt: skip
         merge.cycle_index, merge.block_left, weight, nbytes, drawn, limited = state.tolist()
         pool.settle(weight, nbytes, drawn)
         self.byte_limited = self.byte_limited or bool(limited)
-        taken = there - lanes.available
-        for lane in np.flatnonzero(taken).tolist():
-            self._source.consume(merge.cycle[lane].file, int(taken[lane]))
+        taken = there - cycle_rows.available
+        for index in np.flatnonzero(taken).tolist():
+            self._source.consume(merge.cycle[index].file, int(taken[index]))
         at = 0
         for drawn, before, nbytes in batches[:cut].tolist():
             self._waiting.append(PlainCut(rows[at : at + drawn], before, nbytes))

@@ -87,7 +87,7 @@ class Merge:
             while len(self.cycle) < plan.cycle_length and self.next_file < len(self.file_order):
                 self.cycle.append(self._open_next())
             self.block_left = self.cycle[0].block_length if self.cycle else 0
-        self.lanes = CycleRows([cycle_file.block_length for cycle_file in self.cycle])
+        self.cycle_rows = CycleRows([cycle_file.block_length for cycle_file in self.cycle])
 
     def _restore(self, snapshot: SnapshotPoint, rereads: Mapping[int, Reread]) -> None:
         self.next_file, self.cycle_index, self.block_left = (
@@ -134,10 +134,10 @@ class Merge:
             self._source.close_file(cycle_file.file)
             if self.next_file < len(self.file_order):
                 self.cycle[self.cycle_index] = opened = self._open_next()  # and the same turn goes on
-                self.lanes.replace(self.cycle_index, opened.block_length)
+                self.cycle_rows.replace(self.cycle_index, opened.block_length)
                 continue
             del self.cycle[self.cycle_index]
-            self.lanes.remove(self.cycle_index)
+            self.cycle_rows.remove(self.cycle_index)
             if self.cycle:
                 self.cycle_index %= len(self.cycle)
                 self.block_left = self.cycle[self.cycle_index].block_length
@@ -146,7 +146,7 @@ class Merge:
     def consume(self, count: int) -> None:
         """Note that the first ``count`` samples of the run that :meth:`next_run` returned are merged."""
         self._source.consume(self.cycle[self.cycle_index].file, count)
-        self.lanes.skip(self.cycle_index, count)
+        self.cycle_rows.skip(self.cycle_index, count)
         self.block_left -= count
 
     def _advance_cycle(self) -> None:
