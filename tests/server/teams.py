@@ -121,6 +121,10 @@ class Trainer:
     prefetch: int = 2
 
 
+class NoEnd(AssertionError):
+    """Trainers wait for ever."""
+
+
 class World:
     """A team and its trainers."""
 
@@ -370,7 +374,7 @@ class World:
                     self.next(trainer)
             self.team.check_leases(self.now)
             self.serve()
-        raise AssertionError(f"no end: {[(t.rank, t.position, t.waits, t.away) for t in trainers]}")
+        raise NoEnd(f"no end: {[(t.rank, t.position, t.waits, t.away) for t in trainers]}")
 
     def used(self) -> list[tuple[int, int]]:
         return sorted(pair for trainer in self.trainers for pair in trainer.used)
