@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import figures, latency, many, prepared, rounds, show
+from benchmarks import figures, latency, many, prepared, replay, rounds, show
 from benchmarks.job import WORKLOADS
 from benchmarks.results import tables
 
@@ -136,6 +136,11 @@ def _many(given: argparse.Namespace) -> int:
     return 0
 
 
+def _replay(given: argparse.Namespace) -> int:
+    replay.show(given.rounds)
+    return 0
+
+
 def _add_plan(command: argparse.ArgumentParser, base: rounds.Plan) -> None:
     """The options of all commands that run a plan."""
     command.add_argument("--rounds", type=int, default=base.rounds, help="default: %(default)s")
@@ -200,6 +205,10 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--data", type=Path, default=base.folder)
     own.add_argument("--json", action="store_true")
     own.set_defaults(do=_figures)
+
+    again = commands.add_parser("replay", help="what a sample costs the server: many workers, ranks, jobs and files")
+    again.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    again.set_defaults(do=_replay)
 
     crowd = commands.add_parser("many", help="a simulation of services of many workers: their use, the server's time")
     crowd.set_defaults(do=_many)

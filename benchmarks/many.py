@@ -109,7 +109,7 @@ class _Chunk:
 class _Store:
     """Store of a pool that keeps the names of samples, never gives an id twice, and forgets nothing."""
 
-    held_bytes = shared_row_count = 0
+    held_bytes = 0
 
     def __init__(self, samples: int) -> None:
         self._file, self._sample_index = np.empty(samples, np.int64), np.empty(samples, np.int64)
@@ -120,6 +120,9 @@ class _Store:
         self._top += rows.rows
         self._file[ids], self._sample_index[ids] = rows.file, np.arange(rows.lo, rows.hi)
         return ids
+
+    def shared_row_count(self, ids: Any) -> int:
+        return 0
 
     def release(self, ids: Any) -> None:
         pass
@@ -208,7 +211,8 @@ class _Worker:
             left = scene.sizes[task.file] - task.next_index
             limit = max(0, task.limit - task.spent_bytes) // scene.cost + 1  # one more is kept in hand
             due = min(self._oldest, world.now) + FLUSH - world.now
-            count = min(left, limit, task.block_end - task.next_index, max(1, int(due / scene.seconds)))
+            room = min(MAX_ROWS, -(-MAX_BYTES // scene.cost)) - self._rows  # to a full message
+            count = min(left, limit, task.block_end - task.next_index, max(1, min(room, int(due / scene.seconds))))
             if task.merge_waits:
                 count = min(count, max(1, task.merge_waits_until - task.next_index))
         self._count = count

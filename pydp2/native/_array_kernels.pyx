@@ -210,3 +210,97 @@ def release(uint8_t[::1] live, const int64_t[::1] ids):
             return False
         live[ids[i]] = 0
     return True
+
+
+cdef inline int64_t _rounded(int64_t length, int64_t* number) noexcept nogil:
+    """Return what ``length`` is rounded up to, and the number of that among all such lengths."""
+    cdef int64_t shift = 0, steps
+    while length >> shift >= 32:
+        shift += 1
+    steps = (length + (<int64_t>1 << shift) - 1) >> shift
+    number[0] = (shift << 4) + steps
+    return steps << shift
+
+
+# The state of stretches: the end of what was used, the room in use, the first node that is free, and how many were used.
+def place(const int64_t[::1] lengths, int64_t[::1] starts, int64_t limit, int64_t[::1] heads, int64_t[:, ::1] nodes,
+          int64_t[::1] state):
+    cdef Py_ssize_t i, count = lengths.shape[0]
+    cdef int64_t node, number, room
+    if starts.shape[0] != count or heads.shape[0] != 1024 or nodes.shape[1] != 2 or state.shape[0] != 4:
+        raise ValueError("each row needs a length and a place for its start")
+    for i in range(count):
+        if not 0 <= lengths[i] < <int64_t>1 << 48:
+            raise ValueError("a row of an impossible length")
+        if not lengths[i]:
+            starts[i] = 0
+            continue
+        room = _rounded(lengths[i], &number)
+        node = heads[number]
+        if 0 <= node < nodes.shape[0]:
+            starts[i] = nodes[node, 0]
+            heads[number] = nodes[node, 1]
+            nodes[node, 1] = state[2]
+            state[2] = node
+        elif state[0] + room > limit:
+            return i
+        else:
+            starts[i] = state[0]
+            state[0] += room
+        state[1] += room
+    return count
+
+
+def release_stretches(const int64_t[::1] starts, const int64_t[::1] lengths, int64_t[::1] heads, int64_t[:, ::1] nodes,
+                      int64_t[::1] state):
+    cdef Py_ssize_t i, count = lengths.shape[0]
+    cdef int64_t node, number
+    if starts.shape[0] != count or heads.shape[0] != 1024 or nodes.shape[1] != 2 or state.shape[0] != 4:
+        raise ValueError("each row needs a length and a start")
+    for i in range(count):
+        if not 0 <= lengths[i] < <int64_t>1 << 48:
+            raise ValueError("a row of an impossible length")
+        if not lengths[i]:
+            continue
+        state[1] -= _rounded(lengths[i], &number)
+        node = state[2]
+        if 0 <= node < nodes.shape[0]:
+            state[2] = nodes[node, 1]
+        else:
+            node = state[3]
+            if not 0 <= node < nodes.shape[0]:
+                raise ValueError("there is no room to note what is free")
+            state[3] = node + 1
+        nodes[node, 0] = starts[i]
+        nodes[node, 1] = heads[number]
+        heads[number] = node
+
+
+def scatter(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssize_t size, out):
+    cdef Py_buffer theirs, mine
+    cdef Py_ssize_t i, at = 0, length, rows = starts.shape[0], room, there
+    cdef bint inside = True
+    if counts.shape[0] != rows or size < 1:
+        raise ValueError("as many counts as starts are needed, of entries that have a size")
+    PyObject_GetBuffer(source, &theirs, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(out, &mine, PyBUF_WRITABLE)
+        try:
+            room = mine.len // size
+            with nogil:
+                for i in range(rows):
+                    if counts[i] == 0:
+                        continue
+                    there = (theirs.len - at) // size
+                    if not (0 <= starts[i] <= room and 0 <= counts[i] <= min(room - starts[i], there)):
+                        inside = False
+                        break
+                    length = counts[i] * size
+                    memcpy(<char*>mine.buf + starts[i] * size, <char*>theirs.buf + at, length)
+                    at += length
+            if not inside or at != theirs.len:
+                raise IndexError("a stretch lies outside of its array, or they do not make up what is copied")
+        finally:
+            PyBuffer_Release(&mine)
+    finally:
+        PyBuffer_Release(&theirs)

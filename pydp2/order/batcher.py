@@ -22,8 +22,10 @@ from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SampleS
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.rowstore.base import RowStore
 
+_SAMPLES_PER_POSITION = 8  # drawn between two snapshots for each file of the cycle, at least
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)  # not frozen: one is made for each batch
 class BatchCut:
     """Cut of batch ``index``: rows of the store, their weight, the pool's weight before the cut, rows that only pad.
 
@@ -100,6 +102,7 @@ class Batcher:
         self._in_tail = snapshot is not None and snapshot.in_tail
         self._bulk = BulkCutter(plan, source, self.merge, self.pool) if BulkCutter.suits(plan) else None
         self._failure: PassFailed | None = None
+        self._points_since_snapshot = 0
         self.byte_limited = False
         """True if the byte limit stopped a fill before its level was reached (told once to the user)."""
 
@@ -136,8 +139,14 @@ class Batcher:
         return cut
 
     def _end_batch(self) -> None:
-        """Take a snapshot if this batch edge is a snapshot point."""
-        if self.pool.reach_snapshot_point():
+        """Take a snapshot if this batch edge is a snapshot point. With many files in the cycle, whose positions are in
+        each, not all of these points give one."""
+        if not self.pool.reach_snapshot_point():
+            return
+        self._points_since_snapshot += 1
+        least, divisor = self.pool.snapshot_limits
+        drawn = self._points_since_snapshot * max(least, len(self.pool) // divisor)
+        if drawn >= _SAMPLES_PER_POSITION * len(self.merge.cycle):
             self._take_snapshot(self.pool.encode_samples(), ended=False)
 
     def _cut(self) -> BatchCut | PassDone:
@@ -157,6 +166,7 @@ class Batcher:
         return cut
 
     def _take_snapshot(self, pool: bytes, *, ended: bool) -> None:
+        self._points_since_snapshot = 0
         merge = self.merge
         cycle_files = [] if ended else merge.positions()
         taken, dropped = self._source.merged_counts

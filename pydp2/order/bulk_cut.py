@@ -70,7 +70,7 @@ class BulkCutter:
 
     def _cut(self, first: int) -> None:
         plan, merge = self._plan, self._merge
-        count = self._batches_per_call
+        count = min(self._batches_per_call, self._batches_to_snapshot())
         numbers = range(first, first + count)
         pick_keys = keys(plan.seed, plan.pass_id, "pick", numbers)
         if plan.fill_level(first) == plan.pool_limit:  # as it is from some batch on
@@ -86,6 +86,12 @@ class BulkCutter:
         if done:
             nbytes = sum(cut.nbytes for cut in self._waiting) // done
             self._batches_per_call = max(1, min(_MAX_BATCHES, _MAX_AHEAD_BYTES // max(1, nbytes)))
+
+    def _batches_to_snapshot(self) -> int:
+        """Return how many batches there are about to the next snapshot point, where the loop stops, at least 1."""
+        least, divisor = self._pool.snapshot_limits
+        missing = max(least, len(self._pool) // divisor) - self._pool.drawn_since_snapshot
+        return max(1, -(-missing // self._plan.batch_size))
 
     def _refill_file(self) -> bool:
         """Put the samples that are there of the file whose turn it is within reach of the loop. False: there are none,

@@ -16,6 +16,7 @@ from pydp2.order.plan import PassPlan
 from pydp2.order.random_bits import RandomBits, indices_below, permutation
 from pydp2.order.sample_source import ChunkSpan, SampleRun
 from pydp2.rowstore.base import RowStore
+from pydp2.rowstore.gather import gather_copy
 
 RowIds = npt.NDArray[np.int64]
 SNAPSHOT_MIN, SNAPSHOT_DIVISOR = 1024, 4
@@ -233,8 +234,8 @@ class Pool:
 
     def encode_samples(self) -> bytes:
         """Return the samples of the pool, which must be in the order of names, as a set."""
-        rows = np.array(self.row_ids, np.int64)
-        return encode_set(self._file[rows], self._sample_index[rows])
+        rows = np.frombuffer(self.row_ids, np.int64)
+        return encode_set(gather_copy(self._file, rows), gather_copy(self._sample_index, rows))
 
     @property
     def tail_consumed(self) -> int:

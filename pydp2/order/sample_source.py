@@ -54,6 +54,10 @@ class SampleRun:
     weights: npt.NDArray[np.int64] | None
     span: ChunkSpan | None = None
 
+    def __copy__(self) -> SampleRun:
+        """Return the same samples as a run of its own, of which no pool has any rows."""
+        return SampleRun(self.columns, self.lo, self.hi, self.sample_indices, self.sizes, self.weights)
+
     def view(self) -> SampleRun:
         """Return the same samples as a run that the caller may shorten to what is taken of it."""
         block = self.chunk_span()

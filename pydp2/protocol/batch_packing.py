@@ -24,7 +24,9 @@ _FIELDS_OF_FOLLOWING = 8  # of a batch behind the first: index, rows, size, pool
 def can_follow(head: BatchHead, first: BatchHead) -> bool:
     """Return True if ``head``, the batch that is sent next, can come in the message of ``first``."""
     plain = not (head.snapshot or head.early_end_frames or head.acknowledged_ahead or first.acknowledged_ahead)
-    return plain and head.request_id == first.request_id and _shared_bucket(head) == _shared_bucket(first)
+    if not plain or head.request_id != first.request_id:
+        return False
+    return head.bucket == first.bucket or _shared_bucket(head) == _shared_bucket(first)
 
 
 def _shared_bucket(head: BatchHead) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Define the messages, frozen, and their wire form: a msgpack header of at most 64 KiB, then raw frames.
+"""Define the messages and their wire form: a msgpack header of at most 64 KiB, then raw frames.
 
 A header is ``[name, field, field, ...]`` in the order of the dataclass. When a header is read, every field's type is
 checked, and that plain data inside is shallow and has texts as keys; nothing is executed, and nothing is decoded before
@@ -27,10 +27,10 @@ Plain: TypeAlias = dict[str, Any]
 Word: TypeAlias = int  # unsigned, of 64 bits
 
 
-@dataclass(frozen=True, slots=True)
 class Message:
     """Base of all messages."""
 
+    __slots__ = ()
     has_body: ClassVar[bool] = False
 
 
@@ -221,7 +221,7 @@ class Need(Message):
     worked_us: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, though nobody changes it: one is made for each batch, at a fifth of the time
 class BatchHead(Message):
     """Server: batch ``batch_index``; its columns are the frames.
 
@@ -320,7 +320,7 @@ _TYPES: dict[str, tuple[type, int]] = {
     "list[Any]": (list, 0),
 }  # fmt: skip
 _FIELDS: dict[type[Message], tuple[tuple[str, type, int], ...]] = {
-    m: tuple((f.name, *_TYPES[str(f.type)]) for f in fields(m)) for m in MESSAGES.values()
+    m: tuple((f.name, *_TYPES[str(f.type)]) for f in fields(cast(Any, m))) for m in MESSAGES.values()
 }
 
 

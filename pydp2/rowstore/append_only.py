@@ -40,9 +40,8 @@ class AppendOnlyStore:
     row_cost = 8
     """Number of bytes that a row holds for a trainer until it is taken: those of its number."""
 
-    @property
-    def shared_row_count(self) -> int:
-        """Number of rows that a trainer can gather by itself: all of them."""
+    def shared_row_count(self, ids: Ints) -> int:
+        """Return the number of rows: a trainer can gather all of them by itself."""
         return self.row_count
 
     def append(self, columns: Columns, sample_indices: Ints, sizes: Ints, weights: Ints | None) -> tuple[int, Columns]:
@@ -68,6 +67,11 @@ class AppendOnlyStore:
         self.max_weight = max(self.max_weight, int(self.weights[at:end].max(initial=0)))
         self.unit_weights = self.unit_weights and bool((self.weights[at:end] == 1).all())
         return at, Columns(columns.slots, columns.rows, views)
+
+    def holds(self, columns: Columns) -> bool:
+        """Return True if the rows of ``columns`` lie here. Without rows it does not matter."""
+        mine, theirs = self._arrays[0][0], columns.arrays[0][0]
+        return 0 <= theirs.ctypes.data - mine.ctypes.data < self.row_count * mine.strides[0]
 
     def row_ids_of(self, columns: Columns) -> Ints:
         """Return the numbers that the rows of ``columns`` have here, ``(rows,)``. The columns are those that

@@ -1,7 +1,8 @@
 """State what memory in which rows wait offers: to what gathers rows from it, and to the pool that fills it.
 
 :class:`.heap.HeapStore` keeps rows on the heap of the process, :class:`.cells.CellStore` in cells of one size that
-several processes see, :class:`.append_only.AppendOnlyStore` those of the cache. One test holds all of them to what
+several processes see, :class:`.append_only.AppendOnlyStore` those of the cache; :class:`.mixed.MixedStore` is for a
+pool whose rows lie partly in the cache. One test holds all of them to what
 stands here (``tests/rowstore/test_contract.py``).
 """
 
@@ -16,9 +17,9 @@ from pydp2.rowstore.gather import Selection
 class RowReader(Protocol):
     """Rows that are found by their ids, which are int64."""
 
-    @property
-    def shared_row_count(self) -> int:
-        """Number of ids, from 0 on, whose rows a trainer that shares the memory can gather by itself; 0: none."""
+    def shared_row_count(self, ids: Ints) -> int:
+        """Return a bound of the numbers that :meth:`handles` gives if a trainer that shares the memory can gather all
+        of the rows ``ids`` by them; 0: it cannot."""
         ...
 
     def take(self, ids: Ints) -> Columns:

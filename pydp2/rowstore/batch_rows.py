@@ -30,9 +30,8 @@ class RowView:
 
     @property
     def shared_row_count(self) -> int:
-        """Number of the store's first rows that others can gather by :meth:`handles`, these rows among
-        them; 0: others cannot."""
-        return self._store.shared_row_count
+        """Bound of the numbers by which others can gather these rows (:meth:`handles`); 0: others cannot."""
+        return self._store.shared_row_count(self._row_ids)
 
     def handles(self) -> Ints:
         """Return the handles by which others gather the rows."""

@@ -237,9 +237,8 @@ class CellStore:
         """Number of bytes of the memory that rows have."""
         return self._count * self._allocator.region.row_cost
 
-    @property
-    def shared_row_count(self) -> int:
-        """Number of the first rows, to which all rows here belong, that a trainer can gather by itself."""
+    def shared_row_count(self, ids: Ints) -> int:
+        """Return the number of cells that were used: a trainer can gather all rows by itself."""
         return self._allocator.high_water
 
     def append(self, columns: Columns | CellRows) -> Ints:

@@ -24,6 +24,7 @@ from pydp2.rowstore.gather import (
     mark_released,
     sort_by_start,
 )
+from pydp2.rowstore.stretches import ROUNDING_DIVISOR, Stretches, rounded_lengths, scatter
 from pydp2.schema.input_types import Field, Slots
 
 # Or as many as _MAX_SPARE_BYTES hold, if rows are large: small pools never move, large ones seldom.
@@ -75,7 +76,16 @@ class _Arena:
     Room that was never used costs no memory: arrays have plenty, and sweeping keeps low how much of it is ever used.
     """
 
-    __slots__ = ("_bytes", "_garbage_allowed", "_high_water", "arrays", "counts", "end", "live_entries", "starts")
+    __slots__ = (
+        "_bytes",
+        "_garbage_allowed",
+        "_high_water",
+        "_stretches",
+        "arrays",
+        "counts",
+        "live_entries",
+        "starts",
+    )
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self.arrays = [np.empty((0, *f.shape), f.dtype) for f in fields]
@@ -84,7 +94,7 @@ class _Arena:
         self._bytes = sum(f.entry_bytes for f in fields)
         self._garbage_allowed = _SLACK // max(self._bytes, 1)
         self._high_water = 0  # entries that were used at some time
-        self.end = 0  # entries in use or garbage; the rest is free
+        self._stretches = Stretches()
         self.live_entries = 0  # entries in use
 
     @property
@@ -103,32 +113,40 @@ class _Arena:
         return _grown_copy(self.starts, rows, capacity), _grown_copy(self.counts, rows, capacity)
 
     def append(self, rows: Ints, edges: Ints, arrays: Sequence[Array], live: Array) -> None:
-        count = int(edges[-1])
-        need = self.live_entries + count
-        if self.end + count > self.capacity:
+        """Copy rows in. Those that have no place yet must not be swept: their counts are 0 until then."""
+        counts = edges[1:] - edges[:-1]
+        starts = np.empty(len(rows), np.int64)
+        self.counts[rows] = 0
+        self.starts[rows] = 0
+        done = 0
+        while True:
+            missing = int(edges[-1] - edges[done])
+            need = self._stretches.room + missing + missing // ROUNDING_DIVISOR + len(rows)
+            fits = min(self.capacity, need + need // _GARBAGE_DIVISOR + self._garbage_allowed)
+            there = done + self._stretches.place(counts[done:], starts[done:], fits)
+            these = slice(done, there)
+            self._fill(rows[these], starts[these], counts[these], [each[edges[done] : edges[there]] for each in arrays])
+            done = there
+            if done == len(rows):
+                return
             # Sweeping in place pays as long as it leaves a third of the room free; else it is time to grow.
-            if need * 3 <= self.capacity * 2:
+            if self._stretches.end > self._stretches.room and need * 3 <= self.capacity * 2:
                 self._compact(live, self.capacity)
             else:
                 self._grow(live, need)
-        elif (
-            self.end > self.live_entries and self.end + count > need + need // _GARBAGE_DIVISOR + self._garbage_allowed
-        ):
-            self._compact(live, self.capacity)
-        at = self.end
+
+    def _fill(self, rows: Ints, starts: Ints, counts: Ints, arrays: Sequence[Array]) -> None:
         for mine, theirs in zip(self.arrays, arrays, strict=True):
-            mine[at : at + count] = theirs
-        self.starts[rows] = edges[:-1] + at
-        self.counts[rows] = edges[1:] - edges[:-1]
-        self.end += count
-        self.live_entries += count
-        self._high_water = max(self._high_water, self.end)
+            scatter(theirs, starts, counts, mine)
+        self.starts[rows], self.counts[rows] = starts, counts
+        self.live_entries += int(counts.sum())
+        self._high_water = max(self._high_water, self._stretches.end)
 
     def _grow(self, live: Array, need: int) -> None:
         with contextlib.suppress(MemoryError):
             self._compact(live, _roomy_capacity(need, self._bytes))
             return
-        if self.end > self.live_entries:  # not while the error is there: it holds on to the arrays
+        if self._stretches.end > self._stretches.room:  # not while the error is there: it holds on to the arrays
             self._compact(live, self.capacity)
         _extend_in_place(self.arrays, max(self.capacity, _tight_capacity(need)))
 
@@ -137,24 +155,26 @@ class _Arena:
         return [(a, which) for a in self.arrays]
 
     def release(self, rows: Ints, live: Array) -> None:
-        self.live_entries -= int(self.counts[rows].sum())
-        if not self.live_entries:
-            self.end = 0
-        if self._high_water > 2 * self.live_entries + self._garbage_allowed:
+        counts = self.counts[rows]
+        self.live_entries -= int(counts.sum())
+        self._stretches.release(self.starts[rows], counts)
+        room = self._stretches.room
+        if self._high_water > 2 * room + self._garbage_allowed:
             with contextlib.suppress(MemoryError):  # there is no room to sweep in
-                self._compact(live, self.live_entries + self.live_entries // 2)
+                self._compact(live, room + room // 2)
 
     def _compact(self, live: Array, capacity: int) -> None:
         """Move the rows that are ``live`` together, into arrays of ``capacity`` entries. Raises MemoryError;
         then nothing has changed."""
-        if self.end == self.live_entries:  # nothing to sweep, only to grow
-            self.arrays = [_grown_copy(a, self.end, capacity) for a in self.arrays]
-            self._high_water = self.live_entries
+        room = self._stretches.room
+        if self._stretches.end == room:  # nothing to sweep, only to grow
+            self.arrays = [_grown_copy(a, room, capacity) for a in self.arrays]
+            self._high_water = room
             return
         rows = np.flatnonzero(live)
         rows = rows[self.counts[rows] > 0]
         sort_by_start(rows, self.starts)
-        which = EntryRanges(self.starts[rows], self.counts[rows])
+        which = EntryRanges(self.starts[rows], rounded_lengths(self.counts[rows]))
         starts = np.cumsum(which.counts) - which.counts
         if capacity == self.capacity:
             for array in self.arrays:
@@ -162,11 +182,11 @@ class _Arena:
         else:
             moved = [_grown_copy(a, 0, capacity) for a in self.arrays]
             for old, new in zip(self.arrays, moved, strict=True):
-                gather(old, which, new[: self.live_entries])
+                gather(old, which, new[:room])
             self.arrays = moved
-            self._high_water = self.live_entries
+            self._high_water = room
         self.starts[rows] = starts
-        self.end = self.live_entries
+        self._stretches.reset(room)
 
 
 class HeapStore:
@@ -240,8 +260,6 @@ class HeapStore:
                 continue
             for level, (arena, edges) in enumerate(zip(self._arenas[slot], columns.row_offsets(slot), strict=True), 1):
                 theirs = arrays[level:] if level == depth else arrays[level : level + 1]
-                # The rows just added have no place yet: they must not be swept.
-                arena.counts[rows] = 0
                 arena.append(rows, edges, theirs, self._live)
         return rows
 
@@ -266,8 +284,9 @@ class HeapStore:
         sequence: ``(rows,)``."""
         return self._arenas[slot][self._slots.types[slot].seq_type - 1].counts[ids]
 
-    shared_row_count = 0
-    """Number of rows that other processes can gather: none."""
+    def shared_row_count(self, ids: Ints) -> int:
+        """Return 0: other processes can gather none of the rows."""
+        return 0
 
     def handles(self, ids: Ints) -> Ints:
         """Return the ids themselves; other processes cannot gather rows here."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,11 +29,14 @@ class Samples:
     lo: int
     hi: int
     sizes: npt.NDArray[np.int64]
+    sample_indices: npt.NDArray[np.int64]
     columns: object = None
 
 
 def samples(count: int, size: int = 10) -> Samples:
-    return Samples(1, 1 + count, np.full(count + 2, size))  # rows of other files before and behind
+    return Samples(
+        1, 1 + count, np.full(count + 2, size), np.arange(-1, count + 1)
+    )  # rows of other files before and behind
 
 
 def test_a_file_is_there_once_it_was_offered_whole() -> None:
@@ -112,20 +117,28 @@ def run(file: int, lo: int, hi: int) -> SampleRun:
     return SampleRun(columns, 1, 1 + hi - lo, np.arange(lo - 1, hi + 1), columns.sample_bytes(), None)
 
 
-def test_what_is_whole_lies_on_the_shelf_and_nowhere_else() -> None:
-    layout = RegionLayout(SLOTS, 10_000)
+def cache_with_store(limit: int) -> tuple[MemoryCache[SampleRun], AppendOnlyStore, Any]:
+    layout = RegionLayout(SLOTS, limit)
     memory = np.zeros(layout.size, np.uint8)
-    cache: MemoryCache[SampleRun] = MemoryCache(layout.limit, AppendOnlyStore(layout, memory))
+    store = AppendOnlyStore(layout, memory)
+    return MemoryCache(layout.limit, store), store, memory
+
+
+def numbers(run: SampleRun) -> list[int]:
+    values: list[int] = run.columns.slice(run.lo, run.hi).arrays[0][0].tolist()
+    return values
+
+
+def test_what_is_offered_lies_in_the_store_and_nowhere_else() -> None:
+    cache, store, memory = cache_with_store(10_000)
     offered = [run(3, 0, 4), run(1, 0, 2), run(3, 4, 5)]
     read = weakref.ref(offered[0].columns.arrays[0][0])
     for each, file in zip(offered, (3, 1, 3), strict=True):
         cache.offer(file, each)
-    assert cache.row_store is not None
-    assert cache.row_store.row_count == 0
-    cache.finish_file(3)
+        assert np.may_share_memory(each.columns.arrays[0][0], memory), "the pass that reads it takes it from there"
     assert read() is None
-    cache.finish_file(1)
-    cache.finish_file(2)
+    for file in (3, 1, 2):
+        cache.finish_file(file)
     runs = [*cache.runs_of(1), *cache.runs_of(3)]
     for each in runs:
         assert all(np.may_share_memory(array, memory) for array in (each.columns.arrays[0][0], each.sizes))
@@ -133,24 +146,79 @@ def test_what_is_whole_lies_on_the_shelf_and_nowhere_else() -> None:
         ([0, 1], [[101], [102]]), ([0, 1, 2, 3], [[301], [302], [303], [304]]), ([4], [[305]]),
     ]  # fmt: skip
     names = cache.sample_set()
-    assert cache.row_store.take(names.row_ids).samples() == [[101], [102], [301], [302], [303], [304], [305]]
+    assert store.take(names.row_ids).samples() == [[101], [102], [301], [302], [303], [304], [305]]
     assert [part.tolist() for part in decode_set(names.encoded)] == [[1, 1, 3, 3, 3, 3, 3], [0, 1, 0, 1, 2, 3, 4]]
     cache.offer(0, run(0, 0, 1))
     cache.finish_file(0)
-    assert cache.row_store.take(cache.sample_set().row_ids[:1]).samples() == [[1]]
+    assert store.take(cache.sample_set().row_ids[:1]).samples() == [[1]]
 
 
-def test_of_a_file_that_does_not_fit_nothing_lies_on_the_shelf() -> None:
-    layout = RegionLayout(SLOTS, 4 * 68)
-    cache: MemoryCache[SampleRun] = MemoryCache(layout.limit, AppendOnlyStore(layout, bytearray(layout.size)))
+def test_a_run_that_its_reader_shortens_stays_whole_in_the_cache() -> None:
+    cache, _, _ = cache_with_store(10_000)
+    offered = run(0, 0, 4)
+    cache.offer(0, offered)
+    cache.finish_file(0)
+    offered.lo += 3
+    assert [numbers(each) for each in cache.runs_of(0)] == [[1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("again", [[4], [1, 1, 1, 1], [2, 2], [1, 3], [3, 1]])
+def test_a_file_that_is_read_again_goes_on_where_the_store_has_it(again: list[int]) -> None:
+    cache, store, _ = cache_with_store(10_000)
+    cache.offer(0, run(0, 0, 2))
+    before = cache.bytes
+    cache.discard(0)
+    assert not cache.has(0)
+    at = 0
+    for count in again:
+        each = run(0, at, at + count)
+        cache.offer(0, each)
+        assert numbers(each) == [at + 1 + i for i in range(count)]
+        at += count
+    cache.finish_file(0, 4)
+    assert [number for each in cache.runs_of(0) for number in numbers(each)] == [1, 2, 3, 4]
+    assert store.row_count == 4
+    assert cache.bytes == 2 * before
+    assert store.take(cache.sample_set().row_ids).samples() == [[1], [2], [3], [4]]
+
+
+def test_dropped_samples_are_known_when_a_file_is_read_again() -> None:
+    cache, store, _ = cache_with_store(10_000)
+    cache.offer(0, run(0, 0, 2), [(2, "n", "as it has to be")])
+    cache.discard(0)
+    cache.offer(0, run(0, 0, 2), [(2, "n", "as it has to be")])
+    cache.offer(0, run(0, 3, 4), [(4, "n", "as it has to be")])
+    cache.finish_file(0, 5)
+    assert [y for y, _, _ in cache.dropped_of(0)] == [2, 4]
+    assert [each.sample_indices.tolist() for each in cache.runs_of(0)] == [[0, 1], [3]]
+    assert store.row_count == 3
+
+
+def test_a_file_that_became_shorter_does_not_come_into_the_cache() -> None:
+    cache, _, _ = cache_with_store(10_000)
+    cache.offer(0, run(0, 0, 3))
+    cache.discard(0)
+    cache.offer(0, run(0, 0, 2))
+    cache.finish_file(0, 2)
+    assert not cache.has(0)
+    cache.offer(0, run(0, 0, 2))
+    cache.finish_file(0, 2)
+    assert [numbers(each) for each in cache.runs_of(0)] == [[1, 2]]
+
+
+def test_what_does_not_fit_stays_with_who_offered_it() -> None:
+    cache, store, memory = cache_with_store(4 * 68)
     cache.offer(0, run(0, 0, 2))
     cache.finish_file(0)
-    cache.offer(1, run(1, 0, 2))
-    cache.offer(1, run(1, 2, 3))
+    cache.offer(1, run(1, 0, 1))
+    rest = run(1, 1, 4)
+    cache.offer(1, rest)
     cache.finish_file(1)
     assert cache.full
-    assert cache.row_store is not None
-    assert cache.row_store.row_count == 2
+    assert not cache.has(1)
+    assert not np.may_share_memory(rest.columns.arrays[0][0], memory)
+    assert [numbers(each) for each in cache.rejected[1][0]] == [[101], [102, 103, 104]]
+    assert (store.row_count, cache.bytes) == (3, 3 * 68)
 
 
 moves = st.lists(st.tuples(st.sampled_from(["offer", "complete", "drop"]), st.integers(0, 4), st.integers(0, 5)))

@@ -31,6 +31,11 @@ def gone() -> bool:
     return processes("pydp2-") == [] and processes("sleep") == []
 
 
+def others() -> list[int]:
+    """All processes of the round but this one, also those that have no name of their own yet."""
+    return [pid for pid in processes("") if pid != os.getpid()]
+
+
 # -- F18 ---------------------------------------------------------------------------------------------------------------
 def draw_signals(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
     """Which way each program ends, and how long after it trains."""
@@ -99,14 +104,14 @@ def play_groups(bench: Bench, schedule: Schedule) -> Report:
     for event in schedule.events:
         program = start(bench, event.what)
         time.sleep(event.at)
-        everybody = [program.pid, *processes("pydp2-"), *processes("sleep")]
+        everybody = [program.pid, *others()]
         for pid in everybody:  # so that none has the time to clean up after another
             bench.signal(pid, signal.SIGSTOP)
-        for pid in {*everybody, *processes("pydp2-"), *processes("sleep"), program.pid}:
+        for pid in {*everybody, *others(), program.pid}:
             bench.signal(pid, signal.SIGKILL)
             killed += 1
         program.process.wait(5)
-        assert eventually(lambda: all(map(is_dead, everybody)) and gone()), "somebody lives on"  # noqa: B023 - called here
+        assert eventually(lambda: all(map(is_dead, everybody)) and not others()), "somebody lives on"  # noqa: B023 - called here
     data = Dataset((100,) * 6, pool_size=100)
     judge = Judge(expected(data.counts, data.pool_size, 16, schedule.seed))
     with pydp2.load(

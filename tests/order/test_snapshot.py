@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -116,6 +117,26 @@ def test_a_long_pass_through_many_snapshot_points(seed: int) -> None:
             }
             unseen = {int(f) for f in files_in_order(plan)[point.next_file :]}
             assert set(source.bound) <= needed | unseen
+
+
+@pytest.mark.parametrize(("cycle", "apart"), [(16, 1024), (128, 1024), (200, 2048)])
+def test_with_many_files_in_the_cycle_there_are_eight_samples_for_each_between_two_points(
+    cycle: int, apart: int
+) -> None:
+    files = [File([Row(1, 8)] * (20_000 // cycle)) for _ in range(cycle)]
+    plan = PassPlan(
+        seed=1, pass_id=0, files=len(files), batch_size=64, shuffle=True, interleave=cycle, pool_size=1000
+    )  # fmt: skip
+    made, points, _ = run(plan, files, 0)
+    seen = [point for point in points if point is not None and not point.in_tail]
+    indices = sorted({point.batch_index for point in seen if len(point.cycle) == cycle})
+    assert len(indices) > 1
+    assert {64 * (later - earlier) for earlier, later in pairwise(indices)} == {apart}
+    k = 2 * indices[0] - 1
+    point = through_json(points[k], len(files))
+    assert point is not None
+    again, _, _ = run(plan, files, 1, point)
+    assert again[k + 1 - point.batch_index :] == made[k + 1 :]
 
 
 def test_the_tail_goes_on_without_reading_what_is_gone() -> None:

@@ -93,7 +93,7 @@ class Numbers:
         self._next += len(group)
         if self._next // 7 * 7 > (0 if self._point is None else self._point.batch_index):
             self._point = SnapshotPoint(self._next // 7 * 7, EMPTY, False, 0, 0, 0, 0, [], 0, 0)
-        cuts = [CutBatch(BatchCut(n, np.zeros(1, np.int64), 1, 1), picked(n), {}) for n in group]
+        cuts = [CutBatch.of(BatchCut(n, np.zeros(1, np.int64), 1, 1), picked(n), {}) for n in group]
         self._rows += [cut.rows for cut in cuts]
         return BatchGroup(cuts, self._next, 0, self._point, [])
 

@@ -9,6 +9,7 @@ holds for the disk, which is asked for a file before a worker is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ from pydp2.order.sample_source import SampleRun
 from pydp2.protocol.file_ranges import FileRange
 from pydp2.server.dispatch.file_state import COMPLETE, FileEvent, FileState
 from pydp2.server.dispatch.ledger import FileLedger
-from pydp2.server.dispatch.reread import copy_run, serve_from_cache, serve_from_disk
+from pydp2.server.dispatch.reread import serve_from_cache, serve_from_disk
 
 LOOK_AHEAD = 32
 """So many files before the merge wants them they are looked for on the disk."""
@@ -212,11 +213,10 @@ class CacheFill:
         """Offer ``part`` of a file, which was committed, to the caches. If the file ended now, it ended in order."""
         if not ledger.fills_cache:
             return
-        samples = None if run is None else copy_run(run)
         if part.file in self._stamps:
-            self._to_disk(part.file, samples, part.dropped)
+            self._to_disk(part.file, None if run is None else copy(run), part.dropped)
         else:
-            self._to_memory(part.file, samples, part.dropped)
+            self._to_memory(part.file, run, part.dropped)
         if ledger.state is COMPLETE and ledger.fills_cache:
             if part.file in self._stamps:
                 assert self.disk is not None
@@ -226,7 +226,7 @@ class CacheFill:
                 ledger.fills_cache = False
             elif self.memory is not None:
                 self._spills.pop(part.file, None)
-                self.memory.finish_file(part.file)
+                self.memory.finish_file(part.file, ledger.committed)
                 self._release(part.file)
 
     def _to_memory(self, file: int, samples: SampleRun | None, dropped: Sequence[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +67,7 @@ def select_wanted(runs: Iterable[SampleRun], reread: Reread) -> Iterator[SampleR
 
 def serve_from_cache(ledger: FileLedger, cache: MemoryCache[SampleRun]) -> None:
     """Serve all of ``ledger`` that is wanted from the cache: its samples use no credit."""
-    _serve_runs(ledger, map(copy_run, cache.runs_of(ledger.file)), cache.dropped_of(ledger.file))
+    _serve_runs(ledger, map(copy, cache.runs_of(ledger.file)), cache.dropped_of(ledger.file))
 
 
 def serve_from_disk(ledger: FileLedger, found: DiskHit) -> None:
@@ -81,8 +82,3 @@ def _serve_runs(ledger: FileLedger, runs: Iterable[SampleRun], dropped_samples: 
     start = 0 if reread is None else reread.start
     ledger.dropped.extend(dropped_sample for dropped_sample in dropped_samples if dropped_sample[0] >= start)
     ledger.move(FileEvent.SERVE_FROM_CACHE)
-
-
-def copy_run(run: SampleRun) -> SampleRun:
-    """Return a copy of a run that can be taken anew: the merge shortens the run that it takes from."""
-    return SampleRun(run.columns, run.lo, run.hi, run.sample_indices, run.sizes, run.weights)

@@ -164,8 +164,9 @@ class ClientGateway:
 
     @property
     def caching(self) -> bool:
-        """True if what comes from workers now is kept in memory for later passes."""
-        return self._cache is not None and self._cache.memory is not None and not self._cache.memory.full
+        """True if what comes from workers now is kept for later passes where it lies."""
+        memory = None if self._cache is None else self._cache.memory
+        return memory is not None and memory.row_store is None and not memory.full
 
     # -- what clients say ------------------------------------------------------------------------------------------
     def receive(self, now: float) -> bool:

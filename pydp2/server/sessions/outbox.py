@@ -33,11 +33,11 @@ class _MessagePack:
 
     def takes(self, head: m.BatchHead, picked: BatchRows, shared_rows: int) -> bool:
         more = self._carries(picked)
-        fits = (
-            len(self.heads) < MAX_BATCHES and self.nbytes + more <= MAX_PACK_BYTES and shared_rows == self.shared_rows
-        )
-        if not fits or not can_follow(head, self.heads[0]):
+        alike = bool(shared_rows) == bool(self.shared_rows)
+        fits = len(self.heads) < MAX_BATCHES and self.nbytes + more <= MAX_PACK_BYTES
+        if not (alike and fits and can_follow(head, self.heads[0])):
             return False
+        self.shared_rows = max(self.shared_rows, shared_rows)
         self.heads.append(head)
         self.picked.append(picked)
         self.nbytes += more

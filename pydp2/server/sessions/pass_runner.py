@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydp2.errors import Error, NotRepeatable
 from pydp2.metrics.padding import PaddingStats
@@ -22,6 +22,7 @@ from pydp2.rowstore.append_only import AppendOnlyStore
 from pydp2.rowstore.batch_rows import BatchRows
 from pydp2.rowstore.cells import CellStore
 from pydp2.rowstore.heap import HeapStore
+from pydp2.rowstore.mixed import MixedStore
 from pydp2.schema.provider_schema import Schema
 from pydp2.server.dispatch.cached_rows import cached_rows
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
@@ -45,22 +46,22 @@ class JobPlan:
     buckets: BucketPlan | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CutBatch:
-    """Batch that was cut, and its rows."""
+class CutBatch(NamedTuple):
+    """Batch that was cut, and its rows. ``cost``: the bytes that it counts as long as it is kept, for its columns and
+    for what is known of it."""
 
     cut: BatchCut
     rows: BatchRows
     bucket: dict[str, Any]
+    cost: int
 
-    @property
-    def cost(self) -> int:
-        """Bytes that the batch counts as long as it is kept: its columns, and what is known of it."""
-        return self.rows.padded_bytes + BATCH_COST
+    @classmethod
+    def of(cls, cut: BatchCut, rows: BatchRows, bucket: dict[str, Any]) -> CutBatch:
+        """Return the batch that was cut as ``cut``."""
+        return cls(cut, rows, bucket, rows.padded_bytes + BATCH_COST)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchGroup:
+class BatchGroup(NamedTuple):
     """Batches that go out together, one for each rank, at the end of a pass maybe fewer.
 
     ``after``: the position of a trainer that has used its batch of the group. ``point`` (None: the start of the pass),
@@ -129,7 +130,7 @@ class PassRunner:
         self.pool_over_limit = False
         """It had nothing because there is no room for the rest of the group."""
         self._batcher: Batcher | None = None
-        self._store: HeapStore | CellStore | AppendOnlyStore | None = None
+        self._store: HeapStore | CellStore | MixedStore | AppendOnlyStore | None = None
         self._pool: HeapStore | None = None  # of the pass before: its memory need not be made anew
         self.dispatcher: FileDispatcher | None = None
         self.padding = PaddingStats()
@@ -181,10 +182,7 @@ class PassRunner:
         )
         there = cached_rows(plan, self._cache, saved, early_ends)
         if there is None:
-            if self._cell_store is not None:
-                self._store = self._cell_store()
-            else:
-                self._store = HeapStore(provider.slots) if self._pool is None else self._pool
+            self._store = self._new_store()
             self._batcher = make_batcher(plan, self.dispatcher, self._store, order, saved)
         else:
             place, listing = there
@@ -196,6 +194,14 @@ class PassRunner:
                 self._batcher = CachedPassBatcher(plan, self.dispatcher, listing)
         self._pool = None
         return self.dispatcher
+
+    def _new_store(self) -> HeapStore | CellStore | MixedStore:
+        """Return a store for rows that do not all lie in the cache."""
+        if self._cell_store is not None:
+            return self._cell_store()
+        heap = HeapStore(self.schema.slots) if self._pool is None else self._pool
+        memory = None if self._cache is None else self._cache.memory
+        return heap if memory is None or memory.row_store is None else MixedStore(memory.row_store, heap)
 
     @property
     def buckets(self) -> dict[str, Any]:
@@ -227,8 +233,9 @@ class PassRunner:
     def leave(self) -> None:
         """End the pass, which is over or not wanted any more."""
         self._drop_cut_batches()
-        if isinstance(self._store, HeapStore) and len(self._store) == 0:  # at its end
-            self._pool = self._store
+        heap = self._store.heap if isinstance(self._store, MixedStore) else self._store
+        if isinstance(heap, HeapStore) and len(heap) == 0:  # at its end
+            self._pool = heap
         elif isinstance(self._store, CellStore):
             self._store.close()
         self._batcher = None
@@ -296,7 +303,7 @@ class PassRunner:
             first, last = self._cut_batches[0], self._cut_batches[-1].cut
             rows = first.cut.row_ids
             self._cut_batches += [
-                CutBatch(
+                CutBatch.of(
                     BatchCut(last.index + 1 + i, rows, 0, 0, len(rows), last.tail_consumed),
                     first.rows.retain(),
                     first.bucket,
@@ -326,7 +333,7 @@ class PassRunner:
                 picked = BatchRows(self._store, outcome.row_ids, outcome.padding, outcome.nbytes)
                 if self.plan.buckets is not None:
                     self.padding.add(picked.lengths(self.plan.buckets.slot))
-                return CutBatch(outcome, picked, self._bucket(outcome))
+                return CutBatch.of(outcome, picked, self._bucket(outcome))
             case PassDone(batches) if batches < self._skip_to:
                 return PassBroken(
                     NotRepeatable(

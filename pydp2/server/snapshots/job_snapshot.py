@@ -28,7 +28,7 @@ class PassState(Enum):
     LEFT = "left"  # it does not want its rest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each batch
 class ResumePoint:
     """Position in a pass: all batches before ``batch_index`` are used, and those in ``acknowledged_ahead``. The pass
     can be taken up from ``point`` (None: its start), or where that is in the tail, after ``tail_consumed`` samples

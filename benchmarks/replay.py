@@ -1,0 +1,419 @@
+"""Measure what each sample costs the server process, with no other process at work.
+
+The server is that of pydp2, whole: its loop, its messages, the rows in its pool. Workers are those of
+:mod:`benchmarks.many`, in virtual time; the columns that they send are made once. Trainers take every batch as soon as
+it comes, and ask for more as clients do. Frames are handed over in this process: what ZeroMQ costs is not in the
+figures. Processor time counts only while the server's loop runs, so a busy machine changes them little.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from benchmarks import many
+from pydp2 import dense_vector, integer_value_sequence, provider
+from pydp2.client.prefetch_window import PrefetchWindow
+from pydp2.columns.columns import Columns
+from pydp2.engine.base import Exited, Started, StatusPage
+from pydp2.file_list import FileList
+from pydp2.options.tables import job_options
+from pydp2.packers.packer import Packer
+from pydp2.protocol import messages as m
+from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, SAMPLE_COST, FileRange
+from pydp2.schema.provider_schema import Schema
+from pydp2.server.actions import Send
+from pydp2.server.loop import Server
+from pydp2.server.spec import ServiceSpec, status_rows
+from pydp2.transport.in_process import InProcessHub, InProcessLine
+from pydp2.transport.slabs import put_in_slab
+
+KINDS = ("dense", "ragged")
+"""Samples: 20 floats, 59 ids."""
+_ROWS = 8192  # rows of the columns that workers send parts of
+_SLAB = 8 << 20  # bytes in which batches are written, one after the other
+_WARM = 0.2  # of the samples come before the measurement
+_COLLECT = 10_000  # as in a server
+
+
+@provider(input_types={"x": dense_vector(20)}, pool_size=4096)
+def dense(settings: Any, filename: str) -> Any:
+    """Declare the samples; nothing runs it."""
+    yield {"x": [0.0] * 20}
+
+
+@provider(input_types={"ids": integer_value_sequence(1 << 20)}, pool_size=4096)
+def ragged(settings: Any, filename: str) -> Any:
+    """Declare the samples; nothing runs it."""
+    yield {"ids": [0]}
+
+
+_PROVIDERS = {"dense": dense, "ragged": ragged}
+_COSTS = {"dense": 80, "ragged": 4 * 59 + 8}  # bytes of a sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is replayed: ``files`` of ``length`` samples each; the pass is left after ``samples`` of them."""
+
+    kind: str = "ragged"
+    workers: int = 1
+    ranks: int = 1
+    jobs: int = 1
+    files: int = 64
+    length: int = 16384
+    samples: int = 400_000
+    interleave: int = 16
+    batch_size: int = 128
+
+
+class _Engine:
+    """Engine whose workers are no processes."""
+
+    out_of_descriptors = False
+
+    def __init__(self, workers: int) -> None:
+        self._page = StatusPage(status_rows(workers))
+        self._events: list[Started | Exited] = []
+        self._readable, self._wake = os.pipe()
+        self.started: list[int] = []
+
+    def start(self, worker: int, status_row: int) -> None:
+        self._events.append(Started(worker, os.getpid()))
+        self.started.append(worker)
+        os.write(self._wake, b"+")
+
+    def kill(self, worker: int) -> None:
+        raise AssertionError(f"worker {worker} is killed")
+
+    dump = kill
+
+    def is_stopped(self, worker: int) -> bool:
+        return False
+
+    def row(self, status_row: int) -> memoryview:
+        return self._page.row(status_row)
+
+    def events(self) -> list[Started | Exited]:
+        if self._events:
+            os.read(self._readable, 1 << 16)
+        out, self._events = self._events, []
+        return out
+
+    def fileno(self) -> int:
+        return self._readable
+
+    def close(self) -> None:
+        os.close(self._readable)
+        os.close(self._wake)
+
+
+class _Slab:
+    """Memory of a trainer that reads each message before its place is written to again."""
+
+    def __init__(self) -> None:
+        self._memory = np.zeros(_SLAB, np.uint8)
+        self._at = 0
+
+    def reserve(self, sizes: Sequence[int]) -> tuple[bytes, list[Any]]:
+        """Return memory for frames of ``sizes``, as :class:`pydp2.transport.slabs.SlabWriter` does."""
+        if self._at + sum(sizes) + 64 * len(sizes) > _SLAB:
+            self._at = 0
+        into = []
+        for size in sizes:
+            into.append(self._memory[self._at : self._at + size])
+            self._at += -(-size // 64) * 64
+        return b"reference", into
+
+
+class _ClientHub(InProcessHub):
+    """Hub that writes batches into a slab; its lines get headers, and how many bytes lie in the slab."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._slab: Any = _Slab()
+
+    def send(self, peer: bytes, frames: Sequence[Any]) -> None:
+        header, *body = frames
+        reference, plain = put_in_slab(self._slab, body)
+        super().send(peer, [header, *([reference] if reference is not None else plain)])
+
+
+class _Trainer:
+    """Trainer of ``rank`` of ``job`` that takes every batch at once."""
+
+    def __init__(self, hub: InProcessHub, case: Case, job: str, rank: int, row_bytes: int) -> None:
+        self.line = InProcessLine(hub)
+        self._case = case
+        self._row_bytes = row_bytes
+        options = job_options(batch_size=case.batch_size, seed=1, interleave=case.interleave)
+        alone = case.ranks == 1
+        self._window = PrefetchWindow(options.prefetch, options.prefetch_bytes, alone=alone)
+        self._done = 0
+        self.samples = 0
+        self.over = False
+        given = {"batch_size": case.batch_size, "seed": 1, "interleave": case.interleave}
+        self.line.send(
+            [m.encode(m.Attach(m.WIRE_VERSION, job, rank, case.ranks, f"{job} {rank}", given, os.getpid()))]
+        )
+
+    def take_batches(self) -> None:
+        """Take what came, and ask for more."""
+        while (frames := self.line.receive()) is not None:
+            message, _ = m.decode(frames)
+            match message:
+                case m.Welcome():
+                    self._send(m.BeginPass(1, 0, 0, self._window.start_pass(), {}, 0, [], ""))
+                case m.BatchHead():
+                    for rows in [message.rows, *(following[1] for following in message.following)]:
+                        self._take(rows)
+                case m.PassEnd():
+                    self.over = True
+                case m.Failed() | m.Refused():
+                    raise AssertionError(message)
+
+    def ask_if_waiting(self) -> None:
+        """Ask for more because nothing is here."""
+        if not self.over and self._done:
+            self._ask(now=True)
+
+    def _take(self, rows: int) -> None:
+        self._ask()
+        self._done += 1
+        self.samples += rows
+        self._window.note_taken(rows * self._row_bytes, rows * self._row_bytes)
+
+    def _ask(self, *, now: bool = False) -> None:
+        count = self._window.next_request(self._done, now=now)
+        if count is not None:
+            self._send(m.Need(1, count, self._done, 0, 0))
+            self._window.note_requested(count, self._done)
+
+    def _send(self, message: m.Message) -> None:
+        self.line.send([m.encode(message)])
+
+
+class _Service:
+    """A server and its trainers, in the place of those of :mod:`benchmarks.many`."""
+
+    def __init__(self, case: Case, folder: Path, measure: Callable[[], Any]) -> None:
+        start = _PROVIDERS[case.kind].start()
+        self._case, self._measure = case, measure
+        self._schema: Schema = start.schema
+        self._columns = _columns(self._schema, case.kind)
+        self._row_bytes = int(self._columns.sample_bytes().mean())
+        self._engine = _Engine(case.workers)
+        self._workers, self._clients = InProcessHub(), _ClientHub()
+        self._control, self._held = os.pipe()
+        self._wakeup, self._kept = os.pipe()
+        spec = ServiceSpec(
+            provider="replay.process", args=msgpack.packb({}), is_train=True, input_order=(), root=str(folder), path=(),
+            workers=case.workers, start="auto", memory_limit=2 << 30, worker_memory=None, sample_timeout=None,
+            skip_errors=False, error_budget=None, quarantine=None, warn_changed=False, client_address="", run_dir="",
+            worker_address="", cache_dir=str(folder),
+        )  # fmt: skip
+        files = FileList.of([f"file {number}" for number in range(case.files)])
+        engine: Any = self._engine
+        hubs: Any = (self._workers, self._clients)
+        self._server = Server(spec, files, engine, *hubs, self._control, self._wakeup)
+        self._server._apply(self._server._worker_pool.start())
+        self._lines: dict[int, InProcessLine] = {}
+        self._trainers: list[_Trainer] = []
+        self._actions: list[Send] = []
+        self._round()
+        self._start_workers()
+        self._round()
+        self._trainers = [
+            _Trainer(self._clients, case, f"job {job}", rank, self._row_bytes)
+            for job in range(case.jobs)
+            for rank in range(case.ranks)
+        ]
+        self.workers = list(self._lines)
+        self.samples_at_start = 0
+
+    @property
+    def samples(self) -> int:
+        """Number of samples that came to trainers."""
+        return sum(trainer.samples for trainer in self._trainers)
+
+    @property
+    def over(self) -> bool:
+        """True when enough samples came, or all passes are over."""
+        return self.samples >= self._case.samples or all(trainer.over for trainer in self._trainers)
+
+    def serve(self, chunks: list[_Chunk]) -> list[Any]:
+        """Let the server take ``chunks`` and do all that follows; return what it says to workers."""
+        for chunk in chunks:
+            self._lines[chunk.sent.worker].send(chunk.frames(self._columns))
+        self._round()
+        while self._serve_trainers():
+            pass
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _serve_trainers(self) -> bool:
+        """Let trainers take what came. Return False if they wait, although they have said so."""
+        before = self.samples
+        for trainer in self._trainers:
+            trainer.take_batches()
+        if self.samples == before and not self._clients.pending:
+            for trainer in self._trainers:
+                trainer.ask_if_waiting()
+            self._round()
+            for trainer in self._trainers:
+                trainer.take_batches()
+        self._round()
+        return self.samples > before
+
+    def close(self) -> None:
+        """End the service."""
+        for line in [*self._lines.values(), *(trainer.line for trainer in self._trainers)]:
+            line.close()
+        self._server.close("the replay is over", None, asked=True)
+        for descriptor in (self._control, self._held, self._wakeup, self._kept):
+            os.close(descriptor)
+        self._workers.close()
+        self._clients.close()
+
+    def _start_workers(self) -> None:
+        for number in self._engine.started:
+            line = self._lines[number] = InProcessLine(self._workers)
+            line.send([m.encode(m.Hello(m.WIRE_VERSION, number, os.getpid()))])
+            line.send([m.encode(m.Declared(self._schema.to_wire(), "", []))])
+
+    def _round(self) -> None:
+        with self._measure():
+            while self._server._round(0.0):
+                pass
+        for number, line in self._lines.items():
+            while (frames := line.receive()) is not None:
+                self._actions.append(Send(number, m.decode(frames)[0]))
+
+
+class _Chunk:
+    """A message of a worker."""
+
+    def __init__(self, sent: many.Sent, scene: many.Scene) -> None:
+        self.sent = sent
+
+    def frames(self, columns: Columns) -> list[Any]:
+        """Return its frames; the rows are the first of ``columns``."""
+        parts = [
+            FileRange(
+                file, attempt, first, count, count, FILE_ENDED if ended else FILE_OPEN, [first + count], [], {}
+            ).to_wire()
+            for file, attempt, first, count, ended in self.sent.ranges
+        ]
+        rows = sum(count for _, _, _, count, _ in self.sent.ranges)
+        header = m.encode(m.Chunk(rows, parts, self.sent.blocked, 0, 0))
+        return [header, *(columns.slice(0, rows).frames() if rows else [])]
+
+
+def _columns(schema: Schema, kind: str) -> Columns:
+    packer = Packer(schema.slots, strict=False)
+    random = np.random.default_rng(1)
+    for _ in range(_ROWS):
+        packer.add([random.random(20) if kind == "dense" else random.integers(0, 1 << 20, 59).tolist()])
+    columns: Columns = packer.finish().columns
+    return columns
+
+
+class _World(many.World):
+    """Virtual time around a whole server."""
+
+    def __init__(self, case: Case, folder: Path, measure: Callable[[], Any]) -> None:
+        cost = SAMPLE_COST + _COSTS[case.kind]
+        scene = many.Scene(
+            workers=case.workers, sizes=(case.length,) * case.files, budget=1, cost=cost, seconds=1e-6
+        )  # fmt: skip
+        super().__init__(scene)
+        self._make = lambda: _Service(case, folder, measure)
+
+    def play(self, warm: int, warmed: Callable[[], None]) -> int:
+        """Run until enough samples came, and return how many came after the first ``warm``."""
+        service = self._make()
+        try:
+            workers = {number: many._Worker(self, number) for number in service.workers}
+            self._deliver(service.serve([]))
+            began = 0
+            while not service.over:
+                self.now, number, what = heapq.heappop(self._events)
+                if isinstance(what, many._Worker):
+                    what.step_done(number)
+                elif isinstance(what, Send):
+                    workers[what.worker].receive(what.message)
+                else:
+                    self._deliver(service.serve([_Chunk(what, self.scene)]))
+                    if not began and service.samples >= warm:
+                        began = service.samples
+                        warmed()
+            return service.samples - began
+        finally:
+            service.close()
+
+
+def seconds_per_sample(case: Case, around: Callable[[], Any] | None = None) -> float:
+    """Return the processor time of the server for a sample of ``case``. ``around``: a context that each round of its
+    loop runs in, for a profiler."""
+    spent = 0
+
+    @contextmanager
+    def measure() -> Iterator[None]:
+        nonlocal spent
+        began = time.thread_time_ns()
+        if around is None:
+            yield
+        else:
+            with around():
+                yield
+        spent += time.thread_time_ns() - began
+
+    def warmed() -> None:
+        nonlocal spent
+        spent = 0
+
+    with tempfile.TemporaryDirectory() as folder:
+        gc.collect()
+        gc.freeze()
+        threshold = gc.get_threshold()
+        gc.set_threshold(_COLLECT)
+        try:
+            samples = _World(case, Path(folder), measure).play(int(case.samples * _WARM), warmed)
+        finally:
+            gc.set_threshold(*threshold)
+            gc.unfreeze()
+    return spent / 1e9 / samples
+
+
+CASES = {
+    "workers": [Case(workers=workers) for workers in (1, 8, 64)],
+    "ranks": [Case(ranks=ranks) for ranks in (1, 2, 8)],
+    "jobs": [Case(jobs=jobs) for jobs in (1, 2, 8)],
+    "files": [Case(files=files, length=500) for files in (1_000, 100_000, 1_000_000)],
+}
+"""What is varied, and the cases."""
+
+
+def show(rounds: int) -> None:
+    """Print what a sample costs the server; medians of ``rounds`` rounds."""
+    print("varied   value     kind    microseconds of the server for a sample")
+    for name, cases in CASES.items():
+        for kind in KINDS:
+            found: dict[Case, list[float]] = {}
+            for _ in range(rounds):
+                for case in cases:
+                    found.setdefault(case, []).append(seconds_per_sample(replace(case, kind=kind)))
+            for case, values in found.items():
+                print(f"{name:8} {getattr(case, name):<9} {kind:7} {1e6 * statistics.median(values):.2f}", flush=True)

@@ -1,0 +1,31 @@
+"""The replay: a whole server gives simulated trainers every sample of a pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import replay
+from benchmarks.replay import Case
+
+
+@pytest.mark.parametrize("kind", replay.KINDS)
+@pytest.mark.parametrize(("workers", "ranks", "jobs"), [(1, 1, 1), (3, 1, 1), (2, 3, 1), (2, 1, 2)])
+def test_trainers_get_all_samples(
+    kind: str, workers: int, ranks: int, jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(kind=kind, workers=workers, ranks=ranks, jobs=jobs, files=20, length=300, samples=1 << 40)
+    services: list[Any] = []
+    make = replay._Service
+
+    def kept(*args: Any) -> Any:
+        services.append(make(*args))
+        return services[-1]
+
+    monkeypatch.setattr(replay, "_Service", kept)
+    assert replay.seconds_per_sample(case) > 0
+    (service,) = services
+    assert service.samples == 20 * 300 * jobs
+    assert all(trainer.over for trainer in service._trainers)
