@@ -138,12 +138,23 @@ class _Slab:
         return b"reference", into
 
 
+class _Offer:
+    """Offer of shared memory, which all trainers have accepted."""
+
+    offered: Any = None
+
+    def is_used_by(self, peer: bytes) -> bool:
+        """Return True: the trainer gathers its rows by itself."""
+        return True
+
+
 class _ClientHub(InProcessHub):
     """Hub that writes batches into a slab; its lines get headers, and how many bytes lie in the slab."""
 
     def __init__(self) -> None:
         super().__init__()
         self._slab: Any = _Slab()
+        self.fd_offer = _Offer()
 
     def send(self, peer: bytes, frames: Sequence[Any]) -> None:
         header, *body = frames
@@ -162,12 +173,11 @@ class _Trainer:
         alone = case.ranks == 1
         self._window = PrefetchWindow(options.prefetch, options.prefetch_bytes, alone=alone)
         self._done = 0
+        self._is_shared = False
         self.samples = 0
         self.over = False
         given = {"batch_size": case.batch_size, "seed": 1, "interleave": case.interleave}
-        self.line.send(
-            [m.encode(m.Attach(m.WIRE_VERSION, job, rank, case.ranks, f"{job} {rank}", given, os.getpid()))]
-        )
+        self.line.send([m.encode(m.Attach(m.WIRE_VERSION, job, rank, case.ranks, f"{job} {rank}", given, os.getpid()))])
 
     def take_batches(self) -> None:
         """Take what came, and ask for more."""
@@ -177,6 +187,7 @@ class _Trainer:
                 case m.Welcome():
                     self._send(m.BeginPass(1, 0, 0, self._window.start_pass(), {}, 0, [], ""))
                 case m.BatchHead():
+                    self._is_shared = message.shared_rows > 0
                     for rows in [message.rows, *(following[1] for following in message.following)]:
                         self._take(rows)
                 case m.PassEnd():
@@ -193,7 +204,7 @@ class _Trainer:
         self._ask()
         self._done += 1
         self.samples += rows
-        self._window.note_taken(rows * self._row_bytes, rows * self._row_bytes)
+        self._window.note_taken(rows * self._row_bytes, rows * self._row_bytes, shown=self._is_shared)
 
     def _ask(self, *, now: bool = False) -> None:
         count = self._window.next_request(self._done, now=now)

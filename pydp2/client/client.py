@@ -38,7 +38,7 @@ from pydp2.errors import (
 )
 from pydp2.protocol import messages as m
 from pydp2.protocol.early_ends import to_frames
-from pydp2.rowstore.cells import StaleCells
+from pydp2.rowstore.handles import StaleRows
 from pydp2.schema.input_types import Slots
 from pydp2.schema.provider_schema import Schema
 
@@ -93,7 +93,7 @@ class Client:
         except BaseException:
             self._session.release()
             raise
-        connection.map_shared_rows(self._declaration.shared_slots)
+        connection.map_shared_rows(self._declaration.slots)
         self._connection = connection
         # At the latest when the program ends: what is left until the interpreter exits can hang there.
         self._end = weakref.finalize(self, detach, self._session, connection, on_close)
@@ -361,7 +361,7 @@ class Client:
         while (batch := self._await_first()) is not None:
             try:
                 return batch, batch.to_batch(self._session.progress.position.pass_id)
-            except StaleCells:
+            except StaleRows:
                 if moved and time.monotonic() - self._spoke <= self._lease:
                     raise RemoteProtocolError("BatchHead: rows that were given away as soon as they came") from None
                 moved = True
@@ -497,9 +497,7 @@ class Client:
         if not (self._durable and self._connection.is_away) or relaxed:
             raise lost
         try:
-            reconnect(
-                self._connection, self._attach, self._stream_identity, self._lease, self._declaration.shared_slots
-            )
+            reconnect(self._connection, self._attach, self._stream_identity, self._lease, self._declaration.slots)
         except Error:
             self._session.check()  # the client was closed meanwhile
             raise

@@ -16,45 +16,50 @@ from pydp2.protocol.batch_packing import MAX_PACK_BYTES
 from pydp2.rowstore.append_only import AppendOnlyStore
 from pydp2.rowstore.cells import CELL_NOTE_PREFIX, CellRegion
 from pydp2.rowstore.region_layout import RegionLayout
+from pydp2.rowstore.shared_heap import HEAP_NOTE_PREFIX, SharedHeapReader
 from pydp2.schema.input_types import Slots, suits_cells
 from pydp2.transport.shared_region import map_region
 
-SharedRows = AppendOnlyStore | CellRegion
-"""Memory of a service that a trainer gathers from: its cache, or the cells of its rows."""
+SharedRows = AppendOnlyStore | CellRegion | SharedHeapReader
+"""Memory of a service that a trainer gathers from: its cache, the cells of its rows, or the heap of its pools."""
 
 
 def open_shared_rows(slots: Slots, descriptor: int, note: bytes) -> SharedRows | None:
     """Map the memory that a service shows, of samples with ``slots``, to be read. Return None if it cannot be had
     here. Close ``descriptor``."""
-    placed = note.startswith(CELL_NOTE_PREFIX) and suits_cells(slots)
-    layout = RegionLayout.from_note(slots, note.removeprefix(CELL_NOTE_PREFIX) if placed else note)
+    reader: type[SharedRows] = AppendOnlyStore
+    if note.startswith(CELL_NOTE_PREFIX) and suits_cells(slots):
+        reader, note = CellRegion, note.removeprefix(CELL_NOTE_PREFIX)
+    elif note.startswith(HEAP_NOTE_PREFIX):
+        reader, note = SharedHeapReader, note.removeprefix(HEAP_NOTE_PREFIX)
+    layout = RegionLayout.from_note(slots, note, movable=reader is SharedHeapReader)
     try:
-        memory = map_region(descriptor, layout.size)
-        return CellRegion(layout, memory) if placed else AppendOnlyStore(layout, memory)
+        return reader(layout, map_region(descriptor, layout.size))
     except (OSError, ValueError, OverflowError):  # no room for so many addresses, or it is something else
         return None
 
 
 class LazyRows:
-    """Rows ``numbers`` of the memory ``shown``, gathered once they are wanted."""
+    """Rows ``numbers`` of the memory ``shown``, of ``nbytes`` bytes, gathered once they are wanted."""
 
-    __slots__ = ("_columns", "_numbers", "_shown")
+    __slots__ = ("_columns", "_nbytes", "_numbers", "_shown")
 
-    def __init__(self, shown: SharedRows, numbers: Ints) -> None:
-        self._shown, self._numbers = shown, numbers
+    def __init__(self, shown: SharedRows, numbers: Ints, nbytes: int) -> None:
+        self._shown, self._numbers, self._nbytes = shown, numbers, nbytes
         self._columns: Columns | None = None
 
-    @property
-    def row_cost(self) -> int:
-        """Number of bytes that the service keeps for each row until it is taken."""
-        return self._shown.row_cost
+    def held_bytes(self, lo: int, hi: int) -> int:
+        """Return the bytes that the service keeps for rows ``lo`` to ``hi`` until they are taken, if rows are alike."""
+        if self._shown.row_cost is not None:
+            return self._shown.row_cost * (hi - lo)
+        return self._nbytes * (hi - lo) // max(1, len(self._numbers))
 
     def nbytes(self, lo: int, hi: int) -> int:
         """Return the bytes of rows ``lo`` to ``hi`` as columns, if rows are alike; 0 before they are gathered."""
         return 0 if self._columns is None else self._columns.nbytes * (hi - lo) // max(1, len(self._numbers))
 
     def columns(self, lo: int, hi: int) -> Columns:
-        """Return rows ``lo`` to ``hi``. Raises RemoteProtocolError if they lie nowhere, StaleCells if their
+        """Return rows ``lo`` to ``hi``. Raises RemoteProtocolError if they lie nowhere, StaleRows if their
         cells hold others by now."""
         if self._columns is None:
             try:
@@ -75,7 +80,7 @@ def split_rows(shown: SharedRows, numbers: Ints, counts: Sequence[int]) -> Itera
         end = begin + 1
         while end < len(counts) and nbytes[end + 1] - nbytes[begin] <= MAX_PACK_BYTES:
             end += 1
-        lot = LazyRows(shown, numbers[edges[begin] : edges[end]])
+        lot = LazyRows(shown, numbers[edges[begin] : edges[end]], nbytes[end] - nbytes[begin])
         for i in range(begin, end):
             yield lot, edges[i] - edges[begin], edges[i + 1] - edges[begin]
         begin = end

@@ -40,7 +40,7 @@ class ReceivedBatch:
     @property
     def nbytes(self) -> int:
         """Number of its bytes that lie here, or are held at the service, before it is taken."""
-        return self.rows.nbytes if isinstance(self.rows, Columns) else self.rows[0].row_cost * self.head.rows
+        return self.rows.nbytes if isinstance(self.rows, Columns) else self.rows[0].held_bytes(*self.rows[1:])
 
     @property
     def column_bytes(self) -> int:
@@ -57,7 +57,7 @@ class ReceivedBatch:
         return self.head.request_id != run or self.number < done
 
     def to_batch(self, pass_id: int) -> Batch:
-        """Return the batch for the trainer. Raises RemoteProtocolError if its rows are invalid, StaleCells if their
+        """Return the batch for the trainer. Raises RemoteProtocolError if its rows are invalid, StaleRows if their
         cells hold others by now."""
         head = self.head
         if isinstance(self.rows, Columns):

@@ -7,6 +7,17 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memmove, memset
 
+cdef extern from *:
+    """
+    static inline void pydp2_fence(void) { __sync_synchronize(); }
+    """
+    void _full_fence "pydp2_fence"() noexcept
+
+
+def fence():
+    """Let no read or write of this thread be seen in another order across this call."""
+    _full_fence()
+
 
 def gather(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssize_t size, out):
     cdef Py_buffer theirs, mine

@@ -37,7 +37,7 @@ class AppendOnlyStore:
 
     held_bytes = 0
     """Number of bytes of rows that wait to be drawn: 0, because the rows here are the cache's."""
-    row_cost = 8
+    row_cost: int | None = 8
     """Number of bytes that a row holds for a trainer until it is taken: those of its number."""
 
     def shared_row_count(self, ids: Ints) -> int:

@@ -18,32 +18,27 @@ import numpy.typing as npt
 from pydp2.columns.columns import Array, Columns, Ints
 from pydp2.errors import RemoteProtocolError
 from pydp2.rowstore.gather import Selection, gather_copy
+from pydp2.rowstore.handles import check_handles, handles_of, ids_of, next_generation
 from pydp2.rowstore.region_layout import RegionLayout
 
 CELL_NOTE_PREFIX = b"places"
 """Beginning of the note on such memory, before the note of its layout."""
-_CELL_BITS = 40  # of a handle; the bits above them are the generation
-_CELL_MASK = (1 << _CELL_BITS) - 1
-_GENERATION_MASK = (1 << 62 - _CELL_BITS) - 1
 # Owners of a cell: none, the server, worker w: _OWNER_FIRST_WORKER + w.
 _OWNER_NONE, _OWNER_SERVER, _OWNER_FIRST_WORKER = 0, 1, 2
-
-
-class StaleCells(Exception):
-    """Gathered rows are not those that were named: their cells were given back meanwhile."""
 
 
 class CellRegion:
     """Rows in ``memory`` of ``layout``, of slots that :func:`suits_cells` takes: workers put them there, trainers and
     the server gather them."""
 
+    row_cost: int | None = None
+    """None: a row holds its own bytes until it is taken."""
+
     def __init__(self, layout: RegionLayout, memory: Any) -> None:
         self.layout = layout
         self._arrays = [layout.view(memory, regions[0]) for regions in layout.arrays]
         self.generations: Ints = layout.view(memory, layout.row_info[0])
         """Generation of each cell: how often it was given back, as far as that can be counted. The server writes it."""
-        self.row_cost = layout.slots.row_bytes
-        """Number of bytes that a row holds here until it is taken."""
 
     def put(self, cells: Ints, columns: Columns) -> None:
         """Copy the rows of ``columns`` to ``cells``."""
@@ -61,23 +56,21 @@ class CellRegion:
     # -- by numbers that were told -------------------------------------------------------------------------------------
     def handles(self, cells: Ints) -> Ints:
         """Return the handles by which a trainer finds ``cells``."""
-        return cells | self.generations[cells] << _CELL_BITS
+        return handles_of(cells, self.generations)
 
     def resolve(self, handles: Ints) -> Ints:
         """Return the cells of ``handles``, which may be any numbers."""
-        return np.where(handles < 0, handles, handles & _CELL_MASK)
+        return ids_of(handles)
 
     def row_sizes(self, handles: Ints) -> Ints:
         """Return the bytes of each row."""
-        return np.full(len(handles), self.row_cost)
+        return np.full(len(handles), self.layout.slots.row_bytes)
 
     def take(self, handles: Ints) -> Columns:
-        """Return the rows of ``handles``, as :meth:`take_cells` does. Raises StaleCells if their
+        """Return the rows of ``handles``, as :meth:`take_cells` does. Raises StaleRows if their
         cells hold others by now."""
-        cells = handles & _CELL_MASK
-        columns = self.take_cells(cells)
-        if (self.generations[cells] != handles >> _CELL_BITS).any():  # compared last, when the rows are copied
-            raise StaleCells
+        columns = self.take_cells(ids_of(handles))
+        check_handles(handles, self.generations)
         return columns
 
 
@@ -175,7 +168,7 @@ class CellAllocator:
         if (self._owner[cells] != _OWNER_SERVER).any() or _has_duplicates(cells):
             raise KeyError(f"cells are given back once, and only such that hold a row; got {cells.tolist()[:20]}")
         self._owner[cells] = _OWNER_NONE
-        self.region.generations[cells] = self.region.generations[cells] + 1 & _GENERATION_MASK
+        next_generation(cells, self.region.generations)
         self._push_free(cells)
 
 
@@ -235,7 +228,7 @@ class CellStore:
     @property
     def held_bytes(self) -> int:
         """Number of bytes of the memory that rows have."""
-        return self._count * self._allocator.region.row_cost
+        return self._count * self._allocator.region.layout.slots.row_bytes
 
     def shared_row_count(self, ids: Ints) -> int:
         """Return the number of cells that were used: a trainer can gather all rows by itself."""

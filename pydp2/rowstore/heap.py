@@ -70,7 +70,7 @@ def _extend_in_place(arrays: list[Array], entries: int) -> None:
             arrays[i] = array
 
 
-class _Arena:
+class Arena:
     """Arrays of one level below the rows; a row has the entries ``start`` to ``start + count`` of each.
 
     Room that was never used costs no memory: arrays have plenty, and sweeping keeps low how much of it is ever used.
@@ -158,10 +158,14 @@ class _Arena:
         counts = self.counts[rows]
         self.live_entries -= int(counts.sum())
         self._stretches.release(self.starts[rows], counts)
+        if self._high_water > 2 * self._stretches.room + self._garbage_allowed:
+            self._shrink(live)
+
+    def _shrink(self, live: Array) -> None:
+        """Give memory back: most of it is not in use."""
         room = self._stretches.room
-        if self._high_water > 2 * room + self._garbage_allowed:
-            with contextlib.suppress(MemoryError):  # there is no room to sweep in
-                self._compact(live, room + room // 2)
+        with contextlib.suppress(MemoryError):  # there is no room to sweep in
+            self._compact(live, room + room // 2)
 
     def _compact(self, live: Array, capacity: int) -> None:
         """Move the rows that are ``live`` together, into arrays of ``capacity`` entries. Raises MemoryError;
@@ -215,17 +219,20 @@ class HeapStore:
 
     def clear(self) -> None:
         """Forget all rows and give all memory back."""
-        fields = self._slots.fields
-        self._fixed = [np.empty((0, *f[0].shape), f[0].dtype) for f in fields]
-        self._arenas: list[list[_Arena]] = [
-            [_Arena([f for i, f in enumerate(each[1:], 1) if min(i, depth) == level + 1]) for level in range(depth)]
-            for each, depth in zip(fields, self._slots.depths, strict=True)
-        ]
+        self._fixed = [np.empty((0, *f[0].shape), f[0].dtype) for f in self._slots.fields]
+        self._arenas: list[list[Arena]] = [[Arena(level) for level in levels] for levels in self._arena_fields()]
         self._live = np.empty(0, np.bool_)
         self._high_water = 0  # rows that were used at some time
         self._free: Ints = np.empty(0, np.int64)  # a stack: the first _free_count ids are free
         self._free_count = 0
         self._released: list[Ints] = []  # given back, and not released yet
+
+    def _arena_fields(self) -> list[list[list[Field]]]:
+        """Return for each slot the fields of each level below the rows."""
+        return [
+            [[f for i, f in enumerate(each[1:], 1) if min(i, depth) == level + 1] for level in range(depth)]
+            for each, depth in zip(self._slots.fields, self._slots.depths, strict=True)
+        ]
 
     def __len__(self) -> int:
         """Return the number of live rows."""
@@ -246,10 +253,7 @@ class HeapStore:
         """Copy the rows of ``columns`` in and return their ids ``(rows,)``, valid until released."""
         self._apply_releases()
         count = columns.rows
-        if count > self._free_count:
-            self._add_rows(count - self._free_count)
-        self._free_count -= count
-        rows = self._free[self._free_count : self._free_count + count][::-1].copy()
+        rows = self._take_ids(count)
         self._live[rows] = True
         if count:
             self._high_water = max(self._high_water, int(rows.max()) + 1)
@@ -262,6 +266,13 @@ class HeapStore:
                 theirs = arrays[level:] if level == depth else arrays[level : level + 1]
                 arena.append(rows, edges, theirs, self._live)
         return rows
+
+    def _take_ids(self, count: int) -> Ints:
+        """Return ``count`` ids of no row, and make room for the rows."""
+        if count > self._free_count:
+            self._add_rows(count - self._free_count)
+        self._free_count -= count
+        return self._free[self._free_count : self._free_count + count][::-1].copy()
 
     def take(self, ids: Any) -> Columns:
         """Return the rows with these ``ids``, in that order, as columns over fresh, writable arrays."""
@@ -303,7 +314,7 @@ class HeapStore:
 
     def release(self, rows: Any) -> None:
         """Give the rows back; their ids are used again. Raises KeyError for an id that is not live, or given twice."""
-        ids = np.asarray(rows, np.int64)
+        ids = np.ascontiguousarray(rows, np.int64)
         if not len(ids):
             return
         if not mark_released(self._live, ids):

@@ -18,6 +18,7 @@ ROW_OVERHEAD = 64
 weight, and where it lies."""
 _ALIGN = 4096
 _INT = np.dtype(np.int64)
+_HEADER_INTS = 8  # numbers that concern all rows
 
 
 class _Extent(NamedTuple):
@@ -28,11 +29,14 @@ class _Extent(NamedTuple):
 
 
 class RegionLayout:
-    """Layout of the memory of an append-only store of ``slots`` with room for ``limit`` bytes. ``size``: of all of it.
+    """Layout of the memory of a store of ``slots`` with room for ``limit`` bytes. ``size``: of all of it.
     ``max_rows``: number of rows that it can hold at most, 0 if one row is larger than that. ``min_row_bytes``: bytes
-    that a row takes at least. The same slots and limit always give the same layout."""
+    that a row takes at least. The same slots and limit always give the same layout.
 
-    def __init__(self, slots: Slots, limit: int) -> None:
+    ``movable``: rows may lie in any order and move, so each has a count beside its offset at each level.
+    """
+
+    def __init__(self, slots: Slots, limit: int, *, movable: bool = False) -> None:
         self.slots, self.limit = slots, limit
         self.min_row_bytes = ROW_OVERHEAD + sum(fields[0].entry_bytes for fields in slots.fields)
         self.max_rows = limit // self.min_row_bytes
@@ -46,6 +50,8 @@ class RegionLayout:
         ]
         self.offsets = [[self._extent(self.max_rows + 1, _INT) for _ in range(depth)] for depth in slots.depths]
         self.row_info = [self._extent(self.max_rows, _INT) for _ in range(3)]
+        self.counts = [[self._extent(self.max_rows, _INT) for _ in range(depth * movable)] for depth in slots.depths]
+        self.header = self._extent(_HEADER_INTS * movable, _INT)
 
     @property
     def note(self) -> bytes:
@@ -53,9 +59,9 @@ class RegionLayout:
         return self.limit.to_bytes(8, "little")
 
     @classmethod
-    def from_note(cls, slots: Slots, note: bytes) -> RegionLayout:
+    def from_note(cls, slots: Slots, note: bytes, *, movable: bool = False) -> RegionLayout:
         """Return the layout that :attr:`note` tells."""
-        return cls(slots, int.from_bytes(note, "little"))
+        return cls(slots, int.from_bytes(note, "little"), movable=movable)
 
     @staticmethod
     def view(memory: Any, region: _Extent) -> Array:

@@ -46,11 +46,6 @@ class Schema:
         return not self.cache and suits_cells(self.slots)
 
     @property
-    def shared_slots(self) -> Slots | None:
-        """Slots, if samples lie in memory that a service shows; else None."""
-        return self.slots if self.cached_in_memory or self.uses_cells else None
-
-    @property
     def cached_on_disk(self) -> bool:
         """True if passes are kept on the disk."""
         return bool(self.cache & 2)

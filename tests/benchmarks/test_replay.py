@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +30,6 @@ def test_trainers_get_all_samples(
     (service,) = services
     assert service.samples == 20 * 300 * jobs
     assert all(trainer.over for trainer in service._trainers)
+    del service
+    services.clear()
+    gc.collect()  # its memory has a descriptor

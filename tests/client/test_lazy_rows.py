@@ -18,7 +18,8 @@ from pydp2.packers.packer import Packer
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_PACK_BYTES, pack_heads
 from pydp2.rowstore.append_only import AppendOnlyStore
-from pydp2.rowstore.cells import CELL_NOTE_PREFIX, CellAllocator, CellRegion, StaleCells
+from pydp2.rowstore.cells import CELL_NOTE_PREFIX, CellAllocator, CellRegion
+from pydp2.rowstore.handles import StaleRows
 from pydp2.rowstore.region_layout import RegionLayout
 from pydp2.schema.input_types import Slots, dense_vector, integer_value, integer_value_sequence
 from pydp2.transport import SharedRegion
@@ -170,7 +171,7 @@ def test_rows_are_gathered_from_their_places_while_these_are_theirs() -> None:
     made = first.to_batch(0)
     assert made[0][:, 7].tolist() == [0, 1, 2]
     made[0][:] = -1
-    with pytest.raises(StaleCells):
+    with pytest.raises(StaleRows):
         second.to_batch(0)
     assert third.to_batch(0)[0][:, 7].tolist() == [6, 7, 8]
     (again,) = parse_batches(PLACED, head(0, 2, places.high_water), frame(numbers[:2]), seen)

@@ -175,9 +175,17 @@ def test_under_a_limit_for_all_of_them_a_pass_is_exact_or_refused_with_the_figur
 
 
 def test_a_server_that_has_no_memory_left_says_so_to_the_trainer(
-    provider_file: Callable[..., str], capfd: pytest.CaptureFixture[str]
+    provider_file: Callable[..., str],
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Where pools have no memory of so many addresses that they never need more."""
     provider = provider_file(code("slabs").replace("pool_size=12", "pool_size=-1"))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import pydp2.server.sessions.gateway as gateway\ngateway.create_shared_pool = lambda *_: None\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pydp2.launch(FILES, provider, **SERVICE) as service, service.connect(**HOW, **JOB) as data:
         lower(service.pid, 3 * MB)
         with pytest.raises(OutOfMemory) as caught:

@@ -33,7 +33,11 @@ def process(settings, filename):
         yield {{"x": np.full(300, key, "f"), "y": key, "z": np.full((8, 8, 3), key % 251, "u1")}}
 """
 WIDTH = 300 * 4 + 8 + 192
-OFF = "import pydp2.server.loop\npydp2.server.loop.create_cell_grants = lambda *_: None\n"
+OFF = """
+import pydp2.server.loop
+import pydp2.server.sessions.gateway
+pydp2.server.loop.create_cell_grants = pydp2.server.sessions.gateway.create_shared_pool = lambda *_: None
+"""
 NO_MEMFD = "import os\ndel os.memfd_create\n"
 HOW: dict[str, Any] = {"batch_size": 16, "seed": 3}
 

@@ -49,7 +49,7 @@ def touched(pid: int) -> int:
     total, ours = 0, False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         if "-" in line.split()[0]:
-            ours = "memfd:pydp2" in line
+            ours = line.endswith("memfd:pydp2 (deleted)")
         elif ours and line.startswith("Rss:"):
             total += int(line.split()[1]) * 1024
     return total

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pydp2.columns.columns import Columns, Ints
 from pydp2.errors import RemoteProtocolError
 from pydp2.rowstore.batch_rows import BatchRows
-from pydp2.rowstore.cells import CellAllocator, CellRegion, CellRows, CellStore, StaleCells
+from pydp2.rowstore.cells import CellAllocator, CellRegion, CellRows, CellStore
+from pydp2.rowstore.handles import StaleRows
 from pydp2.rowstore.region_layout import RegionLayout
 from pydp2.schema.input_types import (
     MIN_CELL_BYTES,
@@ -90,7 +91,7 @@ def test_who_comes_too_late_finds_out_though_the_place_has_the_same_number() -> 
         assert numbers_of(places.region.take(told)) == [turn, turn + 1]
         store.release(ids[:1])
         again = store.append(put(places, 1, [100]))
-        with pytest.raises(StaleCells):
+        with pytest.raises(StaleRows):
             places.region.take(told)
         assert numbers_of(places.region.take(told[1:])) == [turn + 1]
         store.release(np.concatenate([again, ids[1:]]))
@@ -299,7 +300,7 @@ class Machine(RuleBasedStateMachine):
             if there.issuperset(numbers):
                 assert numbers_of(self.places.region.take(told)) == numbers
             else:
-                with pytest.raises(StaleCells):
+                with pytest.raises(StaleRows):
                     self.places.region.take(told)
 
     @invariant()

@@ -19,6 +19,7 @@ from pydp2.rowstore.gather import gather_copy
 from pydp2.rowstore.heap import HeapStore
 from pydp2.rowstore.mixed import MixedStore
 from pydp2.rowstore.region_layout import RegionLayout
+from pydp2.rowstore.shared_heap import PassRows, SharedHeap, SharedHeapReader
 from pydp2.schema.input_types import Slots, dense_array, dense_vector, integer_value
 from pydp2.server.dispatch.cached_rows import CachedRows
 
@@ -88,6 +89,13 @@ def mixed(slots: Slots) -> Memory:
     return Memory(PartlyCached(rows, store), store, AppendOnlyStore(layout, memory).take)
 
 
+def shared_heap(slots: Slots) -> Memory:
+    layout = RegionLayout(slots, ROOM, movable=True)
+    memory = bytearray(layout.size)
+    store = PassRows(SharedHeap(layout, memory))
+    return Memory(store, store, SharedHeapReader(layout, memory).take)
+
+
 OF_ONE_SIZE = Slots((dense_vector(3), integer_value(1 << 40), dense_array(6, shape=(2, 3), dtype="u1")), tuple("abc"))
 
 
@@ -95,7 +103,7 @@ def slots_of(make: Callable[[Slots], Memory], some: Any, draw: Callable[[Any], A
     return OF_ONE_SIZE if make is in_cells else draw(some.slots)
 
 
-@pytest.mark.parametrize("make", [on_the_heap, in_cells, append_only, mixed])
+@pytest.mark.parametrize("make", [on_the_heap, in_cells, append_only, mixed, shared_heap])
 @settings(max_examples=40, deadline=None)
 @given(data=data)
 def test_rows_are_found_under_their_ids_until_they_are_released(
@@ -144,7 +152,7 @@ def check(reader: RowReader, shared: Callable[[Ints], Columns] | None, ids: Ints
         assert [frame.tobytes() for frame in shared(reader.handles(ids)).frames()] == frames
 
 
-@pytest.mark.parametrize("make", [on_the_heap, in_cells, append_only, mixed])
+@pytest.mark.parametrize("make", [on_the_heap, in_cells, append_only, mixed, shared_heap])
 @settings(max_examples=15, deadline=None)
 @given(data=data)
 def test_a_batch_keeps_its_rows_until_it_is_released(make: Callable[[Slots], Memory], some: Any, data: Any) -> None:

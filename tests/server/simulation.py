@@ -311,7 +311,6 @@ class _Rows:
     def __init__(self, schema: Schema) -> None:
         self.layout = SimpleNamespace(max_rows=1 << 16, slots=schema.slots)
         self.generations = np.zeros(self.layout.max_rows, np.int64)
-        self.row_cost = 1
         self._lie: dict[int, Columns] = {}
 
     def put(self, places: Any, columns: Columns) -> None:

@@ -37,6 +37,7 @@ from pydp2.server.sessions.attach import (
 )
 from pydp2.server.sessions.job_session import JobSession, ServiceContext, combine_stats
 from pydp2.server.sessions.outbox import drain
+from pydp2.server.sessions.shared_pool import SharedPool, create_shared_pool
 from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.snapshots.job_snapshot import PassSnapshot
 from pydp2.server.snapshots.snapshotter import Snapshotter
@@ -89,7 +90,7 @@ class ClientGateway:
         self._schema: Schema | None = None
         self._source = ""
         self._cache: CacheFill | None = None
-        self._cell_grants: CellGrants | None = None
+        self._pool_memory: CellGrants | SharedPool | None = None  # where the rows of pools lie, if trainers see it
         self.disk: DiskCache | None = None
         """The cache on disk, where the provider asks for one."""
         self._available: AvailableMemory | None = None
@@ -106,9 +107,11 @@ class ClientGateway:
         """Note that the provider is known, and the cells of its samples: jobs can begin."""
         self._schema = schema
         self._source = source
-        self._cell_grants = cell_grants
-        if cell_grants is not None:  # trainers on this machine gather for themselves
-            self._hub.fd_offer.offered = cell_grants.for_trainers
+        self._pool_memory = cell_grants
+        if cell_grants is None and not schema.cached_in_memory:
+            self._pool_memory = create_shared_pool(schema.slots)
+        if self._pool_memory is not None:  # trainers on this machine gather for themselves
+            self._hub.fd_offer.offered = self._pool_memory.for_trainers
         if schema.cache:
             self._cache = self._caches(schema)
         if self._snapshotter.durable:
@@ -284,7 +287,7 @@ class ClientGateway:
         )  # fmt: skip
         return ServiceContext(
             schema=self._schema, spec=spec, files=self._files, source=self._source, read=read,
-            store=None if self._cell_grants is None else self._cell_grants.store, worker_pool=self._worker_pool,
+            store=None if self._pool_memory is None else self._pool_memory.store, worker_pool=self._worker_pool,
             act=lambda actions: self.outbox.extend(actions),
         )  # fmt: skip
 
@@ -297,8 +300,8 @@ class ClientGateway:
         """Forget a job that is over."""
         job_session.trainers.stop()
         del self._sessions[job_session.name]
-        if not self._sessions and self._cell_grants is not None:
-            self._cell_grants.release_memory()
+        if not self._sessions and self._pool_memory is not None:
+            self._pool_memory.release_memory()
         self._at = {peer: at for peer, at in self._at.items() if at is not job_session}
 
     # -- passes ----------------------------------------------------------------------------------------------------
@@ -436,6 +439,8 @@ class ClientGateway:
         back = self._snapshotter.durable and not asked
         for peer in list(self._links):
             self._send(peer, m.Closing(reason, {} if error is None else to_wire(error), back))
+        if self._pool_memory is not None:
+            self._pool_memory.close()
 
     def stats(self) -> dict[str, Any]:
         """Return statistics as plain data."""

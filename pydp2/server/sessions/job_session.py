@@ -11,6 +11,7 @@ from pydp2.metrics import RateCounter, bottleneck_of
 from pydp2.options.tables import JobOptions
 from pydp2.protocol import messages as m
 from pydp2.rowstore.cells import CellStore
+from pydp2.rowstore.shared_heap import PassRows
 from pydp2.schema.provider_schema import Schema
 from pydp2.server.actions import Action, JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher, ReadContext
@@ -26,8 +27,8 @@ from pydp2.server.workers.worker_pool import WorkerPool
 class ServiceContext:
     """Values that all jobs of a service share, once the provider is known.
 
-    ``source``: a fingerprint of the provider's code; ``store`` makes a row store of cells, None where rows have none;
-    ``act`` is given what follows for workers.
+    ``source``: a fingerprint of the provider's code; ``store`` makes a row store in memory that trainers see, None
+    where there is none; ``act`` is given what follows for workers.
     """
 
     schema: Schema
@@ -35,7 +36,7 @@ class ServiceContext:
     files: FileList
     source: str
     read: ReadContext
-    store: Callable[[], CellStore] | None
+    store: Callable[[], CellStore | PassRows] | None
     worker_pool: WorkerPool
     act: Callable[[Sequence[Action]], None]
 

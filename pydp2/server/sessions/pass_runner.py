@@ -23,6 +23,7 @@ from pydp2.rowstore.batch_rows import BatchRows
 from pydp2.rowstore.cells import CellStore
 from pydp2.rowstore.heap import HeapStore
 from pydp2.rowstore.mixed import MixedStore
+from pydp2.rowstore.shared_heap import PassRows
 from pydp2.schema.provider_schema import Schema
 from pydp2.server.dispatch.cached_rows import cached_rows
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
@@ -103,14 +104,14 @@ class PassRunner:
         context: ReadContext,
         *,
         files: int,
-        store: Callable[[], CellStore] | None = None,
+        store: Callable[[], CellStore | PassRows] | None = None,
     ) -> None:
         self.plan = plan
         self.schema = schema
         self._context = context
         self._files = files
         self._cache = context.cache
-        self._cell_store = store  # makes one for samples whose rows have cells
+        self._shared_store = store  # makes one in memory that trainers see
         self.pass_id = -1
         self._skip_to = 0
         self._acknowledged_ahead: frozenset[int] = frozenset()
@@ -130,7 +131,7 @@ class PassRunner:
         self.pool_over_limit = False
         """It had nothing because there is no room for the rest of the group."""
         self._batcher: Batcher | None = None
-        self._store: HeapStore | CellStore | MixedStore | AppendOnlyStore | None = None
+        self._store: HeapStore | CellStore | PassRows | MixedStore | AppendOnlyStore | None = None
         self._pool: HeapStore | None = None  # of the pass before: its memory need not be made anew
         self.dispatcher: FileDispatcher | None = None
         self.padding = PaddingStats()
@@ -195,10 +196,10 @@ class PassRunner:
         self._pool = None
         return self.dispatcher
 
-    def _new_store(self) -> HeapStore | CellStore | MixedStore:
+    def _new_store(self) -> HeapStore | CellStore | PassRows | MixedStore:
         """Return a store for rows that do not all lie in the cache."""
-        if self._cell_store is not None:
-            return self._cell_store()
+        if self._shared_store is not None:
+            return self._shared_store()
         heap = HeapStore(self.schema.slots) if self._pool is None else self._pool
         memory = None if self._cache is None else self._cache.memory
         return heap if memory is None or memory.row_store is None else MixedStore(memory.row_store, heap)
@@ -236,7 +237,7 @@ class PassRunner:
         heap = self._store.heap if isinstance(self._store, MixedStore) else self._store
         if isinstance(heap, HeapStore) and len(heap) == 0:  # at its end
             self._pool = heap
-        elif isinstance(self._store, CellStore):
+        elif isinstance(self._store, CellStore | PassRows):
             self._store.close()
         self._batcher = None
         self._store = None
