@@ -38,6 +38,8 @@ def rows(*values: Any, **named: Any) -> ManySamples:
         raise OptionTypeError(
             "rows() takes the values of all slots, by name or by position: write rows(pixel=X, label=y) or rows(X, y)"
         )
+    if len(values) == 1 and isinstance(values[0], dict):
+        raise OptionTypeError("rows() got a dict: write rows(**columns) if its keys are the names of the slots")
     given = named or {f"value {i}": value for i, value in enumerate(values)}
     slots = [_slot_values(label, value) for label, value in given.items()]
     count = len(slots[0])

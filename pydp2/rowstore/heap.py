@@ -161,6 +161,10 @@ class Arena:
         if self._high_water > 2 * self._stretches.room + self._garbage_allowed:
             self._shrink(live)
 
+    def forget_high_water(self) -> None:
+        """Note that no memory is held, because no row is here."""
+        self._high_water = 0
+
     def _shrink(self, live: Array) -> None:
         """Give memory back: most of it is not in use."""
         room = self._stretches.room

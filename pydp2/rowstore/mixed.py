@@ -16,6 +16,7 @@ from pydp2.rowstore.gather import Selection
 from pydp2.rowstore.heap import HeapStore
 
 _FIRST_IDS = 1 << 12
+_NOWHERE = np.iinfo(np.int64).min  # the row of an id that is free
 
 
 class MixedStore:
@@ -125,6 +126,3 @@ class MixedStore:
         free[new - old : new - old + self._free_count] = self._free[: self._free_count]
         self._rows, self._free = rows, free
         self._free_count += new - old
-
-
-_NOWHERE = np.iinfo(np.int64).min

@@ -241,6 +241,9 @@ class SharedHeap(HeapStore):
         if not len(self):
             with contextlib.suppress(OSError, AttributeError):  # it can be used again all the same
                 self._memory.madvise(mmap.MADV_REMOVE, 0, self._layout.row_info[0].offset)
+            for arenas in self._arenas:
+                for arena in arenas:
+                    arena.forget_high_water()
 
 
 def grown(array: Array, entries: int) -> Array:

@@ -295,6 +295,7 @@ def test_what_was_packed_does_not_change_with_what_was_yielded(declared: InputTy
         (lambda: rows([1], a=[2]), OptionTypeError, "takes the values of all slots, by name or by position"),
         (lambda: rows(a=np.ones((2, 3)), b=[1]), OptionError, "as many samples in each slot, but a has 2, b has 1"),
         (lambda: rows([1], (1, 2)), OptionError, "but value 0 has 1, value 1 has 2"),
+        (lambda: rows({"a": [1]}), OptionTypeError, "got a dict: write rows(**columns)"),
         (lambda: rows(a=5), OptionTypeError, "lists and tuples; a is a int"),
         (lambda: rows(a=np.float32(5)), OptionTypeError, "a is a float32"),
         (lambda: rows(a=np.array(5)), OptionTypeError, "a is an array without dimensions"),

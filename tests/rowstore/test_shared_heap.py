@@ -163,6 +163,7 @@ def test_memory_that_is_not_needed_any_more_is_given_back(monkeypatch: pytest.Mo
         heap.release(few)
         heap.release_memory()
         assert blocks(region) < 100_000
+        assert heap.held_bytes < 100_000
         heap.append(rows_of(range(20), [1] * 20))
         with pytest.raises(StaleRows):
             SharedHeapReader(layout, region.memory).take(before)
