@@ -477,9 +477,9 @@ class Client:
                 del inbox[0]
             if self._shared or not (inbox and isinstance(inbox[0], ReceivedBatch)):
                 self._fetch(0.0)
-            for came in inbox:
-                if isinstance(came, tuple) and _is_rewind(came[0], now.run):
-                    self._handle_message(*came)
+                for came in inbox:
+                    if isinstance(came, tuple) and _is_rewind(came[0], now.run):
+                        self._handle_message(*came)
             if inbox and not self._connection.is_undecoded(inbox[0]):
                 first: ReceivedBatch | tuple[m.Message, list[memoryview]] = inbox[0]
                 return first

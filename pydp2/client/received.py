@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, count
 from typing import Any
 
@@ -23,7 +23,7 @@ Rows = Columns | tuple[LazyRows, int, int]
 """Rows of a batch: columns, or a part of a lot."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each batch
 class ReceivedBatch:
     """Batch that came: the head that announced it, its rows, the pool of the point and the early-end
     records that came with it.
@@ -98,7 +98,8 @@ def parse_batches(
     else:
         parts = _split_columns(Columns.from_frames(slots, sum(counts), owned_arrays(frames)), counts)
     first, *others = map(ReceivedBatch, heads, parts, count(number))
-    return [replace(first, pool=pool, early_ends=early_ends), *others]
+    first.pool, first.early_ends = pool, early_ends
+    return [first, *others]
 
 
 def _split_columns(columns: Columns, counts: Sequence[int]) -> list[Columns]:
