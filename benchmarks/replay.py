@@ -1,7 +1,8 @@
 """Measure what each sample costs the server process, with no other process at work.
 
 The server is that of pydp2, whole: its loop, its messages, the rows in its pool. Workers are those of
-:mod:`benchmarks.many`, in virtual time; the columns that they send are made once. Trainers take every batch as soon as
+:mod:`benchmarks.many`, in virtual time, in which the server takes as long as it does in truth, and they hardly any
+time; the columns that they send are made once. Trainers take every batch as soon as
 it comes, and ask for more as clients do. Frames are handed over in this process: what ZeroMQ costs is not in the
 figures. Processor time counts only while the server's loop runs, so a busy machine changes them little.
 """
@@ -46,6 +47,7 @@ _ROWS = 8192  # rows of the columns that workers send parts of
 _SLAB = 8 << 20  # bytes in which batches are written, one after the other
 _WARM = 0.2  # of the samples come before the measurement
 _COLLECT = 10_000  # as in a server
+_SAMPLE_SECONDS = 1e-7  # of virtual time, that a worker takes: the server is to be what keeps others waiting
 
 
 @provider(input_types={"x": dense_vector(20)}, pool_size=4096)
@@ -66,7 +68,8 @@ _COSTS = {"dense": 80, "ragged": 4 * 59 + 8}  # bytes of a sample
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is replayed: ``files`` of ``length`` samples each; the pass is left after ``samples`` of them."""
+    """What is replayed: ``files`` of ``length`` samples each; the pass is left after ``samples`` of them for each
+    job."""
 
     kind: str = "ragged"
     workers: int = 1
@@ -262,7 +265,7 @@ class _Service:
     @property
     def over(self) -> bool:
         """True when enough samples came, or all passes are over."""
-        return self.samples >= self._case.samples or all(trainer.over for trainer in self._trainers)
+        return self.samples >= self._case.samples * self._case.jobs or all(trainer.over for trainer in self._trainers)
 
     def serve(self, chunks: list[_Chunk]) -> list[Any]:
         """Let the server take ``chunks`` and do all that follows; return what it says to workers."""
@@ -347,7 +350,7 @@ class _World(many.World):
     def __init__(self, case: Case, folder: Path, measure: Callable[[], Any]) -> None:
         cost = SAMPLE_COST + _COSTS[case.kind]
         scene = many.Scene(
-            workers=case.workers, sizes=(case.length,) * case.files, budget=1, cost=cost, seconds=1e-6
+            workers=case.workers, sizes=(case.length,) * case.files, budget=1, cost=cost, seconds=_SAMPLE_SECONDS
         )  # fmt: skip
         super().__init__(scene)
         self._make = lambda: _Service(case, folder, measure)
@@ -359,14 +362,23 @@ class _World(many.World):
             workers = {number: many._Worker(self, number) for number in service.workers}
             self._deliver(service.serve([]))
             began = 0
+            waiting: list[_Chunk] = []
+            busy_until = 0.0
             while not service.over:
                 self.now, number, what = heapq.heappop(self._events)
                 if isinstance(what, many._Worker):
                     what.step_done(number)
                 elif isinstance(what, Send):
                     workers[what.worker].receive(what.message)
+                elif isinstance(what, many.Sent):
+                    if not waiting:
+                        self.at(max(self.now, busy_until), None)
+                    waiting.append(_Chunk(what, self.scene))
                 else:
-                    self._deliver(service.serve([_Chunk(what, self.scene)]))
+                    began_at = time.thread_time()
+                    actions = service.serve(waiting)
+                    waiting, busy_until = [], self.now + time.thread_time() - began_at
+                    self._deliver(actions)
                     if not began and service.samples >= warm:
                         began = service.samples
                         warmed()
@@ -401,7 +413,7 @@ def seconds_per_sample(case: Case, around: Callable[[], Any] | None = None) -> f
         threshold = gc.get_threshold()
         gc.set_threshold(_COLLECT)
         try:
-            samples = _World(case, Path(folder), measure).play(int(case.samples * _WARM), warmed)
+            samples = _World(case, Path(folder), measure).play(int(case.samples * case.jobs * _WARM), warmed)
         finally:
             gc.set_threshold(*threshold)
             gc.unfreeze()

@@ -70,6 +70,8 @@ class BulkCutter:
 
     def _cut(self, first: int) -> None:
         plan, merge = self._plan, self._merge
+        if self._lacks_rows(plan.fill_level(first)) and not self._refill_file():
+            return  # as it is most of the time where the merge waits: no need to run the loop for that
         count = min(self._batches_per_call, self._batches_to_snapshot())
         numbers = range(first, first + count)
         pick_keys = keys(plan.seed, plan.pass_id, "pick", numbers)
@@ -86,6 +88,15 @@ class BulkCutter:
         if done:
             nbytes = sum(cut.nbytes for cut in self._waiting) // done
             self._batches_per_call = max(1, min(_MAX_BATCHES, _MAX_AHEAD_BYTES // max(1, nbytes)))
+
+    def _lacks_rows(self, level: int) -> bool:
+        """Return True if the next batch needs rows of the file whose turn it is, and none of these are within reach of
+        the loop."""
+        merge, pool = self._merge, self._pool
+        if not merge.cycle or not merge.block_left or merge.cycle_rows.available[merge.cycle_index]:
+            return False
+        is_full = pool.bytes >= self._plan.pool_bytes and pool.weight >= self._plan.batch_size
+        return pool.weight < level and not is_full
 
     def _batches_to_snapshot(self) -> int:
         """Return how many batches there are about to the next snapshot point, where the loop stops, at least 1."""
