@@ -92,7 +92,8 @@ class SharedHeapReader:
 
     def take(self, handles: Ints) -> Columns:
         """Return the rows of ``handles``, in that order, as columns over fresh, writable arrays. Raises StaleRows if
-        one of them was given back."""
+        one of them was given back, or if rows move for longer than a second: their process ended in the middle of it,
+        say."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             before = int(self._views.header[_SWEEPS])
@@ -102,11 +103,10 @@ class SharedHeapReader:
                 fence()
                 if int(self._views.header[_SWEEPS]) == before:
                     break
-            elif time.monotonic() > deadline:
-                raise StaleRows  # its process has ended in the middle of a sweep
-            else:
+            if time.monotonic() > deadline:
+                raise StaleRows
+            if before % 2:
                 time.sleep(_RETRY_SECONDS)
-        fence()
         check_handles(handles, self._views.generations)
         if columns is None:
             raise IndexError("a row without an end")
