@@ -47,6 +47,12 @@ class SharedRegion:
             os.close(descriptor)
         return memory
 
+    def close_writable(self) -> None:
+        """Close the descriptor for those that may write: no other process is going to."""
+        if self.writable_descriptor is not None:
+            os.close(self.writable_descriptor)
+            self.writable_descriptor = None
+
     def close(self) -> None:
         """Close both descriptors. The memory stays as long as something refers to it."""
         for descriptor in (self.read_only_descriptor, self.writable_descriptor):

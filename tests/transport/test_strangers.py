@@ -229,17 +229,17 @@ def test_killed_workers_leave_no_descriptor(
 def test_who_is_not_let_in_is_told_what_is_lacking(
     provider: str, program: Callable[..., Program], tmp_path: Path
 ) -> None:
-    address, _, made = launched(program, f"ipc://{tmp_path}/s", provider, 66)
+    address, _, made = launched(program, f"ipc://{tmp_path}/s", provider, 70)
     trainers: list[Any] = []
 
     def connect_many() -> None:
-        for number in range(66):
+        for number in range(70):
             trainers.append(pydp2.connect(address, job=str(number), timeout=3, pool_bytes="1MiB", **OPTIONS))
 
     try:
-        with pytest.raises(ServiceUnreachable, match=r"no descriptors left .*needs one more .*it has 66 .*ulimit -n"):
+        with pytest.raises(ServiceUnreachable, match=r"no descriptors left .*needs one more .*it has 70 .*ulimit -n"):
             connect_many()
-        assert len(trainers) >= 3
+        assert len(trainers) >= 4
         trainers.pop().close()
         trainers.append(pydp2.connect(address, job="again", timeout=5, pool_bytes="1MiB", **OPTIONS))
         next(iter(trainers[0]))

@@ -45,6 +45,7 @@ def create_shared_pool(slots: Slots) -> SharedPool | None:
         region = SharedRegion(layout.size, others_write=True)  # else a hole in it could not be given back
     except (OSError, OverflowError):
         return None
+    region.close_writable()
     if region.read_only_descriptor is None:
         return None
     return SharedPool(region, layout)
