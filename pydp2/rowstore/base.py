@@ -1,9 +1,9 @@
 """State what memory in which rows wait offers: to what gathers rows from it, and to the pool that fills it.
 
 :class:`.heap.HeapStore` keeps rows on the heap of the process, :class:`.cells.CellStore` in cells of one size that
-several processes see, :class:`.append_only.AppendOnlyStore` those of the cache; :class:`.mixed.MixedStore` is for a
-pool whose rows lie partly in the cache. One test holds all of them to what
-stands here (``tests/rowstore/test_contract.py``).
+several processes see, :class:`.shared_heap.SharedHeap` all others that trainers see,
+:class:`.append_only.AppendOnlyStore` those of the cache; :class:`.mixed.MixedStore` is for a pool whose rows lie partly
+in the cache. One test holds all of them to what stands here (``tests/rowstore/test_contract.py``).
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from pydp2.columns.columns import Array, Columns, Ints
 from pydp2.errors import RemoteProtocolError
 from pydp2.rowstore.gather import Selection, gather_copy
 from pydp2.rowstore.handles import check_handles, handles_of, ids_of, next_generation
+from pydp2.rowstore.pass_store import PassStore
 from pydp2.rowstore.region_layout import RegionLayout
 
 CELL_NOTE_PREFIX = b"places"
@@ -212,18 +213,12 @@ class CellRows:
             self._allocator.release_later(rest)
 
 
-class CellStore:
+class CellStore(PassStore):
     """Store of a pool (:class:`.heap.HeapStore`) whose rows have cells: a row that comes in one is not copied."""
 
     def __init__(self, allocator: CellAllocator) -> None:
+        super().__init__(allocator)
         self._allocator = allocator
-        self._live = np.zeros(allocator.region.layout.max_rows, np.bool_)
-        self._count = 0
-        self._closed = False
-
-    def __len__(self) -> int:
-        """Return the number of live rows."""
-        return self._count
 
     @property
     def held_bytes(self) -> int:
@@ -236,11 +231,9 @@ class CellStore:
 
     def append(self, columns: Columns | CellRows) -> Ints:
         """Take the rows of ``columns`` and return their ids ``(rows,)``, valid until released."""
-        if self._closed:
-            raise RuntimeError("the store is closed: its pass is over")
+        self._check_open()
         rows = columns.claim() if isinstance(columns, CellRows) else self._allocator.put(columns)
-        self._live[rows] = True
-        self._count += len(rows)
+        self._note_appended(rows)
         return rows
 
     def take(self, ids: Any) -> Columns:
@@ -258,23 +251,3 @@ class CellStore:
     def lengths(self, ids: Ints, slot: int) -> Ints:
         """Raise TypeError: all rows here are of one size, so no slot is a sequence."""
         raise TypeError("rows in places have no sequences")
-
-    def release_later(self, ids: Ints) -> None:
-        """Give the rows back; :meth:`close` has done it for all. Raises KeyError for an id that is not live, or given
-        twice."""
-        if self._closed:
-            return
-        if not self._live[ids].all():
-            raise KeyError(f"rows are given back once, and only live ones; got {ids.tolist()[:20]}")
-        self._live[ids] = False
-        self._count -= len(ids)
-        self._allocator.release_later(ids)
-
-    release = release_later
-
-    def close(self) -> None:
-        """Give back all rows that are left: the pass is over, and no batch of it is wanted any more."""
-        if not self._closed and self._count:
-            self._allocator.release_later(np.flatnonzero(self._live[: self._allocator.high_water]))
-        self._closed = True
-        self._count = 0

@@ -23,6 +23,7 @@ from pydp2.native import is_active
 from pydp2.rowstore.gather import EntryRanges, Selection, gather_copy
 from pydp2.rowstore.handles import StaleRows, check_handles, handles_of, ids_of, next_generation
 from pydp2.rowstore.heap import Arena, HeapStore
+from pydp2.rowstore.pass_store import PassStore, grown
 from pydp2.rowstore.region_layout import RegionLayout
 from pydp2.schema.input_types import Field
 
@@ -246,25 +247,12 @@ class SharedHeap(HeapStore):
                     arena.forget_high_water()
 
 
-def grown(array: Array, entries: int) -> Array:
-    """Return ``array`` with zeros behind it, ``entries`` in all."""
-    result = np.zeros(entries, array.dtype)
-    result[: len(array)] = array
-    return result
-
-
-class PassRows:
+class PassRows(PassStore):
     """Rows of one pass in ``heap``, which other passes share. Closing it gives back what is left of them."""
 
     def __init__(self, heap: SharedHeap) -> None:
+        super().__init__(heap)
         self._heap = heap
-        self._live = np.zeros(_FIRST_IDS, np.bool_)
-        self._count = 0
-        self._closed = False
-
-    def __len__(self) -> int:
-        """Return the number of live rows."""
-        return self._count
 
     @property
     def held_bytes(self) -> int:
@@ -273,13 +261,9 @@ class PassRows:
 
     def append(self, columns: Columns) -> Ints:
         """Copy the rows of ``columns`` in and return their ids ``(rows,)``, valid until released."""
-        if self._closed:
-            raise RuntimeError("the store is closed: its pass is over")
+        self._check_open()
         ids = self._heap.append(columns)
-        if self._heap.high_water > len(self._live):
-            self._live = grown(self._live, 2 * self._heap.high_water)
-        self._live[ids] = True
-        self._count += len(ids)
+        self._note_appended(ids)
         return ids
 
     def take(self, ids: Any) -> Columns:
@@ -301,23 +285,3 @@ class PassRows:
     def handles(self, ids: Ints) -> Ints:
         """Return the handles by which a trainer finds the rows."""
         return self._heap.handles(ids)
-
-    def release_later(self, ids: Ints) -> None:
-        """Give the rows back; :meth:`close` has done it for all. Raises KeyError for an id that is not live, or given
-        twice."""
-        if self._closed:
-            return
-        if not self._live[ids].all():
-            raise KeyError(f"rows are given back once, and only live ones; got {ids.tolist()[:20]}")
-        self._live[ids] = False
-        self._count -= len(ids)
-        self._heap.release_later(ids)
-
-    release = release_later
-
-    def close(self) -> None:
-        """Give back all rows that are left: the pass is over, and no batch of it is wanted any more."""
-        if not self._closed and self._count:
-            self._heap.release_later(np.flatnonzero(self._live[: self._heap.high_water]))
-        self._closed = True
-        self._count = 0
