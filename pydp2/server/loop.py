@@ -271,8 +271,10 @@ class Server:
                 self._chunk(worker, connection, message, body, now)
 
     def _worker_hello(self, peer: bytes, hello: m.Hello) -> None:
-        if self._worker_pool.status_row_of(hello.worker) is None or peer in self._number:
+        if peer in self._number or not self._worker_pool.was_started(hello.worker):
             raise RemoteProtocolError(f"Hello from worker {hello.worker}, which was not started")
+        if self._worker_pool.status_row_of(hello.worker) is None:
+            return  # it was killed as it began: its exit was noticed before its first message came
         connection = self._connections.setdefault(hello.worker, WorkerConnection(b"", worker_link(LinkRole.SERVER)))
         if connection.pid not in (0, hello.pid):  # 0: the engine has not told yet that it started
             raise RemoteProtocolError(

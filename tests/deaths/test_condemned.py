@@ -264,10 +264,16 @@ def test_workers_that_die_by_themselves_without_a_file_to_blame_end_the_service(
 ) -> None:
     """A thread of the user's that kills its process, say, again and again while process does not even run."""
     code = """
-    import os, threading
+    import os, threading, time, _thread
+
+    def end():
+        while _thread._count() < 2:  # until the worker is ready: then it has another thread beside this one
+            time.sleep(0.01)
+        time.sleep(0.3)
+        os._exit(6)
 
     def hook(settings, **kwargs):
-        threading.Timer(0.3, os._exit, [6]).start()
+        threading.Thread(target=end).start()
 
     @provider(input_types=[integer_value(100)], init_hook=hook)
     def process(settings, filename):

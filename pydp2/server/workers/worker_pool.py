@@ -164,6 +164,10 @@ class WorkerPool:
         starting = len(self._workers) - len(self._active) - len(self._standby)
         return min(starting, self.target - len(self._active))
 
+    def was_started(self, worker: int) -> bool:
+        """Return True if there is or was a worker of this number."""
+        return worker < self._next
+
     def status_row_of(self, worker: int) -> int | None:
         """Return the status row of ``worker`` while it lives."""
         known = self._workers.get(worker)

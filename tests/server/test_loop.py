@@ -1,0 +1,127 @@
+"""The server's loop, with workers whose messages and ends come in an order that real ones show once in a while."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from pydp2.engine.base import Exited, Started, StatusPage
+from pydp2.file_list import FileList
+from pydp2.protocol import messages as m
+from pydp2.server.loop import Server
+from pydp2.server.spec import ServiceSpec, status_rows
+from pydp2.transport.in_process import InProcessHub, InProcessLine
+
+WORKERS = 2
+
+
+class Workers:
+    """Engine whose workers are no processes: a test says what becomes of them."""
+
+    out_of_descriptors = False
+
+    def __init__(self) -> None:
+        self._page = StatusPage(status_rows(WORKERS))
+        self._events: list[Started | Exited] = []
+        self._readable, self._wake = os.pipe()
+        self.started: list[int] = []
+
+    def start(self, worker: int, status_row: int) -> None:
+        self.started.append(worker)
+        self.tell(Started(worker, os.getpid()))
+
+    def tell(self, event: Started | Exited) -> None:
+        self._events.append(event)
+        os.write(self._wake, b"+")
+
+    def is_stopped(self, worker: int) -> bool:
+        return False
+
+    def row(self, status_row: int) -> memoryview:
+        return self._page.row(status_row)
+
+    def events(self) -> list[Started | Exited]:
+        if self._events:
+            os.read(self._readable, 1 << 16)
+        told, self._events = self._events, []
+        return told
+
+    def fileno(self) -> int:
+        return self._readable
+
+    def close(self) -> None:
+        os.close(self._readable)
+        os.close(self._wake)
+
+
+@pytest.fixture
+def workers() -> Workers:
+    return Workers()
+
+
+@pytest.fixture
+def hub() -> InProcessHub:
+    return InProcessHub()
+
+
+@pytest.fixture
+def server(workers: Workers, hub: InProcessHub, tmp_path: Path) -> Iterator[Server]:
+    spec = ServiceSpec(
+        provider="p.process", args=msgpack.packb({}), is_train=True, input_order=(), root=str(tmp_path), path=(),
+        workers=WORKERS, start="auto", memory_limit=1 << 30, worker_memory=None, sample_timeout=None,
+        skip_errors=False, error_budget=None, quarantine=None, warn_changed=False, client_address="", run_dir="",
+        worker_address="", cache_dir=str(tmp_path),
+    )  # fmt: skip
+    engine: Any = workers
+    hubs: Any = (hub, InProcessHub())
+    with ExitStack() as stack:
+        stack.callback(hub.close)
+        stack.callback(hubs[1].close)
+        ends = [end for _ in range(2) for end in os.pipe()]
+        for end in ends:
+            stack.callback(os.close, end)
+        running = Server(spec, FileList.of(["a"]), engine, *hubs, ends[0], ends[2])
+        stack.callback(running.close, "the test is over", None, asked=True)
+        running._apply(running._worker_pool.start())
+        yield running
+
+
+def rounds(server: Server) -> None:
+    while server._round(0.0):
+        pass
+
+
+def hello_comes(server: Server, hub: InProcessHub, worker: int) -> None:
+    line = InProcessLine(hub)
+    line.send([m.encode(m.Hello(m.WIRE_VERSION, worker, os.getpid()))])
+    rounds(server)
+    line.close()
+
+
+def test_the_first_message_of_a_worker_that_was_killed_as_it_began_may_come_behind_its_exit(
+    server: Server, workers: Workers, hub: InProcessHub, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rounds(server)
+    first, *_ = workers.started
+    server._worker_pool.schema = {}  # another one is ready
+    workers.tell(Exited(first, os.getpid(), signal.SIGKILL))
+    rounds(server)
+    hello_comes(server, hub, first)
+    assert capfd.readouterr().err == ""
+    assert first not in server._connections
+    assert server._number == {}
+
+
+def test_a_process_that_says_it_is_a_worker_that_nobody_started_breaks_the_protocol(
+    server: Server, workers: Workers, hub: InProcessHub, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rounds(server)
+    hello_comes(server, hub, max(workers.started) + 1)
+    assert "which was not started" in capfd.readouterr().err
