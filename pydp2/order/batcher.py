@@ -23,6 +23,7 @@ from pydp2.order.snapshot import SnapshotPoint
 from pydp2.rowstore.base import RowStore
 
 _SAMPLES_PER_POSITION = 8  # drawn between two snapshots for each file of the cycle, at least
+_SAMPLES_PER_SNAPSHOT = 4096  # drawn between two snapshots, or as many as the pool has, if these are fewer
 
 
 @dataclass(slots=True)  # not frozen: one is made for each batch
@@ -139,14 +140,16 @@ class Batcher:
         return cut
 
     def _end_batch(self) -> None:
-        """Take a snapshot if this batch edge is a snapshot point. With many files in the cycle, whose positions are in
-        each, not all of these points give one."""
+        """Take a snapshot if this batch edge is a snapshot point, and enough was drawn since the last one: a snapshot has
+        the pool and the position of each file of the cycle, and every trainer is sent it (docs/order.md, "Snapshot
+        points")."""
         if not self.pool.reach_snapshot_point():
             return
         self._points_since_snapshot += 1
         least, divisor = self.pool.snapshot_limits
         drawn = self._points_since_snapshot * max(least, len(self.pool) // divisor)
-        if drawn >= _SAMPLES_PER_POSITION * len(self.merge.cycle):
+        enough = min(_SAMPLES_PER_SNAPSHOT, len(self.pool))
+        if drawn >= max(enough, _SAMPLES_PER_POSITION * len(self.merge.cycle)):
             self._take_snapshot(self.pool.encode_samples(), ended=False)
 
     def _cut(self) -> BatchCut | PassDone:

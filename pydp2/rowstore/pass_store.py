@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from pydp2.columns.columns import Array, Ints
+from pydp2.rowstore.gather import mark_released
 
 _FIRST_IDS = 1 << 14
 
@@ -58,11 +59,10 @@ class PassStore:
     def release_later(self, ids: Ints) -> None:
         """Give the rows back; :meth:`close` has done it for all. Raises KeyError for an id that is not live, or given
         twice."""
-        if self._closed:
+        if self._closed or not len(ids):
             return
-        if not self._live[ids].all():
+        if not mark_released(self._live, np.ascontiguousarray(ids, np.int64)):
             raise KeyError(f"rows are given back once, and only live ones; got {ids.tolist()[:20]}")
-        self._live[ids] = False
         self._count -= len(ids)
         self._owner.release_later(ids)
 

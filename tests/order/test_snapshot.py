@@ -119,13 +119,16 @@ def test_a_long_pass_through_many_snapshot_points(seed: int) -> None:
             assert set(source.bound) <= needed | unseen
 
 
-@pytest.mark.parametrize(("cycle", "apart"), [(16, 1024), (128, 1024), (200, 2048)])
-def test_with_many_files_in_the_cycle_there_are_eight_samples_for_each_between_two_points(
-    cycle: int, apart: int
+@pytest.mark.parametrize(
+    ("cycle", "pool", "apart"),
+    [(16, 1000, 1024), (128, 1000, 1024), (200, 1000, 2048), (16, 2048, 2048), (16, 3000, 3072), (16, 6000, 4608)],
+)
+def test_as_many_samples_as_the_pool_has_and_eight_for_each_file_of_the_cycle_are_between_two_points(
+    cycle: int, pool: int, apart: int
 ) -> None:
-    files = [File([Row(1, 8)] * (20_000 // cycle)) for _ in range(cycle)]
+    files = [File([Row(1, 8)] * (30_000 // cycle)) for _ in range(cycle)]
     plan = PassPlan(
-        seed=1, pass_id=0, files=len(files), batch_size=64, shuffle=True, interleave=cycle, pool_size=1000
+        seed=1, pass_id=0, files=len(files), batch_size=64, shuffle=True, interleave=cycle, pool_size=pool
     )  # fmt: skip
     made, points, _ = run(plan, files, 0)
     seen = [point for point in points if point is not None and not point.in_tail]

@@ -125,8 +125,9 @@ def test_a_row_is_given_back_once() -> None:
     rows = PassRows(heap)
     ids = rows.append(rows_of([1], [1]))
     rows.release_later(ids)
-    with pytest.raises(KeyError):
-        rows.release_later(ids)
+    for wrong in (ids, ids + (1 << 20), -1 - ids):
+        with pytest.raises(KeyError):
+            rows.release_later(wrong)
 
 
 def test_there_is_an_error_when_there_is_no_room() -> None:

@@ -338,7 +338,7 @@ class ClientGateway:
             job_session.trainers.snapshot_due for job_session in self._sessions.values()
         ):
             self._snapshotter.write(self._sessions.values(), now, wait=True)
-        for job_session in self._sessions.values():
+        for job_session in [each for each in self._sessions.values() if each.trainers.out]:
             for peer, message, frames, batches in drain(job_session.trainers.out, self._rows_in_cache):
                 if self._send(peer, message, frames):
                     job_session.count_sent(batches, now)
