@@ -205,7 +205,7 @@ def service(workers: int) -> list[int]:
     return processes("pydp2-")
 
 
-def eventually(what: Callable[[], bool], seconds: float = 5.0) -> bool:
+def eventually(what: Callable[[], bool], seconds: float = 30.0) -> bool:
     """Whether ``what()`` became true within ``seconds``."""
     deadline = time.monotonic() + seconds
     while not what():

@@ -123,8 +123,9 @@ def test_workers_killed_while_the_trainer_rests_are_replaced(provider_file: Call
         stream = iter(data)
         next(stream)
         for _ in range(15):
-            assert eventually(lambda: bool(victims(data)))
-            killed = victims(data)[0]
+            living: list[int] = []
+            assert eventually(lambda living=living: bool(living.extend(victims(data)) or living))
+            killed = living[0]
             os.kill(killed, signal.SIGKILL)
             assert eventually(lambda killed=killed: len(set(processes("pydp2-worker")) - {killed}) == 3)
         assert sum(len(batch) for batch in stream) == TOTAL - 64

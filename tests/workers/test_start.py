@@ -70,19 +70,21 @@ def test_the_hook_runs_once_in_all_however_many_workers_are_killed(
     for name in ("hooks", "imports"):
         (tmp_path / name).unlink()
     capfd.readouterr()
-    seen = []
+    seen, killed = [], set[int]()
     with pydp2.load(FILES, provider, workers=4, root=tmp_path, **NUMBERS_OPTIONS) as data:
         for batch in data:
             seen.append(numbered(batch))
             if batch.index % 40 == 20:
-                assert eventually(lambda: bool(active(data)))  # batches may come faster than workers
-                kill(active(data)[0])
+                living: list[int] = []  # none at first: batches may come faster than workers
+                assert eventually(lambda living=living: bool(living.extend({*active(data)} - killed) or living))
+                killed.add(living[0])
+                kill(living[0])
         assert eventually(lambda: len(processes("pydp2-worker")) == 5)
         assert eventually(lambda: len(processes("pydp2-zygote")) == 1)
         (template,) = processes("pydp2-zygote")
-        lost = data.stats()["workers_lost"]
+        assert eventually(lambda: data.stats()["workers_lost"] == len(killed))
     assert seen == expected
-    assert lost >= 2
+    assert len(killed) >= 2
     assert told(tmp_path, "hooks") == told(tmp_path, "imports") == [[str(template), "template"]]
     assert EACH not in capfd.readouterr().err
 
