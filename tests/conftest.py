@@ -137,7 +137,7 @@ def processes_of_tests(besides: Iterable[int] = ()) -> dict[int, str]:
     return found
 
 
-def wait_until(what: Callable[[], bool], seconds: float = 5.0) -> bool:
+def wait_until(what: Callable[[], bool], seconds: float = 20.0) -> bool:
     """Whether ``what()`` became true within ``seconds``."""
     deadline = time.monotonic() + seconds
     while not what():
@@ -153,6 +153,13 @@ def _descriptors() -> set[int]:
     return {number for number in _numbers(folder) if Path(folder, str(number)).exists()}
 
 
+def _target(descriptor: int) -> str:
+    """What ``descriptor`` stands for; empty if it is gone."""
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+    return ""
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     """After a test there is no new descriptor, thread or process."""
@@ -165,7 +172,7 @@ def _nothing_left_behind() -> Iterator[None]:
     def nothing() -> bool:
         left[:] = [f"thread {t.name}" for t in threading.enumerate() if t not in threads and t.is_alive()]
         left.extend(f"process {pid} {name}" for pid, name in processes_of_tests(besides=running).items())
-        left.extend(f"descriptor {fd}" for fd in _descriptors() - descriptors)
+        left.extend(f"descriptor {fd}, {_target(fd)}" for fd in _descriptors() - descriptors)
         return not left
 
     assert wait_until(nothing), left

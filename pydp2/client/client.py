@@ -1,7 +1,8 @@
 """Iterate over the batches of a job: one iteration is one pass, and the stream's state lives here.
 
-There is no thread: batches that were granted arrive in ZeroMQ's own while the trainer computes (:mod:`.prefetch_window`
-says how many), and are turned into arrays when they are asked for.
+Batches that were granted arrive in ZeroMQ's own thread while the trainer computes (:mod:`.prefetch_window` says how
+many), and are turned into arrays when they are asked for. If the trainer's steps take long enough, rows that lie in
+memory of the service are gathered a batch ahead (:mod:`.look_ahead`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pydp2.client.connection import CLOSE_SECONDS, ask_stats, connect_once, deta
 from pydp2.client.position import Position
 from pydp2.client.prefetch_window import PrefetchWindow
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
-from pydp2.client.received import ReceivedBatch, parse_batches
+from pydp2.client.received import ReceivedBatch, is_second_prepared, parse_batches, second_batch
 from pydp2.client.reconnect import reconnect
 from pydp2.client.session import ClientGuard
 from pydp2.columns.batch import Batch
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     _Batches = map[Batch]
 else:
     _Batches = map
+_LONG_STEP = 0.001  # seconds of a step from which on the next batch is gathered meanwhile
 _BEATS_PER_LEASE = 4  # signs of life per lease while a batch is waited for
 
 
@@ -106,6 +108,7 @@ class Client:
         self._waited = self._worked = 0.0
         self._told = (0.0, 0.0)
         self._left_at: float | None = None
+        self._step = 0.0  # seconds that the trainer took for its last batch
         self.batch_size = int(options["batch_size"])
         """Weight of a batch of the job; the last ones may weigh less."""
 
@@ -177,17 +180,9 @@ class Client:
         early_ends = to_frames(at.early_ends)
         credit = self._window.start_pass()
         begin = m.BeginPass(
-            now.run,
-            at.pass_id,
-            at.batch,
-            credit,
-            point,
-            len(early_ends),
-            at.acknowledged_ahead,
-            self._loaded,
-            at.buckets,
-            self._named,
-        )
+            now.run, at.pass_id, at.batch, credit, point, len(early_ends), at.acknowledged_ahead, self._loaded,
+            at.buckets, self._named,
+        )  # fmt: skip
         frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
         self._named = bool(self._loaded)  # or is about to be
         self._send(begin, [*frames, *early_ends])
@@ -328,7 +323,8 @@ class Client:
             return None, now  # the pass has ended
         session.progress = now._replace(state=LoopState.ENTERED)
         if self._left_at is not None:
-            self._worked += began - self._left_at
+            self._step = began - self._left_at
+            self._worked += self._step
             self._left_at = None
         try:
             batch, made = self._await_batch()
@@ -347,12 +343,23 @@ class Client:
         position = now.position.after(batch.head, batch.pool, batch.early_ends)
         made._resume = (now.origin, position)
         self._window.note_taken(batch.nbytes, batch.column_bytes, shown=batch.is_shared)
+        if self._step >= _LONG_STEP and not is_second_prepared(self._connection.inbox):
+            session.look_ahead.give(partial(self._prepare, now.run, now.done + 1))
         self._left_at = time.perf_counter()
         self._waited += self._left_at - began
         samples = now.samples + batch.head.rows - batch.head.padding
         return made, Progress(
             position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.origin
         )  # fmt: skip
+
+    def _prepare(self, run: int, number: int) -> None:
+        """Receive batch ``number`` of ``run``, which comes behind the present one, and gather its rows."""
+        connection = self._connection
+        if len(connection.inbox) == 1:
+            self._fetch(0.0)
+        following = second_batch(connection.inbox, self._declaration.slots, connection.shared_rows, run, number)
+        if following is not None:
+            following.prepare()
 
     def _await_batch(self) -> tuple[ReceivedBatch | None, Batch | None]:
         """Return the batch that comes next, as received and as the trainer gets it; both None
@@ -577,7 +584,7 @@ class Pass(_Batches):
         if session.closing or not session.in_own_process:
             return
         try:  # a call that is inside sees by itself that the iterator was dropped
-            if session.current_call.setdefault(0, token) is token:
+            if session.current_call.setdefault(0, token) is token and session.look_ahead.reclaim(0.0):
                 now = session.progress
                 if now.loop is loop and now.state is LoopState.RUNNING:
                     if now.was_cut_off:

@@ -48,6 +48,11 @@ class LazyRows:
         self._shown, self._numbers, self._nbytes = shown, numbers, nbytes
         self._columns: Columns | None = None
 
+    @property
+    def is_gathered(self) -> bool:
+        """True once the rows are here."""
+        return self._columns is not None
+
     def held_bytes(self, lo: int, hi: int) -> int:
         """Return the bytes that the service keeps for rows ``lo`` to ``hi`` until they are taken, if rows are alike."""
         if self._shown.row_cost is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count
@@ -52,6 +53,17 @@ class ReceivedBatch:
         """True if its rows lie in memory that the service shows."""
         return not isinstance(self.rows, Columns)
 
+    @property
+    def is_prepared(self) -> bool:
+        """True if its rows are here, gathered."""
+        return isinstance(self.rows, Columns) or self.rows[0].is_gathered
+
+    def prepare(self) -> None:
+        """Gather the rows now, so that :meth:`to_batch` finds them. Raises what that does."""
+        if not isinstance(self.rows, Columns):
+            lot, lo, hi = self.rows
+            lot.columns(lo, hi)
+
     def is_outdated(self, run: int, done: int) -> bool:
         """Return True if it belongs to another run than ``run``, or to the first ``done`` batches of that."""
         return self.head.request_id != run or self.number < done
@@ -100,6 +112,29 @@ def parse_batches(
     first, *others = map(ReceivedBatch, heads, parts, count(number))
     first.pool, first.early_ends = pool, early_ends
     return [first, *others]
+
+
+def is_second_prepared(inbox: Sequence[Any]) -> bool:
+    """Return True if there is nothing to prepare of the second batch of ``inbox``."""
+    return len(inbox) > 1 and isinstance(inbox[1], ReceivedBatch) and inbox[1].is_prepared
+
+
+def second_batch(
+    inbox: list[Any], slots: Slots, shown: SharedRows | None, run: int, number: int
+) -> ReceivedBatch | None:
+    """Return the second batch of ``inbox``. None: it has not come.
+
+    If its message is one of ``run``, where the batch has the ``number``, the batches replace the message. An invalid
+    message stays: the error belongs to the time when it is asked for.
+    """
+    match inbox[1:2]:
+        case [(m.BatchHead() as head, body)] if head.request_id == run:
+            with contextlib.suppress(RemoteProtocolError):
+                inbox[1:2] = parse_batches(slots, head, body, shown, number)
+    match inbox[1:2]:
+        case [ReceivedBatch() as following]:
+            return following
+    return None
 
 
 def _split_columns(columns: Columns, counts: Sequence[int]) -> list[Columns]:

@@ -12,9 +12,11 @@ import os
 import threading
 import time
 
+from pydp2.client.look_ahead import LookAhead
 from pydp2.client.progress import Progress
 from pydp2.errors import ClientUseError
 
+_RECLAIM_SECONDS = 10.0  # seconds that a call waits for what was begun for it
 _POLL_SECONDS = 0.005  # seconds between two checks whether a thread has come out
 
 
@@ -39,6 +41,8 @@ class ClientGuard:
         """Under 0 the token of the call that is inside: a list with the number of its thread."""
         self.closing = False
         self._lock = threading.RLock()  # for the pipe; a signal handler may close what is being closed
+        self.look_ahead = LookAhead()
+        """Thread that works for the next call between two calls."""
         self._pipe: tuple[int, int] | None = os.pipe()
         os.set_blocking(self._pipe[1], False)
 
@@ -52,6 +56,11 @@ class ClientGuard:
                 "put a lock around next()"
             )
         self.check()
+        if not self.look_ahead.reclaim(_RECLAIM_SECONDS):
+            raise ClientUseError(
+                f"a thread that prepares the next batch has not come out for {_RECLAIM_SECONDS:g} s; find out whether "
+                "this process was stopped, and call again"
+            )
 
     @property
     def in_own_process(self) -> bool:
@@ -94,10 +103,11 @@ class ClientGuard:
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL_SECONDS)
-        return True
+        return self.look_ahead.reclaim(seconds)
 
     def release(self) -> None:
-        """Close the descriptors."""
+        """End the thread and close the descriptors."""
+        self.look_ahead.close(_RECLAIM_SECONDS)
         with self._lock:
             pipe, self._pipe = self._pipe, None
             for descriptor in pipe or ():

@@ -114,7 +114,7 @@ class Batcher:
         """Return the next batch, or why there is none now."""
         if self._failure is not None:
             return self._failure
-        if (stopped := self._restore_pool()) is not None:
+        if self._restore is not None and (stopped := self._restore_pool()) is not None:
             return stopped
         while self._bulk is not None and not self._in_tail:
             if (ahead := self._bulk.next_cut(self.batch_index)) is not None:
@@ -140,8 +140,8 @@ class Batcher:
         return cut
 
     def _end_batch(self) -> None:
-        """Take a snapshot if this batch edge is a snapshot point, and enough was drawn since the last one: a snapshot has
-        the pool and the position of each file of the cycle, and every trainer is sent it (docs/order.md, "Snapshot
+        """Take a snapshot if this batch edge is a snapshot point, and enough was drawn since the last one: it has the
+        pool and the position of each file of the cycle, and every trainer is sent it (docs/order.md, "Snapshot
         points")."""
         if not self.pool.reach_snapshot_point():
             return
@@ -200,8 +200,7 @@ class Batcher:
 
     def _restore_pool(self) -> BlockedOnFile | PassFailed | None:
         """Read the saved pool again, once."""
-        if self._restore is None:
-            return None
+        assert self._restore is not None
         while (file := self._restore.current_file) is not None:
             front = self._restore.next_run()
             if front is WAIT:

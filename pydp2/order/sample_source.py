@@ -93,12 +93,14 @@ class ChunkSpan:
         self.first, self.end = run.lo, run.hi
         sizes = run.sizes[run.lo : run.hi]
         self.largest = int(sizes.max(initial=0))
-        self._sums = [0, *np.cumsum(sizes).tolist()]
+        self._sums = np.zeros(len(sizes) + 1, np.int64)
+        sizes.cumsum(out=self._sums[1:])
         self.row_ids: npt.NDArray[np.int64] | None = None
 
     def nbytes(self, lo: int, hi: int) -> int:
         """Return the bytes of rows ``lo`` to ``hi`` of the chunk."""
-        return int(self._sums[hi - self.first] - self._sums[lo - self.first])
+        sums, first = self._sums, self.first
+        return sums.item(hi - first) - sums.item(lo - first)
 
 
 class SampleSource(Protocol):

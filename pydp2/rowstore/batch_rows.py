@@ -76,13 +76,15 @@ class BatchRows(RowView):
 
     def __init__(self, store: RowReader, ids: Ints, padding: int = 0, nbytes: int = 0) -> None:
         super().__init__(store, ids)
-        self._owned_ids = ids[: len(ids) - padding]
+        self._owned_ids = ids[: len(ids) - padding] if padding else ids
         self._holders = 1
         self.nbytes = nbytes
 
     @property
     def padded_bytes(self) -> int:
         """Number of bytes with the padding, if rows are alike in size."""
+        if self._owned_ids is self._row_ids:
+            return self.nbytes
         return self.nbytes * len(self) // max(1, len(self._owned_ids))
 
     def retain(self) -> BatchRows:

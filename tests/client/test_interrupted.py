@@ -47,10 +47,12 @@ def wide(settings, filename):
         yield np.full(2000, int(filename) * 1000 + i, np.float32)
 """
 FILES = [str(n) for n in range(8)]
+AHEAD = "rows that it shows, a batch ahead in a thread"
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "small batches, several in a message": ("process", {"batch_size": 8}),
     "batches in shared memory": ("long", {"batch_size": 4}),
     "rows that the service shows": ("wide", {"batch_size": 4}),
+    AHEAD: ("wide", {"batch_size": 4}),
     "a cache that it shows": ("cached", {"batch_size": 8}),
     "batches for whoever asks": ("process", {"batch_size": 8, "share": "dynamic"}),
     "one of two ranks": ("process", {"batch_size": 8, "rank": 0, "world_size": 2, "last_batch": "pad"}),
@@ -107,11 +109,19 @@ def connected(service: pydp2.Service, kind: str, passes: int) -> Iterator[pydp2.
 
 
 @pytest.fixture
-def served(provider_file: Callable[[str], str]) -> Iterator[Callable[[str], pydp2.Service]]:
+def served(
+    provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], pydp2.Service]]:
     """``served(kind)`` is a service of the provider of ``kind``."""
     address = provider_file(CODE).removesuffix("process")
     with contextlib.ExitStack() as stack:
-        yield lambda kind: stack.enter_context(pydp2.launch(FILES, address + KINDS[kind][0], workers=1))
+
+        def serve(kind: str) -> pydp2.Service:
+            if kind == AHEAD:  # however short a step is
+                monkeypatch.setattr(client, "_LONG_STEP", 0.0)
+            return stack.enter_context(pydp2.launch(FILES, address + KINDS[kind][0], workers=1))
+
+        yield serve
 
 
 def undisturbed(service: pydp2.Service, kind: str, passes: int) -> Undisturbed:
@@ -268,6 +278,7 @@ def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
         "Connection._decode_one",
         "Line.receive_frames",
     } <= names
+    assert kind != AHEAD or "LookAhead.give" in names
     assert len(injector) > 1000
 
 

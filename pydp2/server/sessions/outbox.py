@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydp2.protocol import messages as m
@@ -85,5 +85,6 @@ def _send_pack(peer: bytes, pack: _MessagePack) -> Iterator[PackedMessage]:
 def _encode_pack(peer: bytes, pack: _MessagePack) -> PackedMessage:
     head, rows = pack_heads(pack.heads), concat_rows(pack.picked)
     if pack.shared_rows:
-        return peer, replace(head, shared_rows=pack.shared_rows), [rows.handles(), *pack.behind], pack.heads
+        head.shared_rows = pack.shared_rows  # of this message alone: the head was made for it
+        return peer, head, [rows.handles(), *pack.behind], pack.heads
     return peer, head, [rows, *pack.behind], pack.heads

@@ -1,0 +1,269 @@
+"""A thread prepares the next batch while the trainer computes, and nothing depends on whether it is in time."""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import pydp2
+from pydp2.client import client, received, session
+from pydp2.client.look_ahead import LookAhead
+from pydp2.columns.columns import Ints
+from pydp2.errors import ClientUseError, Error
+from pydp2.protocol import messages as m
+from pydp2.rowstore.append_only import AppendOnlyStore
+from pydp2.rowstore.region_layout import RegionLayout
+from pydp2.schema.input_types import Slots, integer_value
+from tests.runs import NUMBERS, NUMBERS_OPTIONS, eventually, numbered
+
+LONG = 30.0  # seconds that nothing takes
+
+
+class Work:
+    """Work that notes the threads that do it, and goes on when it may."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.threads.append(threading.get_ident())
+        self.begun.set()
+        assert self.may_go_on.wait(LONG)
+
+
+@pytest.fixture
+def look_ahead() -> Iterator[LookAhead]:
+    """One whose thread runs."""
+    thread = LookAhead()
+    thread.give(int)
+    assert eventually(lambda: bool(thread._running))
+    assert thread.reclaim(LONG)
+    yield thread
+    thread.close(LONG)
+
+
+def test_work_is_done_in_another_thread_and_waited_for_once_it_is_begun(look_ahead: LookAhead) -> None:
+    work = Work()
+    look_ahead.give(work)
+    assert work.begun.wait(LONG)
+    threading.Timer(0.1, work.may_go_on.set).start()
+    assert look_ahead.reclaim(LONG)
+    assert work.may_go_on.is_set()
+    assert len(work.threads) == 1
+    assert work.threads != [threading.get_ident()]
+    assert look_ahead.reclaim(0.0)
+
+
+def test_work_that_is_not_begun_is_taken_back(look_ahead: LookAhead) -> None:
+    first, second = Work(), Work()
+    look_ahead.give(first)
+    assert first.begun.wait(LONG)
+    look_ahead.give(second)  # as no client does
+    assert look_ahead.reclaim(0.0)
+    first.may_go_on.set()
+    second.may_go_on.set()
+    third = Work()
+    third.may_go_on.set()
+    look_ahead.give(third)
+    assert eventually(lambda: bool(third.threads))
+    assert second.threads == []
+
+
+def test_a_wait_ends_in_time_and_can_be_taken_up_again(look_ahead: LookAhead) -> None:
+    work = Work()
+    look_ahead.give(work)
+    assert work.begun.wait(LONG)
+    assert not look_ahead.reclaim(0.0)
+    began = time.monotonic()
+    assert not look_ahead.reclaim(0.2)
+    assert 0.2 <= time.monotonic() - began < LONG
+    work.may_go_on.set()
+    assert look_ahead.reclaim(LONG)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), MemoryError(), Error("no")])
+def test_what_work_raises_is_dropped(error: Exception, look_ahead: LookAhead) -> None:
+    def work() -> None:
+        raise error
+
+    for _ in range(2):
+        look_ahead.give(work)
+        assert look_ahead.reclaim(LONG)
+
+
+def test_the_thread_does_not_wait_for_what_it_does(look_ahead: LookAhead) -> None:
+    """A destructor that runs there may use the client."""
+    found: list[bool] = []
+    look_ahead.give(lambda: found.append(look_ahead.reclaim(LONG)))
+    assert eventually(lambda: bool(found))
+    assert found == [False]
+    assert look_ahead.reclaim(LONG)
+
+
+def test_nothing_that_was_done_is_kept(look_ahead: LookAhead) -> None:
+    class Client:
+        def prepare(self) -> None:
+            done.set()
+
+    done = threading.Event()
+    look_ahead.give(Client().prepare)
+    assert done.wait(LONG)
+    assert eventually(lambda: not [each for each in gc.get_objects() if type(each) is Client])
+
+
+def test_it_ends_with_close_even_before_it_has_begun() -> None:
+    threads = _thread._count()
+    for waits in (True, False):
+        look_ahead = LookAhead()
+        look_ahead.close(LONG)
+        look_ahead = LookAhead()
+        look_ahead.give(int)
+        assert not waits or eventually(lambda look_ahead=look_ahead: bool(look_ahead._running))
+        look_ahead.close(LONG)
+        look_ahead.close(LONG)
+        look_ahead.give(int)
+        assert look_ahead.reclaim(0.0)
+        assert eventually(lambda: _thread._count() == threads)
+
+
+def test_where_no_thread_can_be_had_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*arguments: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    look_ahead, work = LookAhead(), Work()
+    look_ahead.give(work)
+    look_ahead.give(work)
+    assert look_ahead.reclaim(0.0)
+    assert work.threads == []
+    look_ahead.close(LONG)
+
+
+# -- which batch -------------------------------------------------------------------------------------------------------
+SLOTS = Slots((integer_value(1 << 40),))
+
+
+def message(run: int, rows: int, shared: int = 8) -> tuple[m.BatchHead, list[memoryview]]:
+    head = m.BatchHead(run, 4, rows, rows, 9, 0, 0, 5, [], {}, 0, shared_rows=shared)
+    return head, [memoryview(np.arange(3).tobytes())]
+
+
+def test_the_message_of_the_batch_that_follows_is_split_and_an_invalid_one_is_left_alone() -> None:
+    layout = RegionLayout(SLOTS, 1 << 12)
+    shown, present = AppendOnlyStore(layout, bytearray(layout.size)), object()
+    inbox: list[object] = [present, message(1, 3)]
+    following = received.second_batch(inbox, SLOTS, shown, 1, 8)
+    assert following is not None
+    assert (inbox, following.number) == ([present, following], 8)
+    assert received.second_batch(inbox, SLOTS, shown, 1, 8) is following
+    following.prepare()
+    assert following.column_bytes == 24
+    for wrong in ([present], [present, message(2, 3)], [present, message(1, 4)], [present, (m.Probe(), [])]):
+        before = list(wrong)
+        assert received.second_batch(wrong, SLOTS, shown, 1, 8) is None
+        assert wrong == before
+
+
+# -- in a client -------------------------------------------------------------------------------------------------------
+LENGTHS = """
+@provider(input_types=[integer_value_sequence(1 << 20)], pool_size=64)
+def process(settings, filename):
+    for i in range(400):
+        yield [int(filename) * 1000 + i] * 1000
+"""
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_beside_long_steps_batches_are_gathered_ahead_and_the_stream_is_the_same(
+    is_long: bool, provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    take = received.LazyRows.columns
+
+    def noted(self: received.LazyRows, lo: int, hi: int) -> object:
+        if self._columns is None:
+            threads.append(threading.get_ident())
+        return take(self, lo, hi)
+
+    monkeypatch.setattr(received.LazyRows, "columns", noted)
+    monkeypatch.setattr(client, "_LONG_STEP", 0.001 if is_long else 60.0)
+    seen: list[int] = []
+    with pydp2.load(["1", "2"], provider_file(LENGTHS), workers=1, batch_size=16, seed=3) as data:
+        for batch in data:
+            value = batch[0]
+            assert isinstance(value, pydp2.Ragged)
+            starts: Ints = value.sequence_start_positions.astype(np.int64)
+            assert (np.diff(starts) == 1000).all()
+            assert isinstance(value.values, np.ndarray)
+            seen += value.values[starts[:-1]].tolist()
+            time.sleep(0.003)
+    assert sorted(seen) == [file * 1000 + i for file in (1, 2) for i in range(400)]
+    ahead = len(threads) - threads.count(threading.get_ident())
+    assert ahead > len(threads) // 2 > 4 if is_long else ahead == 0
+
+
+FILES = [str(n) for n in range(40)]
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short a step is, the next batch is prepared in it."""
+    monkeypatch.setattr(client, "_LONG_STEP", 0.0)
+
+
+@pytest.mark.usefixtures("always")
+def test_passes_that_are_left_closed_and_dropped_meanwhile_are_the_same(provider_file: Callable[[str], str]) -> None:
+    with pydp2.launch(FILES, provider_file(NUMBERS), workers=1) as service:
+        with service.connect(**NUMBERS_OPTIONS) as data:
+            expected = [[numbered(batch) for batch in data] for _ in range(6)]
+        with service.connect(**NUMBERS_OPTIONS) as data:
+            for number, whole in enumerate(expected):
+                found = []
+                for batch in data:
+                    found.append(numbered(batch))
+                    if number % 2 and len(found) == 20 + number:
+                        break
+                assert found == whole[: len(found)]
+                assert number % 2 or len(found) == len(whole)
+
+
+@pytest.mark.usefixtures("always")
+def test_a_state_that_is_loaded_meanwhile_is_gone_on_from(provider_file: Callable[[str], str]) -> None:
+    with pydp2.load(FILES, provider_file(NUMBERS), workers=1, **NUMBERS_OPTIONS) as data:
+        stream, found = iter(data), []
+        for _ in range(30):
+            found.append(numbered(next(stream)))
+            if len(found) == 10:
+                state = data.state_dict()
+        data.load_state_dict(state)
+        assert [numbered(batch) for batch, _ in zip(data, range(20), strict=False)] == found[10:]
+
+
+@pytest.mark.usefixtures("always")
+def test_a_call_does_not_wait_for_ever_for_the_thread(
+    provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_RECLAIM_SECONDS", 0.2)
+    work = Work()
+    with pydp2.load(FILES, provider_file(NUMBERS), workers=1, **NUMBERS_OPTIONS) as data:
+        stream = iter(data)
+        found = [numbered(next(stream))]
+        data._session.look_ahead.give(int)
+        assert eventually(lambda: bool(data._session.look_ahead._running))
+        assert data._session.look_ahead.reclaim(LONG)
+        data._session.look_ahead.give(work)
+        assert work.begun.wait(LONG)
+        with pytest.raises(ClientUseError, match="has not come out"):
+            next(stream)
+        work.may_go_on.set()
+        assert data._session.look_ahead.reclaim(LONG)
+        found += [numbered(batch) for batch in data]
+        assert [index for index, _ in found] == list(range(len(found)))
+        assert len({sample for _, samples in found for sample in samples}) == sum(len(s) for _, s in found)
