@@ -19,7 +19,7 @@ import pytest
 import pydp2
 from pydp2.client.received import ReceivedBatch
 
-from ..runs import Program, eventually, processes
+from ..runs import Program, eventually, open_files, processes
 
 FILES = [str(i) for i in range(6)]
 ROWS = """
@@ -71,8 +71,8 @@ def server() -> int:
 
 def in_use(pid: int) -> int:
     """Bytes of the memory for places that are in use: of the whole machine, whoever wrote there."""
-    for each in Path(f"/proc/{pid}/fd").iterdir():
-        if os.path.lexists(each) and "memfd:pydp2-cache" in str(each.readlink()):
+    for each, target in open_files(pid):
+        if "memfd:pydp2-cache" in target:
             return each.stat().st_blocks * 512
     return -1
 

@@ -17,7 +17,7 @@ import pydp2
 from pydp2.transport import sockets
 from pydp2.transport.slabs import MIN_SLAB_BYTES
 
-from ..runs import Program, eventually, processes, service
+from ..runs import Program, eventually, open_files, processes, service
 
 ROWS = """
 import numpy as np
@@ -37,11 +37,7 @@ def rows(samples: int = 150, more: str = "") -> str:
 
 def slabs(pid: int | str = "self") -> int:
     """How many slabs the process has open."""
-    return sum("memfd:pydp2" in str(each.readlink()) for each in descriptors(pid))
-
-
-def descriptors(pid: int | str) -> list[Path]:
-    return [each for each in Path(f"/proc/{pid}/fd").iterdir() if os.path.lexists(each)]
+    return sum("memfd:pydp2" in target for _, target in open_files(pid))
 
 
 def touched(pid: int) -> int:
