@@ -21,7 +21,7 @@ from pydp2.errors import Error
 
 from .warm_starts import TEMPLATE, start_program
 
-DEADLINE = 60  # seconds; what lasts longer hangs
+DEADLINE = 180  # seconds; what lasts longer hangs
 
 NUMBERS = """
 @provider(input_types=[integer_value(100000)], pool_size=200)
@@ -137,7 +137,7 @@ class Program:
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
-    def ended(self, seconds: float = 5.0) -> int:
+    def ended(self, seconds: float = 30.0) -> int:
         """Its exit status, once it has ended and nothing writes to its output any more: its service ended too."""
         status = self.process.wait(seconds)
         for reader in self._readers:
@@ -203,6 +203,14 @@ def service(workers: int) -> list[int]:
     """All processes of a service with ``workers`` workers, once nobody is being forked in it any more."""
     assert eventually(lambda: len(processes("pydp2-worker")) == workers + 1)  # the one in reserve
     return processes("pydp2-")
+
+
+def at_rest(pids: Sequence[int]) -> bool:
+    """Whether all of these processes wait for something, however often one looks; one that lacks a core does not."""
+    with contextlib.suppress(OSError):
+        files = [Path(f"/proc/{pid}/stat") for _ in range(30) for pid in pids]
+        return {file.read_text().rpartition(")")[2].split()[0] for file in files} == {"S"}
+    return False
 
 
 def open_files(pid: int | str = "self") -> list[tuple[Path, str]]:

@@ -261,7 +261,7 @@ def test_a_thread_that_hangs_in_a_read_is_named_after_a_deadline() -> None:
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"^pydp2 test read: still inside a read 0.01 s after being told to end"):
         threads.join(0.01)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     release.set()
     threads.join(10)
 

@@ -45,7 +45,7 @@ def test_ctrl_c_ends_it_at_once(folder: Path, running: Callable[..., Any]) -> No
     program = running(*BENCH[:-1], 600)
     program.until("stderr", "measuring process() alone")
     program.process.send_signal(signal.SIGINT)
-    status, _, err = program.ended(5.0)
+    status, _, err = program.ended()
     assert status == 130
     assert "ended by SIGINT" in err
 

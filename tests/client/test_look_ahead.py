@@ -130,7 +130,7 @@ def test_it_ends_with_close_even_before_it_has_begun() -> None:
         look_ahead.close(LONG)
         look_ahead.give(int)
         assert look_ahead.reclaim(0.0)
-        assert eventually(lambda: _thread._count() == threads)
+        assert eventually(lambda: _thread._count() <= threads)
 
 
 def test_where_no_thread_can_be_had_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,10 +203,10 @@ def test_beside_long_steps_batches_are_gathered_ahead_and_the_stream_is_the_same
             assert (np.diff(starts) == 1000).all()
             assert isinstance(value.values, np.ndarray)
             seen += value.values[starts[:-1]].tolist()
-            time.sleep(0.003)
+            time.sleep(0.01 if is_long else 0.003)
     assert sorted(seen) == [file * 1000 + i for file in (1, 2) for i in range(400)]
     ahead = len(threads) - threads.count(threading.get_ident())
-    assert ahead > len(threads) // 2 > 4 if is_long else ahead == 0
+    assert ahead > 4 if is_long else ahead == 0
 
 
 FILES = [str(n) for n in range(40)]
@@ -250,7 +250,6 @@ def test_a_state_that_is_loaded_meanwhile_is_gone_on_from(provider_file: Callabl
 def test_a_call_does_not_wait_for_ever_for_the_thread(
     provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "_RECLAIM_SECONDS", 0.2)
     work = Work()
     with pydp2.load(FILES, provider_file(NUMBERS), workers=1, **NUMBERS_OPTIONS) as data:
         stream = iter(data)
@@ -260,8 +259,10 @@ def test_a_call_does_not_wait_for_ever_for_the_thread(
         assert data._session.look_ahead.reclaim(LONG)
         data._session.look_ahead.give(work)
         assert work.begun.wait(LONG)
-        with pytest.raises(ClientUseError, match="has not come out"):
-            next(stream)
+        with monkeypatch.context() as short:
+            short.setattr(session, "_RECLAIM_SECONDS", 0.2)
+            with pytest.raises(ClientUseError, match="has not come out"):
+                next(stream)
         work.may_go_on.set()
         assert data._session.look_ahead.reclaim(LONG)
         found += [numbered(batch) for batch in data]

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 import pydp2
+from pydp2.client.progress import LoopState
 from pydp2.errors import BadSample, ClientUseError, ServiceLost, StateMismatch
-from tests.runs import NUMBERS, Program, alarm, numbered
+from tests.runs import NUMBERS, Program, alarm, eventually, numbered
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
 FILES = [str(n) for n in range(12)]
@@ -156,7 +157,7 @@ def process(settings, filename):
 
 # -- after an interrupt ------------------------------------------------------------------------------------------------
 SLOW = """
-import os, sys, time
+import os, sys, threading, time
 import pydp2
 from pydp2 import *
 
@@ -175,6 +176,12 @@ if __name__ == "__main__":
                 said.append((batch.pass_id, batch.index))
                 print("got", batch.index, flush=True)
         first, second = [], []
+        def tell():
+            while not (len(first) == 2 and data._session.progress.state.name == "ENTERED"):
+                time.sleep(0.005)
+            time.sleep(0.05)
+            print("waits", flush=True)
+        threading.Thread(target=tell, daemon=True).start()
         try:
             loop(first)
         except KeyboardInterrupt as error:
@@ -194,27 +201,32 @@ def test_after_ctrl_c_in_a_wait_the_next_loop_goes_on_behind_the_last_batch(
     how: str, program: Callable[..., Program]
 ) -> None:
     running = program(SLOW, how)
-    running.said("got 1")
-    time.sleep(0.3)  # from the print to the wait; the wait itself ends only once the signal has come
+    running.said("waits")
     running.signal(signal.SIGINT)
     assert running.said("result") == "result [(0, 0), (0, 1)] (0, 2) [(0, 2), (0, 3), (0, 4)]"
     assert running.said("then") == f"then {[(1, index) for index in range(5)]}"
     assert running.ended(20) == 0
 
 
-def interrupt(one: Any, go: Path) -> KeyboardInterrupt:
+def interrupt(data: pydp2.Client, one: Any, go: Path) -> KeyboardInterrupt:
     """What comes out of next(one) when a signal comes while it waits for the third batch, which is held back until
     then."""
     assert [next(one).index for _ in range(2)] == [0, 1]
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGUSR1))
-    timer.start()
+
+    def send() -> None:
+        if eventually(lambda: data._session.progress.state is LoopState.ENTERED):
+            time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    sender = threading.Thread(target=send)
     try:
+        sender.start()
         next(one)
     except KeyboardInterrupt as error:
         return error
     finally:
-        timer.join()
+        sender.join()
         signal.signal(signal.SIGUSR1, before)
         go.touch()
     raise AssertionError("it was not interrupted")
@@ -238,7 +250,7 @@ def test_after_an_interrupt_the_same_iterator_goes_on(
 ) -> None:
     with pydp2.load([str(tmp_path / "go")], provider_file(WAITS), workers=1, batch_size=10, prefetch=1) as data:
         one = iter(data)
-        error = interrupt(one, tmp_path / "go")
+        error = interrupt(data, one, tmp_path / "go")
         assert next(one).index == 2
         with pytest.raises(ClientUseError, match="in the middle of a pass"):  # it has returned since
             iter(data)
@@ -251,7 +263,7 @@ def test_after_an_interrupt_a_new_loop_takes_the_pass_of_the_old_one(
 ) -> None:
     with pydp2.load([str(tmp_path / "go")], provider_file(WAITS), workers=1, batch_size=10, prefetch=1) as data:
         one = iter(data)
-        error = interrupt(one, tmp_path / "go")
+        error = interrupt(data, one, tmp_path / "go")
         other = iter(data)
         with pytest.raises(ClientUseError, match="a newer loop over this client has taken over its pass"):
             next(one)
@@ -265,7 +277,7 @@ def test_an_iterator_that_is_closed_after_an_interrupt_has_left_its_pass(
 ) -> None:
     with pydp2.load([str(tmp_path / "go")], provider_file(WAITS), workers=1, batch_size=10, prefetch=1) as data:
         one = iter(data)
-        error = interrupt(one, tmp_path / "go")
+        error = interrupt(data, one, tmp_path / "go")
         one.close()  # type: ignore[attr-defined]
         assert {batch.pass_id for batch in data} == {1}
         del error

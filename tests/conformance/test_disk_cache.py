@@ -16,6 +16,7 @@ import pytest
 import pydp2
 
 from ..conftest import wait_until
+from ..runs import processes
 
 CONTENTS = [list(range(1000 * i, 1000 * i + size)) for i, size in enumerate([40, 7, 0, 90, 25, 60, 33, 81, 1, 52])]
 LISTED = [x for lines in CONTENTS for x in lines]
@@ -322,6 +323,7 @@ def test_a_service_that_is_killed_while_it_writes_leaves_whole_entries_or_none(p
             os.kill(service.pid, signal.SIGKILL)
             with pytest.raises(pydp2.errors.ServiceLost):
                 list(passing)
+    assert wait_until(lambda: processes("pydp2-") == [])  # they notice that their server is gone
     capfd.readouterr()
     place.opened()
     whole = len(place.entries())

@@ -127,7 +127,7 @@ def process(settings, filename):
 def run_changing(change: str, value: str, address: Callable[[str], str], folder: Path) -> tuple[list[int], object]:
     code = CHANGING.replace("{change}", change).replace("{value}", value)
     with pydp2.load(["changing"], address(code), batch_size=4, shuffle=False, workers=1, root=folder) as data:
-        seen = consume(data, lambda batch: (folder / "seen").touch())
+        seen = consume(data, lambda batch: batch.index >= 15 and (folder / "seen").touch())
     return seen.samples, seen.error
 
 
@@ -183,8 +183,8 @@ def test_a_sample_that_takes_too_long_is_killed_and_its_stack_shown(
     assert "was killed because one sample took longer than sample_timeout=0.2 s" in seen.text
     screen = capfd.readouterr().err
     assert screen.count("pydp2: timeout: file deadly-1, sample 11 takes longer than 0.2 s; the stack:\n") == 3
-    assert screen.count("deadly-1] Current thread") == 3
-    assert screen.count('prov.py", line ') >= 3
+    assert 1 <= screen.count("deadly-1] Current thread") <= 3  # each has a moment for that, if it gets a core in it
+    assert screen.count('prov.py", line ') >= 1
     assert "in process" in screen
     assert "pydp2/" not in screen
 
@@ -210,13 +210,13 @@ def test_a_generator_that_waits_for_a_slow_trainer_is_not_too_slow(
             yield np.full(10_000, i, "f")
     """
     with pydp2.load(
-        ["a", "b"], provider_file(code), workers=2, batch_size=8, sample_timeout=0.3, memory_limit="2MB"
+        ["a", "b"], provider_file(code), workers=2, batch_size=8, sample_timeout=1.5, memory_limit="2MB"
     ) as data:
         rows = 0
         for batch in data:
             rows += len(batch)
             if batch.index in (2, 20):
-                time.sleep(1)
+                time.sleep(3)
     assert rows == 400
     assert capfd.readouterr().err == ""
 
@@ -260,14 +260,15 @@ def test_workers_that_die_while_they_start_end_the_service_with_a_word(
 
 
 def test_workers_that_die_by_themselves_without_a_file_to_blame_end_the_service(
-    provider_file: Callable[[str], str],
+    provider_file: Callable[[str], str], tmp_path: Path
 ) -> None:
     """A thread of the user's that kills its process, say, again and again while process does not even run."""
     code = """
     import os, threading, time, _thread
 
     def end():
-        while _thread._count() < 2:  # until the worker is ready: then it has another thread beside this one
+        # until the worker is ready, and then has another thread beside this one, and a batch has come
+        while _thread._count() < 2 or not os.path.exists("begun"):
             time.sleep(0.01)
         time.sleep(0.3)
         os._exit(6)
@@ -279,10 +280,11 @@ def test_workers_that_die_by_themselves_without_a_file_to_blame_end_the_service(
     def process(settings, filename):
         yield from range(100)
     """
-    with pydp2.load(["a"], provider_file(code), batch_size=10, shuffle=False, workers=4) as data:
+    with pydp2.load(["a"], provider_file(code), batch_size=10, shuffle=False, workers=4, root=tmp_path) as data:
         stream = iter(data)
         next(stream)
-        assert eventually(lambda: processes("pydp2-server") == [], 40)
+        (tmp_path / "begun").touch()
+        assert eventually(lambda: processes("pydp2-server") == [], 60)
         with pytest.raises(ServiceLost, match="20 workers in a row ended outside of process"):
             list(stream)
 

@@ -21,7 +21,7 @@ def process(settings, filename):
     number, samples = (int(part) for part in filename.split("x"))
     for i in range(samples):
         kept.append(b"x" * (20 << 20))
-        time.sleep(0.05)  # as a decoder takes it
+        time.sleep(0.15)  # as a decoder takes it
         yield number * 100 + i
 """
 

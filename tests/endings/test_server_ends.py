@@ -97,6 +97,7 @@ def test_everybody_is_killed_at_once(
     """No process is left; the run directory is, until the next start of any service removes it."""
     trainer = program(code)
     trainer.said("ready")
+    assert eventually(lambda: len(processes("sleep")) == 1)
     everybody = [trainer.pid, *service(2), *processes("sleep")]
     for pid in everybody:
         os.kill(pid, signal.SIGSTOP)  # so that none has the time to clean up after another
@@ -158,6 +159,6 @@ def test_a_server_that_does_not_answer_any_more_is_killed(program: Start) -> Non
     trainer.said("ready")
     os.kill(processes("pydp2-server")[0], signal.SIGSTOP)
     trainer.signal(signal.SIGINT)
-    assert trainer.ended(10) == -signal.SIGINT
+    assert trainer.ended(30) == -signal.SIGINT
     assert trainer.screen.count("Traceback") == 1
     assert eventually(gone)

@@ -52,7 +52,7 @@ def test_a_second_ctrl_c_ends_at_once(code: str, program: Start) -> None:
             os.killpg(trainer.pid, signal.SIGINT)
         time.sleep(0.005)
     trainer.ended()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert "[worker" not in trainer.screen
     assert eventually(gone)
 

@@ -241,7 +241,7 @@ def test_closing_ends_every_worker_and_waits_for_it(run: Run) -> None:
         pids = [engine.row(worker)[i] for worker in range(8) for i in (0, 1)]
         began = time.monotonic()
         engine.close()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         until(lambda: not any(map(alive, pids)))
         assert not alive(engine._supervisor)
         assert children(os.getpid()) == []
@@ -302,7 +302,7 @@ def test_a_process_with_threads_forks_no_workers(run: Run) -> None:
     out = run(
         """
         import threading
-        threading.Thread(target=time.sleep, args=(0.5,)).start()
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
         engine_of(forever)
     """,
         fails=True,

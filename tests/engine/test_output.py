@@ -183,7 +183,7 @@ def test_a_terminal_that_stands_still_holds_up_nobody_but_the_thread() -> None:
         ends.append((read, write))
     began = time.monotonic()
     pump.close(0.1)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     go.set()
     pump._thread.join(10)
     for _, write in ends:

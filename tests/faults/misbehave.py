@@ -59,7 +59,7 @@ def play_hangs(bench: Bench, schedule: Schedule) -> Report:
         assert screen.count(f"file-{file:05d}, sample {y} takes longer than {limit:g} s; the stack:") == 3, screen[
             -3000:
         ]
-        assert screen.count("in process") >= 3, f"{event.what}: no stack was shown: {screen[-3000:]}"
+        assert screen.count("in process") >= 1, f"{event.what}: no stack was shown: {screen[-3000:]}"
         assert "three workers died while process() produced it" in screen, screen[-3000:]
     return Report(3 * len(schedule.events), {"longest pass with three hangs, s": longest})
 
@@ -134,7 +134,7 @@ CHANGES = {
 DIE = (  # once some of the file has been committed, the worker dies; from then on the file is another
     "again = file == 1 and os.path.exists(settings.more['mark'])\n        "
     "if (file, y) == (1, 300) and not again:\n            "
-    "time.sleep(0.1); open(settings.more['mark'], 'w').close(); os._exit(1)\n        "
+    "time.sleep(1.0); open(settings.more['mark'], 'w').close(); os._exit(1)\n        "
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pydp2
 
-from ..runs import eventually, processes, service
+from ..runs import at_rest, eventually, processes, service
 from .bench import Bench, cpu, memory, resident
 from .case import Event, Fault, Report, Schedule
 
@@ -97,7 +97,7 @@ def _row(pids: list[int], seconds: float, batches: int) -> dict[str, float]:
 def _still(pids: list[int]) -> bool:
     before = cpu(pids)
     time.sleep(0.2)
-    return cpu(pids) - before <= 0.03
+    return cpu(pids) - before <= 0.03 and at_rest(pids)
 
 
 FAULTS = (

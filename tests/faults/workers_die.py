@@ -49,7 +49,9 @@ def read(
 
         def strike(event: Event) -> None:
             nonlocal kills
-            active = [worker["pid"] for worker in workers_of(service) if worker["active"] and worker["pid"]]
+            active = [
+                worker["pid"] for worker in workers_of(service) if worker["active"] and worker["samples_per_second"]
+            ]
             if not active:
                 return
             victim = active[int(event.which * len(active))]

@@ -279,11 +279,14 @@ def test_a_trainer_that_was_stopped_beyond_its_lease_has_no_row_of_anothers(
             time.sleep(0.0 if waits else 0.005)  # so long a step takes
             if stopped and time.monotonic() - stopped > 0.7:
                 stopped = 0.0
-                sharer.signal(signal.SIGCONT)
+                with suppress(ProcessLookupError):  # it was over before it was stopped
+                    sharer.signal(signal.SIGCONT)
             elif len(mine) in (10, 160):
                 stopped = time.monotonic()
-                sharer.signal(signal.SIGSTOP)
-        sharer.signal(signal.SIGCONT)
+                with suppress(ProcessLookupError):
+                    sharer.signal(signal.SIGSTOP)
+        with suppress(ProcessLookupError):
+            sharer.signal(signal.SIGCONT)
         sharer.said("over")
         sharer.ended()
     theirs = [(int(words[1]), [*map(int, words[2:])]) for line in sharer.lines if (words := line.split())[0] == "had"]

@@ -12,7 +12,7 @@ import pytest
 
 import pydp2
 
-from ..runs import processes, service
+from ..runs import at_rest, eventually, processes, service
 
 MB = 1_000_000
 
@@ -52,7 +52,7 @@ def test_a_slow_trainer_makes_memory_flat(shuffle: bool, provider_file: Callable
         stream = iter(data)
         for _ in range(30):
             next(stream)
-        time.sleep(1)  # what was under way arrives
+        assert eventually(lambda: at_rest(pids[1:]))  # what was under way has arrived
         halves = []
         for _ in range(2):
             highest = dict.fromkeys(pids, 0)
@@ -85,6 +85,7 @@ def test_small_samples_take_no_more_memory_the_longer_a_pass_lasts(provider_file
         for _ in range(6):
             for _ in range(1000):
                 next(stream)
+            assert eventually(lambda: at_rest(processes("pydp2-")))
             memory.append(own(server))
     assert memory[-1] - memory[2] < 3 * MB, memory  # before, it grows to what it needs
 

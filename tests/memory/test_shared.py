@@ -182,9 +182,9 @@ def test_the_server_lets_go_of_what_dead_trainers_and_workers_had(
             trainer.ended()
             with service.connect(batch_size=32, job="job", prefetch=8, pool_bytes=limit) as data:
                 next(iter(data))
-                counts.append(slabs(pid))
+                counts.append(slabs(pid))  # those of who was killed are let go of a moment later
+                assert number < 2 or eventually(lambda: slabs(pid) <= counts[1] + 2), counts
                 memory.append(touched(pid))
-        assert max(counts[2:]) <= counts[1] + 2, counts
         assert max(memory) <= 2 * limit + batches, memory
 
 

@@ -134,7 +134,7 @@ def test_files_that_kill_or_hang_are_in_the_quarantine_too(provider_file: Callab
     """
     path = tmp_path / "bad.jsonl"
     seen = one_pass(
-        ["fine", "kills", "hangs"], provider_file(code), on_error="skip", sample_timeout=0.2, quarantine=path,
+        ["fine", "kills", "hangs"], provider_file(code), on_error="skip", sample_timeout=1.0, quarantine=path,
         error_budget=2,
     )  # fmt: skip
     assert (len(seen.samples), seen.error) == (20, None)
@@ -142,7 +142,7 @@ def test_files_that_kill_or_hang_are_in_the_quarantine_too(provider_file: Callab
         ("kills", 4, "condemned"), ("hangs", 6, "timed out"),
     ]  # fmt: skip
     assert "three workers died" in lines(path)[0]["reason"]
-    assert [line.get("sample_timeout") for line in lines(path)] == [None, 0.2]
+    assert [line.get("sample_timeout") for line in lines(path)] == [None, 1.0]
 
 
 def test_many_files_may_end_early_also_before_the_first_batch_and_in_a_state(

@@ -228,7 +228,7 @@ def test_it_stops_when_its_time_is_over() -> None:
     forever = iter(range(1 << 40))
     began = time.monotonic()
     draw(forever, ns=20_000_000)
-    assert 0.02 <= time.monotonic() - began < 5
+    assert 0.02 <= time.monotonic() - began < 20
     assert draw.packed
 
 

@@ -234,7 +234,7 @@ def test_a_task_that_was_left_is_handed_out_again_at_once(master: pydp2.Service)
 def test_a_task_of_a_client_that_was_killed_is_handed_out_again(master: pydp2.Service) -> None:
     code = f"""
         from pydp2 import reader
-        records = reader.cloud_reader({master.address!r}, 1, buf_size=4)()
+        records = reader.cloud_reader({master.address!r}, 3, buf_size=4)()
         print(next(records), flush=True)
         import time
         time.sleep(60)
@@ -242,7 +242,7 @@ def test_a_task_of_a_client_that_was_killed_is_handed_out_again(master: pydp2.Se
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         taken = int(process.stdout.readline())
-        records = reader.cloud_reader(master.address, 1, buf_size=4)
+        records = reader.cloud_reader(master.address, 3, buf_size=4)
         entries = records()
         first = next(entries)
         assert first != taken
@@ -252,7 +252,7 @@ def test_a_task_of_a_client_that_was_killed_is_handed_out_again(master: pydp2.Se
 
 
 def test_a_task_that_takes_too_long_is_handed_out_again(master: pydp2.Service) -> None:
-    slow, quick = (reader.cloud_reader(master.address, 0.5, buf_size=30) for _ in range(2))
+    slow, quick = (reader.cloud_reader(master.address, 2.0, buf_size=30) for _ in range(2))
     held, entries = slow(), quick()
     taken = next(held)
     assert sorted(entries) == list(range(60))  # it waits until the task of the other is its own

@@ -62,7 +62,7 @@ def test_a_trainer_comes_back_after_a_cut_of_seconds(
                     mend.start()
             mend.join()
     assert seen == whole
-    assert between.connections == 2
+    assert 2 <= between.connections <= 4
     assert "is back after" in capfd.readouterr().err
 
 

@@ -241,7 +241,7 @@ def test_a_service_that_does_not_come_back_is_waited_for_as_long_as_a_lease(rest
         began = time.monotonic()
         with pytest.raises(ServiceLost, match=r"was not started again within 1 s; start it with the same state_dir"):
             list(stream)
-        assert 0.8 <= time.monotonic() - began < 5.0
+        assert 0.8 <= time.monotonic() - began < 20.0
 
 
 def test_a_service_that_its_program_closes_is_not_waited_for(restarted: Restarted) -> None:
@@ -332,16 +332,16 @@ def test_serve_is_started_again_by_whoever_watches_over_it(
                 seen.append(numbered(batch))
                 if batch.index == 5:
                     first.send_signal(signal.SIGTERM)
-                    assert first.wait(10) == 128 + signal.SIGTERM
+                    assert first.wait(30) == 128 + signal.SIGTERM
                     second = serve()
                 if batch.index == 25:
                     again = said(second)
                     assert again["address"] == where
                     os.kill(again["pid"], signal.SIGKILL)
-                    told = second.communicate(timeout=10)[1]
+                    told = second.communicate(timeout=30)[1]
                     assert "was killed by SIGKILL; start it again as before, its trainers wait for it" in told
                     third = serve()
             assert said(third)["address"] == where
             assert seen == alone[0]
         third.send_signal(signal.SIGTERM)
-        third.communicate(timeout=10)
+        third.communicate(timeout=30)

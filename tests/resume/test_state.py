@@ -109,7 +109,8 @@ def test_a_pass_that_is_taken_up_survives_the_death_of_its_workers(
             again, killed = [], 0
             for i, batch in enumerate(client):
                 again.append(sign(batch))
-                active = [w for w in service.stats()["workers"] if w["active"]] if i % 25 == 0 else []
+                workers = service.stats()["workers"] if i % 25 == 0 else []
+                active = [w for w in workers if w["active"] and w["samples_per_second"]]
                 if active:  # else those that were killed before are not replaced yet
                     with contextlib.suppress(ProcessLookupError):  # killed before, and only now cleared away
                         os.kill(random.choice(active)["pid"], signal.SIGKILL)

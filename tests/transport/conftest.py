@@ -51,7 +51,7 @@ class Ends:
     def received(self) -> tuple[bytes, list[memoryview]]:
         """What the hub hears next, and from whom."""
         while (received := self.hub.receive()) is None:
-            assert waiting(self.hub, 5)
+            assert waiting(self.hub, 30)
         return received
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class Joined:
         self._stack.callback(line.close)
         return line
 
-    def hear(self, count: int = 1, seconds: float = 5.0) -> list[tuple[bytes, list[bytes]]]:
+    def hear(self, count: int = 1, seconds: float = 30.0) -> list[tuple[bytes, list[bytes]]]:
         """The next ``count`` messages at the hub."""
         heard: list[tuple[bytes, list[bytes]]] = []
         while len(heard) < count:
@@ -124,7 +124,7 @@ def joined(way: str, folder: Path, max_frame: int = MAX_FRAME) -> Iterator[Joine
     theirs.term()
 
 
-def gone(ends: Joined | Ends, peer: bytes, seconds: float = 5.0) -> bool:
+def gone(ends: Joined | Ends, peer: bytes, seconds: float = 30.0) -> bool:
     """Whether sending to ``peer`` fails within ``seconds``."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

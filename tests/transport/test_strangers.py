@@ -88,7 +88,7 @@ def test_a_greeting_that_is_not_finished_is_dropped(provider: str) -> None:
             several = []
             for sent in (0, 1, 10, 11, 12, 63, 64, 70):
                 several.append(stack.enter_context(dial(service.address)))
-                several[-1].settimeout(10)
+                several[-1].settimeout(30)
                 several[-1].sendall((greeting(b"PLAIN") + bytes(64))[:sent])
             for one in several:
                 while one.recv(1 << 10):  # until it is closed
@@ -109,7 +109,7 @@ def test_without_the_token_one_is_told_soon(wrong: str, provider: str) -> None:
         began = time.monotonic()
         with pytest.raises(ServiceUnreachable, match=text) as caught:
             pydp2.connect(address, **OPTIONS)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         assert token not in str(caught.value)
         with service.connect(**OPTIONS) as data:
             next(iter(data))
@@ -174,7 +174,7 @@ def test_strangers_who_take_all_descriptors_take_no_place_from_a_trainer(
         with silent(address, STRANGERS):
             assert passes(data, quiet, 8)
             assert eventually(lambda: "descriptors" in made.screen)
-        assert eventually(lambda: descriptors(pid) <= own + 1, 10)
+        assert eventually(lambda: descriptors(pid) <= own + 1)
         with pydp2.connect(address, job="another", **OPTIONS) as late:
             assert sorted(value for batch in one_pass(late) for value in batch) == everything
         assert passes(data, quiet, 1)
@@ -234,14 +234,14 @@ def test_who_is_not_let_in_is_told_what_is_lacking(
 
     def connect_many() -> None:
         for number in range(70):
-            trainers.append(pydp2.connect(address, job=str(number), timeout=3, pool_bytes="1MiB", **OPTIONS))
+            trainers.append(pydp2.connect(address, job=str(number), timeout=10, pool_bytes="1MiB", **OPTIONS))
 
     try:
         with pytest.raises(ServiceUnreachable, match=r"no descriptors left .*needs one more .*it has 70 .*ulimit -n"):
             connect_many()
         assert len(trainers) >= 4
         trainers.pop().close()
-        trainers.append(pydp2.connect(address, job="again", timeout=5, pool_bytes="1MiB", **OPTIONS))
+        trainers.append(pydp2.connect(address, job="again", timeout=30, pool_bytes="1MiB", **OPTIONS))
         next(iter(trainers[0]))
     finally:
         for each in trainers:
