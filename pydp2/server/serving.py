@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
 import shutil
 import socket
@@ -29,6 +30,7 @@ from pydp2.transport.descriptors import raise_descriptor_limit
 from pydp2.transport.sockets import new_context, prepare_zero_copy
 
 _FAREWELL_MS = 1_000  # that last words have to leave in, where a peer is slow to read them
+_SPARE_BYTES = 4 << 20  # addresses, of which no page is used, for the last words of a server that has no memory left
 _COLLECT = 10_000  # lists and the like that are made and kept before one looks for rings of them; we make none
 _KEPT = 3  # descriptors that workers leave to others: theirs come out of what trainers leave
 _BACKLOG = 64  # messages of one client: more than one that waits for batches ever has under way
@@ -48,9 +50,10 @@ def serve(
     failed: Error | None = None
     asked = False
     log = contextlib.ExitStack()
+    spare = mmap.mmap(-1, _SPARE_BYTES)
     try:
         log.enter_context(unfailing_stderr())  # only now: the supervisor has no such thread
-        with _short_of_memory():
+        with _short_of_memory(spare):
             raise_descriptor_limit()  # what workers were forked from has the limits that the user gave
             prepare_zero_copy()
             workers = Hub(zmq, spec.worker_address, -1, reserve=_KEPT)
@@ -97,13 +100,15 @@ def serve(
 
 
 @contextlib.contextmanager
-def _short_of_memory() -> Iterator[None]:
-    """Raise what says that there is no memory as an OutOfMemory, which trainers are told."""
+def _short_of_memory(spare: mmap.mmap) -> Iterator[None]:
+    """Raise what says that there is no memory as an OutOfMemory, which trainers are told: give ``spare`` back for
+    that."""
     try:
         yield
     except Exception as error:
         if (lack := describe_exhaustion(error)) is None:
             raise
+        spare.close()
         raise lack from error
 
 

@@ -25,7 +25,7 @@ WORLD = 4
 
 def draw(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
     """Kills and hangs at steps of whichever process is that rank then."""
-    setup = some_files(random, size) | {"lease": 6.0, "workers": random.choice([1, 2, 3])}
+    setup = some_files(random, size) | {"lease": 4.0, "workers": random.choice([1, 2, 3])}
     kills, hangs = (3, 1) if size == "quick" else (12, 4)
     events = [Event("kill", random.randint(1, 8), random.random()) for _ in range(kills)]
     events += [Event("hang", random.randint(1, 8), random.random()) for _ in range(hangs)]

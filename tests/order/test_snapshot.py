@@ -126,7 +126,7 @@ def test_a_long_pass_through_many_snapshot_points(seed: int) -> None:
 def test_as_many_samples_as_the_pool_has_and_eight_for_each_file_of_the_cycle_are_between_two_points(
     cycle: int, pool: int, apart: int
 ) -> None:
-    files = [File([Row(1, 8)] * (30_000 // cycle)) for _ in range(cycle)]
+    files = [File([Row(1, 8)] * ((6000 + 4 * max(pool, apart)) // cycle)) for _ in range(cycle)]
     plan = PassPlan(
         seed=1, pass_id=0, files=len(files), batch_size=64, shuffle=True, interleave=cycle, pool_size=pool
     )  # fmt: skip

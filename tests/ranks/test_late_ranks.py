@@ -62,7 +62,7 @@ def test_ranks_that_connect_when_the_one_before_has_closed_share_one_pass(
 def test_a_job_that_one_rank_has_not_had_ends_when_nobody_came_for_a_lease(
     service: pydp2.Service, alone: list[Numbered]
 ) -> None:
-    assert part(service, 0, 2, lease=6.0) == alone[0::2]
+    assert part(service, 0, 2, lease=4.0) == alone[0::2]
     with pytest.raises(
         OptionError, match=r"seed is 3 there, 4 here; .* no rank is connected to it now, and .* within \d s"
     ):

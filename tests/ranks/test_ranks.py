@@ -156,15 +156,15 @@ def test_what_a_killed_rank_had_not_used_goes_to_the_one_that_takes_its_place(
 
 
 def test_a_second_connection_for_a_rank_is_refused_until_its_lease_is_over(service: pydp2.Service) -> None:
-    with service.connect(rank=0, world_size=2, lease=8.0, **OPTIONS) as other:
+    with service.connect(rank=0, world_size=2, lease=5.0, **OPTIONS) as other:
         stream = iter(other)
         next(stream)
         with pytest.raises(JobTaken, match=r"rank 0 is taken \(process \d+, last heard of \d s ago\); wait until"):
-            service.connect(rank=0, world_size=2, lease=8.0, **OPTIONS)
+            service.connect(rank=0, world_size=2, lease=5.0, **OPTIONS)
         deadline = time.monotonic() + 40
         while time.monotonic() < deadline:
             try:
-                taker = service.connect(rank=0, world_size=2, lease=8.0, **OPTIONS)
+                taker = service.connect(rank=0, world_size=2, lease=5.0, **OPTIONS)
             except JobTaken:
                 continue
             break

@@ -234,7 +234,7 @@ def test_who_is_not_let_in_is_told_what_is_lacking(
 
     def connect_many() -> None:
         for number in range(70):
-            trainers.append(pydp2.connect(address, job=str(number), timeout=10, pool_bytes="1MiB", **OPTIONS))
+            trainers.append(pydp2.connect(address, job=str(number), timeout=6, pool_bytes="1MiB", **OPTIONS))
 
     try:
         with pytest.raises(ServiceUnreachable, match=r"no descriptors left .*needs one more .*it has 70 .*ulimit -n"):
