@@ -82,8 +82,8 @@ class Case:
     batch_size: int = 128
 
 
-class _Engine:
-    """Engine whose workers are no processes."""
+class SimulatedEngine:
+    """Engine whose workers are no processes: :meth:`tell` says what becomes of them."""
 
     out_of_descriptors = False
 
@@ -94,8 +94,11 @@ class _Engine:
         self.started: list[int] = []
 
     def start(self, worker: int, status_row: int) -> None:
-        self._events.append(Started(worker, os.getpid()))
         self.started.append(worker)
+        self.tell(Started(worker, os.getpid()))
+
+    def tell(self, event: Started | Exited) -> None:
+        self._events.append(event)
         os.write(self._wake, b"+")
 
     def kill(self, worker: int) -> None:
@@ -121,6 +124,16 @@ class _Engine:
     def close(self) -> None:
         os.close(self._readable)
         os.close(self._wake)
+
+
+def simulated_spec(workers: int, folder: Path) -> ServiceSpec:
+    """Return the spec of a service whose workers are simulated."""
+    return ServiceSpec(
+        provider="replay.process", args=msgpack.packb({}), is_train=True, input_order=(), root=str(folder), path=(),
+        workers=workers, start="auto", memory_limit=2 << 30, worker_memory=None, sample_timeout=None,
+        skip_errors=False, error_budget=None, quarantine=None, warn_changed=False, client_address="", run_dir="",
+        worker_address="", cache_dir=str(folder),
+    )  # fmt: skip
 
 
 class _Slab:
@@ -228,16 +241,11 @@ class _Service:
         self._schema: Schema = start.schema
         self._columns = _columns(self._schema, case.kind)
         self._row_bytes = int(self._columns.sample_bytes().mean())
-        self._engine = _Engine(case.workers)
+        self._engine = SimulatedEngine(case.workers)
         self._workers, self._clients = InProcessHub(), _ClientHub()
         self._control, self._held = os.pipe()
         self._wakeup, self._kept = os.pipe()
-        spec = ServiceSpec(
-            provider="replay.process", args=msgpack.packb({}), is_train=True, input_order=(), root=str(folder), path=(),
-            workers=case.workers, start="auto", memory_limit=2 << 30, worker_memory=None, sample_timeout=None,
-            skip_errors=False, error_budget=None, quarantine=None, warn_changed=False, client_address="", run_dir="",
-            worker_address="", cache_dir=str(folder),
-        )  # fmt: skip
+        spec = simulated_spec(case.workers, folder)
         files = FileList.of([f"file {number}" for number in range(case.files)])
         engine: Any = self._engine
         hubs: Any = (self._workers, self._clients)

@@ -147,23 +147,20 @@ def wait_until(what: Callable[[], bool], seconds: float = 20.0) -> bool:
     return True
 
 
-def _descriptors() -> set[int]:
-    """What this process has open. (Listing opens one more, which is gone again afterwards.)"""
-    folder = "/proc/self/fd"
-    return {number for number in _numbers(folder) if Path(folder, str(number)).exists()}
-
-
-def _target(descriptor: int) -> str:
-    """What ``descriptor`` stands for; empty if it is gone."""
-    with contextlib.suppress(OSError):
-        return str(Path(f"/proc/self/fd/{descriptor}").readlink())
-    return ""
+def open_files(pid: int | str = "self") -> dict[int, str]:
+    """The descriptors of a process, and what each stands for; without those that go meanwhile, as that of the listing
+    does."""
+    folder, found = f"/proc/{pid}/fd", {}
+    for number in _numbers(folder):
+        with contextlib.suppress(OSError):
+            found[number] = str(Path(folder, str(number)).readlink())
+    return found
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     """After a test there is no new descriptor, thread or process."""
-    descriptors = _descriptors()
+    descriptors = open_files()
     threads = set(threading.enumerate())
     running = _pids()  # whether they are of tests is no matter: only of later ones it is asked
     yield
@@ -172,7 +169,7 @@ def _nothing_left_behind() -> Iterator[None]:
     def nothing() -> bool:
         left[:] = [f"thread {t.name}" for t in threading.enumerate() if t not in threads and t.is_alive()]
         left.extend(f"process {pid} {name}" for pid, name in processes_of_tests(besides=running).items())
-        left.extend(f"descriptor {fd}, {_target(fd)}" for fd in _descriptors() - descriptors)
+        left.extend(f"descriptor {fd}, {what}" for fd, what in open_files().items() if fd not in descriptors)
         return not left
 
     assert wait_until(nothing), left

@@ -213,15 +213,6 @@ def at_rest(pids: Sequence[int]) -> bool:
     return False
 
 
-def open_files(pid: int | str = "self") -> list[tuple[Path, str]]:
-    """The descriptors of a process, and what each stands for; without those that go meanwhile."""
-    found = []
-    for each in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            found.append((each, str(each.readlink())))
-    return found
-
-
 def eventually(what: Callable[[], bool], seconds: float = 30.0) -> bool:
     """Whether ``what()`` became true within ``seconds``."""
     deadline = time.monotonic() + seconds

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     _Batches = map[Batch]
 else:
     _Batches = map
-_LONG_STEP = 0.001  # seconds of a step from which on the next batch is gathered meanwhile
+_LONG_STEP = 0.001  # seconds of a step from which on the next batch is prepared meanwhile
 _BEATS_PER_LEASE = 4  # signs of life per lease while a batch is waited for
 
 
@@ -359,7 +359,7 @@ class Client:
             self._fetch(0.0)
         following = second_batch(connection.inbox, self._declaration.slots, connection.shared_rows, run, number)
         if following is not None:
-            following.prepare()
+            following.columns()  # gathers them
 
     def _await_batch(self) -> tuple[ReceivedBatch | None, Batch | None]:
         """Return the batch that comes next, as received and as the trainer gets it; both None

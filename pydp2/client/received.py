@@ -58,27 +58,23 @@ class ReceivedBatch:
         """True if its rows are here, gathered."""
         return isinstance(self.rows, Columns) or self.rows[0].is_gathered
 
-    def prepare(self) -> None:
-        """Gather the rows now, so that :meth:`to_batch` finds them. Raises what that does."""
-        if not isinstance(self.rows, Columns):
-            lot, lo, hi = self.rows
-            lot.columns(lo, hi)
+    def columns(self) -> Columns:
+        """Return the rows, gathered once. Raises RemoteProtocolError if they are invalid, StaleRows if their cells hold
+        others by now."""
+        if isinstance(self.rows, Columns):
+            return self.rows
+        lot, lo, hi = self.rows
+        return lot.columns(lo, hi)
 
     def is_outdated(self, run: int, done: int) -> bool:
         """Return True if it belongs to another run than ``run``, or to the first ``done`` batches of that."""
         return self.head.request_id != run or self.number < done
 
     def to_batch(self, pass_id: int) -> Batch:
-        """Return the batch for the trainer. Raises RemoteProtocolError if its rows are invalid, StaleRows if their
-        cells hold others by now."""
+        """Return the batch for the trainer. Raises what :meth:`columns` does."""
         head = self.head
-        if isinstance(self.rows, Columns):
-            columns = self.rows
-        else:
-            lot, lo, hi = self.rows
-            columns = lot.columns(lo, hi)
         return Batch(
-            columns,
+            self.columns(),
             pass_id=pass_id,
             index=head.batch_index,
             size=head.size,

@@ -19,7 +19,8 @@ import pydp2
 from pydp2.client.received import ReceivedBatch
 from pydp2.errors import ServiceLost
 
-from ..runs import Program, eventually, open_files, processes
+from ..conftest import open_files
+from ..runs import Program, eventually, processes
 
 FILES = [str(i) for i in range(7)]
 CACHED = """

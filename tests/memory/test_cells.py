@@ -19,7 +19,8 @@ import pytest
 import pydp2
 from pydp2.client.received import ReceivedBatch
 
-from ..runs import Program, eventually, open_files, processes
+from ..conftest import open_files
+from ..runs import Program, eventually, processes
 
 FILES = [str(i) for i in range(6)]
 ROWS = """
@@ -71,9 +72,9 @@ def server() -> int:
 
 def in_use(pid: int) -> int:
     """Bytes of the memory for places that are in use: of the whole machine, whoever wrote there."""
-    for each, target in open_files(pid):
+    for number, target in open_files(pid).items():
         if "memfd:pydp2-cache" in target:
-            return each.stat().st_blocks * 512
+            return Path(f"/proc/{pid}/fd/{number}").stat().st_blocks * 512
     return -1
 
 

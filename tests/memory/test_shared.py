@@ -17,7 +17,8 @@ import pydp2
 from pydp2.transport import sockets
 from pydp2.transport.slabs import MIN_SLAB_BYTES
 
-from ..runs import Program, eventually, open_files, processes, service
+from ..conftest import open_files
+from ..runs import Program, eventually, processes, service
 
 ROWS = """
 import numpy as np
@@ -37,7 +38,7 @@ def rows(samples: int = 150, more: str = "") -> str:
 
 def slabs(pid: int | str = "self") -> int:
     """How many slabs the process has open."""
-    return sum("memfd:pydp2" in target for _, target in open_files(pid))
+    return sum("memfd:pydp2" in target for target in open_files(pid).values())
 
 
 def touched(pid: int) -> int:

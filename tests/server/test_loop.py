@@ -9,61 +9,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 
-from pydp2.engine.base import Exited, Started, StatusPage
+from benchmarks.replay import SimulatedEngine, simulated_spec
+from pydp2.engine.base import Exited
 from pydp2.file_list import FileList
 from pydp2.protocol import messages as m
 from pydp2.server.loop import Server
-from pydp2.server.spec import ServiceSpec, status_rows
 from pydp2.transport.in_process import InProcessHub, InProcessLine
 
 WORKERS = 2
 
 
-class Workers:
-    """Engine whose workers are no processes: a test says what becomes of them."""
-
-    out_of_descriptors = False
-
-    def __init__(self) -> None:
-        self._page = StatusPage(status_rows(WORKERS))
-        self._events: list[Started | Exited] = []
-        self._readable, self._wake = os.pipe()
-        self.started: list[int] = []
-
-    def start(self, worker: int, status_row: int) -> None:
-        self.started.append(worker)
-        self.tell(Started(worker, os.getpid()))
-
-    def tell(self, event: Started | Exited) -> None:
-        self._events.append(event)
-        os.write(self._wake, b"+")
-
-    def is_stopped(self, worker: int) -> bool:
-        return False
-
-    def row(self, status_row: int) -> memoryview:
-        return self._page.row(status_row)
-
-    def events(self) -> list[Started | Exited]:
-        if self._events:
-            os.read(self._readable, 1 << 16)
-        told, self._events = self._events, []
-        return told
-
-    def fileno(self) -> int:
-        return self._readable
-
-    def close(self) -> None:
-        os.close(self._readable)
-        os.close(self._wake)
-
-
 @pytest.fixture
-def workers() -> Workers:
-    return Workers()
+def workers() -> SimulatedEngine:
+    return SimulatedEngine(WORKERS)
 
 
 @pytest.fixture
@@ -72,13 +32,7 @@ def hub() -> InProcessHub:
 
 
 @pytest.fixture
-def server(workers: Workers, hub: InProcessHub, tmp_path: Path) -> Iterator[Server]:
-    spec = ServiceSpec(
-        provider="p.process", args=msgpack.packb({}), is_train=True, input_order=(), root=str(tmp_path), path=(),
-        workers=WORKERS, start="auto", memory_limit=1 << 30, worker_memory=None, sample_timeout=None,
-        skip_errors=False, error_budget=None, quarantine=None, warn_changed=False, client_address="", run_dir="",
-        worker_address="", cache_dir=str(tmp_path),
-    )  # fmt: skip
+def server(workers: SimulatedEngine, hub: InProcessHub, tmp_path: Path) -> Iterator[Server]:
     engine: Any = workers
     hubs: Any = (hub, InProcessHub())
     with ExitStack() as stack:
@@ -87,7 +41,7 @@ def server(workers: Workers, hub: InProcessHub, tmp_path: Path) -> Iterator[Serv
         ends = [end for _ in range(2) for end in os.pipe()]
         for end in ends:
             stack.callback(os.close, end)
-        running = Server(spec, FileList.of(["a"]), engine, *hubs, ends[0], ends[2])
+        running = Server(simulated_spec(WORKERS, tmp_path), FileList.of(["a"]), engine, *hubs, ends[0], ends[2])
         stack.callback(running.close, "the test is over", None, asked=True)
         running._apply(running._worker_pool.start())
         yield running
@@ -106,7 +60,7 @@ def hello_comes(server: Server, hub: InProcessHub, worker: int) -> None:
 
 
 def test_the_first_message_of_a_worker_that_was_killed_as_it_began_may_come_behind_its_exit(
-    server: Server, workers: Workers, hub: InProcessHub, capfd: pytest.CaptureFixture[str]
+    server: Server, workers: SimulatedEngine, hub: InProcessHub, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rounds(server)
     first, *_ = workers.started
@@ -120,7 +74,7 @@ def test_the_first_message_of_a_worker_that_was_killed_as_it_began_may_come_behi
 
 
 def test_a_process_that_says_it_is_a_worker_that_nobody_started_breaks_the_protocol(
-    server: Server, workers: Workers, hub: InProcessHub, capfd: pytest.CaptureFixture[str]
+    server: Server, workers: SimulatedEngine, hub: InProcessHub, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rounds(server)
     hello_comes(server, hub, max(workers.started) + 1)

@@ -212,8 +212,9 @@ def test_template_and_workers_killed_at_once_lose_nothing(provider_file: Callabl
         for batch in data:
             seen.append(numbered(batch))
             if batch.index % 60 == 30:
-                killed.update((*processes("pydp2-zygote"), *processes("pydp2-worker")))
-                for pid in killed:
+                living = [*processes("pydp2-zygote"), *processes("pydp2-worker")]
+                killed.update(living)
+                for pid in living:
                     kill(pid)
                 # who dies again and again before it is ready ends the service, and rightly
                 assert eventually(lambda: len(set(processes("pydp2-worker")) - killed) == 3)
