@@ -220,6 +220,8 @@ def shared_data() -> Path:
 
 
 def pytest_collection_finish() -> None:
-    """Have the garbage collector leave alone what stays until the end: the tests, and all modules that they import."""
+    """Have the garbage collector leave alone what stays until the end: the tests, and all modules that they import. It
+    looks at the rest less often than usual: it took 4 % of the time of all tests."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 10, 10)

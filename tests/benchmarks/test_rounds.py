@@ -116,14 +116,14 @@ def test_the_program_measures_shows_and_draws(tmp_path: Path) -> None:
         return done.stdout
 
     file = tmp_path / "result.json"
-    given = ["--workload", "rows", "--peer", *ABSENT[:1], "--rounds", "2", "--scale", str(SCALE)]
+    given = ["--workload", "rows", "--peer", *ABSENT[:1], "--rounds", "1", "--scale", str(SCALE)]
     shown = program("run", *given, "--data", str(tmp_path), "--json", str(file))
     result = json.loads(file.read_text())
     ran = [run["contestant"] for run in result["runs"]]
-    assert Counter(ran) == dict.fromkeys(("bare", "pydp2", "pydp2 relaxed", "pydp2 cached"), 3)
-    assert ran[0] != ran[4] != ran[8]
+    assert Counter(ran) == dict.fromkeys(("bare", "pydp2", "pydp2 relaxed", "pydp2 cached"), 2)
+    assert ran[0] != ran[4]
     assert all("passes" in run for run in result["runs"])
-    assert "rows, 2 workers (medians of 2 alternating rounds)" in shown
+    assert "rows, 2 workers (medians of 1 alternating rounds)" in shown
     assert "strict order has" in shown
     assert all(f"left out: {name}, rows" in shown for name in (c.name for c in rounds.CONTESTANTS if c.peer in given))
     assert program("table", str(file)) == shown

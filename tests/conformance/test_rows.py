@@ -120,7 +120,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(each, marks=pytest.mark.slow if each in ("little memory", "in order") else ()) for each in KINDS],
+)
 def test_the_stream_is_the_same(kind: str, provider_file: Callable[..., str]) -> None:
     arguments, options = KINDS[kind]
     address = provider_file(CODE.replace("{arguments}", arguments))
@@ -133,7 +136,7 @@ def test_the_stream_is_the_same(kind: str, provider_file: Callable[..., str]) ->
         assert found == singly
 
 
-@pytest.mark.parametrize("kind", ["a pool", "weights", "bad samples", "buckets"])
+@pytest.mark.parametrize("kind", ["a pool", pytest.param("weights", marks=pytest.mark.slow), "bad samples", "buckets"])
 def test_states_go_on_in_either_form(kind: str, provider_file: Callable[..., str]) -> None:
     """How many samples come at once is not part of a stream."""
     arguments, options = KINDS[kind]

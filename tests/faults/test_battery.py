@@ -128,7 +128,7 @@ def test_a3_a_flood_without_the_token_takes_no_memory_and_changes_no_batch() -> 
     hold("A3")
 
 
-@pytest.mark.parametrize("seed", [3, 7], ids=["ipc", "tcp"])
+@pytest.mark.parametrize("seed", [pytest.param(3, id="ipc"), pytest.param(7, id="tcp", marks=pytest.mark.slow)])
 def test_a4_strangers_who_take_all_descriptors_take_nobody_s_place(seed: int) -> None:
     hold("A4", seed)
 

@@ -92,7 +92,7 @@ def mapped(pid: int | str = "self") -> int:
     return Path(f"/proc/{pid}/maps").read_text().count("memfd:pydp2-cache")
 
 
-@pytest.mark.parametrize("last_batch", ["keep", "drop", "pad"])
+@pytest.mark.parametrize("last_batch", [pytest.param("keep", marks=pytest.mark.slow), "drop", "pad"])
 def test_the_stream_of_a_trainer_is_that_of_the_ordinary_way(
     provider: str, site: Callable[[str], None], last_batch: str
 ) -> None:

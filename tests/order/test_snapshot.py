@@ -82,7 +82,7 @@ def test_any_batch_of_any_pass(
     assert [batch[0] for batch in again[:skipped]] == list(range(k + 1 - skipped, k + 1))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(each, marks=pytest.mark.slow) for each in range(5, 10))])
 def test_a_long_pass_through_many_snapshot_points(seed: int) -> None:
     random = Random(seed)
     files = [
