@@ -288,7 +288,7 @@ class _RaggedValues:
 
 
 def _group_sizes(edges: Ints) -> Array:
-    return np.diff(edges).astype(np.int32)
+    return (edges[1:] - edges[:-1]).astype(np.int32)
 
 
 def _checked_offsets(label: str, name: str, positions: Any, total: int) -> Ints:

@@ -65,7 +65,7 @@ class _ValueChecker:
         for run in segments:
             if run.dtype.kind == "b":
                 run = run.view(np.uint8)
-            if int(run.min()) < 0 or int(run.max()) >= dim:
+            if not _within(run, dim):
                 where = np.flatnonzero((run < 0) | (run >= dim))
                 self.blame_rows(base, where, run, normalise.expected_id(dim), inner_path)
             done.append(_contiguous(run.astype(dtype, copy=False)))
@@ -112,6 +112,14 @@ class _ValueChecker:
             path.insert(0, positions - starts[group])
             positions = group
         return path, positions
+
+
+def _within(ids: Array, dim: int) -> bool:
+    """Return True if all ``ids``, at least one, are in [0, dim)."""
+    dtype = ids.dtype
+    if dtype.kind == "i" and dim <= 1 << (8 * dtype.itemsize - 1):  # one look: as unsigned, a negative one is too large
+        return int(ids.view(dtype.str.replace("i", "u")).max()) < dim
+    return int(ids.min()) >= 0 and int(ids.max()) < dim
 
 
 def _contiguous(values: Array) -> Array:

@@ -29,6 +29,7 @@ class YieldedSamples:
         "_rows",
         "_slots",
         "_window",
+        "_window_bytes",
         "_window_end",
         "_window_start",
     )
@@ -38,7 +39,8 @@ class YieldedSamples:
         self._position = self._window_start = self._window_end = 0
         self._one_by_one_until = 0  # the samples before it go one by one
         self._window: Columns | None = None  # samples _window_start to _window_end, if they differ in size
-        self._byte_offsets: Ints = _NONE  # bytes of the first none, one, two … samples that are laid out
+        self._window_bytes = 0  # bytes of all samples that are laid out
+        self._byte_offsets: Ints | None = None  # and of the first none, one, two … of them, where a part was asked for
         self._cost_offsets: Ints = _NONE  # and their costs
 
     @property
@@ -81,20 +83,40 @@ class YieldedSamples:
         """Return what :meth:`take_columns` returns, for samples that differ in size."""
         if self._position >= self._window_end:
             self._lay_out_window()
-        if self._window is None:
+        window = self._window
+        if window is None:
             return None
-        lo = self._position - self._window_start
+        lo, nbytes = self._position - self._window_start, self._window_bytes
+        if (
+            not lo
+            and MIN_TOGETHER <= window.rows <= rows
+            and nbytes <= max_bytes
+            and nbytes + window.rows * SAMPLE_COST <= credit
+        ):
+            return window
+        if self._byte_offsets is None:
+            sizes = window.sample_bytes()
+            self._byte_offsets, self._cost_offsets = offsets(sizes), offsets(sizes + SAMPLE_COST)
         rows = min(
             rows,
-            self._window.rows - lo,
+            window.rows - lo,
             int(np.searchsorted(self._byte_offsets, self._byte_offsets[lo] + max_bytes)) - lo,
             int(np.searchsorted(self._cost_offsets, self._cost_offsets[lo] + credit, "right")) - 1 - lo,
         )
-        return self._window.slice(lo, lo + rows) if rows >= MIN_TOGETHER else None
+        return window.slice(lo, lo + rows) if rows >= MIN_TOGETHER else None
 
     def _lay_out_window(self) -> None:
         self._window_start, self._window_end = self._position, min(self._position + _LAYOUT_WINDOW, len(self._rows))
         self._window = self._rows.columns(self._slots, self._window_start, self._window_end)
+        self._byte_offsets = None
         if self._window is not None:
-            sizes = self._window.sample_bytes()
-            self._byte_offsets, self._cost_offsets = offsets(sizes), offsets(sizes + SAMPLE_COST)
+            self._window_bytes = _packed_bytes(self._window)
+
+
+def _packed_bytes(columns: Columns) -> int:
+    """Return the bytes of ``columns`` in the dtypes of their slots: what :meth:`Columns.sample_bytes` sums to."""
+    return sum(
+        len(array) * field.entry_bytes
+        for arrays, fields in zip(columns.arrays, columns.slots.fields, strict=True)
+        for array, field in zip(arrays, fields, strict=True)
+    )

@@ -226,6 +226,20 @@ def test_blocks_are_copied_once_and_the_memory_is_used_again_when_nobody_has_it(
     assert len(set(memory)) == 1
 
 
+@pytest.mark.parametrize("dim", [3, 128, 129, 1 << 15, 1 << 31, (1 << 31) + 1, 1 << 62])
+@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", ">i4", "i8", ">i8", "u1", "u8"])
+def test_an_id_below_zero_or_not_below_the_dimension_is_bad_in_any_dtype(dtype: str, dim: int) -> None:
+    limits = np.iinfo(dtype)
+    ids = [0, dim - 1, dim, -1, limits.min, limits.max]
+    ids = [each for each in ids if limits.min <= each <= limits.max]
+    for one in ids:
+        packer = Packer(Slots((integer_value(dim),)), strict=True)
+        columns = rows(np.array([0, one], dtype)).columns(Slots((integer_value(dim),)), 0, 2)
+        assert columns is not None
+        found = packer.add_columns(columns)  # None: beyond the dtype of the column, to be judged alone
+        assert (found == []) == (0 <= one < dim)
+
+
 def test_what_was_packed_stays_as_it_is_while_somebody_has_it() -> None:
     slots = Slots((dense_vector(8), integer_value(10)))
     packer = Packer(slots, strict=True)
