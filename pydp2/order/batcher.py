@@ -22,9 +22,6 @@ from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SampleS
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.rowstore.base import RowStore
 
-_SAMPLES_PER_POSITION = 8  # drawn between two snapshots for each file of the cycle, at least
-_SAMPLES_PER_SNAPSHOT = 4096  # drawn between two snapshots, or as many as the pool has, if these are fewer
-
 
 @dataclass(slots=True)  # not frozen: one is made for each batch
 class BatchCut:
@@ -103,7 +100,6 @@ class Batcher:
         self._in_tail = snapshot is not None and snapshot.in_tail
         self._bulk = BulkCutter(plan, source, self.merge, self.pool) if BulkCutter.suits(plan) else None
         self._failure: PassFailed | None = None
-        self._points_since_snapshot = 0
         self.byte_limited = False
         """True if the byte limit stopped a fill before its level was reached (told once to the user)."""
 
@@ -135,22 +131,9 @@ class Batcher:
         self.byte_limited = self.byte_limited or self._bulk.byte_limited
         cut = BatchCut(self.batch_index, ahead.row_ids, len(ahead.row_ids), ahead.pool_weight, nbytes=ahead.nbytes)
         self.batch_index += 1
-        if not self._bulk:  # else the pool stands behind a later batch
-            self._end_batch()
-        return cut
-
-    def _end_batch(self) -> None:
-        """Take a snapshot if this batch edge is a snapshot point, and enough was drawn since the last one: it has the
-        pool and the position of each file of the cycle, and every trainer is sent it (docs/order.md, "Snapshot
-        points")."""
-        if not self.pool.reach_snapshot_point():
-            return
-        self._points_since_snapshot += 1
-        least, divisor = self.pool.snapshot_limits
-        drawn = self._points_since_snapshot * max(least, len(self.pool) // divisor)
-        enough = min(_SAMPLES_PER_SNAPSHOT, len(self.pool))
-        if drawn >= max(enough, _SAMPLES_PER_POSITION * len(self.merge.cycle)):
+        if self._bulk.snapshot_due and not self._bulk:  # else the pool stands behind a later batch
             self._take_snapshot(self.pool.encode_samples(), ended=False)
+        return cut
 
     def _cut(self) -> BatchCut | PassDone:
         plan, before, bytes_before = self.plan, self.pool.weight, self.pool.bytes
@@ -165,11 +148,12 @@ class Batcher:
             self.batch_index, rows, size, before, padding, self.pool.tail_consumed, self.pool.bucket_bound, nbytes
         )
         self.batch_index += 1
-        self._end_batch()
+        if self.pool.reach_snapshot_point() and self.pool.is_snapshot_due(len(self.merge.cycle)):
+            self._take_snapshot(self.pool.encode_samples(), ended=False)
         return cut
 
     def _take_snapshot(self, pool: bytes, *, ended: bool) -> None:
-        self._points_since_snapshot = 0
+        self.pool.points_since_snapshot = 0
         merge = self.merge
         cycle_files = [] if ended else merge.positions()
         taken, dropped = self._source.merged_counts

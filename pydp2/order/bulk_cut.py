@@ -2,7 +2,7 @@
 
 That is the ordinary case: strict order, shuffled, no buckets, every sample weighs 1, and no sample was dropped. All
 else goes turn by turn, as :mod:`pydp2.order.batcher` says it, and so does everything where nothing was compiled.
-Batches that were cut ahead are kept here until they are asked for. The loop stops at a snapshot point, and what is no
+Batches that were cut ahead are kept here until they are asked for. Cutting ends where a snapshot is due, and what is no
 plain run of samples (the end of a file, a failure) is left alone until no batch waits: so both ways give the same
 batches, the same snapshots and the same losses, at the same batch.
 """
@@ -28,7 +28,7 @@ if is_active():
 _MAX_BATCHES = 32  # cut in one call
 _MAX_BATCH_SIZE = 1 << 20  # larger ones are cut one by one
 _MAX_AHEAD_BYTES = 1 << 20  # bytes of batches that are cut and wait here
-_NEEDS_ROWS = 1  # why the loop stopped: pydp2/native/_order_kernels.pyx
+_NEEDS_ROWS, _SNAPSHOT_POINT = 1, 2  # why the loop stopped: pydp2/native/_order_kernels.pyx
 
 
 class PlainCut(NamedTuple):
@@ -50,6 +50,8 @@ class BulkCutter:
         self._batches_per_call = 1
         self.byte_limited = False
         """True if the byte limit stopped a fill before its level was reached."""
+        self.snapshot_due = False
+        """True if a snapshot is to be taken after the last of the batches that wait."""
 
     @staticmethod
     def suits(plan: PassPlan) -> bool:
@@ -69,8 +71,10 @@ class BulkCutter:
         return self._waiting.popleft() if self._waiting else None
 
     def _cut(self, first: int) -> None:
-        plan, merge = self._plan, self._merge
-        if self._lacks_rows(plan.fill_level(first)) and not self._refill_file():
+        plan, merge, pool = self._plan, self._merge, self._pool
+        self.snapshot_due = False
+        there = merge.cycle_rows.available.copy()  # rows within reach of the loop, of which some are taken below
+        if self._lacks_rows(plan.fill_level(first)) and not self._refill_file(there):
             return  # as it is most of the time where the merge waits: no need to run the loop for that
         count = min(self._batches_per_call, self._batches_to_snapshot())
         numbers = range(first, first + count)
@@ -80,11 +84,20 @@ class BulkCutter:
         else:
             levels = np.array([min(plan.fill_level(n), UNBOUNDED) for n in numbers], np.int64)
         done = 0
-        while merge.cycle:
-            cut, reason = self._run(pick_keys[done:], levels[done:])
-            done += cut
-            if reason != _NEEDS_ROWS or not self._refill_file():
-                break
+        try:
+            while merge.cycle and done < count:
+                cut, reason = self._run(pick_keys[done:], levels[done:])
+                done += cut
+                if reason == _SNAPSHOT_POINT:
+                    self.snapshot_due = pool.reach_snapshot_point() and pool.is_snapshot_due(len(merge.cycle))
+                    if self.snapshot_due:
+                        break
+                elif reason == _NEEDS_ROWS and not self._refill_file(there):
+                    break
+        finally:
+            for index in np.flatnonzero(there != merge.cycle_rows.available).tolist():
+                taken = int(there[index] - merge.cycle_rows.available[index])
+                self._source.consume(merge.cycle[index].file, taken)
         if done:
             nbytes = sum(cut.nbytes for cut in self._waiting) // done
             self._batches_per_call = max(1, min(_MAX_BATCHES, _MAX_AHEAD_BYTES // max(1, nbytes)))
@@ -99,32 +112,35 @@ class BulkCutter:
         return pool.weight < level and not is_full
 
     def _batches_to_snapshot(self) -> int:
-        """Return how many batches there are about to the next snapshot point, where the loop stops, at least 1."""
-        least, divisor = self._pool.snapshot_limits
-        missing = max(least, len(self._pool) // divisor) - self._pool.drawn_since_snapshot
+        """Return how many batches there are about to the next snapshot, where cutting ends, at least 1."""
+        missing = self._pool.samples_to_snapshot(len(self._merge.cycle))
         return max(1, -(-missing // self._plan.batch_size))
 
-    def _refill_file(self) -> bool:
-        """Put the samples that are there of the file whose turn it is within reach of the loop. False: there are none,
-        or they need a closer look."""
+    def _refill_file(self, there: RowIds) -> bool:
+        """Put the samples that are there of the file whose turn it is within reach of the loop. ``there``: the rows of
+        each file that were within reach; the source is told that those of this one were taken. False: there are no
+        more, or they need a closer look."""
         merge = self._merge
-        file = merge.current_file
+        file, index = merge.current_file, merge.cycle_index
+        if taken := int(there[index]):
+            there[index] = 0
+            self._source.consume(file, taken)
         run = self._source.plain_run(file)
         if run is None or run.chunk_span().largest > self._plan.pool_bytes:
             return False
-        merge.cycle_rows.fill(merge.cycle_index, self._pool.store_rows(file, run))
+        merge.cycle_rows.fill(index, self._pool.store_rows(file, run))
+        there[index] = merge.cycle_rows.available[index]
         return True
 
     def _run(self, pick_keys: npt.NDArray[np.uint64], levels: npt.NDArray[np.int64]) -> tuple[int, int]:
         """Cut as many batches as there are ``levels``, or until the loop stops. Return how many, and why it stopped."""
         merge, pool, cycle_rows = self._merge, self._pool, self._merge.cycle_rows
         size, count = self._plan.batch_size, len(levels)
-        there = cycle_rows.available.copy()
-        reach = len(pool.row_ids) + int(there.sum())
+        reach = len(pool.row_ids) + int(cycle_rows.available.sum())
         pool.make_room(min(int(levels.max()), reach))
         rows, batches = np.empty(min(count * size, reach), np.int64), np.empty((count, 3), np.int64)
         state = np.array(
-            [merge.cycle_index, merge.block_left, pool.weight, pool.bytes, pool.drawn_since_snapshot, 0], np.int64
+            [merge.cycle_index, merge.block_left, pool.weight, pool.bytes, pool.drawn_since_point, 0], np.int64
         )
         cut, reason = _order_kernels.cut_batches(
             state, self._limits, cycle_rows.block_lengths, cycle_rows.addresses, cycle_rows.available,
@@ -133,9 +149,6 @@ class BulkCutter:
         merge.cycle_index, merge.block_left, weight, nbytes, drawn, limited = state.tolist()
         pool.settle(weight, nbytes, drawn)
         self.byte_limited = self.byte_limited or bool(limited)
-        taken = there - cycle_rows.available
-        for index in np.flatnonzero(taken).tolist():
-            self._source.consume(merge.cycle[index].file, int(taken[index]))
         at = 0
         for drawn, before, nbytes in batches[:cut].tolist():
             self._waiting.append(PlainCut(rows[at : at + drawn], before, nbytes))

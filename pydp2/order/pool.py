@@ -21,7 +21,8 @@ from pydp2.rowstore.gather import gather_copy
 RowIds = npt.NDArray[np.int64]
 SNAPSHOT_MIN, SNAPSHOT_DIVISOR = 1024, 4
 """A snapshot point comes once so many samples were drawn, and so large a part of the pool."""
-
+_SAMPLES_PER_SNAPSHOT = 4096  # drawn between two snapshots, or as many as the pool has, if these are fewer
+_SAMPLES_PER_POSITION = 8  # and at least so many for each file of the cycle
 
 _ROW_ARRAYS = ("_file", "_sample_index", "_weight", "_size")
 
@@ -53,8 +54,10 @@ class Pool:
         self._sample_index = np.empty(1024, np.int64)
         self._weight = np.empty(1024, np.int64)
         self._size = np.empty(1024, np.int64)
-        self.drawn_since_snapshot = 0
+        self.drawn_since_point = 0
         """Number of samples that were drawn since the last snapshot point."""
+        self.points_since_snapshot = 0
+        """Number of snapshot points since the last one at which a snapshot was taken."""
         self._tail: RowIds | None = None
         self._tail_position = 0  # position in _tail
         self._tail_start = 0  # samples of the tail that were consumed before _tail begins
@@ -96,7 +99,7 @@ class Pool:
         """Note what a loop over samples of weight 1 has made of the pool: the first ``weight`` of ``row_ids`` are in
         it, with ``nbytes`` in all, and ``drawn`` were drawn since the last snapshot point."""
         del self.row_ids[weight:]
-        self.weight, self.bytes, self.drawn_since_snapshot = weight, nbytes, drawn
+        self.weight, self.bytes, self.drawn_since_point = weight, nbytes, drawn
 
     @property
     def sizes(self) -> RowIds:
@@ -148,7 +151,7 @@ class Pool:
         weight = len(rows) if self.is_uniform else int(self._weight[rows].sum())
         self.weight -= weight
         self.bytes -= int(self._size[rows].sum())
-        self.drawn_since_snapshot += len(rows)
+        self.drawn_since_point += len(rows)
         return rows, weight
 
     def _pick_uniform(self, n: int) -> RowIds:
@@ -221,13 +224,33 @@ class Pool:
         sorted by name there, so that a saved pool is a plain set."""
         if self._plan.relaxed or self._tail is not None:
             return False
-        least, divisor = self.snapshot_limits
-        if self.drawn_since_snapshot < max(least, len(self) // divisor):
+        if self.drawn_since_point < self._samples_per_point:
             return False
-        self.drawn_since_snapshot = 0
+        self.drawn_since_point = 0
+        self.points_since_snapshot += 1
         if self._plan.shuffle:  # without shuffle, samples go in and out in the order of names
             self._sort()
         return True
+
+    @property
+    def _samples_per_point(self) -> int:
+        least, divisor = self.snapshot_limits
+        return max(least, len(self) // divisor)
+
+    def is_snapshot_due(self, cycle_length: int) -> bool:
+        """Return True if so much was drawn since the last snapshot that one is to be taken at the present snapshot
+        point: it has the pool and the position of each of the ``cycle_length`` files of the cycle, and every trainer is
+        sent it (docs/order.md, "Snapshot points")."""
+        return self.points_since_snapshot * self._samples_per_point >= self._samples_per_snapshot(cycle_length)
+
+    def samples_to_snapshot(self, cycle_length: int) -> int:
+        """Return about how many samples are to be drawn before a snapshot is due."""
+        per_point = self._samples_per_point
+        points = -(-self._samples_per_snapshot(cycle_length) // per_point) - self.points_since_snapshot
+        return max(1, points) * per_point - self.drawn_since_point
+
+    def _samples_per_snapshot(self, cycle_length: int) -> int:
+        return max(min(_SAMPLES_PER_SNAPSHOT, len(self)), _SAMPLES_PER_POSITION * cycle_length)
 
     def _sort(self) -> None:
         sort_by_name(self.row_ids, self._file, self._sample_index)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydp2.native import is_active
+from pydp2.order import pool
 from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
 from pydp2.order.bulk_cut import BulkCutter
 from pydp2.order.file_order import files_in_order
@@ -77,8 +78,10 @@ def test_pd_32_both_ways_of_cutting_give_the_same_batches_and_snapshots(seed: in
         skip=random.random() < 0.5,
     )
     chunk = random.choice([1, 40, 300])
-    one_by_one = outcomes(files, options, seed, chunk, bulk=False)
-    assert outcomes(files, options, seed + 1, chunk, bulk=True) == one_by_one
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "SNAPSHOT_MIN", random.choice([16, 100, 1024]))  # few: many points between two snapshots
+        one_by_one = outcomes(files, options, seed, chunk, bulk=False)
+        assert outcomes(files, options, seed + 1, chunk, bulk=True) == one_by_one
 
 
 @compiled
