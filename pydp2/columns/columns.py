@@ -127,6 +127,8 @@ class Columns:
         """Return rows ``lo`` to ``hi`` (not included) as views; the limits as in Python, but never negative."""
         hi = min(max(hi, 0), self.rows)
         lo = min(max(lo, 0), hi)
+        if hi - lo == self.rows:
+            return self  # with the edges that it knows
         result = []
         for slot, arrays in enumerate(self.arrays):
             edges = self.row_offsets(slot)
