@@ -173,7 +173,7 @@ class Batcher:
 
     def _pad(self, rows: RowIds, size: int) -> tuple[RowIds, int]:
         """Repeat ``rows`` from their front until the weight is that of a batch; all-zero weights cannot be padded."""
-        weights = self.pool.weights(rows)
+        weights = self.pool.drawn_weights()
         if size == 0:
             return rows, 0
         missing = self.plan.batch_size - size

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pydp2.columns.sample_set import encode_set
 from pydp2.errors import OptionError
 from pydp2.order.batcher import Batcher, BlockedOnFile, PassFailed
-from pydp2.order.picking import sort_by_name
+from pydp2.order.picking import PoolIds, sort_by_name
 from pydp2.order.plan import BucketPlan, PassPlan
 from pydp2.order.pool import Pool, RowIds
 from pydp2.order.random_bits import RandomBits, permutation
@@ -44,31 +44,31 @@ def automatic_bounds(lengths: npt.NDArray[np.int64], weights: npt.NDArray[np.int
 
 @dataclass(slots=True, eq=False)
 class _Bucket:
-    """Samples of one bucket: their rows in pool order, or in the order of the tail from ``tail_position`` on."""
+    """Samples of one bucket: their pool ids in pool order, or in the order of the tail from ``tail_position`` on."""
 
-    row_ids: array[int] = field(default_factory=lambda: array("q"))
+    pool_ids: array[int] = field(default_factory=lambda: array("q"))
     weight: int = 0
-    tail: RowIds | None = None
+    tail: PoolIds | None = None
     tail_position: int = 0
 
     @property
     def count(self) -> int:
-        return len(self.row_ids) if self.tail is None else len(self.tail) - self.tail_position
+        return len(self.pool_ids) if self.tail is None else len(self.tail) - self.tail_position
 
     @property
-    def first_row(self) -> int:
-        return self.row_ids[0] if self.tail is None else int(self.tail[self.tail_position])
+    def first_id(self) -> int:
+        return self.pool_ids[0] if self.tail is None else int(self.tail[self.tail_position])
 
     @property
-    def waiting_ids(self) -> RowIds:
-        return np.array(self.row_ids, np.int64) if self.tail is None else self.tail[self.tail_position :]
+    def waiting(self) -> PoolIds:
+        return np.array(self.pool_ids, np.int64) if self.tail is None else self.tail[self.tail_position :]
 
 
 class BucketPool(Pool):
-    """Pool whose batches are drawn from one bucket each. To draw a batch, :meth:`draw` puts the rows of its bucket into
-    ``row_ids``, where :class:`Pool` picks from."""
+    """Pool whose batches are drawn from one bucket each. To draw a batch, :meth:`draw` puts the pool ids of its
+    bucket into ``pool_ids``, where :class:`Pool` picks from."""
 
-    _row_arrays = (*Pool._row_arrays, "_length")
+    _facts = (*Pool._facts, "_length")
 
     def __init__(self, plan: PassPlan, store: RowStore, buckets: BucketPlan) -> None:
         super().__init__(plan, store)
@@ -91,32 +91,32 @@ class BucketPool(Pool):
     # -- what waits ------------------------------------------------------------------------------------------------
     def add(self, file: int, run: SampleRun) -> None:
         """Put the samples of ``run`` at the ends of their buckets."""
-        rows = self._store_run(file, run)
-        self._sample_count += len(rows)
+        ids = self._add_run(file, run)
+        self._sample_count += len(ids)
         if not self.is_uniform:
-            self._max_weight = max(self._max_weight, int(self._weight[rows].max()))
-        self._sort_into_buckets(rows)
+            self._max_weight = max(self._max_weight, int(self._weight[ids].max()))
+        self._sort_into_buckets(ids)
 
-    def _store_span(self, file: int, run: SampleRun, block: ChunkSpan) -> RowIds:
-        rows = super()._store_span(file, run, block)
-        self._length[rows] = run.columns.lengths(self._buckets.slot)[block.first : block.end]
-        return rows
+    def _store_span(self, file: int, run: SampleRun, block: ChunkSpan) -> PoolIds:
+        ids = super()._store_span(file, run, block)
+        self._length[ids] = run.columns.lengths(self._buckets.slot)[block.first : block.end]
+        return ids
 
-    def _sort_into_buckets(self, rows: RowIds) -> None:
-        """Put ``rows`` into their buckets, in this order."""
+    def _sort_into_buckets(self, ids: PoolIds) -> None:
+        """Put ``ids`` into their buckets, in this order."""
         buckets = self._by_bucket
-        indices = self._indices_for(self._length[rows]).tolist()
+        indices = self._indices_for(self._length[ids]).tolist()
         # Runs are short: a loop costs less here than a few numpy calls for each bucket.
-        for k, row, weight in zip(indices, rows.tolist(), self._weight[rows].tolist(), strict=True):
+        for k, pool_id, weight in zip(indices, ids.tolist(), self._weight[ids].tolist(), strict=True):
             bucket = buckets[k]
-            bucket.row_ids.append(row)
+            bucket.pool_ids.append(pool_id)
             bucket.weight += weight
 
     def bucket_indices(self, run: SampleRun) -> npt.NDArray[np.int64]:
         """Return the index of the bucket of each sample of ``run``, from 0."""
         block = run.chunk_span()
-        if block.row_ids is not None:
-            return self._indices_for(self._length[block.row_ids[run.lo - block.first : run.hi - block.first]])
+        if block.pool_ids is not None:
+            return self._indices_for(self._length[block.pool_ids[run.lo - block.first : run.hi - block.first]])
         return self._indices_for(run.columns.lengths(self._buckets.slot)[run.lo : run.hi])
 
     def _indices_for(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -126,9 +126,9 @@ class BucketPool(Pool):
         """Fix the bounds, after the first fill."""
         if self.bounds is not None:
             return
-        rows = self._by_bucket[0].waiting_ids
-        self._set_bounds(automatic_bounds(self._length[rows], self._weight[rows], self._buckets.max_buckets))
-        self._sort_into_buckets(rows)
+        ids = self._by_bucket[0].waiting
+        self._set_bounds(automatic_bounds(self._length[ids], self._weight[ids], self._buckets.max_buckets))
+        self._sort_into_buckets(ids)
 
     def _set_bounds(self, bounds: tuple[int, ...]) -> None:
         self.bounds = bounds
@@ -172,7 +172,7 @@ class BucketPool(Pool):
             return True
         if bucket.weight - over * self._max_weight >= need - over:
             return True  # no need to look for the heaviest sample that is there
-        weights = self._weight[bucket.waiting_ids]
+        weights = self._weight[bucket.waiting]
         heaviest = np.partition(weights, max(0, len(weights) - over))[-over:]
         return bucket.weight - int(heaviest.sum()) >= need - over
 
@@ -185,7 +185,7 @@ class BucketPool(Pool):
 
         buckets = that_can_fill(self.group_left(n)) or that_can_fill(1) or not_empty
         if not self._plan.shuffle:
-            return min(buckets, key=lambda k: self._sample_of(buckets[k].first_row))
+            return min(buckets, key=lambda k: self._sample_of(buckets[k].first_id))
         total = sum(bucket.weight for bucket in buckets.values())
         at = int(RandomBits(self._plan.seed, self._plan.pass_id, "bucket", n).draw(1)[0]) * total >> 64
         for k, bucket in buckets.items():
@@ -194,8 +194,8 @@ class BucketPool(Pool):
                 return k
         return next(iter(buckets))  # no sample weighs anything
 
-    def _sample_of(self, row: int) -> tuple[int, int]:
-        return int(self._file[row]), int(self._sample_index[row])
+    def _sample_of(self, pool_id: int) -> tuple[int, int]:
+        return int(self._file[pool_id]), int(self._sample_index[pool_id])
 
     def draw(self, n: int) -> tuple[RowIds, int]:
         """Return the rows of batch ``n`` and their weight; they leave the pool (but not the store)."""
@@ -203,7 +203,7 @@ class BucketPool(Pool):
             self.bucket_number = self._next_bucket_index(n) + 1
         bucket = self._by_bucket[self.bucket_number - 1]
         self.bucket_bound = (*(self.bounds or ()), 0)[self.bucket_number - 1]
-        self.row_ids, self._tail, self._tail_position = bucket.row_ids, bucket.tail, bucket.tail_position
+        self.pool_ids, self._tail, self._tail_position = bucket.pool_ids, bucket.tail, bucket.tail_position
         rows, weight = super().draw(n)
         bucket.tail_position = self._tail_position
         bucket.weight -= weight
@@ -213,16 +213,16 @@ class BucketPool(Pool):
     # -- between batches -------------------------------------------------------------------------------------------
     def _sort(self) -> None:
         for bucket in self._by_bucket:
-            sort_by_name(bucket.row_ids, self._file, self._sample_index)
+            sort_by_name(bucket.pool_ids, self._file, self._sample_index)
 
-    def _all_in_sample_order(self) -> RowIds:
-        """Return all rows that wait, by name."""
-        return self._in_sample_order(np.concatenate([bucket.waiting_ids for bucket in self._by_bucket]))
+    def _all_in_sample_order(self) -> PoolIds:
+        """Return the pool ids of all samples that wait, by name."""
+        return self._in_sample_order(np.concatenate([bucket.waiting for bucket in self._by_bucket]))
 
     def encode_samples(self) -> bytes:
         """Return the samples of the pool as a set."""
-        rows = self._all_in_sample_order()
-        return encode_set(self._file[rows], self._sample_index[rows])
+        ids = self._all_in_sample_order()
+        return encode_set(self._file[ids], self._sample_index[ids])
 
     @property
     def tail_consumed(self) -> int:
@@ -233,14 +233,14 @@ class BucketPool(Pool):
         """Begin the tail, after the last sample was added: what is left in each bucket gets one permutation (shuffle
         on), or keeps its order. Return the samples as a set."""
         self.fix_bounds()
-        plan, rows = self._plan, self._all_in_sample_order()
-        indices = self._indices_for(self._length[rows])
+        plan, ids = self._plan, self._all_in_sample_order()
+        indices = self._indices_for(self._length[ids])
         for k, bucket in enumerate(self._by_bucket):
-            bucket.tail = rows[indices == k]
+            bucket.tail = ids[indices == k]
             if plan.shuffle:
                 bucket.tail = bucket.tail[permutation(plan.seed, plan.pass_id, "tail", len(bucket.tail), k)]
-            bucket.row_ids = array("q")
-        return encode_set(self._file[rows], self._sample_index[rows])
+            bucket.pool_ids = array("q")
+        return encode_set(self._file[ids], self._sample_index[ids])
 
     def resume_tail(self, tail_consumed: int, total: int) -> None:
         """Begin the tail again; the batches that are gone of it are cut once more."""

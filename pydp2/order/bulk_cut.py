@@ -116,7 +116,7 @@ class BulkCutter:
         missing = self._pool.samples_to_snapshot(len(self._merge.cycle))
         return max(1, -(-missing // self._plan.batch_size))
 
-    def _refill_file(self, there: RowIds) -> bool:
+    def _refill_file(self, there: npt.NDArray[np.int64]) -> bool:
         """Put the samples that are there of the file whose turn it is within reach of the loop. ``there``: the rows of
         each file that were within reach; the source is told that those of this one were taken. False: there are no
         more, or they need a closer look."""
@@ -128,7 +128,7 @@ class BulkCutter:
         run = self._source.plain_run(file)
         if run is None or run.chunk_span().largest > self._plan.pool_bytes:
             return False
-        merge.cycle_rows.fill(index, self._pool.store_rows(file, run))
+        merge.cycle_rows.fill(index, self._pool.pool_ids_of(file, run))
         there[index] = merge.cycle_rows.available[index]
         return True
 
@@ -136,19 +136,20 @@ class BulkCutter:
         """Cut as many batches as there are ``levels``, or until the loop stops. Return how many, and why it stopped."""
         merge, pool, cycle_rows = self._merge, self._pool, self._merge.cycle_rows
         size, count = self._plan.batch_size, len(levels)
-        reach = len(pool.row_ids) + int(cycle_rows.available.sum())
+        reach = len(pool.pool_ids) + int(cycle_rows.available.sum())
         pool.make_room(min(int(levels.max()), reach))
-        rows, batches = np.empty(min(count * size, reach), np.int64), np.empty((count, 3), np.int64)
+        ids, batches = np.empty(min(count * size, reach), np.int64), np.empty((count, 3), np.int64)
         state = np.array(
             [merge.cycle_index, merge.block_left, pool.weight, pool.bytes, pool.drawn_since_point, 0], np.int64
         )
         cut, reason = _order_kernels.cut_batches(
             state, self._limits, cycle_rows.block_lengths, cycle_rows.addresses, cycle_rows.available,
-            pool.row_ids, pool.sizes, pick_keys, levels, rows, batches,
+            pool.pool_ids, pool.sizes, pick_keys, levels, ids, batches,
         )  # fmt: skip
         merge.cycle_index, merge.block_left, weight, nbytes, drawn, limited = state.tolist()
         pool.settle(weight, nbytes, drawn)
         self.byte_limited = self.byte_limited or bool(limited)
+        rows = pool.remove(ids[: int(batches[:cut, 0].sum())])
         at = 0
         for drawn, before, nbytes in batches[:cut].tolist():
             self._waiting.append(PlainCut(rows[at : at + drawn], before, nbytes))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pydp2.order.batcher import Batcher
+from pydp2.order.picking import PoolIds
 from pydp2.order.plan import PassPlan
 from pydp2.order.pool import Pool, RowIds, tail_order
 from pydp2.order.sample_source import SampleSource
@@ -50,6 +51,9 @@ class _FullPool(Pool):
         self.weight, self.bytes = all_.weight, all_.nbytes
         self._tail = all_.row_ids[tail_order(self._plan, len(all_.row_ids))]
         return all_.sample_set
+
+    def remove(self, ids: PoolIds) -> RowIds:
+        return ids  # weights and sizes are by row
 
 
 class CachedPassBatcher(Batcher):

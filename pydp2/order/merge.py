@@ -27,7 +27,7 @@ class CycleFile:
 
 
 class CycleRows:
-    """Row ids that are there of each file of the cycle, for a compiled loop (:mod:`pydp2.order.bulk_cut`).
+    """Pool ids that are there of each file of the cycle, for a compiled loop (:mod:`pydp2.order.bulk_cut`).
 
     ``addresses`` and ``available``: where the next id of a file lies in memory, and how many follow it, int64 (files,).
     """
@@ -36,13 +36,13 @@ class CycleRows:
         self.block_lengths = np.array(block_lengths, np.int64)
         self.addresses = np.zeros(len(block_lengths), np.int64)
         self.available = np.zeros(len(block_lengths), np.int64)
-        self._row_ids: list[npt.NDArray[np.int64] | None] = [None] * len(block_lengths)
+        self._pool_ids: list[npt.NDArray[np.int64] | None] = [None] * len(block_lengths)
 
-    def fill(self, index: int, row_ids: npt.NDArray[np.int64]) -> None:
-        """Let the file at ``index`` have ``row_ids``, which are contiguous."""
+    def fill(self, index: int, ids: npt.NDArray[np.int64]) -> None:
+        """Let the file at ``index`` have ``ids``, which are contiguous."""
         assert not self.available[index]
-        self._row_ids[index] = row_ids  # they stay where they are as long as they are named here
-        self.addresses[index], self.available[index] = row_ids.__array_interface__["data"][0], len(row_ids)
+        self._pool_ids[index] = ids  # they stay where they are as long as they are named here
+        self.addresses[index], self.available[index] = ids.__array_interface__["data"][0], len(ids)
 
     def skip(self, index: int, count: int) -> None:
         """Pass over the first ``count`` ids of the file at ``index``, if any are there: they went another way."""
@@ -54,14 +54,14 @@ class CycleRows:
         """Let another file come to ``index``, of which nothing is there yet."""
         self.block_lengths[index] = block_length
         self.addresses[index] = self.available[index] = 0
-        self._row_ids[index] = None
+        self._pool_ids[index] = None
 
     def remove(self, index: int) -> None:
         """Remove the file at ``index``; those behind it move up."""
         self.block_lengths, self.addresses, self.available = (
             np.delete(each, index) for each in (self.block_lengths, self.addresses, self.available)
         )
-        del self._row_ids[index]
+        del self._pool_ids[index]
 
 
 class Merge:

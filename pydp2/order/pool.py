@@ -1,6 +1,8 @@
-"""Keep the samples that wait to be drawn, by their row in the store (docs/order.md, "Pick", "Tail", "Snapshot points").
+"""Keep the samples that wait to be drawn (docs/order.md, "Pick", "Tail", "Snapshot points").
 
-The pool knows weights, bytes and names of its samples; their values lie in the store, which it never looks into.
+The pool knows of each sample its weight, its bytes, its name, and its row id in the store, where its values lie and the
+pool never looks. Row ids may be any numbers, because several pools share a store. So the pool numbers its samples
+itself, from 0: a pool id is used again once its sample was drawn, and what a pool needs does not grow with other pools.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pydp2.columns.sample_set import encode_set
-from pydp2.order.picking import pick, sort_by_name
+from pydp2.order.picking import PoolIds, pick, sort_by_name
 from pydp2.order.plan import PassPlan
 from pydp2.order.random_bits import RandomBits, indices_below, permutation
 from pydp2.order.sample_source import ChunkSpan, SampleRun
@@ -24,17 +26,16 @@ SNAPSHOT_MIN, SNAPSHOT_DIVISOR = 1024, 4
 _SAMPLES_PER_SNAPSHOT = 4096  # drawn between two snapshots, or as many as the pool has, if these are fewer
 _SAMPLES_PER_POSITION = 8  # and at least so many for each file of the cycle
 
-_ROW_ARRAYS = ("_file", "_sample_index", "_weight", "_size")
+_FIRST_IDS = 1024
 
 
 class Pool:
-    """Pool of samples by row id, with the picking rules. ``row_ids`` is in pool order, which is
-    part of the order of a pass.
+    """Pool of samples, with the picking rules. ``pool_ids`` is in pool order, which is part of the order of a pass.
 
     Samples that lie together go into the store with the first of them; they enter the pool one by one.
     """
 
-    _row_arrays: tuple[str, ...] = _ROW_ARRAYS
+    _facts: tuple[str, ...] = ("_row_id", "_file", "_sample_index", "_weight", "_size")
     bounds: tuple[int, ...] | None = None
     """Bounds of the buckets; None without buckets, or as long as the bounds are not known."""
     bucket_number = 0
@@ -45,27 +46,31 @@ class Pool:
     def __init__(self, plan: PassPlan, store: RowStore) -> None:
         self._plan = plan
         self._store = store
-        self.row_ids = array("q")
+        self.pool_ids = array("q")
         self.weight = 0
         self.bytes = 0
         self.is_uniform = True
         """True if every sample so far weighs 1."""
-        self._file = np.empty(1024, np.int64)
-        self._sample_index = np.empty(1024, np.int64)
-        self._weight = np.empty(1024, np.int64)
-        self._size = np.empty(1024, np.int64)
+        self._row_id = np.empty(_FIRST_IDS, np.int64)
+        self._file = np.empty(_FIRST_IDS, np.int64)
+        self._sample_index = np.empty(_FIRST_IDS, np.int64)
+        self._weight = np.empty(_FIRST_IDS, np.int64)
+        self._size = np.empty(_FIRST_IDS, np.int64)
+        self._free: PoolIds = np.arange(_FIRST_IDS)  # a stack: the first _free_count ids are free
+        self._free_count = _FIRST_IDS
+        self._drawn: PoolIds = self._free[:0]  # of the last batch
         self.drawn_since_point = 0
         """Number of samples that were drawn since the last snapshot point."""
         self.points_since_snapshot = 0
         """Number of snapshot points since the last one at which a snapshot was taken."""
-        self._tail: RowIds | None = None
+        self._tail: PoolIds | None = None
         self._tail_position = 0  # position in _tail
         self._tail_start = 0  # samples of the tail that were consumed before _tail begins
 
     def __len__(self) -> int:
         if self._tail is not None:
             return len(self._tail) - self._tail_position
-        return len(self.row_ids)
+        return len(self.pool_ids)
 
     @property
     def exhausted(self) -> bool:
@@ -74,93 +79,113 @@ class Pool:
 
     def add(self, file: int, run: SampleRun) -> None:
         """Put the samples of ``run`` at the end of the pool."""
-        self.row_ids.frombytes(self._store_run(file, run).tobytes())
+        self.pool_ids.frombytes(self._add_run(file, run).tobytes())
 
-    def _store_run(self, file: int, run: SampleRun) -> RowIds:
-        """Return the rows of the samples of ``run``, which the pool has from now on."""
-        rows = self.store_rows(file, run)
+    def _add_run(self, file: int, run: SampleRun) -> PoolIds:
+        """Return the pool ids of the samples of ``run``, which the pool has from now on."""
+        ids = self.pool_ids_of(file, run)
         self.bytes += run.chunk_span().nbytes(run.lo, run.hi)
         self.weight += run.hi - run.lo if run.weights is None else int(run.weights[run.lo : run.hi].sum())
-        return rows
+        return ids
 
-    def store_rows(self, file: int, run: SampleRun) -> RowIds:
-        """Return the rows of the samples of ``run``, which the store has from now on."""
+    def pool_ids_of(self, file: int, run: SampleRun) -> PoolIds:
+        """Return the pool ids of the samples of ``run``, which the store has from now on."""
         block = run.chunk_span()
-        if block.row_ids is None:
-            block.row_ids = self._store_span(file, run, block)
-        return block.row_ids[run.lo - block.first : run.hi - block.first]
+        if block.pool_ids is None:
+            block.pool_ids = self._store_span(file, run, block)
+        return block.pool_ids[run.lo - block.first : run.hi - block.first]
 
     def make_room(self, count: int) -> None:
-        """Make ``row_ids`` at least ``count`` long; what is behind the samples of the pool means nothing until
+        """Make ``pool_ids`` at least ``count`` long; what is behind the samples of the pool means nothing until
         :meth:`settle`."""
-        self.row_ids.frombytes(bytes(8 * max(0, count - len(self.row_ids))))
+        self.pool_ids.frombytes(bytes(8 * max(0, count - len(self.pool_ids))))
 
     def settle(self, weight: int, nbytes: int, drawn: int) -> None:
-        """Note what a loop over samples of weight 1 has made of the pool: the first ``weight`` of ``row_ids`` are in
+        """Note what a loop over samples of weight 1 has made of the pool: the first ``weight`` of ``pool_ids`` are in
         it, with ``nbytes`` in all, and ``drawn`` were drawn since the last snapshot point."""
-        del self.row_ids[weight:]
+        del self.pool_ids[weight:]
         self.weight, self.bytes, self.drawn_since_point = weight, nbytes, drawn
 
     @property
-    def sizes(self) -> RowIds:
-        """Bytes of each sample, by row id."""
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes of each sample, by pool id."""
         return self._size
 
-    def _store_span(self, file: int, run: SampleRun, block: ChunkSpan) -> RowIds:
-        """Store the samples of ``run`` and all that lie together with them, and note weight, size and name of each."""
+    def _store_span(self, file: int, run: SampleRun, block: ChunkSpan) -> PoolIds:
+        """Store the samples of ``run`` and all that lie together with them, and note what is known of each."""
         lo, hi = block.first, block.end
         rows = self._store.append(run.columns.slice(lo, hi))
-        top = int(rows.max()) + 1
-        if top > len(self._file):
-            self._grow(top)
-        self._file[rows] = file
-        self._sample_index[rows] = run.sample_indices[lo:hi]
-        self._size[rows] = run.sizes[lo:hi]
+        ids = self._new_pool_ids(hi - lo)
+        self._row_id[ids] = rows
+        self._file[ids] = file
+        self._sample_index[ids] = run.sample_indices[lo:hi]
+        self._size[ids] = run.sizes[lo:hi]
         if run.weights is None:
-            self._weight[rows] = 1
+            self._weight[ids] = 1
         else:
             weights = run.weights[lo:hi]
-            self._weight[rows] = weights
+            self._weight[ids] = weights
             self.is_uniform = self.is_uniform and bool((weights == 1).all())
-        return rows
+        return ids
 
-    def weights(self, rows: RowIds) -> RowIds:
-        """Return the weights of samples that are, or just were, in the pool."""
-        return self._weight[rows]
+    def _new_pool_ids(self, count: int) -> PoolIds:
+        """Return ``count`` pool ids that are used from now on."""
+        if count > self._free_count:
+            self._grow(count)
+        self._free_count -= count
+        return self._free[self._free_count : self._free_count + count].copy()
 
-    def _grow(self, top: int) -> None:
-        size = max(top, 2 * len(self._file))
-        for name in self._row_arrays:
+    def _grow(self, count: int) -> None:
+        """Make room for ``count`` more samples at least."""
+        before = len(self._free)
+        size = max(before + count, 2 * before)
+        for name in self._facts:
             old = getattr(self, name)
             new = np.empty(size, np.int64)
-            new[: len(old)] = old
+            new[:before] = old
             setattr(self, name, new)
+        free = np.empty(size, np.int64)
+        free[: self._free_count] = self._free[: self._free_count]
+        free[self._free_count : self._free_count + size - before] = np.arange(before, size)
+        self._free, self._free_count = free, self._free_count + size - before
+
+    def remove(self, ids: PoolIds) -> RowIds:
+        """Return the row ids of ``ids``, whose samples were drawn: the pool ids are used again."""
+        end = self._free_count + len(ids)
+        self._free[self._free_count : end] = ids
+        self._free_count = end
+        return self._row_id[ids]
+
+    def drawn_weights(self) -> npt.NDArray[np.int64]:
+        """Return the weights of the samples of the batch that :meth:`draw` returned last."""
+        return self._weight[self._drawn]
 
     # -- drawing ---------------------------------------------------------------------------------------------------
     def draw(self, n: int) -> tuple[RowIds, int]:
         """Return the rows of batch ``n`` and their weight; they leave the pool (but not the store)."""
         plan = self._plan
         if self._tail is not None:
-            rows = self._draw_from_tail()
+            drawn = self._draw_from_tail()
         elif not plan.shuffle:
-            rows = self._draw_in_order()
+            drawn = self._draw_in_order()
         elif self.is_uniform:
-            rows = self._pick_uniform(n)
+            drawn = self._pick_uniform(n)
         else:
-            rows = self._pick_weighted(n)
-        weight = len(rows) if self.is_uniform else int(self._weight[rows].sum())
+            drawn = self._pick_weighted(n)
+        weight = len(drawn) if self.is_uniform else int(self._weight[drawn].sum())
         self.weight -= weight
-        self.bytes -= int(self._size[rows].sum())
-        self.drawn_since_point += len(rows)
-        return rows, weight
+        self.bytes -= int(self._size[drawn].sum())
+        self.drawn_since_point += len(drawn)
+        self._drawn = drawn
+        return self.remove(drawn), weight
 
-    def _pick_uniform(self, n: int) -> RowIds:
+    def _pick_uniform(self, n: int) -> PoolIds:
         plan = self._plan
-        count = min(plan.batch_size, len(self.row_ids))
-        return pick(self.row_ids, RandomBits(plan.seed, plan.pass_id, "pick", n).draw(count))
+        count = min(plan.batch_size, len(self.pool_ids))
+        return pick(self.pool_ids, RandomBits(plan.seed, plan.pass_id, "pick", n).draw(count))
 
-    def _pick_weighted(self, n: int) -> RowIds:
-        plan, pool, weights = self._plan, self.row_ids, self._weight
+    def _pick_weighted(self, n: int) -> PoolIds:
+        plan, pool, weights = self._plan, self.pool_ids, self._weight
         words = RandomBits(plan.seed, plan.pass_id, "pick", n)
         picked = array("q")
         weight = 0
@@ -168,11 +193,11 @@ class Pool:
             count = min(len(pool), 256)
             size = len(pool)
             for j in indices_below(words.draw(count), np.arange(size, size - count, -1).astype(np.uint64)).tolist():
-                row = pool[j]
-                more = int(weights[row])
+                pool_id = pool[j]
+                more = int(weights[pool_id])
                 if weight + more > plan.batch_size and not plan.can_over_batch_size:
                     return np.array(picked, np.int64)  # the refused sample stays where it was
-                picked.append(row)
+                picked.append(pool_id)
                 last = pool.pop()
                 if j != len(pool):
                     pool[j] = last
@@ -181,30 +206,30 @@ class Pool:
                     break
         return np.array(picked, np.int64)
 
-    def _draw_in_order(self) -> RowIds:
-        rows = np.frombuffer(self.row_ids, np.int64)
-        taken = rows[: self._batch_length(rows)].copy()
-        del rows  # an array with a live view of it cannot shrink
-        del self.row_ids[: len(taken)]
+    def _draw_in_order(self) -> PoolIds:
+        ids = np.frombuffer(self.pool_ids, np.int64)
+        taken = ids[: self._batch_length(ids)].copy()
+        del ids  # an array with a live view of it cannot shrink
+        del self.pool_ids[: len(taken)]
         return taken
 
-    def _draw_from_tail(self) -> RowIds:
+    def _draw_from_tail(self) -> PoolIds:
         assert self._tail is not None
         window = self._tail[self._tail_position :]
-        rows = window[: self._batch_length(window)]
-        self._tail_position += len(rows)
-        return rows
+        taken = window[: self._batch_length(window)]
+        self._tail_position += len(taken)
+        return taken
 
-    def _batch_length(self, rows: RowIds) -> int:
-        """Return how many of ``rows``, taken in turn, make one batch."""
+    def _batch_length(self, ids: PoolIds) -> int:
+        """Return how many of ``ids``, taken in turn, make one batch."""
         target = self._plan.batch_size
         if self.is_uniform:
-            return min(target, len(rows))
+            return min(target, len(ids))
         span = target
         while True:  # zero weights may make a batch long: look further until the weight is there
-            ahead = np.cumsum(self._weight[rows[:span]])
+            ahead = np.cumsum(self._weight[ids[:span]])
             full = int(np.searchsorted(ahead, target))
-            if full < len(ahead) or span >= len(rows):
+            if full < len(ahead) or span >= len(ids):
                 break
             span *= 4
         if full >= len(ahead):
@@ -253,12 +278,12 @@ class Pool:
         return max(min(_SAMPLES_PER_SNAPSHOT, len(self)), _SAMPLES_PER_POSITION * cycle_length)
 
     def _sort(self) -> None:
-        sort_by_name(self.row_ids, self._file, self._sample_index)
+        sort_by_name(self.pool_ids, self._file, self._sample_index)
 
     def encode_samples(self) -> bytes:
         """Return the samples of the pool, which must be in the order of names, as a set."""
-        rows = np.frombuffer(self.row_ids, np.int64)
-        return encode_set(gather_copy(self._file, rows), gather_copy(self._sample_index, rows))
+        ids = np.frombuffer(self.pool_ids, np.int64)
+        return encode_set(gather_copy(self._file, ids), gather_copy(self._sample_index, ids))
 
     @property
     def tail_consumed(self) -> int:
@@ -268,28 +293,28 @@ class Pool:
     def start_tail(self) -> bytes:
         """Begin the tail, after the last sample was added: what is left gets one permutation (shuffle on), or keeps its
         order. Return the samples as a set."""
-        rows = np.array(self.row_ids, np.int64)
+        ids = np.array(self.pool_ids, np.int64)
         if self._plan.shuffle:  # else they are in the order of names already
-            rows = self._in_sample_order(rows)
-        self._tail = rows[tail_order(self._plan, len(rows))]
-        self.row_ids = array("q")
-        return encode_set(self._file[rows], self._sample_index[rows])
+            ids = self._in_sample_order(ids)
+        self._tail = ids[tail_order(self._plan, len(ids))]
+        self.pool_ids = array("q")
+        return encode_set(self._file[ids], self._sample_index[ids])
 
     def resume_tail(self, tail_consumed: int, total: int) -> None:
         """Resume a tail of ``total`` samples after the first ``tail_consumed``; the pool holds the others, by name."""
         rest = tail_order(self._plan, total)[tail_consumed:]
-        self._tail = np.array(self.row_ids, np.int64)[np.searchsorted(np.sort(rest), rest)]
+        self._tail = np.array(self.pool_ids, np.int64)[np.searchsorted(np.sort(rest), rest)]
         self._tail_start = tail_consumed
-        self.row_ids = array("q")
+        self.pool_ids = array("q")
 
-    def _in_sample_order(self, rows: RowIds) -> RowIds:
-        """Return ``rows`` in the order of names."""
-        ordered = array("q", rows.tobytes())
+    def _in_sample_order(self, ids: PoolIds) -> PoolIds:
+        """Return ``ids`` in the order of names."""
+        ordered = array("q", ids.tobytes())
         sort_by_name(ordered, self._file, self._sample_index)
         return np.frombuffer(ordered, np.int64)
 
 
-def tail_order(plan: PassPlan, count: int) -> RowIds:
+def tail_order(plan: PassPlan, count: int) -> npt.NDArray[np.int64]:
     """Return the order in which the ``count`` samples of the tail, taken by name, are delivered."""
     if not plan.shuffle:
         return np.arange(count, dtype=np.int64)

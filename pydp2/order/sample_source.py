@@ -61,7 +61,7 @@ class SampleRun:
     def view(self) -> SampleRun:
         """Return the same samples as a run that the caller may shorten to what is taken of it."""
         block = self.chunk_span()
-        if block.row_ids is not None:
+        if block.pool_ids is not None:
             self.columns = None  # the pool has the rows
         return SampleRun(self.columns, self.lo, self.hi, self.sample_indices, self.sizes, self.weights, block)
 
@@ -84,10 +84,10 @@ class SampleRun:
 class ChunkSpan:
     """Span of samples that lie together, rows ``first`` to ``end`` of their chunk.
 
-    ``largest``: the bytes of the largest; ``row_ids``: the ids under which the pool's store has them, once it does.
+    ``largest``: the bytes of the largest; ``pool_ids``: under which the pool has them, once its store does.
     """
 
-    __slots__ = ("_sums", "end", "first", "largest", "row_ids")
+    __slots__ = ("_sums", "end", "first", "largest", "pool_ids")
 
     def __init__(self, run: SampleRun) -> None:
         self.first, self.end = run.lo, run.hi
@@ -95,7 +95,7 @@ class ChunkSpan:
         self.largest = int(sizes.max(initial=0))
         self._sums = np.zeros(len(sizes) + 1, np.int64)
         sizes.cumsum(out=self._sums[1:])
-        self.row_ids: npt.NDArray[np.int64] | None = None
+        self.pool_ids: npt.NDArray[np.int64] | None = None
 
     def nbytes(self, lo: int, hi: int) -> int:
         """Return the bytes of rows ``lo`` to ``hi`` of the chunk."""

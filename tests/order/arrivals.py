@@ -40,7 +40,7 @@ class Names:
 
 
 class NameStore:
-    """Gives out row ids, the freed ones again and in any order, as the real store may."""
+    """Gives out row ids, the freed ones again and in any order, as the real store may. They may be any numbers."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -52,7 +52,7 @@ class NameStore:
         ids = []
         for name in columns.names:
             if not self._free:
-                self._free = list(range(self._top, self._top + 8))
+                self._free = [(-1) ** n * n << 20 for n in range(self._top, self._top + 8)]
                 self._random.shuffle(self._free)
                 self._top += 8
             ids.append(self._free.pop())
