@@ -18,6 +18,15 @@ from pydp2.errors import ClientUseError
 
 _RECLAIM_SECONDS = 10.0  # seconds that a call waits for what was begun for it
 _POLL_SECONDS = 0.005  # seconds between two checks whether a thread has come out
+_forks = 0  # forks that led to this process; os.getpid() is a system call, too much for each batch
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 class ClientGuard:
@@ -36,6 +45,7 @@ class ClientGuard:
 
     def __init__(self, progress: Progress) -> None:
         self.pid = os.getpid()
+        self._forks = _forks
         self.progress = progress
         self.current_call: dict[int, list[int]] = {}
         """Under 0 the token of the call that is inside: a list with the number of its thread."""
@@ -65,7 +75,7 @@ class ClientGuard:
     @property
     def in_own_process(self) -> bool:
         """True if this process made the client, and is no fork of that."""
-        return self.pid == os.getpid()
+        return self._forks == _forks
 
     def check_process(self) -> None:
         """Raise ClientUseError in a fork of the process that made the client."""
