@@ -155,17 +155,25 @@ def encode_set(const int64_t[::1] files, const int64_t[::1] sample_indices, uint
         size += _varint(at + size, count - begin - 1)
     return size, runs
 
+cdef inline int _bit_length(uint64_t value) noexcept nogil:
+    cdef int bits = 0
+    while value:
+        value >>= 1
+        bits += 1
+    return bits
+
+
 def sort_rows(int64_t[::1] row_ids, const int64_t[::1] high, const int64_t[::1] low):
-    # high: None where the numbers in low are all there is
-    cdef Py_ssize_t i, count = row_ids.shape[0], shift
-    cdef uint64_t varying = 0
-    cdef int64_t above
+    # high: None where the numbers in low are all there is. What is sorted is one word for each row: its two numbers, in
+    # as many bits as the largest of them need, and below them its place in row_ids.
+    cdef Py_ssize_t i, count = row_ids.shape[0]
+    cdef int low_bits, place_bits, shift, bits
+    cdef uint64_t all_low = 0, all_high = 0, varying = 0, places
     cdef bint fits = True, has_high = high is not None
     cdef uint64_t* memory
-    cdef uint64_t* keys
-    cdef uint64_t* other_keys
+    cdef uint64_t* words
+    cdef uint64_t* others
     cdef int64_t* rows
-    cdef int64_t* other_rows
     cdef uint32_t starts[2048]
     cdef uint32_t at, here
     cdef uint64_t digit
@@ -173,41 +181,46 @@ def sort_rows(int64_t[::1] row_ids, const int64_t[::1] high, const int64_t[::1] 
         return True
     if count > 0x7FFFFFFF:
         return False
-    memory = <uint64_t*>malloc(4 * 8 * count)
+    memory = <uint64_t*>malloc(3 * 8 * count)
     if memory == NULL:
-        raise MemoryError(f"Unable to allocate {32 * count} bytes to sort {count} rows")
-    keys, other_keys = memory, memory + count
-    rows, other_rows = <int64_t*>(memory + 2 * count), <int64_t*>(memory + 3 * count)
+        raise MemoryError(f"Unable to allocate {24 * count} bytes to sort {count} rows")
+    words, others, rows = memory, memory + count, <int64_t*>(memory + 2 * count)
     with nogil:
         for i in range(count):
             rows[i] = row_ids[i]
-            above = high[rows[i]] if has_high else 0
-            fits = fits and 0 <= above < 1 << 23 and 0 <= low[rows[i]] < <int64_t>1 << 40
-            keys[i] = <uint64_t>above << 40 | <uint64_t>low[rows[i]]
-            varying |= keys[i] ^ keys[0]
-        shift = 0 if fits else 64
-        while shift < 64:
-            if not varying >> shift & 1:  # a digit begins at a bit that differs
-                shift += 1
-                continue
-            memset(starts, 0, sizeof(starts))
-            for i in range(count):
-                starts[keys[i] >> shift & 2047] += 1
-            at = 0
-            for i in range(2048):
-                here = starts[i]
-                starts[i] = at
-                at += here
-            for i in range(count):
-                digit = keys[i] >> shift & 2047
-                other_keys[starts[digit]] = keys[i]
-                other_rows[starts[digit]] = rows[i]
-                starts[digit] += 1
-            keys, other_keys = other_keys, keys
-            rows, other_rows = other_rows, rows
-            shift += 11
+            words[i] = <uint64_t>low[rows[i]]
+            others[i] = <uint64_t>high[rows[i]] if has_high else 0
+            all_low |= words[i]
+            all_high |= others[i]
+        low_bits, place_bits = _bit_length(all_low), _bit_length(count - 1)
+        bits = low_bits + _bit_length(all_high) + place_bits
+        fits = bits <= 64 and low_bits < 64  # a negative number has 64 bits
         if fits:
-            memcpy(&row_ids[0], rows, 8 * count)
+            for i in range(count):
+                words[i] = (others[i] << low_bits | words[i]) << place_bits | <uint64_t>i
+                varying |= words[i] ^ words[0]
+            shift = place_bits
+            while shift < bits:
+                if not varying >> shift & 1:  # a digit begins at a bit that differs
+                    shift += 1
+                    continue
+                memset(starts, 0, sizeof(starts))
+                for i in range(count):
+                    starts[words[i] >> shift & 2047] += 1
+                at = 0
+                for i in range(2048):
+                    here = starts[i]
+                    starts[i] = at
+                    at += here
+                for i in range(count):
+                    digit = words[i] >> shift & 2047
+                    others[starts[digit]] = words[i]
+                    starts[digit] += 1
+                words, others = others, words
+                shift += 11
+            places = (<uint64_t>1 << place_bits) - 1
+            for i in range(count):
+                row_ids[i] = rows[words[i] & places]
         free(memory)
     return fits
 
