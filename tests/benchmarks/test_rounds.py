@@ -97,7 +97,12 @@ def test_a_run_that_takes_too_long_is_ended(data_folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("workload", "options"),
-    [("mnist_text", ()), ("words", (("order", "relaxed"),)), ("ctr", (("cache", True),)), ("rows", ())],
+    [
+        pytest.param("mnist_text", (), marks=pytest.mark.slow),
+        ("words", (("order", "relaxed"),)),
+        ("ctr", (("cache", True),)),
+        pytest.param("rows", (), marks=pytest.mark.slow),
+    ],
 )
 def test_pydp2_does_every_workload(workload: str, options: Any, data_folder: Path) -> None:
     job = Job("pydp2", workload, str(data.make(workload, data_folder, SCALE)), options=options)
@@ -147,16 +152,16 @@ def measured(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
 
 
 def test_the_ceiling_is_measured_with_pydp2_alone(tmp_path: Path) -> None:
-    given = ["--kind", "dense", "sparse", "--form", "blocks", "single", "--peer", "--workers", "1", "--rounds", "1"]
+    given = ["--kind", "dense", "--form", "blocks", "single", "--peer", "--workers", "1", "--rounds", "1"]
     result, shown = measured(tmp_path, "ceiling", *given, "--scale", str(SCALE))
     assert [run["workload"] for run in result["runs"]] == [
-        "dense_blocks", "sparse_blocks", "dense_single", "sparse_single",
+        "dense_blocks", "dense_single",
     ]  # fmt: skip
     for run in result["runs"]:
         assert run["contestant"] == "pydp2"
         assert len(run["passes"]) == 2
         assert all(p["server_cpu"] is not None and p["trainer_cpu"] > 0 for p in run["passes"])
-    assert "sparse_single, 1 workers (medians of 1 alternating rounds)" in shown
+    assert "dense_single, 1 workers (medians of 1 alternating rounds)" in shown
     assert "carries" in shown
 
 

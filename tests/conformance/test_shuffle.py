@@ -113,7 +113,13 @@ def process(settings, filename):
 """
 
 
-@pytest.mark.parametrize("arguments", ["pool_size=120, min_pool_size=30, can_over_batch_size=False", "pool_size=90"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "pool_size=120, min_pool_size=30, can_over_batch_size=False",
+        pytest.param("pool_size=90", marks=pytest.mark.slow),
+    ],
+)
 def test_pd_32_the_exact_batches_are_those_of_any_number_of_workers(
     provider_file: Any, text_files: Any, exact: Any, arguments: str
 ) -> None:

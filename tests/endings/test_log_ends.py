@@ -165,7 +165,7 @@ def test_its_outputs_cannot_take_the_address_either(serve: Serve) -> None:
     service.ends()
 
 
-@pytest.mark.parametrize("closed", [(2,), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("closed", [(2,), pytest.param((1, 2), marks=pytest.mark.slow), (0, 1, 2)])
 def test_its_outputs_are_closed(closed: tuple[int, ...], serve: Serve, tmp_path: Path) -> None:
     def close() -> None:
         for each in closed:
@@ -186,7 +186,7 @@ def test_its_outputs_are_closed(closed: tuple[int, ...], serve: Serve, tmp_path:
         (["check", "train.list", "--provider", "talks.process"], 1),
     ],
 )
-@pytest.mark.parametrize("where", ["gone", "full", "closed"])
+@pytest.mark.parametrize("where", ["gone", "full", pytest.param("closed", marks=pytest.mark.slow)])
 def test_exit_codes_do_not_depend_on_who_reads_why(words: list[str], code: int, where: str, tmp_path: Path) -> None:
     (tmp_path / "talks.py").write_text(PROVIDER)
     (tmp_path / "train.list").write_text("1\n")

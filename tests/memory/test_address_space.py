@@ -74,7 +74,7 @@ def slabs(pid: int) -> int:
     return sum(line.endswith("memfd:pydp2 (deleted)") for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
 
 
-@pytest.fixture(params=list(SLOTS))
+@pytest.fixture(params=["places", "slabs", pytest.param("cache", marks=pytest.mark.slow)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -92,7 +92,9 @@ def mapped(pid: int | str = "self") -> int:
     return Path(f"/proc/{pid}/maps").read_text().count("memfd:pydp2-cache")
 
 
-@pytest.mark.parametrize("last_batch", [pytest.param("keep", marks=pytest.mark.slow), "drop", "pad"])
+@pytest.mark.parametrize(
+    "last_batch", ["pad", *(pytest.param(each, marks=pytest.mark.slow) for each in ("keep", "drop"))]
+)
 def test_the_stream_of_a_trainer_is_that_of_the_ordinary_way(
     provider: str, site: Callable[[str], None], last_batch: str
 ) -> None:

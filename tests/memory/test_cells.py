@@ -124,7 +124,15 @@ def carried(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return came
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"last_batch": "pad"}, {"last_batch": "drop"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": False},
+        {"last_batch": "pad"},
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"last_batch": "drop"})),
+    ],
+    ids=str,
+)
 def test_the_stream_is_that_of_the_ordinary_way(
     provider: str, ordinary: Callable[..., list[Any]], options: dict[str, Any], carried: list[bool]
 ) -> None:

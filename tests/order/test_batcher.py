@@ -69,7 +69,7 @@ def test_pd_32_a_pass_is_what_the_oracle_says_whatever_the_timing_and_the_chunks
     assert stream(files, options, pass_id, timing=timing, chunk=chunk) == expect(files, options, pass_id)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4, 12), *(pytest.param(each, marks=pytest.mark.slow) for each in range(4))])
 def test_pd_32_a_long_pass_is_what_the_oracle_says_through_snapshot_points_and_ramps(seed: int) -> None:
     random = Random(seed)
     files = [

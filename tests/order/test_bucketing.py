@@ -59,7 +59,7 @@ def test_a_bucketed_pass_is_what_the_oracle_says_whatever_the_timing_and_the_chu
     assert found == expect(files, chosen, pass_id, bounds)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(3, 8), *(pytest.param(each, marks=pytest.mark.slow) for each in range(3))])
 def test_a_long_bucketed_pass_is_what_the_oracle_says_through_snapshot_points(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +170,7 @@ def test_a_bucketed_pass_goes_on_from_any_batch(
     assert again[skipped:] == made[k + 1 :]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 5, *(pytest.param(each, marks=pytest.mark.slow) for each in (3, 4, 6, 7))])
+@pytest.mark.parametrize("seed", [0, 1, 5, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 3, 4, 6, 7))])
 def test_a_long_bucketed_pass_goes_on_from_its_points_in_the_middle_of_groups_too(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

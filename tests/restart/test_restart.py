@@ -69,7 +69,7 @@ def alone(address: str) -> list[list[Numbered]]:
         return [[numbered(batch) for batch in data] for _ in range(2)]
 
 
-@pytest.mark.parametrize("at", [0, 1, 7, 40])
+@pytest.mark.parametrize("at", [0, 7, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 40))])
 def test_a_trainer_goes_on_where_it_was(
     restarted: Restarted, alone: list[list[Numbered]], at: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
