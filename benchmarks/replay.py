@@ -263,7 +263,7 @@ class _Service:
             for rank in range(case.ranks)
         ]
         self.workers = list(self._lines)
-        self.samples_at_start = 0
+        self.on_batches: Callable[[], None] = lambda: None  # called when trainers may have taken some
 
     @property
     def samples(self) -> int:
@@ -297,6 +297,7 @@ class _Service:
             for trainer in self._trainers:
                 trainer.take_batches()
         self._round()
+        self.on_batches()
         return self.samples > before
 
     def close(self) -> None:
@@ -366,10 +367,18 @@ class _World(many.World):
     def play(self, warm: int, warmed: Callable[[], None]) -> int:
         """Run until enough samples came, and return how many came after the first ``warm``."""
         service = self._make()
+        began = 0
+
+        def note_warm() -> None:
+            nonlocal began
+            if not began and service.samples >= warm:
+                began = service.samples
+                warmed()
+
+        service.on_batches = note_warm
         try:
             workers = {number: many._Worker(self, number) for number in service.workers}
             self._deliver(service.serve([]))
-            began = 0
             waiting: list[_Chunk] = []
             busy_until = 0.0
             while not service.over:
@@ -387,9 +396,6 @@ class _World(many.World):
                     actions = service.serve(waiting)
                     waiting, busy_until = [], self.now + time.thread_time() - began_at
                     self._deliver(actions)
-                    if not began and service.samples >= warm:
-                        began = service.samples
-                        warmed()
             return service.samples - began
         finally:
             service.close()

@@ -12,6 +12,11 @@ from benchmarks import replay
 from benchmarks.replay import Case
 
 
+def test_a_pass_that_the_server_serves_in_one_go_is_measured_behind_its_warm_start() -> None:
+    assert replay.seconds_per_sample(Case(kind="dense", samples=100_000)) > 0
+    gc.collect()  # its memory has a descriptor
+
+
 @pytest.mark.parametrize("kind", replay.KINDS)
 @pytest.mark.parametrize(("workers", "ranks", "jobs"), [(1, 1, 1), (3, 1, 1), (2, 3, 1), (2, 1, 2)])
 def test_trainers_get_all_samples(
