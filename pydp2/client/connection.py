@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -272,7 +271,7 @@ def ask_stats(address: str, timeout: float = 5.0) -> dict[str, Any]:
 
 def detach(session: ClientGuard, connection: Connection, on_close: Callable[[], None] | None) -> None:
     """Leave the job, then call ``on_close``."""
-    if os.getpid() != session.pid:
+    if not session.in_own_process:
         return  # in a fork the connection is the parent's: touching its sockets here would break it there
     if not session.stop(CLOSE_SECONDS):
         return  # the program ends while a thread is inside and does not come out: the sockets are that thread's

@@ -155,6 +155,7 @@ def encode_set(const int64_t[::1] files, const int64_t[::1] sample_indices, uint
         size += _varint(at + size, count - begin - 1)
     return size, runs
 
+
 cdef inline int _bit_length(uint64_t value) noexcept nogil:
     cdef int bits = 0
     while value:

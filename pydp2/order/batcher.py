@@ -148,7 +148,7 @@ class Batcher:
             self.batch_index, rows, size, before, padding, self.pool.tail_consumed, self.pool.bucket_bound, nbytes
         )
         self.batch_index += 1
-        if self.pool.reach_snapshot_point() and self.pool.is_snapshot_due(len(self.merge.cycle)):
+        if self.pool.reach_snapshot_point(len(self.merge.cycle)):
             self._take_snapshot(self.pool.encode_samples(), ended=False)
         return cut
 

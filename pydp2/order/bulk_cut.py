@@ -71,7 +71,7 @@ class BulkCutter:
         return self._waiting.popleft() if self._waiting else None
 
     def _cut(self, first: int) -> None:
-        plan, merge, pool = self._plan, self._merge, self._pool
+        plan, merge = self._plan, self._merge
         self.snapshot_due = False
         there = merge.cycle_rows.available.copy()  # rows within reach of the loop, of which some are taken below
         if self._lacks_rows(plan.fill_level(first)) and not self._refill_file(there):
@@ -89,7 +89,7 @@ class BulkCutter:
                 cut, reason = self._run(pick_keys[done:], levels[done:])
                 done += cut
                 if reason == _SNAPSHOT_POINT:
-                    self.snapshot_due = pool.reach_snapshot_point() and pool.is_snapshot_due(len(merge.cycle))
+                    self.snapshot_due = self._pool.reach_snapshot_point(len(merge.cycle))
                     if self.snapshot_due:
                         break
                 elif reason == _NEEDS_ROWS and not self._refill_file(there):

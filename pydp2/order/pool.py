@@ -244,9 +244,14 @@ class Pool:
         divisor."""
         return SNAPSHOT_MIN, SNAPSHOT_DIVISOR
 
-    def reach_snapshot_point(self) -> bool:
-        """Return True if this batch edge is a snapshot point, because enough was picked since the last one. The pool is
-        sorted by name there, so that a saved pool is a plain set."""
+    def reach_snapshot_point(self, cycle_length: int) -> bool:
+        """Pass a batch edge. It is a snapshot point if enough was picked since the last one: then the pool is sorted by
+        name, so that a saved pool is a plain set.
+
+        Return True if a snapshot is to be taken there, because enough was drawn since the last one: it has the pool and
+        the position of each of the ``cycle_length`` files of the cycle, and every trainer is sent it (docs/order.md,
+        "Snapshot points").
+        """
         if self._plan.relaxed or self._tail is not None:
             return False
         if self.drawn_since_point < self._samples_per_point:
@@ -255,18 +260,13 @@ class Pool:
         self.points_since_snapshot += 1
         if self._plan.shuffle:  # without shuffle, samples go in and out in the order of names
             self._sort()
-        return True
+        drawn = self.points_since_snapshot * self._samples_per_point
+        return drawn >= self._samples_per_snapshot(cycle_length)
 
     @property
     def _samples_per_point(self) -> int:
         least, divisor = self.snapshot_limits
         return max(least, len(self) // divisor)
-
-    def is_snapshot_due(self, cycle_length: int) -> bool:
-        """Return True if so much was drawn since the last snapshot that one is to be taken at the present snapshot
-        point: it has the pool and the position of each of the ``cycle_length`` files of the cycle, and every trainer is
-        sent it (docs/order.md, "Snapshot points")."""
-        return self.points_since_snapshot * self._samples_per_point >= self._samples_per_snapshot(cycle_length)
 
     def samples_to_snapshot(self, cycle_length: int) -> int:
         """Return about how many samples are to be drawn before a snapshot is due."""

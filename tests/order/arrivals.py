@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pydp2.errors import ProviderError
-from pydp2.order.batcher import BatchCut, BlockedOnFile, PassDone, PassFailed
+from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
 from pydp2.order.bucketing import make_batcher
 from pydp2.order.file_order import files_in_order
 from pydp2.order.plan import BucketPlan, PassPlan
@@ -150,6 +150,13 @@ class Arrivals:
 
     def close_file(self, file: int) -> None:
         self.finished.append(file)
+
+
+def next_outcome(made: Batcher, source: Arrivals) -> BatchCut | PassDone | PassFailed:
+    """What the stream gives next; of each file that it waits for, more is found."""
+    while isinstance(outcome := made.next(), BlockedOnFile):
+        source.reveal(outcome.file)
+    return outcome
 
 
 def plan_of(

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from pydp2.native import is_active
 from pydp2.order import pool
-from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
+from pydp2.order.batcher import BatchCut, Batcher, PassDone, PassFailed
 from pydp2.order.bulk_cut import BulkCutter
 from pydp2.order.file_order import files_in_order
 from pydp2.order.picking import sort_by_name, sort_by_name_in_python
 
-from .arrivals import Arrivals, NameStore, plan_of
+from .arrivals import Arrivals, NameStore, next_outcome, plan_of
 from .oracle import File, Options, Row
 
 compiled = pytest.mark.skipif(not is_active(), reason="nothing was compiled")
@@ -35,10 +35,8 @@ def outcomes(files: list[File], options: Options, timing: int, chunk: int, *, bu
         made._bulk = None
     found: list[Any] = []
     while True:
-        outcome = made.next()
+        outcome = next_outcome(made, source)
         match outcome:
-            case BlockedOnFile(file):
-                source.reveal(file)
             case BatchCut():
                 names = store.take(outcome.row_ids, outcome.padding)
                 found.append((names, [getattr(outcome, name) for name in outcome.__slots__ if name != "row_ids"]))

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile
+from pydp2.order.batcher import BatchCut, Batcher
 from pydp2.order.file_order import files_in_order
 
-from .arrivals import Arrivals, NameStore, plan_of
+from .arrivals import Arrivals, NameStore, next_outcome, plan_of
 from .oracle import File, Options, Row
 
 
@@ -25,14 +25,7 @@ def test_it_is_as_much_as_the_pool_has_samples_however_long_the_pass_and_whateve
     made = Batcher(plan, source, store, files_in_order(plan))
     if not bulk:
         made._bulk = None
-    while True:
-        outcome = made.next()
-        match outcome:
-            case BlockedOnFile(file):
-                source.reveal(file)
-            case BatchCut():
-                store.take(outcome.row_ids, outcome.padding)
-            case _:
-                break
+    while isinstance(outcome := next_outcome(made, source), BatchCut):
+        store.take(outcome.row_ids, outcome.padding)
     assert made.batch_index == 1000
     assert len(made.pool.sizes) <= 2 * 1024  # it begins with 1024: 500 samples, and a chunk of 100 of each of 4 files

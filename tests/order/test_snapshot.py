@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from pydp2.columns import sample_set
 from pydp2.errors import OptionError
-from pydp2.order.batcher import BatchCut, BlockedOnFile, PassDone
+from pydp2.order.batcher import BatchCut, PassDone
 from pydp2.order.bucketing import make_batcher
 from pydp2.order.file_order import files_in_order
 from pydp2.order.plan import PassPlan
 from pydp2.order.snapshot import SnapshotPoint
 
-from .arrivals import Arrivals, NameStore, plan_of
+from .arrivals import Arrivals, NameStore, next_outcome, plan_of
 from .oracle import File, Options, Row
 from .test_batcher import lists, options
 
@@ -38,9 +38,7 @@ def run(
     made: Made = []
     points: list[SnapshotPoint | None] = []
     while True:
-        match stream.next():
-            case BlockedOnFile(file):
-                source.reveal(file)
+        match next_outcome(stream, source):
             case BatchCut(index, rows, size, pool_weight, padding, gone):
                 made.append((index, store.take(rows, padding), size, pool_weight, padding))
                 point = stream.snapshot
