@@ -18,14 +18,15 @@ from benchmarks import figures, latency, many, prepared, replay, rounds, show
 from benchmarks.job import WORKLOADS
 from benchmarks.results import tables
 
+_ALL = rounds.PEERS + rounds.NATIVE_PEERS
 _PLAIN = ("spdl", "torch")  # peers that take part where the quickest ways to pass batches are compared
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:
     pairs = dict(text.partition("=")[::2] for text in texts)
     for peer, path in pairs.items():
-        if peer not in rounds.PEERS or not path:
-            raise SystemExit(f"--python takes PEER=PATH with one of {', '.join(rounds.PEERS)}; got {peer}={path}")
+        if peer not in _ALL or not path:
+            raise SystemExit(f"--python takes PEER=PATH with one of {', '.join(_ALL)}; got {peer}={path}")
     return pairs
 
 
@@ -63,6 +64,15 @@ def _run(given: argparse.Namespace) -> int:
         deadline=given.deadline, others=given.others,
     )  # fmt: skip
     return _measure("run", plan, given)
+
+
+def _native(given: argparse.Namespace) -> int:
+    plan = rounds.Plan(
+        workloads=tuple(given.workload), peers=tuple(given.peer), workers=given.workers, rounds=given.rounds,
+        scale=given.scale, folder=given.data, pythons=_pairs(given.python), memory=False, deadline=given.deadline,
+        others=given.others, native=True,
+    )  # fmt: skip
+    return _measure("native", plan, given)
 
 
 def _ceiling(given: argparse.Namespace) -> int:
@@ -170,6 +180,16 @@ def parser() -> argparse.ArgumentParser:
     _add_plan(run, base)
     run.set_defaults(do=_run)
 
+    own = commands.add_parser(
+        "native", help="pydp2 beside peers that read formats of their own, or work in their own way"
+    )
+    own.add_argument(
+        "--workload", nargs="+", choices=tuple(rounds.NATIVE), default=list(rounds.NATIVE), help="default: all"
+    )
+    own.add_argument("--peer", nargs="*", choices=rounds.NATIVE_PEERS, default=rounds.NATIVE_PEERS, help="default: all")
+    _add_plan(own, base)
+    own.set_defaults(do=_native)
+
     ceiling = commands.add_parser(
         "ceiling", help="what the loaders themselves carry: samples that cost nothing to make"
     )
@@ -199,12 +219,12 @@ def parser() -> argparse.ArgumentParser:
     plot.add_argument("picture", type=Path)
     plot.set_defaults(do=_plot)
 
-    own = commands.add_parser("figures", help="figures of pydp2 alone: start, kills, long lists, many files")
-    own.add_argument("names", nargs="*", choices=[*figures.FIGURES, []], help="default: all")
-    own.add_argument("--rounds", type=int, default=5)
-    own.add_argument("--data", type=Path, default=base.folder)
-    own.add_argument("--json", action="store_true")
-    own.set_defaults(do=_figures)
+    alone = commands.add_parser("figures", help="figures of pydp2 alone: start, kills, long lists, many files")
+    alone.add_argument("names", nargs="*", choices=[*figures.FIGURES, []], help="default: all")
+    alone.add_argument("--rounds", type=int, default=5)
+    alone.add_argument("--data", type=Path, default=base.folder)
+    alone.add_argument("--json", action="store_true")
+    alone.set_defaults(do=_figures)
 
     again = commands.add_parser("replay", help="what a sample costs the server: many workers, ranks, jobs and files")
     again.add_argument("--rounds", type=int, default=5, help="default: %(default)s")

@@ -25,6 +25,11 @@ PEERS = {
     "tf": "with_tf",
     "paddle": "with_paddle",
     "ray": "with_ray",
+    "torchdata": "with_torchdata",
+    "arrayrecord": "with_arrayrecord",
+    "mosaicml": "with_mosaicml",
+    "memmap": "with_memmap",
+    "spdl_threads": "with_spdl_threads",
 }
 
 

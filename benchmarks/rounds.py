@@ -52,8 +52,26 @@ CONTESTANTS = (
     Contestant("paddle", "paddle"),
     Contestant("ray", "ray"),
 )
+NATIVE = {
+    "words": (Contestant("pydp2", "pydp2"), Contestant("torchdata", "torchdata")),
+    "rows": (
+        Contestant("pydp2", "pydp2", (("blocks", True),)),
+        Contestant("torchdata", "torchdata"),
+        Contestant("grain ArrayRecord", "arrayrecord"),
+        Contestant("mosaicml MDS", "mosaicml"),
+        Contestant("memmap", "memmap"),
+    ),
+    "jpeg": (
+        Contestant("pydp2", "pydp2"),
+        Contestant("torchdata", "torchdata"),
+        Contestant("spdl threads", "spdl_threads"),
+        Contestant("mosaicml MDS", "mosaicml"),
+    ),
+}
+"""Of a workload, the peers that read their own formats or work in their own way."""
 ALWAYS = ("bare", "pydp2")
-PEERS = tuple(peer for peer in one.PEERS if peer not in ALWAYS)
+PEERS = tuple(dict.fromkeys(c.peer for c in CONTESTANTS if c.peer not in ALWAYS))
+NATIVE_PEERS = tuple(dict.fromkeys(c.peer for of in NATIVE.values() for c in of if c.peer != "pydp2"))
 
 
 @dataclass(frozen=True)
@@ -69,6 +87,7 @@ class Plan:
         deadline: seconds that one run may take.
         others: a run of which others took a greater share of the cores is tried again, twice at most.
         plain: only pydp2 and the peers take part, each in one way: no bare generator, nothing relaxed or cached.
+        native: those of :data:`NATIVE` take part instead.
         options: of the jobs of a workload.
     """
 
@@ -83,10 +102,13 @@ class Plan:
     deadline: float = 300.0
     others: float = 1.0
     plain: bool = False
+    native: bool = False
     passes: int = 2
     options: Mapping[str, tuple[tuple[str, Any], ...]] | None = None
 
-    def contestants(self) -> list[Contestant]:
+    def contestants(self, workload: str) -> list[Contestant]:
+        if self.native:
+            return [c for c in NATIVE[workload] if c.peer in ("pydp2", *self.peers)]
         if self.plain:
             return [c for c in CONTESTANTS if c.peer in ("pydp2", *self.peers) and not c.options]
         return [c for c in CONTESTANTS if c.peer in (*ALWAYS, *self.peers)]
@@ -193,7 +215,7 @@ def rounds(plan: Plan, say: Say = print) -> dict[str, Any]:
             say(f"{workload}: left out: {absent[workload]}")
             continue
         present = []
-        for contestant in plan.contestants():
+        for contestant in plan.contestants(workload):
             result = probe(contestant.peer, workload == "jpeg")
             if "versions" in result:
                 present.append(contestant)

@@ -127,6 +127,7 @@ class View:
 
 VIEWS = {
     "run": View(COLUMNS, sentences),
+    "native": View(COLUMNS, sentences, passes=1),
     "ceiling": View(CEILING, sentences_of_ceiling, passes=1),
     "latency": View(LATENCY, sentences_of_latency),
 }

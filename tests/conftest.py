@@ -104,8 +104,9 @@ def _warm_starts(_own_temporary_folder: None) -> Iterator[WarmStarts]:
 def _servers_start_warm(
     request: pytest.FixtureRequest, _warm_starts: WarmStarts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Servers and programs are forked, in all folders but those that want fresh interpreters."""
-    if REAL_STARTS.isdisjoint((request.path.parent.name, request.path.name)):
+    """Servers and programs are forked, in all tests but those that want fresh interpreters."""
+    marked = request.node.get_closest_marker("real_starts")
+    if marked is None and REAL_STARTS.isdisjoint((request.path.parent.name, request.path.name)):
         monkeypatch.setattr("pydp2.api.service.start_interpreter", _warm_starts.start)
         monkeypatch.setattr(warm_starts, "_warm", _warm_starts)
 

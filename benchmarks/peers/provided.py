@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 import pydp2
 from benchmarks import job, prepared
 from pydp2 import (
@@ -64,6 +66,16 @@ def _blocks(settings: Any, filename: str) -> Iterator[Any]:
     for _ in range(settings.times):
         for part in settings.parts:
             yield pydp2.rows(**part)
+
+
+@provider(input_types=TYPES["rows"], init_hook=hook, pool_size=job.WORKLOADS["rows"].pool)
+def rows_in_blocks(settings: Any, filename: str) -> Iterator[Any]:
+    """The files of the workload ``rows`` as whoever has arrays would hand them over."""
+    array = np.load(filename, mmap_mode="r")
+    block = prepared.block("rows")
+    for first in range(0, len(array), block):
+        part = array[first : first + block]
+        yield pydp2.rows(row=part, label=np.arange(first, first + len(part)) % 10)
 
 
 def _provider(name: str, cache: int) -> Any:

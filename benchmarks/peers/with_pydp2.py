@@ -66,7 +66,8 @@ def _until_all_workers_are_there(service: pydp2.Service, workers: int) -> None:
 
 def measure(job: Job) -> list[dict]:
     """Passes of a client, from ``iter()`` on the running service: nothing is read before that."""
-    address = f"{_PROVIDED}:{job.workload}{'_cached' if job.option('cache') else ''}"
+    form = "_cached" if job.option("cache") else "_in_blocks" if job.option("blocks") else ""
+    address = f"{_PROVIDED}:{job.workload}{form}"
     args = {"workload": job.workload, "folder": job.folder}
     with (
         pydp2.launch(job.files(), address, args=args, workers=job.workers) as service,

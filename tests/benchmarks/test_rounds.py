@@ -60,7 +60,7 @@ def test_a_run_that_failed_is_not_tried_again() -> None:
 
 
 def test_every_peer_has_a_module_that_measures_and_names_its_versions() -> None:
-    assert {c.peer for c in rounds.CONTESTANTS} == set(one.PEERS)
+    assert {c.peer for of in (rounds.CONTESTANTS, *rounds.NATIVE.values()) for c in of} == set(one.PEERS)
     for module in one.PEERS.values():
         text = (ROOT / f"benchmarks/peers/{module}.py").read_text("utf-8")
         assert "def measure(job: Job) -> list[dict]:" in text
@@ -91,7 +91,7 @@ def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
 
 def test_a_run_that_takes_too_long_is_ended(data_folder: Path) -> None:
     job = Job("pydp2", "words", str(data.make("words", data_folder, SCALE)), passes=100_000)
-    result = rounds.run(job, sys.executable, deadline=2.0)  # the fixture of all tests sees that nothing is left
+    result = rounds.run(job, sys.executable, deadline=1.0)  # the fixture of all tests sees that nothing is left
     assert result["failed"].startswith("killed by signal 9")
 
 
@@ -151,6 +151,18 @@ def measured(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     return json.loads(file.read_text()), shown
 
 
+def test_a_peer_with_a_format_of_its_own_writes_it_once(tmp_path: Path) -> None:
+    given = ["--workload", "rows", "--peer", "memmap", "--rounds", "1", "--scale", str(SCALE)]
+    result, shown = measured(tmp_path, "native", *given)
+    assert [run["contestant"] for run in result["runs"]] == ["memmap", "pydp2"]
+    assert all("passes" in run for run in result["runs"]), result["runs"]
+    assert "best peer: memmap" in shown
+    (written,) = tmp_path.glob("rows-*/memmap-*/rows.npy")
+    before = written.stat().st_mtime_ns
+    measured(tmp_path, "native", *given)
+    assert written.stat().st_mtime_ns == before
+
+
 def test_the_ceiling_is_measured_with_pydp2_alone(tmp_path: Path) -> None:
     given = ["--kind", "dense", "--form", "blocks", "single", "--peer", "--workers", "1", "--rounds", "1"]
     result, shown = measured(tmp_path, "ceiling", *given, "--scale", str(SCALE))
@@ -203,9 +215,11 @@ def test_the_command_line_takes_several_numbers_of_workers_and_interpreters() ->
 
 def test_the_plans_of_ceiling_and_latency_have_each_loader_in_one_way() -> None:
     plan = rounds.Plan(peers=("spdl", "torch"), plain=True, passes=1, options={"rows": (("step", 3.0),)})
-    assert [one.name for one in plan.contestants()] == ["pydp2", "torch", "spdl"]
-    assert plan.job(plan.contestants()[0], "rows", Path("x"), 1) == Job("pydp2", "rows", "x", 1, 1, (("step", 3.0),))
-    assert plan.job(plan.contestants()[0], "words", Path("x"), 1).options == ()
+    assert [one.name for one in plan.contestants("rows")] == ["pydp2", "torch", "spdl"]
+    assert plan.job(plan.contestants("rows")[0], "rows", Path("x"), 1) == Job(
+        "pydp2", "rows", "x", 1, 1, (("step", 3.0),)
+    )
+    assert plan.job(plan.contestants("rows")[0], "words", Path("x"), 1).options == ()
     given = parser().parse_args(["ceiling"])
     assert {prepared.named(kind, form) for kind in given.kind for form in given.form} == set(PREPARED)
     assert given.workers == (1, 2)

@@ -31,7 +31,7 @@ def made(folder: Path, code: str, files: int = 8, first: str = "") -> None:
 
 def bench(folder: Path, **options: Any) -> Any:
     """Measured for as short as it can be, unless another time is asked for."""
-    given = {"workers": 2, "seconds": 1.5, "batch_size": 16} | options
+    given = {"workers": 2, "seconds": 1.0, "batch_size": 16} | options
     return pydp2.bench("train.list", "p.process", root=folder, **given)
 
 

@@ -38,6 +38,7 @@ stop = threading.Event()
 def busy():
     while not stop.is_set():
         sum(range(1000))
+        time.sleep(0)  # lets the others have the interpreter's lock
 threads = [threading.Thread(target=busy, daemon=True) for _ in range(2)]
 [thread.start() for thread in threads]
 print(one_pass())

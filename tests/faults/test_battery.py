@@ -88,10 +88,12 @@ def test_f17_a_cache_that_was_damaged_gives_no_wrong_data() -> None:
     hold("F17")
 
 
+@pytest.mark.real_starts
 def test_f18_whatever_signal_ends_a_program_nothing_of_it_is_left() -> None:
     hold("F18")
 
 
+@pytest.mark.real_starts
 def test_f19_after_everybody_was_killed_the_next_start_works() -> None:
     hold("F19")
 
@@ -108,10 +110,12 @@ def test_f27_a_clock_that_jumps_by_days_ends_nothing() -> None:
     hold("F27")
 
 
+@pytest.mark.real_starts
 def test_f28_a_service_starts_beside_threads_and_forks() -> None:
     hold("F28")
 
 
+@pytest.mark.real_starts
 def test_f29_under_a_tight_limit_a_pass_is_exact_or_the_limit_is_named() -> None:
     hold("F29")
 
@@ -141,6 +145,7 @@ def test_a6_trainers_that_ask_for_all_and_read_nothing_disturb_nobody() -> None:
     hold("A6")
 
 
+@pytest.mark.real_starts
 def test_a7_with_few_addresses_a_pass_is_exact_or_the_limit_is_named() -> None:
     hold("A7")
 
@@ -149,6 +154,7 @@ def test_a8_rows_larger_than_a_limit_are_served_without_what_has_no_room() -> No
     hold("A8")
 
 
+@pytest.mark.real_starts
 def test_a9_in_a_small_control_group_a_pass_is_exact_or_the_limit_is_named() -> None:
     hold("A9")
 
