@@ -68,7 +68,7 @@ _DEAR = {"_streams", "named"}  # fixtures of a session or a module that run serv
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests stay in one process when they run in several (``-n 3 --dist loadgroup``)."""
+    """Say which tests stay in one process when they run in several (``-n 4 --dist loadgroup``)."""
     for item in items:
         folder = item.path.parent.name
         if folder in _TOGETHER:

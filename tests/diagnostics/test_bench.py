@@ -134,7 +134,7 @@ def test_samples_of_one_yield_are_all_counted(tmp_path: Path) -> None:
                 yield pydp2.rows(x=X)
         """,
     )
-    seen = bench(tmp_path, batch_size=256)
+    seen = bench(tmp_path, batch_size=256, seconds=2.0)
     assert all(10_000 < stage.rate < 400_000 for stage in seen.stages), seen
     assert 60 < seen.measured.sample_bytes < 140  # 128, but for what was not sent at the end
     assert seen.measured.waits > 0.7
@@ -152,7 +152,7 @@ def test_large_samples_are_found_to_be_large_however_short_the_time(tmp_path: Pa
                 yield X
         """,
     )
-    seen = bench(tmp_path, batch_size=4)
+    seen = bench(tmp_path, batch_size=4, seconds=1.5)
     assert seen.measured.sample_bytes == pytest.approx(6e6, rel=0.5)
     assert seen.measured.packed < seen.measured.bare
 
