@@ -86,8 +86,8 @@ def test_the_buckets_are_the_same_for_any_number_of_workers_and_in_every_pass() 
 @pytest.mark.parametrize(
     "options",
     [
-        {}, {"bucket_bounds": [8, 16, 32]}, {"shuffle": False}, {"last_batch": "drop"},
-        {"last_batch": "pad", "num_buckets": 3},
+        {"bucket_bounds": [8, 16, 32]}, {"shuffle": False}, {"last_batch": "pad", "num_buckets": 3},
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ({}, {"last_batch": "drop"})),
     ],
 )  # fmt: skip
 def test_what_follows_a_restore_is_what_would_have_followed_also_in_the_tail(options: dict[str, Any]) -> None:

@@ -233,7 +233,10 @@ def with_its_own_exception_state(test: Callable[..., None]) -> Callable[..., Non
     return wrapped
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(each, marks=pytest.mark.slow if each == "rows that the service shows" else ()) for each in KINDS],
+)
 @with_its_own_exception_state
 def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
     served: Callable[[str], pydp2.Service], kind: str

@@ -54,7 +54,7 @@ def victims(data: pydp2.Client, *, in_reserve: bool = True) -> list[int]:
 
 @pytest.mark.parametrize(
     ("shuffle", "workers"),
-    [(True, 3), (False, 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in [(True, 1), (False, 3)])],
+    [(True, 3), *(pytest.param(*each, marks=pytest.mark.slow) for each in [(False, 1), (True, 1), (False, 3)])],
 )
 def test_a_pass_with_workers_killed_at_random_is_the_pass_without(
     shuffle: bool, workers: int, provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]

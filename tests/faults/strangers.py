@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -177,15 +178,22 @@ def play_deaths(bench: Bench, schedule: Schedule) -> Report:
                 samples += len(batch)
                 if events and batch.index >= events[0].at:
                     workers = processes("pydp2-worker")
-                    bench.signal(workers[int(events.pop(0).which * len(workers))], signal.SIGKILL)
+                    killed = workers[int(events.pop(0).which * len(workers))]
+                    bench.signal(killed, signal.SIGKILL)
                     kills += 1
-                    assert eventually(lambda: len(processes("pydp2-worker")) == schedule.setup["workers"] + 1, 20)
+                    assert eventually(partial(_replaced, killed, schedule.setup["workers"] + 1), 20)
                     most = max(most, descriptors(pid))
             assert samples == 40 * len(files)
         assert eventually(lambda: descriptors(pid) <= before + 2), f"{before} before, {descriptors(pid)} after"
     assert "Traceback" not in program.screen, program.screen
     end(program)
     return Report(kills, {"descriptors before": before, "descriptors at most": most})
+
+
+def _replaced(killed: int, count: int) -> bool:
+    """Whether there are ``count`` workers and ``killed`` is none of them."""
+    workers = processes("pydp2-worker")
+    return len(workers) == count and killed not in workers
 
 
 FAULTS = (

@@ -27,7 +27,10 @@ def test_f2_a_pass_with_workers_that_crash_exit_or_are_stopped_is_exact() -> Non
     hold("F2")
 
 
-@pytest.mark.parametrize("seed", [7, 10, 11], ids=["one", "ranks", "dynamic"])
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(7, id="one"), pytest.param(10, id="ranks"), pytest.param(11, id="dynamic", marks=pytest.mark.slow)],
+)
 def test_f3_a_service_that_is_killed_at_random_goes_on_when_it_is_started_again(seed: int) -> None:
     hold("F3", seed)
 

@@ -65,7 +65,9 @@ def go_on(client: pydp2.Client, count: int) -> list[Seen]:
     return seen[:count]
 
 
-@pytest.mark.parametrize("kind", PROVIDERS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(each, marks=pytest.mark.slow if each == "whole pass" else ()) for each in PROVIDERS]
+)
 def test_what_follows_a_restore_is_what_would_have_followed(
     kind: str, provider_file: Callable[..., str], text_files: Callable[..., list[str]]
 ) -> None:

@@ -61,7 +61,12 @@ def launched(program: Callable[..., Program], bind: str, provider: str, limit: i
 
 
 # -- over TCP, before and after the greeting ---------------------------------------------------------------------------
-@pytest.mark.parametrize("how", FLOODS)
+ALIKE = ("wrong token, then parts", "no token, then parts", "no mechanism, then empty parts", "a command of a mebibyte")
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(each, marks=pytest.mark.slow if each in ALIKE else ()) for each in FLOODS]
+)
 def test_a_flood_without_the_token_takes_no_memory_and_the_trainer_goes_on(
     how: str, provider: str, quiet: Iterator[list[list[int]]]
 ) -> None:
