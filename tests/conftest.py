@@ -25,8 +25,9 @@ from pydp2.server.timing import Timing
 from . import warm_starts
 from .warm_starts import REAL_STARTS, WarmStarts
 
-settings.register_profile("pydp2", deadline=None)  # how long an example takes is the machine's affair
-settings.load_profile("pydp2")
+# How long an example takes is the machine's affair. Tests of properties try more of them where slow tests run too.
+settings.register_profile("quick", deadline=None, max_examples=60)
+settings.register_profile("thorough", deadline=None, max_examples=200)
 
 # Started in the background these are ignored, and programs of tests would inherit that.
 for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
@@ -42,6 +43,7 @@ SHARED = ROOT.parent / "shared" / "data"
 def pytest_configure(config: pytest.Config) -> None:
     """Compile all code once: hundreds of programs of tests import the package, and each process of a run all tests,
     also where Python is told to keep no code."""
+    settings.load_profile("quick" if config.option.markexpr == "not slow" else "thorough")
     if hasattr(config, "workerinput"):
         return
     for folder in ("pydp2", "cli"):
