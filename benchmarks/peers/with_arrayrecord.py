@@ -1,6 +1,7 @@
 """Grain over ArrayRecord files: random access, a global shuffle of all samples, ``mp_prefetch``.
 
-A record is the label and the row. A group holds one record, as Grain's documentation asks for random access.
+A record is the label and the row. A group holds one record, as Grain's documentation asks for random access. The
+workers read without threads of their own, which was two to seven times as fast here as with 1 to 16 of them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def measure(job: Job) -> list[dict]:
 
     def batches() -> Any:
         samples = grain.MapDataset.source(source).shuffle(seed=next(seeds)).map(_sample)
-        joined = samples.to_iter_dataset().batch(BATCH, drop_remainder=False, batch_fn=job.kind.collate)
+        joined = samples.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)).batch(
+            BATCH, drop_remainder=False, batch_fn=job.kind.collate
+        )
         return joined.mp_prefetch(grain.MultiprocessingOptions(num_workers=job.workers, per_worker_buffer_size=4))
 
     return consumer.passes(job, batches)
