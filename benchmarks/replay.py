@@ -186,8 +186,7 @@ class _Trainer:
         self._case = case
         self._row_bytes = row_bytes
         options = job_options(batch_size=case.batch_size, seed=1, interleave=case.interleave)
-        alone = case.ranks == 1
-        self._window = PrefetchWindow(options.prefetch, options.prefetch_bytes, alone=alone)
+        self._window = PrefetchWindow(options.prefetch, options.prefetch_bytes, prompt=False)
         self._done = 0
         self._is_shared = False
         self.samples = 0

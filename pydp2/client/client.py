@@ -22,7 +22,7 @@ from pydp2.client.connection import CLOSE_SECONDS, ask_stats, connect_once, deta
 from pydp2.client.position import Position
 from pydp2.client.prefetch_window import PrefetchWindow
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
-from pydp2.client.received import ReceivedBatch, is_second_prepared, parse_batches, second_batch
+from pydp2.client.received import ReceivedBatch, is_rewind, is_second_prepared, parse_batches, second_batch
 from pydp2.client.reconnect import reconnect
 from pydp2.client.session import ClientGuard
 from pydp2.columns.batch import Batch
@@ -74,8 +74,9 @@ class Client:
         gone: Callable[[], bool] | None = None,
     ) -> None:
         self.address = address
-        self._shared = world_size > 1 or options.get("share") == "dynamic"
-        self._window = PrefetchWindow(int(options["prefetch"]), int(options["prefetch_bytes"]), alone=not self._shared)
+        self._dynamic = options.get("share") == "dynamic"
+        self._shared = world_size > 1 or self._dynamic
+        self._window = PrefetchWindow(int(options["prefetch"]), int(options["prefetch_bytes"]), prompt=self._shared)
         self._lease = float(options["lease"])
         self._spoke = time.monotonic()
         self.owner: object = None
@@ -451,8 +452,11 @@ class Client:
 
     def _ask(self, *, waits: bool = False) -> None:
         """Ask for more before a batch is taken, if it is time for that. ``waits``: no batch is here."""
+        run, done = self._session.progress.run, self._session.progress.done
+        if self._shared:
+            self._window.prompt = not self._connection.show_used(run, done) or self._dynamic
         now = waits or time.monotonic() - self._spoke > self._lease / _BEATS_PER_LEASE
-        count = self._window.next_request(self._session.progress.done, now=now)
+        count = self._window.next_request(done, now=now)
         if count is not None:
             waited, worked = self._waited - self._told[0], self._worked - self._told[1]
             self._told = (self._waited, self._worked)
@@ -485,7 +489,7 @@ class Client:
             if self._shared or not (inbox and isinstance(inbox[0], ReceivedBatch)):
                 self._fetch(0.0)
                 for came in inbox:
-                    if isinstance(came, tuple) and _is_rewind(came[0], now.run):
+                    if isinstance(came, tuple) and is_rewind(came[0], now.run):
                         self._handle_message(*came)
             if inbox and not self._connection.is_undecoded(inbox[0]):
                 first: ReceivedBatch | tuple[m.Message, list[memoryview]] = inbox[0]
@@ -594,7 +598,3 @@ class Pass(_Batches):
         finally:
             if 0 in session.current_call and session.current_call[0] is token:
                 del session.current_call[0]
-
-
-def _is_rewind(message: m.Message, run: int) -> bool:
-    return isinstance(message, m.Failed) and message.request_id == run and message.error.get("kind") == "Rewound"

@@ -12,6 +12,7 @@ from pydp2.client.session import ClientGuard
 from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, LinkState, client_link
+from pydp2.protocol.used_word import pack_used
 from pydp2.schema.input_types import Slots
 from pydp2.service_address import without_token
 from pydp2.transport import AdmissionRefused, HubUnavailable, Line
@@ -188,6 +189,11 @@ class Connection:
             wish.close()
         else:
             wish.accept()
+
+    def show_used(self, run: int, used_batches: int) -> bool:
+        """Show the service, without a message, that the first ``used_batches`` of ``run`` are used. Return False if it
+        cannot see that."""
+        return self._line.write_progress(pack_used(run, used_batches))
 
     def stay_in_pass(self) -> None:
         """Note that the message that ended a pass belonged to one that was left before."""

@@ -1,9 +1,9 @@
 """Decide how many batches a trainer asks for before it takes them: ``prefetch``, more if they are small, as many as
 ``prefetch_bytes`` hold if they are large.
 
-A trainer that shares a job tells of each batch at once that it is used, and has no more than ``prefetch`` of them:
-batches that lie at one trainer are missing to the others. A job of one trainer asks for many small batches at a time,
-because each message has its price.
+A trainer asks for many small batches at a time, because each message has its price, and says then which it has used. A
+trainer of ``share="dynamic"`` sends a message for each batch, and has no more than ``prefetch`` of them: batches that
+lie at one trainer are missing to the others. So does a rank whose service cannot see otherwise what it has used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from pydp2.protocol.batch_packing import BATCH_COST
 
 WINDOW_BYTES = 512 * 1024
-"""Number of bytes that may be on their way to a trainer that has a job of its own."""
+"""Number of bytes that may be on their way to a trainer that asks for many batches at a time."""
 SHARED_WINDOW_BYTES = 8 * 1024 * 1024
 """The same number for rows that stay where the service shows them: a message has their numbers, and nothing is copied
 before a batch is taken."""
@@ -22,10 +22,11 @@ class PrefetchWindow:
     """Window of batches asked for and not taken. ``least``: ``prefetch``; ``limit``: ``prefetch_bytes``, beyond which
     the service sends nothing before it is told what was used. ``done``: how many batches of the run were taken."""
 
-    def __init__(self, least: int, limit: int, *, alone: bool) -> None:
+    def __init__(self, least: int, limit: int, *, prompt: bool) -> None:
         self._prefetch = self._aim = least
         self._limit = limit
-        self._alone = alone
+        self.prompt = prompt
+        """True if a message says of each batch at once that it is used."""
         self._requested = self._reported = 0  # batches of the run: asked for, and reported as taken
         self._abandoned_count = False  # batches of a run that was left were read, and the service was not told
 
@@ -38,7 +39,7 @@ class PrefetchWindow:
         """Return how many batches to ask for before one is taken, or None when nothing has to be sent. ``now``: what
         was taken has to be reported."""
         missing = max(0, self._aim + 1 - (self._requested - done))
-        enough = max(1, (self._aim + 1) // 2) if self._alone else 1
+        enough = 1 if self.prompt else max(1, (self._aim + 1) // 2)
         unsaid = done - self._reported
         if max(missing, unsaid) < enough and not (now and (unsaid or self._abandoned_count)):
             return None
@@ -51,11 +52,13 @@ class PrefetchWindow:
     def note_taken(self, nbytes: int, columns: int, *, shown: bool = False) -> None:
         """Note that a batch was taken: ``nbytes`` of it lay here or were held for it, and its columns have ``columns``
         bytes; ``shown``: they lie in memory that the service shows."""
-        if self._alone:
-            more = max(
-                self._prefetch, min(_MAX_BATCHES, (SHARED_WINDOW_BYTES if shown else WINDOW_BYTES) // max(1, nbytes))
-            )
-            self._aim = max(1, min(more, self._limit // (columns + BATCH_COST) - 1))  # one is in use
+        if self.prompt:
+            self._aim = self._prefetch
+            return
+        more = max(
+            self._prefetch, min(_MAX_BATCHES, (SHARED_WINDOW_BYTES if shown else WINDOW_BYTES) // max(1, nbytes))
+        )
+        self._aim = max(1, min(more, self._limit // (columns + BATCH_COST) - 1))  # one is in use
 
     def note_abandoned(self) -> None:
         """Note that a batch of a run that was left was read: the service counts it until it is told."""

@@ -110,6 +110,11 @@ def parse_batches(
     return [first, *others]
 
 
+def is_rewind(message: m.Message, run: int) -> bool:
+    """Return True if ``message`` says that ``run`` is not the job's any more."""
+    return isinstance(message, m.Failed) and message.request_id == run and message.error.get("kind") == "Rewound"
+
+
 def is_second_prepared(inbox: Sequence[Any]) -> bool:
     """Return True if there is nothing to prepare of the second batch of ``inbox``."""
     return len(inbox) > 1 and isinstance(inbox[1], ReceivedBatch) and inbox[1].is_prepared

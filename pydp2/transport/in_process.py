@@ -105,6 +105,10 @@ class InProcessHub:
     def open_message(self, peer: bytes, frames: list[memoryview]) -> list[memoryview]:
         return frames
 
+    def progress_of(self, peer: bytes) -> int:
+        """Return 0: no memory is shared with a peer."""
+        return 0
+
     def forget_peer(self, peer: bytes) -> None:
         """Do nothing: no memory is shared with a peer."""
 

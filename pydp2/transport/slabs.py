@@ -9,6 +9,9 @@ the reader clears it when nothing refers to the stretch any more. So nothing has
 memory of a message that is thrown away unread comes back as well. What does not fit goes through the socket. One more
 byte says that the reader has the slab mapped: before that, and where it never can, nothing is lent. Memory that was
 used before is used first, lowest address first: fresh pages cost more than copying what goes into them.
+
+Behind these bytes is the *progress word*: a number that the reader writes and the writer reads when it likes, without a
+message, and also when the reader has died. The writer says in the same way that it has the slab mapped.
 """
 
 from __future__ import annotations
@@ -36,6 +39,9 @@ TOKEN_BYTES = 16
 """Number of bytes of the token that names a slab."""
 _MAX_LENT = 1024  # stretches that are lent at a time, at most
 _MAPPED_FLAG = _MAX_LENT  # behind the bytes of these: the one that says that the reader has the slab
+_WRITER_FLAG = _MAPPED_FLAG + 1  # and the one that says that the writer has it
+_PROGRESS_OFFSET = _MAX_LENT + 8  # of the progress word, which is aligned: one store writes it
+_PROGRESS_WORDS = slice(_PROGRESS_OFFSET, _PROGRESS_OFFSET + 8)
 _DATA_OFFSET = mmap.ALLOCATIONGRANULARITY  # of the memory that can be lent; the bytes before it say what is lent
 _ALIGN = 64
 _MAX_SLAB_BYTES = 1 << 32
@@ -102,12 +108,14 @@ class SlabWriter:
             memory = map_memory(descriptor, _DATA_OFFSET + size)
         finally:
             os.close(descriptor)
-        self._lent_flags = memoryview(memory)[: _MAPPED_FLAG + 1]
+        self._lent_flags = memoryview(memory)[: _WRITER_FLAG + 1]
+        self._progress = memoryview(memory)[_PROGRESS_WORDS].cast("Q")
         self._memory = np.frombuffer(memory, np.uint8, size, _DATA_OFFSET)
         self._pid = os.getpid()
         self._lent_ranges: dict[int, tuple[int, int]] = {}  # stretches that are lent: where they begin and end
         self._free_numbers = list(range(_MAX_LENT))
         self._free_ranges: list[tuple[int, int]] = [(0, size)]  # in rising order, none touching the next
+        self._lent_flags[_WRITER_FLAG] = 1
 
     def reserve(self, sizes: Sequence[int]) -> tuple[bytes, list[Bytes]] | None:
         """Return memory for frames of ``sizes``, and the reference by which the other side finds it, once filled. None:
@@ -130,6 +138,11 @@ class SlabWriter:
             into.append(self._memory[offset : offset + size])
             offset += _aligned(size)
         return _REFERENCE_HEAD.pack(name, begin) + np.array(sizes, "<u8").tobytes(), into
+
+    @property
+    def progress(self) -> int:
+        """Number that the reader wrote last, 0 before the first."""
+        return self._progress[0]
 
     @property
     def lent_count(self) -> int:
@@ -163,8 +176,15 @@ class SlabReader:
         finally:
             os.close(descriptor)
         self._lent_flags[_MAPPED_FLAG] = 1
+        self._progress = self._lent_flags[_PROGRESS_WORDS].cast("Q")
         self._pid = os.getpid()
         self._views: dict[int, weakref.ref[Bytes]] = {}
+
+    def write_progress(self, number: int) -> bool:
+        """Write ``number``, below 2**64, as the progress word. Return True if the writer can read it: it has the slab
+        mapped, and keeps it when this process dies."""
+        self._progress[0] = number
+        return bool(self._lent_flags[_WRITER_FLAG])
 
     def frames(self, reference: memoryview | bytes) -> list[memoryview]:
         """Return the frames that ``reference`` tells of, read-only. Their memory is given back

@@ -197,14 +197,14 @@ class Hub:
         return self._socket
 
     def send(self, peer: bytes, frames: Frames) -> None:
-        """Queue a message; never block. Raises PeerGone if ``peer`` is not connected any more."""
+        """Queue a message; never block. Raises PeerGone if ``peer`` is not connected any more: the caller is to call
+        :meth:`forget_peer`."""
         try:
             self._socket.send_multipart(
                 [peer, *_message_frames(self._slab_writers.get(peer), frames)], zmq.NOBLOCK, copy=False
             )
         except zmq.ZMQError as exc:
             if exc.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                self.forget_peer(peer)
                 raise PeerGone from None
             raise
 
@@ -258,6 +258,12 @@ class Hub:
                 self._slab_readers[peer] = SlabReader(descriptor)
             else:
                 self._slab_writers[peer] = SlabWriter(descriptor)
+
+    def progress_of(self, peer: bytes) -> int:
+        """Return the number that ``peer`` wrote last with :meth:`Line.write_progress`, until it is forgotten. 0: none,
+        or there is no shared memory."""
+        writer = self._slab_writers.get(peer)
+        return 0 if writer is None else writer.progress
 
     def forget_peer(self, peer: bytes) -> None:
         """Release the memory that is shared with ``peer``, which is gone. What came from there stays
@@ -391,6 +397,11 @@ class Line:
             with contextlib.suppress(OSError, zmq.Again):
                 self._slab_reader = SlabReader(descriptor)
                 self._send([b"", handed.token])
+
+    def write_progress(self, number: int) -> bool:
+        """Write ``number``, below 2**64, where the hub can read it at any time, also when this process has died. Return
+        False if the hub cannot read it: there is no shared memory, or not yet."""
+        return self._slab_reader is not None and self._slab_reader.write_progress(number)
 
     def request_fd(self) -> None:
         """Ask for the descriptor that the hub has for all, if possible. To be called once the hub has answered."""

@@ -22,8 +22,8 @@ def say(ahead: PrefetchWindow, done: int, *, now: bool = False) -> int | None:
 
 
 @given(st.integers(1, 9), st.booleans(), st.lists(st.tuples(sizes, st.booleans()), max_size=200))
-def test_a_batch_is_asked_for_before_it_is_taken(least: int, alone: bool, taken: list[tuple[int, bool]]) -> None:
-    ahead = PrefetchWindow(least, LIMIT, alone=alone)
+def test_a_batch_is_asked_for_before_it_is_taken(least: int, prompt: bool, taken: list[tuple[int, bool]]) -> None:
+    ahead = PrefetchWindow(least, LIMIT, prompt=prompt)
     asked = ahead.start_pass()
     assert asked == least
     for done, (nbytes, waits) in enumerate(taken):
@@ -31,7 +31,7 @@ def test_a_batch_is_asked_for_before_it_is_taken(least: int, alone: bool, taken:
         if waits:
             asked += say(ahead, done, now=True) or 0
         assert 1 <= asked <= 65
-        if not alone:
+        if prompt:
             assert asked == least + 1
         asked -= 1
         ahead.note_taken(nbytes, nbytes)
@@ -41,7 +41,7 @@ def test_a_batch_is_asked_for_before_it_is_taken(least: int, alone: bool, taken:
 def test_of_small_batches_more_are_asked_for_at_a_time_and_of_large_ones_prefetch(
     least: int, nbytes: int, shown: bool
 ) -> None:
-    ahead = PrefetchWindow(least, LIMIT, alone=True)
+    ahead = PrefetchWindow(least, LIMIT, prompt=False)
     asked, said = ahead.start_pass(), 0
     for done in range(1000):
         count = say(ahead, done)
@@ -54,16 +54,16 @@ def test_of_small_batches_more_are_asked_for_at_a_time_and_of_large_ones_prefetc
     assert said <= 2 + 1000 / max(1, (aim + 1) // 2)
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_who_waits_has_said_what_it_took(alone: bool) -> None:
-    ahead = PrefetchWindow(2, LIMIT, alone=alone)
+@pytest.mark.parametrize("prompt", [True, False])
+def test_who_waits_has_said_what_it_took(prompt: bool) -> None:
+    ahead = PrefetchWindow(2, LIMIT, prompt=prompt)
     ahead.start_pass()
     assert say(ahead, 0) == 1
     assert say(ahead, 0, now=True) is None
     ahead.note_taken(10, 10)
-    assert say(ahead, 1) == (62 + 1 if alone else 1)
+    assert say(ahead, 1) == (1 if prompt else 62 + 1)
     ahead.note_taken(10, 10)
-    if not alone:
+    if prompt:
         assert say(ahead, 2) == 1
     else:
         assert say(ahead, 2) is None
@@ -71,10 +71,10 @@ def test_who_waits_has_said_what_it_took(alone: bool) -> None:
     assert say(ahead, 2, now=True) is None
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_what_was_not_told_is_still_due(alone: bool) -> None:
+@pytest.mark.parametrize("prompt", [True, False])
+def test_what_was_not_told_is_still_due(prompt: bool) -> None:
     """An exception may come before it is sent."""
-    ahead = PrefetchWindow(2, LIMIT, alone=alone)
+    ahead = PrefetchWindow(2, LIMIT, prompt=prompt)
     ahead.start_pass()
     assert [ahead.next_request(0), ahead.next_request(0)] == [1, 1]
     ahead.note_requested(1, 0)
@@ -86,7 +86,7 @@ def test_who_asks_for_more_than_it_is_sent_says_what_it_took_before_it_has_to_wa
     least: int, limit: int, nbytes: int, shown: bool
 ) -> None:
     """A service that sends no more than ``limit`` bytes, two batches always, is told before all of them are used."""
-    ahead = PrefetchWindow(least, limit, alone=True)
+    ahead = PrefetchWindow(least, limit, prompt=False)
     credit, sent, waits, untold = ahead.start_pass(), 0, 0, 0
     most = max(2, limit // (nbytes + BATCH_COST))
     for step in range(300):
@@ -106,7 +106,7 @@ def test_who_asks_for_more_than_it_is_sent_says_what_it_took_before_it_has_to_wa
 
 
 def test_who_read_what_it_had_left_says_so_before_it_waits() -> None:
-    ahead = PrefetchWindow(2, LIMIT, alone=False)
+    ahead = PrefetchWindow(2, LIMIT, prompt=True)
     ahead.start_pass()
     assert say(ahead, 0) == 1
     assert say(ahead, 0, now=True) is None
@@ -114,3 +114,15 @@ def test_who_read_what_it_had_left_says_so_before_it_waits() -> None:
     assert say(ahead, 0) is None
     assert say(ahead, 0, now=True) == 0
     assert say(ahead, 0, now=True) is None
+
+
+def test_who_must_report_each_batch_again_asks_for_prefetch_again() -> None:
+    """A service that was started anew may not see what its trainers used."""
+    ahead = PrefetchWindow(2, LIMIT, prompt=False)
+    ahead.start_pass()
+    ahead.note_taken(10, 10)
+    assert say(ahead, 1) == 62 + 2
+    ahead.prompt = True
+    ahead.start_pass()
+    ahead.note_taken(10, 10)
+    assert [say(ahead, done) for done in (1, 2, 3)] == [2, 1, 1]

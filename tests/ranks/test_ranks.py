@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 import pydp2
+from pydp2.client.client import Client
 from pydp2.errors import JobTaken, OptionError, Rewound
+from pydp2.protocol import messages as m
 from tests.runs import NUMBERS, Numbered, numbered
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
@@ -38,6 +40,21 @@ def alone(address: str) -> list[Numbered]:
     """The pass as one trainer sees it."""
     with pydp2.load(FILES, address, workers=2, **OPTIONS) as data:
         return [numbered(batch) for batch in data]
+
+
+@pytest.fixture
+def needs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many batches were used, in the words of each Need that a client sends."""
+    said: list[int] = []
+    send = Client._send
+
+    def spy(client: Client, message: m.Message, frames: Any = ()) -> None:
+        if isinstance(message, m.Need):
+            said.append(message.used_batches)
+        send(client, message, frames)
+
+    monkeypatch.setattr(Client, "_send", spy)
+    return said
 
 
 def together(clients: list[pydp2.Client]) -> list[list[Numbered]]:
@@ -116,7 +133,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_sequence(
 
 TRAINER = """
 import sys, pydp2
-with pydp2.connect(sys.argv[1], rank=1, world_size=2, batch_size=16, seed=5, prefetch=1) as data:
+with pydp2.connect(sys.argv[1], rank=1, world_size=2, batch_size=16, seed=5) as data:
     for batch in data:
         print(batch.index, flush=True)
         if batch.index == 7:
@@ -142,17 +159,32 @@ def test_what_a_killed_rank_had_not_used_goes_to_the_one_that_takes_its_place(
         with service.connect(rank=1, world_size=2, **OPTIONS) as other:
             rest = iter(other)
             batch = next(rest)
-            # In its hand was 7. That it had used 5 was its last word, which the kill may have overtaken; but before it
-            # got 7, with a prefetch of 1, the service knew that it had used 3.
-            assert batch.index in (5, 7)
-            assert numbered(batch) == alone[batch.index]
-            begun, theirs = batch.index, [numbered(batch)]
+            assert batch.index == 7, "it was in its hand; that 5 is used is seen although no message may have said so"
+            theirs = [numbered(batch)]
             while len(mine) + len(theirs) + 3 < len(alone):
                 mine += [numbered(batch) for batch in [next(stream, None)] if batch is not None]
                 theirs += [numbered(batch) for batch in [next(rest, None)] if batch is not None]
             mine += [numbered(batch) for batch in stream]
             theirs += [numbered(batch) for batch in rest]
-    assert sorted([*mine, *theirs]) == sorted([*alone[0::2], *alone[begun::2]])
+    assert sorted([*mine, *theirs]) == sorted([*alone[0::2], *alone[7::2]])
+
+
+def test_a_rank_reports_many_small_batches_in_a_message(
+    service: pydp2.Service, alone: list[Numbered], needs: list[int]
+) -> None:
+    with ExitStack() as stack:
+        clients = ranks(service, stack, 2, batch_size=1)
+        seen = together(clients)
+    count = sum(map(len, seen))
+    assert count == sum(len(rows) for _, rows in alone)
+    assert len(needs) < count / 4
+
+
+def test_over_tcp_a_rank_reports_each_batch_by_itself(address: str, needs: list[int]) -> None:
+    """The service cannot see there what it has used."""
+    with pydp2.launch(FILES, address, workers=2, bind="tcp://127.0.0.1:*") as service, ExitStack() as stack:
+        count = sum(map(len, together(ranks(service, stack, 2))))
+    assert {*range(count // 2)} <= {*needs}
 
 
 def test_a_second_connection_for_a_rank_is_refused_until_its_lease_is_over(service: pydp2.Service) -> None:

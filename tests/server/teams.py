@@ -20,6 +20,7 @@ from pydp2.order.batcher import BatchCut
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.packers.packer import Packer
 from pydp2.protocol import messages as m
+from pydp2.protocol.used_word import pack_used
 from pydp2.rowstore.batch_rows import BatchRows
 from pydp2.rowstore.heap import HeapStore
 from pydp2.schema.input_types import Slots, integer_value
@@ -119,6 +120,10 @@ class Trainer:
     loaded: str = ""
     named: bool = False
     prefetch: int = 2
+    shows: bool = False  # the service can read what it has used, so it says that seldom
+    word: int = 0  # what can be read
+    asked: int = 0  # batches of the run
+    said: int = 0  # of them, which it has said to be used
 
 
 class NoEnd(AssertionError):
@@ -130,8 +135,9 @@ class World:
 
     def __init__(
         self, length: int, world: int, *, dynamic: bool = False, last_batch: str = "keep", seed: int = 0,
-        prefetch_bytes: int = 1 << 20,
+        prefetch_bytes: int = 1 << 20, shows: bool = False, prefetch: int = 2,
     ) -> None:  # fmt: skip
+        self._shows, self._prefetch = shows, prefetch
         self.random = Random(seed)
         self.logs: list[str] = []
         self.ended: list[PassEnded] = []
@@ -158,6 +164,8 @@ class World:
 
     def write(self) -> None:
         """What is known is written down."""
+        for trainer in self.trainers:
+            self._read_word(trainer)
         self.disk = [*self.disk[-1:], msgpack.packb(self.team.snapshot(OPTIONS, {"list": "the same"}).to_plain())]
 
     def crash(self, snapshot: int = -1) -> None:
@@ -180,13 +188,20 @@ class World:
         self._attach(trainer)
         trainer.position = at
 
-    def come(self, rank: int = 0, session: str = "", prefetch: int = 2) -> Trainer:
+    def _read_word(self, trainer: Trainer) -> None:
+        """The service looks at what the trainer shows."""
+        member = self.team.registry.by_peer(trainer.peer)
+        if member is not None and not trainer.away:
+            self.team.note_used(member, trainer.word)
+
+    def come(self, rank: int = 0, session: str = "", prefetch: int | None = None) -> Trainer:
         """A trainer connects."""
         if self.team.registry.ends_with(session, self.now):
             self._new()
         self._peers += 1
         trainer = Trainer(
-            session or f"session {self._peers}", rank, f"peer {self._peers}".encode(), prefetch=prefetch
+            session or f"session {self._peers}", rank, f"peer {self._peers}".encode(), shows=self._shows,
+            prefetch=self._prefetch if prefetch is None else prefetch,
         )  # fmt: skip
         self._attach(trainer)
         self.trainers.append(trainer)
@@ -212,7 +227,8 @@ class World:
 
     def _ask(self, trainer: Trainer) -> None:
         trainer.run += 1
-        trainer.done = 0
+        trainer.done = trainer.said = 0
+        trainer.asked = trainer.prefetch
         at = trainer.position
         saved = None if at.point is None else SnapshotPoint.from_wire(at.point.saved, at.point.pool, 1)
         point = {} if at.point is None else at.point.saved
@@ -235,11 +251,20 @@ class World:
             return self.receive(trainer)
         if self.now - trainer.spoke > LEASE:
             self._ask(trainer)
-        self.team.need(trainer.peer, m.Need(trainer.run, 1, trainer.done, 0, 0), self.now)
-        trainer.spoke = self.now
-        self.serve()
+        trainer.word = pack_used(trainer.run, trainer.done)
+        missing = trainer.prefetch + 1 - (trainer.asked - trainer.done)
+        if not trainer.shows or max(missing, trainer.done - trainer.said) >= (trainer.prefetch + 1) // 2:
+            self._need(trainer)
+            self.serve()
         trainer.waits = True
         return self.receive(trainer)
+
+    def _need(self, trainer: Trainer) -> None:
+        """It says what it has used, and what it takes beyond what it asked for."""
+        missing = trainer.prefetch + 1 - (trainer.asked - trainer.done) if trainer.shows else 1
+        self.team.need(trainer.peer, m.Need(trainer.run, missing, trainer.done, 0, 0), self.now)
+        trainer.asked, trainer.said = trainer.asked + missing, trainer.done
+        trainer.spoke = self.now
 
     def receive(self, trainer: Trainer) -> int | None:
         """The batch that ``next`` waits for, if it is there."""
@@ -247,7 +272,10 @@ class World:
             trainer.inbox.clear()
             self._come_back(trainer)
             self._ask(trainer)
-            self.team.need(trainer.peer, m.Need(trainer.run, 1, 0, 0, 0), self.now)
+            self._need(trainer)
+            self.serve()
+        if trainer.shows and not trainer.inbox and not trainer.away and trainer.done > trainer.said:
+            self._need(trainer)
             self.serve()
         if self.now - trainer.spoke > LEASE / 4 and not trainer.away:
             self.beat(trainer)
@@ -319,6 +347,7 @@ class World:
         if not trainer.away:
             member = self.team.registry.by_peer(trainer.peer)
             assert member is not None
+            self._read_word(trainer)
             self.team.connection_lost(member, self.now)
         self.trainers.remove(trainer)
         self.serve()
@@ -327,6 +356,7 @@ class World:
         """Its connection broke: it comes back as who it was, and knows what it has had."""
         member = self.team.registry.by_peer(trainer.peer)
         assert member is not None
+        self._read_word(trainer)
         self.team.connection_lost(member, self.now)
         self._peers += 1
         trainer.peer = f"peer {self._peers}".encode()

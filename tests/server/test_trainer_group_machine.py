@@ -33,14 +33,17 @@ class Shared(RuleBasedStateMachine):
     @initialize(
         world=st.integers(0, 3), length=st.sampled_from([0, 1, 2, 5, 9, 23]),
         last_batch=st.sampled_from(["keep", "drop"]), prefetch_bytes=st.sampled_from([1, 3 * BATCH_COST, 1 << 20]),
+        shows=st.booleans(), prefetch=st.sampled_from([2, 7]),
     )  # fmt: skip
-    def begin(self, world: int, length: int, last_batch: str, prefetch_bytes: int) -> None:
+    def begin(self, world: int, length: int, last_batch: str, prefetch_bytes: int, shows: bool, prefetch: int) -> None:
+        self.prefetch = prefetch
         self.dynamic = world == 0
         self.places = 3 if self.dynamic else world
         self.length = length
         self.made = World(
-            length, max(1, world), dynamic=self.dynamic, last_batch=last_batch, prefetch_bytes=prefetch_bytes
-        )
+            length, max(1, world), dynamic=self.dynamic, last_batch=last_batch, prefetch_bytes=prefetch_bytes,
+            shows=shows, prefetch=prefetch,
+        )  # fmt: skip
         left = 0 if self.dynamic or last_batch == "keep" else length % world
         self.expected = [(p, n) for p in range(PASSES) for n in range(length - left)]
 
@@ -142,8 +145,9 @@ class Shared(RuleBasedStateMachine):
     @invariant()
     def few_batches_wait_for_a_rank(self) -> None:
         if self.trainers and not self.dynamic:
-            assert all(len(member.in_flight) <= 4 + 2 * 2 + 1 for member in self.made.team.registry.trainers.values())
-            assert len(self.made.team.delivery._unclaimed) <= 4 + 2 * 2 + 1
+            most = 4 + 2 * self.prefetch + 1
+            assert all(len(member.in_flight) <= most for member in self.made.team.registry.trainers.values())
+            assert len(self.made.team.delivery._unclaimed) <= most
 
     @invariant()
     def nobody_is_sent_more_than_it_may_have(self) -> None:

@@ -131,6 +131,7 @@ def gone(ends: Joined | Ends, peer: bytes, seconds: float = 30.0) -> bool:
         try:
             ends.hub.send(peer, [b"are you there"])
         except PeerGone:
+            ends.hub.forget_peer(peer)
             return True
         time.sleep(0.005)
     return False

@@ -462,6 +462,40 @@ def test_what_a_killed_peer_had_lent_is_let_go(opened: Callable[[str], Sharing],
     assert open_slabs() == before
 
 
+def test_progress_is_read_without_a_message_and_after_the_peer_was_killed(
+    opened: Callable[[str], Sharing], tmp_path: Path
+) -> None:
+    ends = opened(f"ipc://{tmp_path}/s")
+    child = os.fork()
+    if child == 0:
+        try:
+            line = sockets.Line(sockets.new_context(), ends.hub.address)
+            assert not line.write_progress(3), "there is no slab"
+            line.share_receive_slab()
+            line.send([b"hello"])
+            line.receive(-1)
+            assert line.write_progress(5), "the hub has the slab"
+            line.write_progress((1 << 64) - 1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    peer, _ = ends.received()
+    assert ends.hub.progress_of(peer) == ends.hub.progress_of(b"a stranger") == 0
+    ends.hub.send(peer, [b"go on"])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert ends.hub.progress_of(peer) == (1 << 64) - 1
+    ends.hub.forget_peer(peer)
+    assert ends.hub.progress_of(peer) == 0
+
+
+def test_over_tcp_nothing_shows_progress(opened: Callable[[str], Sharing]) -> None:
+    ends = opened("tcp://127.0.0.1:*")
+    ends.line.share_receive_slab()
+    peer, _, _ = ends.up(b"hello")
+    assert not ends.line.write_progress(5)
+    assert ends.hub.progress_of(peer) == 0
+
+
 def test_who_hands_over_nothing_takes_no_place_and_few_descriptors(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path}/s"
     desk = FdReceiver(address)

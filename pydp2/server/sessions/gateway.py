@@ -240,7 +240,9 @@ class ClientGateway:
             given = requested_options(attach, self._spec)
             job_session = self._sessions.get(attach.job)
             if job_session is not None:  # the trainer that has the rank may have vanished
-                self._probe(job_session.trainers.registry.by_rank(attach.rank))
+                known = job_session.trainers.registry.by_rank(attach.rank)
+                self._probe(known)
+                self._note_used(job_session, known)
             if job_session is not None and job_session.trainers.registry.ends_with(attach.session, now):
                 self._drop_job(job_session)
                 job_session = None
@@ -337,7 +339,7 @@ class ClientGateway:
         if self._snapshotter.durable and any(
             job_session.trainers.snapshot_due for job_session in self._sessions.values()
         ):
-            self._snapshotter.write(self._sessions.values(), now, wait=True)
+            self._write_snapshots(now, wait=True)
         for job_session in [each for each in self._sessions.values() if each.trainers.out]:
             for peer, message, frames, batches in drain(job_session.trainers.out, self._rows_in_cache):
                 if self._send(peer, message, frames):
@@ -348,11 +350,7 @@ class ClientGateway:
         """Look whether trainers are still there, now and then, and whose lease ran out."""
         if now - self._probed > self._spec.timing.trainer_probe:
             self._probed = now
-            for trainer in [
-                trainer
-                for job_session in self._sessions.values()
-                for trainer in job_session.trainers.registry.trainers.values()
-            ]:
+            for _, trainer in self._trainers():
                 self._probe(trainer)
         for gone in self._vanished.values():
             if gone.when and now - gone.when > self._spec.timing.trainer_last_words:
@@ -373,7 +371,29 @@ class ClientGateway:
             self._deliver(now)
             if job_session.trainers.registry.ends_with(None, now):
                 self._drop_job(job_session)
-        self._snapshotter.write(self._sessions.values(), now)
+        self._write_snapshots(now)
+
+    def _trainers(self) -> list[tuple[JobSession, Trainer]]:
+        """Return all trainers, with the job of each."""
+        return [
+            (job_session, trainer)
+            for job_session in self._sessions.values()
+            for trainer in job_session.trainers.registry.trainers.values()
+        ]
+
+    def _write_snapshots(self, now: float, *, wait: bool = False) -> None:
+        """Write down how the jobs stand, with what trainers show to be used and have not said yet; if it is time, or
+        (``wait``) before this returns."""
+        if not (wait or self._snapshotter.is_due(now)):
+            return
+        for job_session, trainer in self._trainers():
+            self._note_used(job_session, trainer)
+        self._snapshotter.write(self._sessions.values(), now, wait=wait)
+
+    def _note_used(self, job_session: JobSession, trainer: Trainer | None) -> None:
+        """Note what ``trainer`` shows to be used; that counts although its process has died."""
+        if trainer is not None and trainer.peer:
+            job_session.trainers.note_used(trainer, self._hub.progress_of(trainer.peer))
 
     def _probe(self, trainer: Trainer | None) -> None:
         if trainer is not None and trainer.peer:
@@ -401,8 +421,10 @@ class ClientGateway:
         under way."""
         now = time.monotonic()
         job_session = self._at.get(peer)
-        self._forget(peer)
         trainer = None if job_session is None else job_session.trainers.registry.by_peer(peer)
+        if job_session is not None:
+            self._note_used(job_session, trainer)
+        self._forget(peer)
         self._vanished[peer] = _VanishedPeer(job_session, trainer, now if trainer is not None else 0.0)
         if job_session is not None and trainer is not None:
             job_session.trainers.connection_lost(trainer, now)
@@ -435,7 +457,7 @@ class ClientGateway:
     def close(self, reason: str, error: Error | None, *, asked: bool) -> None:
         """Tell everybody that the service ends: ``error`` is what it could not survive. Unless its program ``asked``
         for that, it may be started again."""
-        self._snapshotter.write(self._sessions.values(), time.monotonic(), wait=True)
+        self._write_snapshots(time.monotonic(), wait=True)
         back = self._snapshotter.durable and not asked
         for peer in list(self._links):
             self._send(peer, m.Closing(reason, {} if error is None else to_wire(error), back))

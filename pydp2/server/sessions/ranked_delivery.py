@@ -14,8 +14,10 @@ from pydp2.server.sessions.trainer import InFlightBatch, Trainer, split_group
 from pydp2.server.sessions.unclaimed import UnclaimedBatches
 from pydp2.server.snapshots.job_snapshot import PassState, ResumePoint
 
-_WINDOW = 4  # groups, and twice what any rank asks for at a time, that may wait for a rank; and the last one of a pass
-_MAX_RESUME_POINTS = 64  # between one look at which are still needed and the next
+# Groups that may wait for a rank, besides the last one of a pass: so many, and twice what any rank asks for at a time;
+# for a rank that is not there, twice what any rank asked for at first.
+_WINDOW = 4
+_MAX_RESUME_POINTS = 256  # between one look at which are still needed and the next
 
 
 class RankedDelivery:
@@ -75,10 +77,14 @@ class RankedDelivery:
     def _blocked_by_slow(self) -> bool:
         """Return True if so much waits for one rank that the others wait for it."""
         window = self._window()
-        return len(self._unclaimed) >= window or any(self._is_full(each, window) for each in self._trainers.values())
+        return self._is_unclaimed_full() or any(self._is_full(each, window) for each in self._trainers.values())
 
     def _window(self) -> int:
         return _WINDOW + 2 * max((each.ahead for each in self._trainers.values()), default=0)
+
+    def _is_unclaimed_full(self) -> bool:
+        """Return True if the others wait for ranks that are not there."""
+        return len(self._unclaimed) >= _WINDOW + 2 * max((each.prefetch for each in self._trainers.values()), default=0)
 
     def _is_full(self, trainer: Trainer, window: int) -> bool:
         """Return True if the others wait for ``trainer``."""
@@ -154,7 +160,7 @@ class RankedDelivery:
 
     def late_trainers(self) -> tuple[list[Trainer], bool]:
         window = self._window()
-        absent = self._registry.absent > 0 and (len(self._unclaimed) >= window or self._runner.pool_over_limit)
+        absent = self._registry.absent > 0 and (self._is_unclaimed_full() or self._runner.pool_over_limit)
         return [each for each in self._trainers.values() if self._is_full(each, window)], absent
 
 

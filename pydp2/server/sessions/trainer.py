@@ -82,6 +82,7 @@ class Trainer:
     first_unused: int = 0  # before this batch it has had all of its own
     point: SnapshotPoint | None = None  # the last one told
     early_ends_known: int = 0  # told
+    prefetch: int = 0  # batches that it asked for when it joined
     ahead: int = 0  # the most that it asked for at a time beyond the one that it takes next
     pending: m.BeginPass | None = None  # of a pass that cannot begin yet
 
@@ -156,7 +157,7 @@ class Trainer:
         self.first_unused = max(self.first_unused, begin.first_batch)
         self._forget_sent()
         self.used_count = 0
-        self.credit = self.ahead = begin.credit
+        self.credit = self.ahead = self.prefetch = begin.credit
         self.early_ends_known = early_ends
         return used
 

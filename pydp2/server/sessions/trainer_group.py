@@ -17,6 +17,7 @@ from pydp2.options.tables import JobOptions
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
 from pydp2.protocol.early_ends import by_file, to_list
+from pydp2.protocol.used_word import unpack_used
 from pydp2.server.actions import JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.sessions.delivery import Delivery
@@ -301,6 +302,10 @@ class TrainerGroup:
         if need.request_id == trainer.run:
             self.delivery.acknowledge(trainer.acknowledge(need.used_batches))
             trainer.add_credit(need.count)
+
+    def note_used(self, trainer: Trainer, word: int) -> None:
+        """Note which batches ``trainer`` has used, as the ``word`` says that it shows."""
+        self.delivery.acknowledge(trainer.acknowledge(unpack_used(word, trainer.run)))
 
     def _heard_from(self, peer: bytes, now: float) -> Trainer:
         trainer = self.registry.by_peer(peer)

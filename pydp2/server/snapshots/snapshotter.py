@@ -81,9 +81,13 @@ class Snapshotter:
         self._found = []
         self._begun = True
 
+    def is_due(self, now: float) -> bool:
+        """Return True if the time has come to write again."""
+        return self.durable and now - self._at >= self._every
+
     def write(self, job_sessions: Iterable[SnapshottedJob], now: float, *, wait: bool = False) -> None:
         """Write down how ``job_sessions`` stand, if it is time, or (``wait``) before this returns."""
-        if self._state is None or not self._begun or not (wait or now - self._at >= self._every):
+        if self._state is None or not self._begun or not (wait or self.is_due(now)):
             return
         self._at = now
         jobs = [
