@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _METAVARS = {"int": "NUMBER", "float": "SECONDS", "tuple[str, ...]": "NAME,NAME", "str": "TEXT"}
 _METAVARS_BY_NAME = {
     "bind": "ADDRESS",
+    "connection": "FILE",
+    "keys": "DIRECTORY",
+    "advertise": "HOST",
     "quarantine": "FILE",
     "state_dir": "DIRECTORY",
     "cache_dir": "DIRECTORY",

@@ -23,6 +23,7 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
     from pydp2.api.service import connect as connect
     from pydp2.api.service import launch as launch
     from pydp2.api.service import load as load
+    from pydp2.api.service import stats as stats
     from pydp2.api.sources import Source as Source
     from pydp2.api.sources import define_py_data_sources2
     from pydp2.client import Client as Client
@@ -121,6 +122,7 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "provider": "pydp2.providers",
     "replay": "pydp2.diagnostics.replay",
     "rows": "pydp2.packers.many_samples",
+    "stats": "pydp2.api.service",
 }
 """Public names, and the module that each is imported from."""
 

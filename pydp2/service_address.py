@@ -1,7 +1,7 @@
-"""Parse addresses of services: ``ipc://PATH``, or ``tcp://HOST:PORT?token=HEX``. The token is a
-secret that admits its holder.
+"""Parse addresses of services: ``ipc://PATH``, ``tcp://HOST:PORT?token=HEX`` or ``tcp://HOST:PORT?key=HEX``.
 
-Nothing here opens a socket. Messages and logs show an address without its token.
+The token is a secret that admits its holder. The key is the public one of the service: it is no secret, and a peer
+needs keys of its own. Nothing here opens a socket. Messages and logs show an address without its token or key.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ INNER_SUFFIX = ".in"
 MAX_PATH_BYTES = 107 - len(INNER_SUFFIX)
 """Number of bytes of a path: an address of a Unix socket holds 108, the last one a NUL."""
 _TOKEN = re.compile(r"[0-9a-fA-F]{32,128}")
+_KEY = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def ipc_path(address: str) -> str | None:
@@ -26,12 +27,12 @@ def ipc_path(address: str) -> str | None:
 def split_token(address: str) -> tuple[str, str]:
     """Return where to connect or bind, and the token of a ``tcp://`` address, '' if it names none.
 
-    Raises OptionError for an invalid token, and for anything else behind a ``?``.
+    Raises OptionError for an invalid token or key, and for anything else behind a ``?``.
     """
     if not address.startswith("tcp://"):
         return address, ""
     endpoint, question, query = address.partition("?")
-    if not question:
+    if not question or split_key(address)[1]:
         return endpoint, ""
     name, _, token = query.partition("=")
     if name != "token" or not _TOKEN.fullmatch(token):
@@ -42,13 +43,35 @@ def split_token(address: str) -> tuple[str, str]:
     return endpoint, token.lower()
 
 
+def split_key(address: str) -> tuple[str, str]:
+    """Return where to connect, and the public key of the service in a ``tcp://`` address, '' if it names none.
+
+    Raises OptionError for an invalid key.
+    """
+    endpoint, mark, key = address.partition("?key=")
+    if not mark or not address.startswith("tcp://"):
+        return address, ""
+    if not _KEY.fullmatch(key):
+        raise OptionError(
+            f"behind {endpoint}?key= there must be the 64 hexadecimal digits of the service's public key, got "
+            f"{len(key)} characters; use the whole address that the service prints"
+        )
+    return endpoint, key.lower()
+
+
+def with_key(endpoint: str, key: str) -> str:
+    """Return the address of ``endpoint`` with the public ``key`` of its service, as :func:`split_key` takes it
+    apart."""
+    return f"{endpoint}?key={key}"
+
+
 def with_token(endpoint: str, token: str) -> str:
     """Return the address of ``endpoint`` with ``token``, as :func:`split_token` takes it apart."""
     return f"{endpoint}?token={token}" if token else endpoint
 
 
 def without_token(address: str) -> str:
-    """Return ``address`` without its token, for messages and logs."""
+    """Return ``address`` without its token or key, for messages and logs."""
     return address.partition("?")[0] if address.startswith("tcp://") else address
 
 

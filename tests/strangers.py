@@ -51,6 +51,7 @@ def hello(token: bytes) -> bytes:
     return command(b"HELLO", b"\5pydp2" + bytes([len(token)]) + token)
 
 
+CURVE_HELLO = command(b"HELLO", b"\1\0" + bytes(72) + bytes(range(32)) + bytes(8) + bytes(range(80)))
 READY = command(b"READY", b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER")
 PART = b"\x03" + struct.pack(">Q", len(LARGE)) + LARGE  # of a message that is never finished
 EMPTY_PARTS = b"\x01\0" * (32 << 10)
@@ -68,6 +69,7 @@ FLOODS: dict[str, tuple[bytes, bytes]] = {
     "a command of a mebibyte": (greeting(b"PLAIN"), command(b"HELLO", bytes(1 << 20))),
     "many commands": (greeting(b"PLAIN"), command(b"PING", bytes(100)) * 500),
     "another mechanism": (greeting(b"CURVE"), PART),
+    "a key that opens nothing, then parts": (greeting(b"CURVE") + CURVE_HELLO, PART),
 }
 """What a stranger says first, and what it says after that as long as somebody listens."""
 

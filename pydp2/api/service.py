@@ -17,12 +17,13 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from pydp2.api import machine
+from pydp2.api.access import ServiceKeys, find_target, service_keys
 from pydp2.api.distributed import DistributedEnvironment, distributed_environment
 from pydp2.api.interpreter import start_interpreter
 from pydp2.api.rundir import RunDir, keep_token, take_path, take_state
 from pydp2.api.sources import Files, Source, resolve_source
 from pydp2.cache.folder import default_folder
-from pydp2.client import Client, ask_stats
+from pydp2.client import Client, Target, ask_stats
 from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.file_list import FileList
 from pydp2.options.tables import (
@@ -59,8 +60,11 @@ class Service:
     ``address``: the address for ``connect``. ``pid``: the process id of the server.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, address: str, rundir: RunDir) -> None:
-        self.address = address
+    def __init__(
+        self, process: subprocess.Popen[bytes], control: socket.socket, target: Target, rundir: RunDir
+    ) -> None:
+        self.address = target.address
+        self._target = target
         self.pid = process.pid
         self._process = process
         self._control = control
@@ -100,7 +104,7 @@ class Service:
             return self.poll() is not None
 
         try:
-            return Client(self.address, asdict(options), **place, timeout=timeout, on_close=on_close, gone=gone)
+            return Client(self._target, asdict(options), **place, timeout=timeout, on_close=on_close, gone=gone)
         except (ServiceLost, ServiceUnreachable):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
@@ -111,7 +115,7 @@ class Service:
 
     def stats(self, timeout: float = 5.0) -> dict[str, Any]:
         """Return figures as plain data: workers (pid, rate, waits), pool, memory, who waits for whom."""
-        return ask_stats(self.address, timeout)
+        return ask_stats(self._target, timeout)
 
     def poll(self) -> int | None:
         """Return the exit status of the server process, None while it runs."""
@@ -161,7 +165,8 @@ def launch(
             default True.
         root: working directory of the workers, where the provider is looked up first; default: the present one.
         options: ``workers, start, memory_limit, worker_memory, sample_timeout, on_error, error_budget, quarantine,
-            on_changed, state_dir, cache_dir, cache_size, bind, input_order``. See docs/options.md.
+            on_changed, state_dir, cache_dir, cache_size, bind, connection, keys, advertise, input_order``. See
+            docs/options.md.
 
     Raises:
         OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
@@ -195,10 +200,11 @@ def launch(
     try:
         if state_dir is not None:
             locks.append(take_state(state_dir))
+        keys = service_keys(chosen, state_dir)
         rundir = RunDir(of=state_dir)
         locks.append(rundir.lock)
-        bind = chosen.bind or rundir.address("clients")
-        if state_dir is not None and bind.startswith("tcp://") and not split_token(bind)[1]:
+        bind = chosen.bind or (rundir.address("clients") if keys is None else "tcp://127.0.0.1:*")
+        if keys is None and state_dir is not None and bind.startswith("tcp://") and not split_token(bind)[1]:
             bind = with_token(bind, keep_token(state_dir))
         if chosen.bind is not None and (given := ipc_path(bind)) is not None:
             path = str(Path(given).absolute())  # what the address says holds in every folder
@@ -223,12 +229,17 @@ def launch(
             client_address=bind,
             worker_address=rundir.address("workers"),
             run_dir=str(rundir.path),
+            server_key=None if keys is None else (keys.pair.public, keys.pair.secret),
+            allowed={} if keys is None else keys.roles,
+            key_folder=None if keys is None else keys.folder,
+            advertise=chosen.advertise,
+            connection=None if chosen.connection is None else str(Path(chosen.connection).absolute()),
             state_dir=None if state_dir is None else str(state_dir),
             cache_dir=str(Path(chosen.cache_dir or default_folder()).absolute()),
             cache_size=chosen.cache_size,
             timing=timing.DEFAULT_TIMING,
         )
-        service = _start(spec, served.files, rundir, locks)
+        service = _start(spec, served.files, rundir, locks, keys)
     except BaseException:
         _close(locks)
         if rundir is not None:
@@ -240,8 +251,9 @@ def launch(
 
 @takes(JOB_OPTIONS)
 def connect(
-    address: str,
+    address: str | os.PathLike[str] | None = None,
     *,
+    key: str | os.PathLike[str] | None = None,
     job: str = "default",
     rank: int | None = None,
     world_size: int | None = None,
@@ -251,7 +263,9 @@ def connect(
     """Attach to the service at ``address`` as a trainer.
 
     Args:
-        address: what the service printed, ``ipc://…`` or ``tcp://127.0.0.1:…?token=…``.
+        address: what the service printed, ``ipc://…`` or ``tcp://…``, or the path of its connection file; default: the
+            file that the environment variable ``PYDP2_CONNECTION`` names.
+        key: folder with the keys of this trainer, for an address with ``?key=…``; see docs/security.md.
         job: name of the stream that this trainer shares with the others of the same name.
         rank: which of its ``world_size`` trainers this is; batch n of a pass goes to rank n mod ``world_size``;
             default 0.
@@ -271,12 +285,8 @@ def connect(
     place = _trainer_place(job, rank, world_size)
     of_several = distributed_environment() if rank is None and world_size is None else None
     chosen = job_options(**options)
-    if not isinstance(address, str) or not address.startswith(("ipc://", "tcp://")):
-        raise OptionError(
-            f'address must be the one that the service prints, "ipc://…" or "tcp://…", got {address!r:.80}'
-        )
     try:
-        return Client(address, asdict(chosen), **place, timeout=timeout)
+        return Client(find_target(address, key, "trainer"), asdict(chosen), **place, timeout=timeout)
     except JobTaken as taken:
         if of_several is None:
             raise
@@ -284,6 +294,29 @@ def connect(
             f"{taken}; {of_several}: if that is how the job is shared, pass rank={of_several.rank}, "
             f"world_size={of_several.world_size} in each"
         ) from None
+
+
+def stats(
+    address: str | os.PathLike[str] | None = None,
+    *,
+    key: str | os.PathLike[str] | None = None,
+    timeout: float = 5.0,
+) -> dict[str, Any]:
+    """Return the statistics of the service at ``address`` as plain data, without attaching a trainer; see
+    :meth:`Service.stats`.
+
+    Args:
+        address: what the service printed, or the path of its connection file; default: the file that the environment
+            variable ``PYDP2_CONNECTION`` names.
+        key: folder with the keys of this process, for an address with ``?key=…``. The role ``observer`` is enough.
+        timeout: seconds to wait for an answer.
+
+    Raises:
+        OptionError: the address or the keys cannot be.
+        ServiceUnreachable: no service answers.
+    """
+    require_allowed_process()
+    return ask_stats(find_target(address, key, "observer", "trainer"), timeout)
 
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)
@@ -367,7 +400,7 @@ def search_path() -> list[str]:
     return [str(Path(entry).resolve()) if entry else str(Path.cwd()) for entry in sys.path]
 
 
-def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int]) -> Service:
+def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int], keys: ServiceKeys | None) -> Service:
     process, ours = start_interpreter("pydp2.server.main", "main", passed=locks)
     try:
         send_spec(ours, spec, files)
@@ -387,7 +420,14 @@ def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int])
     if "error" in answer:
         _end(process, ours, rundir, os.getpid())
         raise from_wire(answer["error"])
-    return Service(process, ours, str(answer["address"]), rundir)
+    address = str(answer["address"])
+    try:
+        if keys is not None and spec.connection is not None:
+            keys.connection(address).write(Path(spec.connection))
+    except BaseException:
+        _end(process, ours, rundir, os.getpid())
+        raise
+    return Service(process, ours, Target(address, None if keys is None else keys.of_run["trainer"]), rundir)
 
 
 def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDir, owner: int) -> None:
@@ -410,4 +450,4 @@ def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDi
         rundir.remove()
 
 
-__all__ = ["Service", "ServiceUnreachable", "connect", "launch", "load"]
+__all__ = ["Service", "ServiceUnreachable", "connect", "launch", "load", "stats"]

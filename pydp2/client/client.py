@@ -18,7 +18,7 @@ from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pydp2.client.connection import CLOSE_SECONDS, ask_stats, connect_once, detach, parse_welcome
+from pydp2.client.connection import CLOSE_SECONDS, Target, ask_stats, connect_once, detach, parse_welcome
 from pydp2.client.position import Position
 from pydp2.client.prefetch_window import PrefetchWindow
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
@@ -63,7 +63,7 @@ class Client:
 
     def __init__(
         self,
-        address: str,
+        target: Target,
         options: Mapping[str, Any],
         *,
         job: str = "default",
@@ -73,10 +73,11 @@ class Client:
         on_close: Callable[[], None] | None = None,
         gone: Callable[[], bool] | None = None,
     ) -> None:
-        self.address = address
+        self._target, self.address = target, target.address
         self._dynamic = options.get("share") == "dynamic"
         self._shared = world_size > 1 or self._dynamic
-        self._window = PrefetchWindow(int(options["prefetch"]), int(options["prefetch_bytes"]), prompt=self._shared)
+        prefetch, limit = int(options["prefetch"]), int(options["prefetch_bytes"])
+        self._window = PrefetchWindow(prefetch, limit, prompt=self._shared, grows=not self._dynamic)
         self._lease = float(options["lease"])
         self._spoke = time.monotonic()
         self.owner: object = None
@@ -85,7 +86,7 @@ class Client:
         name = os.urandom(8).hex()
         self._attach = m.Attach(m.WIRE_VERSION, job, rank, world_size, name, dict(options), self._session.pid)
         try:
-            connection, answer = connect_once(address, self._attach, time.monotonic() + timeout, gone, self._session)
+            connection, answer = connect_once(target, self._attach, time.monotonic() + timeout, gone, self._session)
             try:
                 welcome = parse_welcome(answer)
                 self._session.progress = Progress(Position.from_welcome(welcome.service.get("position", {})))
@@ -101,15 +102,14 @@ class Client:
         # At the latest when the program ends: what is left until the interpreter exits can hang there.
         self._end = weakref.finalize(self, detach, self._session, connection, on_close)
         self._stream_identity: dict[str, Any] = welcome.service.get("fits", {})
-        self._durable = welcome.service.get("durable") is True  # the service can be started again and go on
-        self._loaded = ""  # name of the state that was loaded, until the service has answered
-        self._named = False  # the service was told of it
+        # Restarted with a state_dir, or over a path that was cut and is mended.
+        self._may_return = welcome.service.get("durable") is True or target.is_secured
+        self._loaded, self._named = "", False  # a loaded state until the service answers; whether it was named there
         self._lost_error: Error | None = None
         self._length: int | None = None
-        self._waited = self._worked = 0.0
+        self._waited = self._worked = self._step = 0.0  # seconds; the last: that the trainer took for its last batch
         self._told = (0.0, 0.0)
         self._left_at: float | None = None
-        self._step = 0.0  # seconds that the trainer took for its last batch
         self.batch_size = int(options["batch_size"])
         """Weight of a batch of the job; the last ones may weigh less."""
 
@@ -267,7 +267,7 @@ class Client:
         """Return the statistics of the service, as plain data; see ``Service.stats``."""
         self._session.check_process()
         self._session.check()
-        return ask_stats(self.address)
+        return ask_stats(self._target)
 
     def close(self) -> None:
         """Leave the job. A service that :func:`pydp2.load` started ends with it. Closing twice is allowed.
@@ -356,8 +356,8 @@ class Client:
     def _prepare(self, run: int, number: int) -> None:
         """Receive batch ``number`` of ``run``, which comes behind the present one, and gather its rows."""
         connection = self._connection
-        if len(connection.inbox) == 1:
-            self._fetch(0.0)
+        if len(connection.inbox) == 1:  # the batch in hand
+            connection.fetch_second(self._step / 2, self._session.look_ahead)
         following = second_batch(connection.inbox, self._declaration.slots, connection.shared_rows, run, number)
         if following is not None:
             following.columns()  # gathers them
@@ -505,7 +505,7 @@ class Client:
     def _reconnect(self, lost: Error) -> None:
         """Go on with the service once it is started again. Raises ``lost`` if it cannot be waited for."""
         relaxed = self._stream_identity.get("order") == "relaxed" and self._session.progress.position.batch
-        if not (self._durable and self._connection.is_away) or relaxed:
+        if not (self._may_return and self._connection.is_away) or relaxed:
             raise lost
         try:
             reconnect(self._connection, self._attach, self._stream_identity, self._lease, self._declaration.slots)
@@ -588,7 +588,7 @@ class Pass(_Batches):
         if session.closing or not session.in_own_process:
             return
         try:  # a call that is inside sees by itself that the iterator was dropped
-            if session.current_call.setdefault(0, token) is token and session.look_ahead.reclaim(0.0):
+            if session.current_call.setdefault(0, token) is token and session.look_ahead.reclaim(0.05):
                 now = session.progress
                 if now.loop is loop and now.state is LoopState.RUNNING:
                     if now.was_cut_off:

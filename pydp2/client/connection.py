@@ -5,23 +5,46 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydp2.client.lazy_rows import SharedRows, open_shared_rows
+from pydp2.client.look_ahead import LookAhead
 from pydp2.client.session import ClientGuard
 from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, LinkState, client_link
 from pydp2.protocol.used_word import pack_used
 from pydp2.schema.input_types import Slots
-from pydp2.service_address import without_token
+from pydp2.service_address import split_key, without_token
 from pydp2.transport import AdmissionRefused, HubUnavailable, Line
+from pydp2.transport.keys import KeyPair
 from pydp2.transport.sockets import Frame, new_context
 
 _RETRY_SECONDS = 0.1  # seconds between attempts to connect
 CLOSE_SECONDS = 5.0
 """Number of seconds that a thread inside a client has to come out once the client is closed."""
+_SECOND_SECONDS = 0.25  # seconds that a thread waits at most for the batch behind the one in hand,
+_LOOK_SECONDS = 0.002  # and between two looks whether the next call has begun
 _POLL_SECONDS = 1.0  # seconds after which a wait checks again that the other side lives
+
+
+@dataclass(frozen=True)
+class Target:
+    """Address of a service, and this peer's keys for it, if it has some."""
+
+    address: str
+    key_pair: KeyPair | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The address as it may be shown."""
+        return without_token(self.address)
+
+    @property
+    def is_secured(self) -> bool:
+        """True if the connection is encrypted, as to other hosts."""
+        return bool(split_key(self.address)[1])
 
 
 class NotAdmitted(ServiceUnreachable):
@@ -38,13 +61,13 @@ class Connection:
     ``name``: its address as it may be shown. Raises HubUnavailable, NotAdmitted, ServiceUnreachable.
     """
 
-    def __init__(self, address: str, deadline: float, session: ClientGuard | None = None) -> None:
-        self.address = address
-        self.name = without_token(address)
+    def __init__(self, target: Target, deadline: float, session: ClientGuard | None = None) -> None:
+        self.target = target
+        self.name = target.name
         self._session = session
         self._zmq = new_context()
         try:
-            self._line = Line(self._zmq, address, watch=True, deadline=deadline)
+            self._line = Line(self._zmq, target.address, watch=True, deadline=deadline, key_pair=target.key_pair)
         except AdmissionRefused as why:
             self._zmq.term()
             raise NotAdmitted(f"the service at {self.name} turned this process away: {why}") from None
@@ -91,6 +114,14 @@ class Connection:
             )
             if self._session is not None:
                 self._session.check()
+
+    def fetch_second(self, seconds: float, look_ahead: LookAhead) -> None:
+        """Wait up to ``seconds`` for a second item of the inbox, in the thread of ``look_ahead`` and only as long as
+        nobody wants the connection back. Raises what :meth:`fetch` does."""
+        deadline = time.monotonic() + min(seconds, _SECOND_SECONDS)
+        self.fetch()
+        while len(self.inbox) == 1 and not look_ahead.is_wanted_back and time.monotonic() < deadline:
+            self.fetch(time.monotonic() + _LOOK_SECONDS)
 
     def check_damage(self) -> None:
         """Set ``is_damaged`` if the last call was cut off so that something that came may be lost."""
@@ -155,17 +186,24 @@ class Connection:
         return ServiceLost(f"the service at {self.name} ended: {closing.reason}")
 
     def _raise_if_refused(self) -> None:
-        """Raise NotAdmitted if the service did not admit our token."""
-        if self._line.read_refusal:
+        """Raise NotAdmitted if the service did not admit our token or key."""
+        if not self._line.read_refusal:
+            return
+        if self.target.is_secured:
             raise NotAdmitted(
-                f"the service at {self.name} has another token than this address; one that is started anew has a new "
-                "token (unless it has a state_dir, or bind=…?token=… names one): use the address that it prints now"
+                f"the service at {self.name} does not know the key of this process, or has another key than its "
+                "address says; use the connection file that it wrote when it was started last, or have the key allowed "
+                "there: `pydp2 keys allow`"
             )
+        raise NotAdmitted(
+            f"the service at {self.name} has another token than this address; one that is started anew has a new "
+            "token (unless it has a state_dir, or bind=…?token=… names one): use the address that it prints now"
+        )
 
     def renew(self, first: m.Message, deadline: float) -> m.Message:
         """Connect anew, send ``first``, and return the answer; try until ``deadline``. Raises
         ServiceUnreachable, ServiceLost."""
-        other, answer = connect_once(self.address, first, deadline, session=self._session)
+        other, answer = connect_once(self.target, first, deadline, session=self._session)
         self.close(0)
         self._zmq, self._line, self._link = other._zmq, other._line, other._link
         self.is_away = False
@@ -208,7 +246,7 @@ class Connection:
 
 
 def connect_once(
-    address: str,
+    target: Target,
     first: m.Message,
     deadline: float,
     gone: Callable[[], bool] | None = None,
@@ -222,7 +260,7 @@ def connect_once(
     why = ""
     while True:
         try:
-            connection = Connection(address, deadline, session)
+            connection = Connection(target, deadline, session)
         except HubUnavailable as reason:
             why = str(reason) or why
         else:
@@ -242,19 +280,26 @@ def connect_once(
                     return connection, answer
                 connection.close(0)
         if time.monotonic() + _RETRY_SECONDS > deadline or (gone is not None and gone()):
-            tried = f"(tried for {time.monotonic() - began:.0f} s)"
-            if why:
-                raise ServiceUnreachable(
-                    f"the service at {without_token(address)} refused the connection {tried}: {why}"
-                )
-            raise ServiceUnreachable(
-                f"no service answers at {without_token(address)} {tried}; start it with `pydp2 serve LIST --provider "
-                "ADDRESS` and "
-                "use the address that it prints"
-            )
+            raise _unreachable(target, time.monotonic() - began, why)
         if session is not None:
             session.check()
         time.sleep(_RETRY_SECONDS)
+
+
+def _unreachable(target: Target, seconds: float, why: str) -> ServiceUnreachable:
+    """Return the error after ``seconds`` of trying to connect to ``target``; ``why``: what the service said last."""
+    tried = f"(tried for {seconds:.0f} s)"
+    if why:
+        return ServiceUnreachable(f"the service at {target.name} refused the connection {tried}: {why}")
+    if target.is_secured:
+        return ServiceUnreachable(
+            f"no service with the key of this address answers at {target.name} {tried}; check that it runs and that "
+            "this host can reach it, and use the connection file that it wrote when it was started last"
+        )
+    return ServiceUnreachable(
+        f"no service answers at {target.name} {tried}; start it with `pydp2 serve LIST --provider ADDRESS` and use the "
+        "address that it prints"
+    )
 
 
 def parse_welcome(answer: m.Message) -> m.Welcome:
@@ -266,9 +311,9 @@ def parse_welcome(answer: m.Message) -> m.Welcome:
     return answer
 
 
-def ask_stats(address: str, timeout: float = 5.0) -> dict[str, Any]:
-    """Ask the service at ``address`` once for its statistics."""
-    connection, answer = connect_once(address, m.AskStats(), time.monotonic() + timeout)
+def ask_stats(target: Target, timeout: float = 5.0) -> dict[str, Any]:
+    """Ask the service ``target`` once for its statistics."""
+    connection, answer = connect_once(target, m.AskStats(), time.monotonic() + timeout)
     connection.close()
     if not isinstance(answer, m.Stats):
         raise RemoteProtocolError(f"expected Stats, got {type(answer).__name__}")

@@ -19,14 +19,14 @@ _LOOK_SECONDS = 0.05  # seconds between two looks whether work is done
 class _Offer:
     """Work that is done once, by whoever claims it first."""
 
-    __slots__ = ("_claimed", "done", "is_over", "work")
+    __slots__ = ("_claimed", "done", "is_over", "is_wanted_back", "work")
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.work: Callable[[], None] | None = work
         self._claimed: dict[int, str] = {}
         self.done = _thread.allocate_lock()  # held until it is done
         self.done.acquire()
-        self.is_over = False
+        self.is_over = self.is_wanted_back = False
 
     def claim(self, by: str) -> bool:
         """Return True if the work is that of ``by``, because nobody else has claimed it."""
@@ -64,6 +64,7 @@ class LookAhead:
         The thread itself does not wait for what it does."""
         offer = self._offer
         if offer is not None and not offer.claim("caller"):
+            offer.is_wanted_back = True
             deadline = time.monotonic() + seconds
             # An exception of a signal handler may come between the end of a wait and what follows, and the lock is
             # never free again then: so each wait is short.
@@ -75,6 +76,12 @@ class LookAhead:
                     break
         self._offer = None
         return True
+
+    @property
+    def is_wanted_back(self) -> bool:
+        """True if a call waits for what was given: it is to come to its end soon."""
+        offer = self._offer
+        return offer is None or offer.is_wanted_back
 
     def close(self, seconds: float) -> None:
         """End the thread, and wait up to ``seconds`` for that."""

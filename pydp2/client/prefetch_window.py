@@ -1,9 +1,10 @@
 """Decide how many batches a trainer asks for before it takes them: ``prefetch``, more if they are small, as many as
 ``prefetch_bytes`` hold if they are large.
 
-A trainer asks for many small batches at a time, because each message has its price, and says then which it has used. A
-trainer of ``share="dynamic"`` sends a message for each batch, and has no more than ``prefetch`` of them: batches that
-lie at one trainer are missing to the others. So does a rank whose service cannot see otherwise what it has used.
+A trainer asks for many small batches at a time, because each message has its price, and says then which it has used.
+Where the service cannot see otherwise what a rank has used, it sends a message for each batch. So does a trainer of
+``share="dynamic"``, which has no more than ``prefetch`` of them: batches that lie at one trainer are missing to the
+others.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ _MAX_BATCHES = 64
 
 class PrefetchWindow:
     """Window of batches asked for and not taken. ``least``: ``prefetch``; ``limit``: ``prefetch_bytes``, beyond which
-    the service sends nothing before it is told what was used. ``done``: how many batches of the run were taken."""
+    the service sends nothing before it is told what was used. ``grows``: there may be more than ``prefetch`` if they
+    are small. ``done``: how many batches of the run were taken."""
 
-    def __init__(self, least: int, limit: int, *, prompt: bool) -> None:
+    def __init__(self, least: int, limit: int, *, prompt: bool, grows: bool = True) -> None:
         self._prefetch = self._aim = least
         self._limit = limit
+        self._grows = grows
         self.prompt = prompt
         """True if a message says of each batch at once that it is used."""
         self._requested = self._reported = 0  # batches of the run: asked for, and reported as taken
@@ -52,8 +55,7 @@ class PrefetchWindow:
     def note_taken(self, nbytes: int, columns: int, *, shown: bool = False) -> None:
         """Note that a batch was taken: ``nbytes`` of it lay here or were held for it, and its columns have ``columns``
         bytes; ``shown``: they lie in memory that the service shows."""
-        if self.prompt:
-            self._aim = self._prefetch
+        if not self._grows:
             return
         more = max(
             self._prefetch, min(_MAX_BATCHES, (SHARED_WINDOW_BYTES if shown else WINDOW_BYTES) // max(1, nbytes))

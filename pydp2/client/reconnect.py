@@ -1,4 +1,5 @@
-"""Wait for a service that went away: one with a ``state_dir`` goes on where it was when it is started again."""
+"""Wait for a service that went away: one with a ``state_dir`` goes on where it was when it is started again, and one on
+another host may only be cut off."""
 
 from __future__ import annotations
 
@@ -25,14 +26,22 @@ def reconnect(
         StateMismatch: it came back with another stream; ``fits`` is what this one depended on.
     """
     began = time.monotonic()
+    secured = connection.target.is_secured  # so it may be on another host
     write_stderr(
-        f"pydp2: the service at {connection.name} went away; waiting {patience:g} s for it to be started again"
+        f"pydp2: the connection to {connection.name} was lost; trying for {patience:g} s to connect again"
+        if secured
+        else f"pydp2: the service at {connection.name} went away; waiting {patience:g} s for it to be started again"
     )
     try:
         answer = parse_welcome(connection.renew(attach, began + patience))
     except NotAdmitted:
         raise
     except ServiceUnreachable:
+        if secured:
+            raise ServiceLost(
+                f"the service at {connection.name} could not be reached for {patience:g} s; check that it runs and the "
+                "network between, or raise lease for more patience"
+            ) from None
         raise ServiceLost(
             f"the service at {connection.name} went away and was not started again within {patience:g} s; start it "
             "with the same state_dir, or raise lease for more patience"

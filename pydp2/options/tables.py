@@ -42,6 +42,7 @@ from pydp2.options.values import (
     file_path,
     flag_or_none,
     folder_path,
+    host_name,
     integer_from,
     names_text,
     number_of_bytes,
@@ -138,7 +139,23 @@ class ServiceOptions(_Options):
     cache_size: int | None = _size_option("maximum bytes of the cache on disk; default: half of the free space there")
     bind: str | None = _option(
         or_none(bind_address),
-        "address of the service, ipc://PATH or tcp://127.0.0.1:PORT; default: a private ipc socket",
+        "address of the service, ipc://PATH or tcp://HOST:PORT; default: a private ipc socket",
+        None,
+    )
+    connection: str | None = _option(
+        or_none(file_path),
+        "file for the address of the service and fresh keys of this run; trainers on other hosts connect with it; "
+        "default: none",
+        None,
+    )
+    keys: str | None = _option(
+        or_none(folder_path),
+        "folder with the keys of the service and of those that it lets in, made by pydp2 keys new; default: none",
+        None,
+    )
+    advertise: str | None = _option(
+        or_none(host_name),
+        "name or IP address by which other hosts reach this one; default: that of bind, or the name of this host",
         None,
     )
     input_order: tuple[str, ...] | None = _option(
@@ -228,6 +245,9 @@ class ServiceKeywords(TypedDict, total=False):
     cache_dir: FilePath | None
     cache_size: Bytes | None
     bind: str | None
+    connection: FilePath | None
+    keys: FilePath | None
+    advertise: str | None
     input_order: list[str] | tuple[str, ...] | None
 
 

@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from pydp2.errors import OptionError, OptionTypeError
-from pydp2.service_address import MAX_PATH_BYTES, split_token, with_token
+from pydp2.service_address import MAX_PATH_BYTES, split_key, split_token, with_token
 
 Check = Callable[[str, Any], Any]
 """(option name, value given) -> the value in its plain form, or an OptionError or OptionTypeError."""
@@ -23,6 +23,7 @@ _UNITS = {"": 1, "B": 1} | {
     for unit, base in (("B", 1000), ("IB", 1024))
 }  # fmt: skip
 _MAX_BOUNDS = 1000  # they travel with each batch
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:]{2,45}")
 
 
 def integer_from(low: int, high: int | None = None) -> Check:
@@ -199,12 +200,13 @@ def number_of_bytes(name: str, value: Any) -> int:
 
 
 def bind_address(name: str, value: Any) -> str:
-    """Check for an address to serve at: ``ipc://PATH``, or ``tcp://HOST:PORT`` with a loopback host (port 0 or ``*``:
-    any port), and optionally ``?token=`` with at least 32 hexadecimal digits; without it the token is random.
+    """Check for an address to serve at: ``ipc://PATH``, or ``tcp://HOST:PORT`` with the IP address of a network
+    interface, ``localhost`` or ``*`` for all of them (port 0 or ``*``: any port), and optionally ``?token=`` with at
+    least 32 hexadecimal digits; without it the token is random.
 
     Raises:
         OptionTypeError: not a text.
-        OptionError: malformed, a path too long for a socket, or not loopback.
+        OptionError: malformed, or a path too long for a socket.
     """
     if not isinstance(value, str):
         raise OptionTypeError(
@@ -233,6 +235,8 @@ def _tcp_address(name: str, value: str) -> str:
         endpoint, token = split_token(value)
     except OptionError as error:
         raise OptionError(f"{name}: {error}") from None
+    if split_key(value)[1]:
+        raise OptionError(f"{name} must not have ?key=…; the key comes from connection='FILE' or keys='FOLDER'")
     rest = endpoint.removeprefix("tcp://")
     host, colon, port = rest.rpartition(":")
     if not colon or not host or not (port == "*" or (port.isascii() and port.isdigit() and int(port) < 1 << 16)):
@@ -240,16 +244,24 @@ def _tcp_address(name: str, value: str) -> str:
     import ipaddress
 
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    bare = {"localhost": "127.0.0.1", "*": "0.0.0.0"}.get(bare, bare)
     try:
-        loopback = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare).is_loopback
+        parsed = ipaddress.ip_address(bare)
     except ValueError:
-        loopback = False
-    if not loopback:
         raise OptionError(
-            f"{name} must be on this machine's loopback (127.0.0.1, ::1 or localhost), got {endpoint!r}; "
-            "serving other hosts needs keys, and there are none yet: forward the port over ssh instead"
-        )
-    return with_token(f"tcp://127.0.0.1:{port}" if bare == "localhost" else endpoint, token)
+            f"{name} must have the IP address of a network interface (127.0.0.1, 10.0.0.5, 0.0.0.0 for all), got "
+            f"{endpoint!r}; advertise='NAME' is how trainers call the host"
+        ) from None
+    return with_token(f"tcp://[{parsed}]:{port}" if parsed.version == 6 else f"tcp://{parsed}:{port}", token)
+
+
+def host_name(name: str, value: Any) -> str:
+    """Check for the name or IP address by which others reach this host. Raises OptionTypeError, OptionError."""
+    if not isinstance(value, str):
+        raise OptionTypeError(f"{name} must be the name of a host, got {value_text(value)}")
+    if not _HOST.fullmatch(value):
+        raise OptionError(f"{name} must be the name or IP address of a host, without a port, got {value!r:.80}")
+    return value
 
 
 def did_you_mean(name: object, known: Collection[str]) -> str:

@@ -17,7 +17,7 @@ from typing import Any, SupportsIndex, Unpack
 
 import numpy as np
 
-from pydp2.client import Client
+from pydp2.client import Client, Target
 from pydp2.columns.unbatch import unbatch
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.formats import paddle_recordio
@@ -70,7 +70,7 @@ class CloudReader:
 
     def _connected(self) -> Client:
         if self._client is None or self._pid != os.getpid():  # a forked process is a client of its own
-            self._client = Client(self._master, self._options, job=self._job)
+            self._client = Client(Target(self._master), self._options, job=self._job)
             self._pid = os.getpid()
         return self._client
 

@@ -19,14 +19,16 @@ from pydp2.engine.local import LocalEngine
 from pydp2.engine.output import OutputPump
 from pydp2.errors import Error, sendable, shorten, to_wire
 from pydp2.file_list import FileList
+from pydp2.keys import AllowedKeys, remove_connection
 from pydp2.log_writer import unfailing_stderr, write_stderr
 from pydp2.protocol.messages import HEADER_LIMIT
 from pydp2.server.available_memory import describe_exhaustion
 from pydp2.server.loop import Server, ServiceStop
 from pydp2.server.spec import ServiceSpec, send_plain
-from pydp2.service_address import ipc_path
+from pydp2.service_address import ipc_path, split_key, with_key
 from pydp2.transport import Hub
 from pydp2.transport.descriptors import raise_descriptor_limit
+from pydp2.transport.keys import KeyPair
 from pydp2.transport.sockets import new_context, prepare_zero_copy
 
 _FAREWELL_MS = 1_000  # that last words have to leave in, where a peer is slow to read them
@@ -41,12 +43,13 @@ def serve(
 ) -> int:
     """Serve until told to stop; the exit status. ``channel`` leads to the program that started this process, ``wakeup``
     is readable when a signal has come."""
-    zmq = new_context()
+    zmq = new_context(1 if spec.server_key is None else 2)  # encrypting takes time of the thread that sends
     hubs: list[Hub] = []
     server: Server | None = None
     serving = False  # before that, the program hears of errors and tells of them
     reason = "of an error inside it; look at what it wrote"
     status = 0
+    address = ""
     failed: Error | None = None
     asked = False
     log = contextlib.ExitStack()
@@ -58,13 +61,14 @@ def serve(
             prepare_zero_copy()
             workers = Hub(zmq, spec.worker_address, -1, reserve=_KEPT)
             hubs.append(workers)
-            clients = Hub(zmq, spec.client_address, HEADER_LIMIT, max_waiting=_BACKLOG)
+            clients = Hub(zmq, spec.client_address, HEADER_LIMIT, max_waiting=_BACKLOG, access=_access(spec))
             hubs.append(clients)
+            address = _advertised(clients.address, spec.advertise)
             server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup)
             server.started()
             gc.freeze()  # modules and code stay: no collection has to look at them again
             gc.set_threshold(_COLLECT)
-            send_plain(channel, {"address": clients.address, "pid": os.getpid()})
+            send_plain(channel, {"address": address, "pid": os.getpid()})
             serving = True
             server.run()
     except ServiceStop as stop:
@@ -93,7 +97,7 @@ def serve(
             hub.close(_FAREWELL_MS)
         zmq.term()
         pump.close()
-        _clean_up(spec)
+        _clean_up(spec, address)
         channel.close()
         log.close()
     return status
@@ -116,9 +120,33 @@ def _report(reason: str) -> None:
     write_stderr(f"pydp2: the service ends: {reason.splitlines()[0]}")
 
 
-def _clean_up(spec: ServiceSpec) -> None:
+def _access(spec: ServiceSpec) -> AllowedKeys | None:
+    """Return the keys of the service, if it has any."""
+    if spec.server_key is None:
+        return None
+    folder = None if spec.key_folder is None else Path(spec.key_folder)
+    return AllowedKeys(KeyPair(*spec.server_key), spec.allowed, folder)
+
+
+def _advertised(address: str, host: str | None) -> str:
+    """Return ``address`` as other hosts can use it: with ``host``, or the name of this host where it is bound to all
+    interfaces."""
+    endpoint, key = split_key(address)
+    if not key:
+        return address
+    bound, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    if host is None:
+        host = socket.gethostname() if bound in ("0.0.0.0", "[::]") else bound
+    elif ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    return with_key(f"tcp://{host}:{port}", key)
+
+
+def _clean_up(spec: ServiceSpec, address: str) -> None:
     """Remove what stands in the file system; the locks on it are ours as long as we live."""
     shutil.rmtree(spec.run_dir, ignore_errors=True)
+    if spec.connection is not None and address:
+        remove_connection(Path(spec.connection), address)
     if (path := ipc_path(spec.client_address)) is not None:
         for name in (path, f"{path}.lock"):
             with contextlib.suppress(OSError):

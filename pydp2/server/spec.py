@@ -40,6 +40,14 @@ class ServiceSpec:
     client_address: str = field(repr=False)  # it may hold a token
     worker_address: str
     run_dir: str
+    server_key: tuple[str, str] | None = field(default=None, repr=False)
+    """The public and the secret key; None: the service has no keys."""
+    allowed: dict[str, str] = field(default_factory=dict, repr=False)
+    """Roles of the public keys of this run."""
+    key_folder: str | None = None
+    advertise: str | None = None
+    connection: str | None = None
+    """The connection file, which the server removes at its end."""
     state_dir: str | None = None
     cache_dir: str = ""
     cache_size: int | None = None
@@ -92,6 +100,8 @@ def receive_spec(channel: socket.socket) -> tuple[ServiceSpec, FileList]:
     plain["input_order"] = tuple(plain["input_order"])
     plain["path"] = tuple(plain["path"])
     plain["timing"] = Timing(**plain["timing"])
+    if plain["server_key"] is not None:
+        plain["server_key"] = tuple(plain["server_key"])
     return ServiceSpec(**plain), FileList.from_buffers(blob, offsets, source)
 
 

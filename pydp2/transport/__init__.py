@@ -1,9 +1,10 @@
 """Carry frames from one process to another, without a meaning. This is the only part that knows ZeroMQ."""
 
 from pydp2.transport.admission import AdmissionRefused, HubUnavailable
+from pydp2.transport.frames import array_views, owned_arrays
 from pydp2.transport.shared_region import SharedRegion
 from pydp2.transport.slabs import DeferredFrames
-from pydp2.transport.sockets import Hub, Line, PeerGone, Poller, array_views, owned_arrays
+from pydp2.transport.sockets import Hub, Line, PeerGone, Poller
 
 __all__ = [
     "AdmissionRefused",

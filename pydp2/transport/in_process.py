@@ -105,6 +105,14 @@ class InProcessHub:
     def open_message(self, peer: bytes, frames: list[memoryview]) -> list[memoryview]:
         return frames
 
+    def role_of(self, peer: bytes) -> str:
+        """Return the role of a peer: there are no keys."""
+        return "trainer"
+
+    def take_dropped(self) -> list[bytes]:
+        """Return an empty list: there are no keys."""
+        return []
+
     def progress_of(self, peer: bytes) -> int:
         """Return 0: no memory is shared with a peer."""
         return 0

@@ -7,8 +7,10 @@ stopped (Ctrl-Z, a debugger) is not dead. Connecting over TCP succeeds even if n
 deadline on the first answer.
 
 No peer talks to a hub unasked. On a Unix socket a peer is told first where to connect (:mod:`.admission`); over TCP
-libzmq takes no frame before the peer has shown the token of the address (:mod:`.zap`), because it queues what it takes
-without a limit: parts of a message that is never finished count for no high-water mark. See :meth:`Hub.accept`.
+libzmq takes no frame before the peer has shown the token of the address or a key (:mod:`.zap`), because it queues what
+it takes without a limit: parts of a message that is never finished count for no high-water mark. See
+:meth:`Hub.accept`. A hub with keys looks every other second whether they still count: libzmq asks only at the beginning
+of a connection, and cannot end one, so the hub neither reads nor answers a peer whose key was removed.
 
 Large bodies go through shared memory (:mod:`.slabs`) where that is possible. Such a message is an empty frame, the
 reference, and the header. A peer offers a slab for what it receives by an empty frame and the token, and one for what
@@ -28,18 +30,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import zmq
 
 from pydp2.errors import OptionError, RemoteProtocolError, ServiceUnreachable
-from pydp2.service_address import ipc_path, new_token, split_token, with_token, without_token
+from pydp2.service_address import ipc_path, new_token, split_key, split_token, with_key, with_token, without_token
 from pydp2.transport.accept_filter import AcceptFilter
 from pydp2.transport.address_space import capped_size
 from pydp2.transport.admission import Admission, request_admission
 from pydp2.transport.fd_broadcast import FdOffer, FdRequest
 from pydp2.transport.fd_passing import FdReceiver, SentFd, send_new_slab
-from pydp2.transport.slabs import TOKEN_BYTES, SlabReader, SlabWriter, are_large, is_in_slab, put_in_slab
+from pydp2.transport.keys import Access, KeyPair, PeerKeys, secure_client
+from pydp2.transport.slabs import TOKEN_BYTES, SlabReader, SlabWriter, are_large, put_in_slab
 from pydp2.transport.zap import ZapHandler, present_token
 
 Frame = zmq.Frame
@@ -48,8 +49,6 @@ Frames = Sequence[Any]
 """Objects that offer their bytes; behind the first one also frames that are made late
 (:class:`.slabs.DeferredFrames`)."""
 _EVENT = struct.Struct("=Hi")  # first frame that a monitor gives; the second is the endpoint
-# libzmq lays smaller frames side by side in a shared buffer: unaligned, and each pins all of it.
-_MIN_OWN_FRAME = 1 << 16
 _DISCONNECT_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _HANDSHAKE_MS = 5_000
 # Bytes of a slab for what a worker sends. Only as many are ever used as are under way at a time.
@@ -94,7 +93,7 @@ class Hub:
 
     A peer that sends a frame above ``max_frame`` bytes loses its connection. ``max_waiting``: messages of one peer that
     may wait here to be received; with more, that peer has to wait (0: any number). ``reserve``: descriptors that peers
-    leave to others. A TCP address without a token gets one.
+    leave to others. ``access``: the keys that a TCP address needs; without them it gets a token, if it has none.
     """
 
     def __init__(
@@ -104,7 +103,9 @@ class Hub:
         max_frame: int,
         max_waiting: int = 0,
         reserve: int = RESERVED_DESCRIPTORS,
+        access: Access | None = None,
     ) -> None:
+        self._peer_keys = None if access is None else PeerKeys(access)
         self.on_refusal: Callable[[str, str], None] = lambda text, kind: None
         """Function that is called, with text and kind, when a peer was not let in."""
         self._filter_adjusted_at = 0.0
@@ -142,7 +143,10 @@ class Hub:
         endpoint, token = split_token(address)
         token = token or new_token()
         self._zap = ZapHandler(context)
-        self._zap.require_token(self._socket, token)
+        if self._peer_keys is None:
+            self._zap.require_token(self._socket, token)
+        else:
+            self._zap.require_key(self._socket, self._peer_keys.pair, self._peer_keys.is_allowed)
         monitor = self._socket.get_monitor_socket(zmq.EVENT_LISTENING)
         try:
             self._socket.bind(endpoint)
@@ -150,7 +154,8 @@ class Hub:
         finally:
             self._socket.disable_monitor()
             monitor.close(linger=0)
-        return with_token(self._socket.getsockopt_string(zmq.LAST_ENDPOINT), token)
+        bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return with_token(bound, token) if self._peer_keys is None else with_key(bound, self._peer_keys.pair.public)
 
     @property
     def listeners(self) -> list[Any]:
@@ -176,9 +181,12 @@ class Hub:
             self._zap.answer_requests()
             if self._zap.refused_count:
                 self._zap.refused_count = 0
+                lacks = "the token" if self._peer_keys is None else "a key that is allowed"
                 self.on_refusal(
-                    f"a process without the token tried to connect to {without_token(self.address)}", "refused"
+                    f"a process without {lacks} tried to connect to {without_token(self.address)}", "refused"
                 )
+        if self._peer_keys is not None:
+            self._peer_keys.refresh_if_due(now)
         if self._accept_filter is not None and now - self._filter_adjusted_at > _ADJUST_SECONDS:
             self._filter_adjusted_at = now
             self._accept_filter.adjust()
@@ -218,9 +226,19 @@ class Hub:
             peer, message = frames[0].bytes, [f.buffer for f in frames[1:]]
             if message and message[-1] == VOID_FRAME:
                 continue
+            if self._peer_keys is not None and not self._peer_keys.admits(peer, frames[-1]):
+                continue
             if len(message) != 2 or len(message[0]):
                 return peer, message
             self._receive_offer(peer, bytes(message[1]))
+
+    def role_of(self, peer: bytes) -> str:
+        """Return the role of ``peer``, which has sent something: that of its key, ``trainer`` where there are none."""
+        return "trainer" if self._peer_keys is None else self._peer_keys.role_of(peer)
+
+    def take_dropped(self) -> list[bytes]:
+        """Return the peers whose key was removed since the last call. They are not heard any more."""
+        return [] if self._peer_keys is None else self._peer_keys.take_dropped()
 
     def open_message(self, peer: bytes, frames: list[memoryview]) -> list[memoryview]:
         """Return the header and the frames of a message that ``peer`` sent, wherever they lie.
@@ -270,6 +288,8 @@ class Hub:
         as long as it is used."""
         self._slab_writers.pop(peer, None)
         self._slab_readers.pop(peer, None)
+        if self._peer_keys is not None:
+            self._peer_keys.forget(peer)
         self._fd_receiver.close_abandoned()
         self.fd_offer.forget_peer(peer)
 
@@ -293,7 +313,7 @@ class Line:
     """Peer's end of a connection to a hub. ``share_send_slab``: what it sends may go through shared memory.
 
     A hub at an ipc address is asked for admission, until ``deadline`` (``time.monotonic``;
-    None: as long as it is there).
+    None: as long as it is there). ``key_pair``: the keys of this peer, for a hub that has some.
 
     Raises:
         HubUnavailable: no hub listens, or it has no room. (Over TCP this is not known.)
@@ -313,8 +333,10 @@ class Line:
         watch: bool = False,
         share_send_slab: bool = False,
         deadline: float | None = None,
+        key_pair: KeyPair | None = None,
     ) -> None:
         self._address = address
+        self._key_pair = key_pair
         self._may_share_slab = self._copy_frames = share_send_slab
         self._slab_writer: SlabWriter | None = None
         self._sent_slabs: list[SentFd] = []
@@ -345,6 +367,16 @@ class Line:
     def _connect(self, address: str, deadline: float | None) -> None:
         if (path := ipc_path(address)) is not None:
             self._socket.connect(f"ipc://{request_admission(path, deadline) if path else path}")
+            return
+        endpoint, server_key = split_key(address)
+        if server_key and self._key_pair is None:
+            raise ServiceUnreachable(
+                f"{endpoint} needs a key of yours: connect with the connection file that its service wrote, or with "
+                "key=… and a folder that `pydp2 keys new` made"
+            )
+        if server_key and self._key_pair is not None:
+            secure_client(self._socket, self._key_pair, server_key)
+            self._socket.connect(endpoint)
             return
         endpoint, token = split_token(address)
         if token:
@@ -545,19 +577,3 @@ def _message_frames(filler: SlabWriter | None, frames: Frames) -> list[Any]:
     head, *body = frames
     reference, body = put_in_slab(filler, body)
     return [head, *body] if reference is None else [b"", reference, head]
-
-
-def owned_arrays(frames: Sequence[memoryview]) -> list[npt.NDArray[np.uint8]]:
-    """Return received raw frames as byte arrays that are aligned, writable and pin no memory but their own."""
-    out = []
-    for frame in frames:
-        array = np.frombuffer(frame, np.uint8)
-        if array.nbytes < _MIN_OWN_FRAME or array.ctypes.data % 8 or not array.flags.writeable:
-            array = array.copy()
-        out.append(array)
-    return out
-
-
-def array_views(frames: Sequence[memoryview]) -> list[npt.NDArray[np.uint8]]:
-    """Return the frames as byte arrays for a short, read-only use: frames in shared memory stay there."""
-    return [np.frombuffer(frame, np.uint8) if is_in_slab(frame) else owned_arrays([frame])[0] for frame in frames]

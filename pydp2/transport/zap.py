@@ -1,7 +1,7 @@
 """Decide which peers may talk to a hub over TCP: libzmq asks before it takes a single frame of a peer (ZAP, RFC 27).
 
 A handler belongs to a context and is asked by all sockets of it, each by the name of its domain. It is a socket in the
-hub's own loop: it needs no thread, and nothing waits for it. Mechanisms with keys (CURVE) would be further rules.
+hub's own loop: it needs no thread, and nothing waits for it. A peer shows a token (PLAIN) or a key (CURVE).
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
+from pydp2.transport.keys import KeyPair, secure_server
+
 _MAX_ANSWERS = 256  # answers in one turn of the hub's loop
 _VERSION = b"1.0"
 _USER = b"pydp2"
 AccessRule = Callable[[Sequence[bytes]], bytes | None]
-"""Function from the credentials of a peer to the name of its role; None: the peer may not come in."""
+"""Function from the credentials of a peer to its user id; None: the peer may not come in."""
+_DOMAIN = b"clients"
 
 
 class ZapHandler:
@@ -40,15 +43,26 @@ class ZapHandler:
 
     def require_token(self, socket: zmq.Socket[bytes], token: str) -> None:
         """Let only peers that know ``token`` talk to ``socket``. To be called before it is bound."""
-        domain = b"clients"
         socket.setsockopt(zmq.PLAIN_SERVER, 1)
-        socket.setsockopt(zmq.ZAP_DOMAIN, domain)
+        socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
 
         def rule(credentials: Sequence[bytes]) -> bytes | None:
             known = len(credentials) == 2 and hmac.compare_digest(credentials[1], token.encode())
             return b"client" if known else None
 
-        self._rules[domain, b"PLAIN"] = rule
+        self._rules[_DOMAIN, b"PLAIN"] = rule
+
+    def require_key(self, socket: zmq.Socket[bytes], pair: KeyPair, is_allowed: Callable[[str], bool]) -> None:
+        """Let only peers whose public key ``is_allowed`` talk to ``socket``, encrypted for ``pair``. Their user id is
+        that key. To be called before it is bound."""
+        secure_server(socket, pair)
+        socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
+
+        def rule(credentials: Sequence[bytes]) -> bytes | None:
+            key = credentials[0].hex() if len(credentials) == 1 else ""
+            return key.encode() if is_allowed(key) else None
+
+        self._rules[_DOMAIN, b"CURVE"] = rule
 
     def answer_requests(self) -> None:
         """Answer the requests, some at a time; never block."""
@@ -60,9 +74,9 @@ class ZapHandler:
             except zmq.Again:
                 return
             rule = self._rules.get((domain, mechanism)) if version == _VERSION else None
-            role = None if rule is None else rule(credentials)
-            self.refused_count += role is None
-            said = [b"400", b"not known here", b""] if role is None else [b"200", b"", role]
+            user = None if rule is None else rule(credentials)
+            self.refused_count += user is None
+            said = [b"400", b"not known here", b""] if user is None else [b"200", b"", user]
             self._socket.send_multipart([asker, empty, _VERSION, request, *said, b""], zmq.NOBLOCK)
 
     def close(self) -> None:

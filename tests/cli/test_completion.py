@@ -48,7 +48,7 @@ def shell(name: str, script: str, folder: Path) -> list[str]:
 
 
 CASES = [
-    ("pydp2 s", "serve"),
+    ("pydp2 s", "serve stats"),
     ("pydp2 serve --sa", "--sample_timeout"),
     ("pydp2 serve x --on_error s", "skip"),
     ("pydp2 completion z", "zsh"),

@@ -18,7 +18,12 @@ from pydp2.columns.checksum import checksums
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS
 
 GOLDEN = Path(__file__).parent / "golden"
-NAMES = ["", *sorted(main.commands), *(f"cache {name}" for name in ("ls", "verify", "clear"))]
+NAMES = [
+    "",
+    *sorted(main.commands),
+    *(f"cache {name}" for name in ("ls", "verify", "clear")),
+    *(f"keys {name}" for name in ("new", "allow", "drop", "list")),
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

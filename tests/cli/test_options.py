@@ -141,7 +141,7 @@ def test_root_is_where_list_entries_and_provider_are_looked_up(telling: Path, cl
         (["serve", "train.list", "--sample_timeout", "soon"], "sample_timeout must be a number of seconds"),
         (["serve", "train.list", "--memory_limit", "2 apples"], "memory_limit must be a size"),
         (["serve", "train.list", "--on_error", "skipp"], "did you mean 'skip'?"),
-        (["serve", "train.list", "--bind", "tcp://0.0.0.0:1"], "loopback"),
+        (["serve", "train.list", "--bind", "tcp://head:1"], "IP address of a network interface"),
         (["serve", "train.list", "--bind", "here"], "bind must be ipc://PATH or tcp://127.0.0.1:PORT"),
         (["serve", "train.list", "--input_order", "a,a"], "got 'a' twice"),
         (["peek", "train.list", "--batch_size", "0"], "batch_size must be at least 1"),

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import pydp2
-from pydp2.client import client, received, session
+from pydp2.client import client, connection, received, session
+from pydp2.client.connection import Connection
 from pydp2.client.look_ahead import LookAhead
 from pydp2.columns.columns import Ints
 from pydp2.errors import ClientUseError, Error
@@ -268,3 +269,67 @@ def test_a_call_does_not_wait_for_ever_for_the_thread(
         found += [numbered(batch) for batch in data]
         assert [index for index, _ in found] == list(range(len(found)))
         assert len({sample for _, samples in found for sample in samples}) == sum(len(s) for _, s in found)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread waits for the next batch as long as it takes."""
+    fetch = Connection.fetch_second
+    monkeypatch.setattr(connection, "_SECOND_SECONDS", LONG)
+    monkeypatch.setattr(Connection, "fetch_second", lambda self, seconds, thread: fetch(self, LONG, thread))
+
+
+WIDE = """
+@provider(input_types=[dense_vector(1 << 14)], pool_size=64)
+def process(settings, filename):
+    for i in range(200):
+        yield [float(i)] * (1 << 14)
+"""
+
+
+@pytest.mark.usefixtures("always", "patient")
+def test_a_large_batch_that_is_sent_when_it_is_asked_for_is_gathered_in_the_step_before_it(
+    provider_file: Callable[[str], str],
+) -> None:
+    """There is room for one batch beside that in hand, so the next one is not there when the step begins."""
+    with pydp2.load(
+        ["1"], provider_file(WIDE), workers=1, batch_size=16, seed=3, prefetch_bytes=2 * (17 << 16) + 4096
+    ) as data:
+        inbox, ahead = data._connection.inbox, 0
+
+        def is_gathered() -> bool:
+            return len(inbox) > 1 and (not isinstance(inbox[1], received.ReceivedBatch) or inbox[1].is_prepared)
+
+        for batch in data:
+            if 1 < batch.index < 11 and data._session.look_ahead._offer is not None:
+                assert eventually(is_gathered), batch.index
+                ahead += 1
+        assert ahead > 4
+
+
+ENDLESS = """
+import time
+
+@provider(input_types=[integer_value(100)], should_shuffle=False)
+def process(settings, filename):
+    yield from range(48)
+    while True:
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.usefixtures("always", "patient")
+def test_a_call_takes_the_sockets_back_from_a_thread_that_waits(provider_file: Callable[[str], str]) -> None:
+    with pydp2.load(["1"], provider_file(ENDLESS), workers=1, batch_size=16, prefetch=1) as data:
+        stream = iter(data)
+        for _ in range(2):
+            next(stream)
+        next(stream)
+        thread = data._session.look_ahead
+        assert eventually(lambda: thread._offer is not None and thread._offer._claimed.get(0) == "thread")
+        time.sleep(0.01)
+        assert thread._offer is not None
+        assert not thread._offer.is_over, "it waits for a batch that does not come"
+        began = time.monotonic()
+        stream.close()  # type: ignore[attr-defined]
+        assert time.monotonic() - began < 5

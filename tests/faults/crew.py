@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pydp2
-from pydp2.client import ask_stats
+from pydp2.client import Target, ask_stats
 from pydp2.errors import Error, Rewound
 
 from .data import Dataset, expected, sign_batch
@@ -195,7 +195,7 @@ class Crew:
         """Where trainers and service stand, for who looks for the reason."""
         places = [f"{t.place} at {t.given[-1].line if t.given else None}, done {t.done}" for t in self._trainers]
         try:
-            jobs: Any = ask_stats(self._address)["jobs"]
+            jobs: Any = ask_stats(Target(self._address))["jobs"]
         except Error as error:
             jobs = error
         return "\n".join([f"trainers: {places}", f"the service: {jobs}", *self.story[-60:]])

@@ -16,8 +16,6 @@ import time
 from collections import deque
 from pathlib import Path
 
-from pydp2.service_address import split_token, with_token
-
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a close is a reset, and what was not delivered is lost
 
 
@@ -46,17 +44,17 @@ class _Pair:
 
 
 class Relay(threading.Thread):
-    """Listens at ``address``, which has the token of the service at ``where``, and passes on to that.
+    """Listens at ``address``, which has the token or key of the service at ``where``, and passes on to that.
 
     ``delay``: seconds that bytes are late. ``held``: bytes stay here, nobody is told. ``down``: nobody listens.
     """
 
     def __init__(self, where: str) -> None:
         super().__init__(name="relay", daemon=True)
-        endpoint, token = split_token(where)
+        endpoint, mark, query = where.partition("?")
         self._port = int(endpoint.rpartition(":")[2])
         self._listens_at = free_port()
-        self.address = with_token(f"tcp://127.0.0.1:{self._listens_at}", token)
+        self.address = f"tcp://127.0.0.1:{self._listens_at}{mark}{query}"
         self.delay = 0.0
         self.held = False
         self.connections = 0

@@ -57,7 +57,7 @@ def draw_floods(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]
     """Ways to flood, each for some seconds by some strangers."""
     names = random.sample(list(FLOODS), 4) if size == "quick" else [*FLOODS, *random.sample(list(FLOODS), 4)]
     events = [Event(name, 0.4 if size == "quick" else 4.0, random.random()) for name in names]
-    return {"workers": random.choice([1, 2])}, events
+    return {"workers": random.choice([1, 2]), "keys": random.random() < 0.5}, events
 
 
 def play_floods(bench: Bench, schedule: Schedule) -> Report:
@@ -65,7 +65,7 @@ def play_floods(bench: Bench, schedule: Schedule) -> Report:
     data, sent, most = Dataset(COUNTS, POOL), 0, 0
     with pydp2.launch(
         data.files, data.write(bench.folder), args=data.args(), workers=schedule.setup["workers"],
-        bind="tcp://127.0.0.1:*",
+        bind="tcp://127.0.0.1:*", connection=bench.folder / "run.json" if schedule.setup["keys"] else None,
     ) as service:  # fmt: skip
         with service.connect(batch_size=BATCH, seed=schedule.seed) as client:
             passes = Passes(client, schedule.seed)
@@ -197,7 +197,13 @@ def _replaced(killed: int, count: int) -> bool:
 
 
 FAULTS = (
-    Fault("A3", "floods over TCP without the token", "memory flat, the trainer bit-equal", draw_floods, play_floods),
+    Fault(
+        "A3",
+        "floods over TCP without the token or a key",
+        "memory flat, the trainer bit-equal",
+        draw_floods,
+        play_floods,
+    ),
     Fault("A4", "strangers take all descriptors", "no place lost, exact, said once", draw_crowds, play_crowds),
     Fault("A5", "workers die with what they lent", "no descriptor is left", draw_deaths, play_deaths),
 )

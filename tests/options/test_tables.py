@@ -70,7 +70,7 @@ def test_defaults_are_as_documented() -> None:
 def test_the_tables_say_name_help_and_default() -> None:
     assert set(SERVICE_OPTIONS) == {
         "workers", "start", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
-        "on_changed", "state_dir", "cache_dir", "cache_size", "bind", "input_order",
+        "on_changed", "state_dir", "cache_dir", "cache_size", "bind", "connection", "keys", "advertise", "input_order",
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",
@@ -287,20 +287,24 @@ def test_other_texts_are_no_sizes(wrong: str) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["ipc:///run/x.sock", "ipc://relative", "tcp://127.0.0.1:5555", "tcp://127.3.2.1:*", "tcp://[::1]:0"],
-)
-def test_loopback_and_socket_paths_can_be_bound(address: str) -> None:
+    [
+        "ipc:///run/x.sock", "ipc://relative", "tcp://127.0.0.1:5555", "tcp://127.3.2.1:*", "tcp://[::1]:0",
+        "tcp://0.0.0.0:5555", "tcp://192.168.1.5:5555", "tcp://[::]:5555",
+    ],
+)  # fmt: skip
+def test_addresses_of_interfaces_and_socket_paths_can_be_bound(address: str) -> None:
     assert bind_address("bind", address) == address
 
 
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("tcp://0.0.0.0:5555", "loopback .* got 'tcp://0.0.0.0:5555'; serving other hosts needs keys"),
-        ("tcp://*:5555", "loopback"),
-        ("tcp://192.168.1.5:5555", "loopback"),
-        ("tcp://example.org:5555", "loopback"),
-        ("tcp://[::]:5555", "loopback"),
+        (
+            "tcp://example.org:5555",
+            "IP address of a network interface .*got 'tcp://example.org:5555'; advertise='NAME'",
+        ),
+        ("tcp://127.0.0.1:1?key=" + "0" * 64, r"bind must not have \?key=…"),
+        ("tcp://127.0.0.1:1?key=0", "there must be the 64 hexadecimal digits"),
         ("tcp://127.0.0.1", "HOST:PORT"),
         ("tcp://127.0.0.1:", "HOST:PORT"),
         ("tcp://127.0.0.1:70000", "below 65536"),
@@ -337,7 +341,7 @@ def test_other_addresses_cannot_be_bound(address: str, message: str) -> None:
         (
             service_options,
             {"xyz": 3},
-            "no option 'xyz'; known here: bind, cache_dir, cache_size, error_budget, input_order, memory_limit",
+            "no option 'xyz'; known here: advertise, bind, cache_dir, cache_size, connection, error_b",
         ),
         (job_options, {}, "batch_size is needed"),
     ],
@@ -474,7 +478,7 @@ def test_a_file_needs_little(write: Callable[..., Path], tmp_path: Path, monkeyp
         ("[test]\nlist = 'x'", OptionError, r"the train side needs list = .* got None"),
         ("root = 'nowhere'", OptionError, "root must be a folder, relative to this file, got 'nowhere': no folder /"),
         ("[job]\nbatch_size = 0", OptionError, "batch_size must be at least 1, got 0"),
-        ("[service]\nbind = 'tcp://*:1'", OptionError, "bind must be on this machine's loopback"),
+        ("[service]\nbind = 'tcp://head:1'", OptionError, "bind must have the IP address of a network interface"),
         ("[job", OptionError, "not valid TOML"),
         ("[job]\nseed = 1\nseed = 2", OptionError, "not valid TOML"),
     ],

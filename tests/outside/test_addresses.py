@@ -111,10 +111,10 @@ def test_an_error_inside_the_module_shows_its_own_traceback(
         ("udp://127.0.0.1:5555", r"must be ipc://PATH or tcp://127\.0\.0\.1:PORT"),
         ("ipc://", "the path of a socket"),
         ("ipc:///" + "x" * 120, "at most 104 bytes"),
-        ("tcp://0.0.0.0:5555", "must be on this machine's loopback.*forward the port over ssh"),
-        ("tcp://*:5555", "must be on this machine's loopback"),
-        ("tcp://192.168.0.1:5555", "must be on this machine's loopback"),
-        ("tcp://example.com:5555", "must be on this machine's loopback"),
+        ("tcp://0.0.0.0:5555", "can be reached from other hosts, so the service needs keys"),
+        ("tcp://*:5555", "can be reached from other hosts, so the service needs keys"),
+        ("tcp://192.168.0.1:5555", "can be reached from other hosts, so the service needs keys"),
+        ("tcp://example.com:5555", "must have the IP address of a network interface"),
     ],
 )
 def test_a_malformed_address_to_serve_at_is_refused(bind: str, text: str, provider_file: Callable[[str], str]) -> None:
@@ -203,9 +203,19 @@ def test_connecting_to_nobody_says_so(address: str, text: str) -> None:
         pydp2.connect(address, batch_size=1, timeout=0.3)
 
 
-@pytest.mark.parametrize("address", ["udp://127.0.0.1:3", "somewhere", 3, None])
-def test_connecting_to_no_address_says_so(address: object) -> None:
-    with pytest.raises(OptionError, match="address must be the one that the service prints"):
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("udp://127.0.0.1:3", "address must be the one that the service prints"),
+        (3, "address must be the one that the service prints"),
+        (b"ipc:///tmp/a", "address must be the one that the service prints"),
+        ("somewhere", "somewhere must be a connection file, .*: No such file"),
+        (None, "an address or a connection file is needed, none was given"),
+    ],
+)
+def test_connecting_to_no_address_says_so(address: object, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYDP2_CONNECTION", raising=False)
+    with pytest.raises(OptionError, match=text):
         pydp2.connect(address, batch_size=1)  # type: ignore[arg-type]
 
 

@@ -1,9 +1,12 @@
-"""A connection that is cut, and addresses of the loopback: trainers of a service with a state directory come back."""
+"""A connection that is cut, and addresses of the loopback: trainers of a service with a state directory, or with keys,
+come back."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,7 +14,9 @@ import pytest
 
 import pydp2
 from pydp2.errors import JobTaken, ServiceLost, ServiceUnreachable
+from pydp2.keys import ConnectionFile
 from pydp2.service_address import without_token
+from pydp2.transport import keys
 from tests.faults.relay import Relay, free_port
 from tests.runs import NUMBERS
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
@@ -78,6 +83,73 @@ def test_without_a_state_directory_a_cut_is_told(
             between.cut()
             with pytest.raises(ServiceLost, match="ended without a message"):
                 list(stream)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_with_keys_trainers_come_back_after_a_cut_without_a_state_directory(
+    world: int, address: str, whole: list[list[int]], relay: Callable[[str], Relay], tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The service has gone on meanwhile, and keeps what they have not used."""
+    file = tmp_path / "run.json"
+    with pydp2.launch(FILES, address, workers=1, bind="tcp://127.0.0.1:*", connection=file) as service:
+        between = relay(service.address)
+        ConnectionFile(between.address, ConnectionFile.read(file).keys).write(tmp_path / "remote.json")
+        seen: dict[int, list[int]] = {}
+        cut = threading.Event()
+
+        def train(rank: int) -> None:
+            with pydp2.connect(tmp_path / "remote.json", rank=rank, world_size=world, **OPTIONS) as data:
+                for batch in data:
+                    assert batch.index not in seen
+                    seen[batch.index] = batch[0].tolist()
+                    if batch.index >= 5 and not cut.is_set():
+                        cut.set()
+                        between.cut(down=True)
+                        threading.Timer(1.0, between.up).start()
+
+        with ThreadPoolExecutor(world) as pool:
+            list(pool.map(train, range(world)))
+    assert [seen[index] for index in range(len(whole))] == whole
+    assert between.connections > world
+    said = capfd.readouterr().err
+    assert "was lost; trying for 30 s to connect again" in said
+    assert "is back after" in said
+
+
+def test_a_path_that_carries_nothing_is_noticed_and_left(
+    address: str, whole: list[list[int]], relay: Callable[[str], Relay], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """No reset tells of it: heartbeats do, at both ends."""
+    monkeypatch.setattr(keys, "_HEARTBEAT_MS", 200)
+    monkeypatch.setattr(keys, "_HEARTBEAT_TIMEOUT_MS", 1000)
+    file = tmp_path / "run.json"
+    with pydp2.launch(FILES, address, workers=1, bind="tcp://127.0.0.1:*", connection=file) as service:
+        between = relay(service.address)
+        ConnectionFile(between.address, ConnectionFile.read(file).keys).write(tmp_path / "remote.json")
+        with pydp2.connect(tmp_path / "remote.json", **OPTIONS) as data:
+            seen = []
+            for batch in data:
+                seen.append(batch[0].tolist())
+                if batch.index == 5:
+                    between.held = True
+                    threading.Timer(3.0, between.up).start()
+    assert seen == whole
+    assert between.connections > 1
+
+
+def test_a_service_with_keys_that_ends_says_so_and_nobody_waits(address: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    service = pydp2.launch(FILES, address, workers=1, bind="tcp://127.0.0.1:*", connection=file)
+    with service, pydp2.connect(file, **OPTIONS) as data:
+        stream = iter(data)
+        next(stream)
+        service.close()
+        began = time.monotonic()
+        with pytest.raises(ServiceLost, match="ended: "):
+            list(stream)
+        assert time.monotonic() - began < 15, "not for a lease"
 
 
 def test_who_is_cut_off_and_whose_place_another_took_is_told(

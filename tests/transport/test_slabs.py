@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydp2.errors import RemoteProtocolError
-from pydp2.transport import sockets
+from pydp2.transport import owned_arrays, sockets
 from pydp2.transport.fd_passing import FdReceiver, SentFd, send_fd
 from pydp2.transport.slabs import MIN_SLAB_BYTES, Bytes, SlabReader, SlabWriter, create_slab, plain_frames, put_in_slab
 
@@ -89,7 +89,7 @@ def test_frames_cannot_be_written_to_by_who_reads_them() -> None:
     (view,) = viewer.frames(put(filler, [b"abc"]) or b"")
     assert view.readonly
     assert not np.frombuffer(view, np.uint8).flags.writeable
-    (array,) = sockets.owned_arrays([view])
+    (array,) = owned_arrays([view])
     array[:] = 0
     assert bytes(view) == b"abc"
 

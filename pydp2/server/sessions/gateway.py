@@ -11,7 +11,7 @@ from typing import Any
 
 from pydp2.cache.disk import DiskCache
 from pydp2.cache.memory import MemoryCache
-from pydp2.errors import Error, JobTaken, ProtocolError, RemoteProtocolError, Rewound, to_wire
+from pydp2.errors import Error, JobTaken, OptionError, ProtocolError, RemoteProtocolError, Rewound, to_wire
 from pydp2.file_list import FileList
 from pydp2.options.tables import JobOptions
 from pydp2.order.sample_source import SampleRun
@@ -202,6 +202,12 @@ class ClientGateway:
             self._links[peer] = link
         link.check_received(message)
         match message:
+            case m.Attach() if self._hub.role_of(peer) == "observer":
+                no_role = OptionError(
+                    "a trainer needs a key with the role trainer, this key has the role observer, which may only ask "
+                    "for statistics; use another key"
+                )
+                self._send(peer, m.Refused(to_wire(no_role)))
             case m.Attach() if self._schema is None:
                 if len(self._pending) >= _MAX_PENDING:
                     raise RemoteProtocolError("too many ask for the job before it can begin")
@@ -348,6 +354,7 @@ class ClientGateway:
     # -- whether they live -----------------------------------------------------------------------------------------
     def watch(self, now: float) -> None:
         """Look whether trainers are still there, now and then, and whose lease ran out."""
+        self._drop_peers()
         if now - self._probed > self._spec.timing.trainer_probe:
             self._probed = now
             for _, trainer in self._trainers():
@@ -372,6 +379,13 @@ class ClientGateway:
             if job_session.trainers.registry.ends_with(None, now):
                 self._drop_job(job_session)
         self._write_snapshots(now)
+
+    def _drop_peers(self) -> None:
+        """Part from the peers whose key was removed."""
+        for peer in self._hub.take_dropped():
+            self._log("a peer is not heard any more: its key was removed", "refused")
+            self._send(peer, m.Closing("the key of this process was removed", {}, False))
+            self._vanish(peer)
 
     def _trainers(self) -> list[tuple[JobSession, Trainer]]:
         """Return all trainers, with the job of each."""

@@ -1,0 +1,122 @@
+"""Find the keys that a service and its trainers use: what ``connection``, ``keys`` and ``key`` name."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydp2.client import Target
+from pydp2.errors import OptionError
+from pydp2.keys import CONNECTION_VARIABLE, ROLES, ConnectionFile, own_pair
+from pydp2.options.tables import ServiceOptions
+from pydp2.service_address import split_key, split_token, with_key
+from pydp2.transport.keys import KeyPair, new_key_pair
+
+_KEPT = "connection.json"  # in a state directory: the keys of a service that can be started again
+
+
+@dataclass(frozen=True)
+class ServiceKeys:
+    """Keys of a service that is about to start: its own ``pair``, one pair of this run for each role, and the folder
+    with those that last."""
+
+    pair: KeyPair
+    of_run: Mapping[str, KeyPair] = field(repr=False)
+    folder: str | None
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Role of each public key of this run."""
+        return {pair.public: role for role, pair in self.of_run.items()}
+
+    def connection(self, address: str) -> ConnectionFile:
+        """Return what the connection file of the service at ``address`` holds."""
+        return ConnectionFile(address, self.of_run)
+
+
+def is_loopback(address: str) -> bool:
+    """Return True if only this machine can reach a service that is bound to ``address``, one that was checked."""
+    if not address.startswith("tcp://"):
+        return True
+    host = split_token(address)[0].removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    return host != "*" and ipaddress.ip_address(host).is_loopback
+
+
+def service_keys(chosen: ServiceOptions, state_dir: Path | None) -> ServiceKeys | None:
+    """Return the keys of a service with the options ``chosen``; None: it has none. Raises OptionError where it needs
+    some, or where they cannot be used."""
+    bind = chosen.bind or ""
+    if chosen.connection is None and chosen.keys is None:
+        if not is_loopback(bind):
+            raise OptionError(
+                f"bind={bind!r} can be reached from other hosts, so the service needs keys; add connection='run.json' "
+                "(keys for this run, written to that file) or keys='FOLDER' (keys that last: `pydp2 keys new FOLDER`)"
+            )
+        if chosen.advertise is not None:
+            raise OptionError("advertise is for a service with keys; add connection='run.json' or leave it out")
+        return None
+    if bind.startswith("ipc://"):
+        raise OptionError(
+            f"bind={bind!r} is a socket of this user alone, which needs no keys; leave connection and keys out, or "
+            "bind to tcp://HOST:PORT"
+        )
+    if bind and split_token(bind)[1]:
+        raise OptionError("bind has a token, and the service has keys; leave ?token=… out of bind")
+    folder = None if chosen.keys is None else Path(chosen.keys).absolute()
+    kept = None if state_dir is None else state_dir / _KEPT
+    if kept is not None and kept.exists():  # trainers that wait for the service have these
+        return _kept_keys(kept, folder)
+    keys = ServiceKeys(
+        new_key_pair() if folder is None else own_pair(folder),
+        {role: new_key_pair() for role in ROLES},
+        None if folder is None else str(folder),
+    )
+    if kept is not None:
+        secret = {"service": keys.pair, **keys.of_run}
+        ConnectionFile(with_key("tcp://127.0.0.1:0", keys.pair.public), secret).write(kept)
+    return keys
+
+
+def _kept_keys(kept: Path, folder: Path | None) -> ServiceKeys:
+    pairs = dict(ConnectionFile.read(kept).keys)
+    if "service" not in pairs or not {*ROLES} <= {*pairs}:
+        raise OptionError(
+            f"{kept} must hold the keys of a service; remove it, and give trainers the new connection file"
+        )
+    pair = pairs.pop("service")
+    if folder is not None and own_pair(folder) != pair:
+        raise OptionError(
+            f"{kept} has other keys than keys={str(folder)!r}; remove the former, or give the folder that the service "
+            "had before"
+        )
+    return ServiceKeys(pair, pairs, None if folder is None else str(folder))
+
+
+def find_target(address: str | os.PathLike[str] | None, key: str | os.PathLike[str] | None, *roles: str) -> Target:
+    """Return where a peer connects, and its keys: ``address`` is an address, or the path of a connection file, by
+    default the one that PYDP2_CONNECTION names; ``key`` is a folder with keys; of a connection file the keys of the
+    first of ``roles`` are taken. Raises OptionError."""
+    if address is None:
+        named = os.environ.get(CONNECTION_VARIABLE)
+        if not named:
+            raise OptionError(
+                "an address or a connection file is needed, none was given; pass what the service prints, or set "
+                f"{CONNECTION_VARIABLE} to the path of the file that `pydp2 serve --connection` writes"
+            )
+        address = named
+    where = os.fspath(address) if isinstance(address, os.PathLike) else address
+    pair = None if key is None else own_pair(Path(key))
+    if isinstance(where, str) and where.startswith(("ipc://", "tcp://")):
+        if pair is not None and not split_key(where)[1]:
+            raise OptionError(f"key is for an address with ?key=…, which a service with keys prints, got {where!r:.80}")
+        return Target(where, pair)
+    if not isinstance(where, str) or "://" in where:
+        raise OptionError(
+            'address must be the one that the service prints, "ipc://…" or "tcp://…", or the path of a connection '
+            f"file, got {address!r:.80}"
+        )
+    found = ConnectionFile.read(Path(where))
+    return Target(found.address, pair or found.pair(Path(where), *roles))

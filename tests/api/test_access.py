@@ -1,0 +1,228 @@
+"""Keys of services and trainers through the calls that users make."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import pydp2
+from pydp2 import keys
+from pydp2.errors import OptionError, ServiceLost, ServiceUnreachable
+from pydp2.keys import ConnectionFile
+from pydp2.service_address import split_key, without_token
+from tests.conftest import wait_until
+from tests.faults.relay import free_port
+from tests.runs import NUMBERS
+from tests.runs import NUMBERS_OPTIONS as OPTIONS
+
+FILES = [str(n) for n in range(4)]
+
+
+@pytest.fixture
+def provider(provider_file: Callable[[str], str]) -> str:
+    return provider_file(NUMBERS)
+
+
+@pytest.fixture
+def whole(provider: str) -> list[list[int]]:
+    with pydp2.load(FILES, provider, workers=1, **OPTIONS) as data:
+        return [batch[0].tolist() for batch in data]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "run.json"
+
+
+@pytest.fixture
+def service(provider: str, file: Path) -> Iterator[pydp2.Service]:
+    with pydp2.launch(FILES, provider, workers=1, bind="tcp://127.0.0.1:*", connection=file) as service:
+        yield service
+
+
+def passed(data: pydp2.Client) -> list[list[int]]:
+    with data:
+        return [batch[0].tolist() for batch in data]
+
+
+def go_on(data: pydp2.Client, stream: Iterator[pydp2.Batch]) -> None:
+    """Read the rest of the pass, and others, slowly, for a while."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        for _ in stream:
+            time.sleep(0.05)
+        stream = iter(data)
+
+
+def test_with_the_connection_file_a_trainer_gets_the_stream_of_a_local_one(
+    service: pydp2.Service, file: Path, whole: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert passed(pydp2.connect(file, **OPTIONS)) == whole
+    assert passed(pydp2.connect(str(file), **OPTIONS)) == whole
+    assert passed(service.connect(**OPTIONS)) == whole
+    monkeypatch.setenv("PYDP2_CONNECTION", str(file))
+    with pydp2.connect(**OPTIONS) as data:
+        assert list(data.stats()["jobs"]) == ["default"]
+    assert "jobs" in service.stats()
+    service.close()
+    assert not file.exists(), "it is of no use any more"
+
+
+def test_nothing_shows_a_secret_key(
+    service: pydp2.Service, file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    secrets = [pair.secret for pair in ConnectionFile.read(file).keys.values()]
+    with pydp2.connect(file, **OPTIONS) as data:
+        shown = [repr(data), repr(service), repr(vars(service)), json.dumps(service.stats(), default=str)]
+        next(iter(data))
+    for process in [Path(f"/proc/{service.pid}"), *Path("/proc").glob(f"{os.getpid()}")]:
+        shown += [(process / name).read_bytes().decode("latin-1") for name in ("cmdline", "environ")]
+    with pytest.raises(ServiceUnreachable) as caught:
+        pydp2.connect(file.rename(tmp_path / "other"), **OPTIONS | {"timeout": 0.0})
+    shown += [str(caught.value), *capfd.readouterr()]
+    for secret in secrets:
+        assert all(secret not in text for text in shown)
+
+
+def test_an_observer_asks_for_statistics_and_reads_no_batch(service: pydp2.Service, file: Path, tmp_path: Path) -> None:
+    found = ConnectionFile.read(file)
+    observer = tmp_path / "observer.json"
+    ConnectionFile(found.address, {"observer": found.keys["observer"]}).write(observer)
+    assert list(pydp2.stats(observer)["jobs"]) == []
+    with pytest.raises(OptionError, match=r"observer\.json must have keys for the role trainer, it has observer"):
+        pydp2.connect(observer, **OPTIONS)
+    lying = tmp_path / "lying.json"
+    ConnectionFile(found.address, {"trainer": found.keys["observer"]}).write(lying)
+    with pytest.raises(OptionError, match="a trainer needs a key with the role trainer, this key has the role observ"):
+        pydp2.connect(lying, **OPTIONS)
+    with service.connect(**OPTIONS) as data:
+        next(iter(data))
+
+
+@pytest.mark.parametrize("lacks", ["key", "keys of this run", "service"])
+def test_without_its_keys_one_is_told_what_to_do(
+    lacks: str, service: pydp2.Service, file: Path, provider: str, tmp_path: Path
+) -> None:
+    where: str | Path
+    if lacks == "key":
+        where, text = service.address, "needs a key of yours: connect with the connection file"
+    elif lacks == "keys of this run":
+        where, text = tmp_path / "other.json", "does not know the key of this process"
+        with pydp2.launch(FILES, provider, workers=1, bind="tcp://127.0.0.1:*", connection=where):
+            others = ConnectionFile.read(where).keys
+        ConnectionFile(service.address, others).write(where)
+    else:
+        where, text = tmp_path / "kept.json", "no service with the key of this address answers"
+        ConnectionFile.read(file).write(where)
+        service.close()
+    with pytest.raises(ServiceUnreachable, match=text):
+        pydp2.connect(where, **OPTIONS, timeout=2.0)
+
+
+def test_keys_that_last_admit_until_they_are_dropped(provider: str, whole: list[list[int]], tmp_path: Path) -> None:
+    folder, mine = tmp_path / "service", tmp_path / "mine"
+    public = keys.new_folder(folder).public
+    with pydp2.launch(FILES, provider, workers=1, bind="tcp://127.0.0.1:*", keys=folder) as service:
+        assert split_key(service.address)[1] == public
+        keys.allow(folder, "me", "trainer", keys.new_folder(mine).public)
+        data = pydp2.connect(service.address, key=mine, **OPTIONS)
+        stream = iter(data)
+        assert next(stream)[0].tolist() == whole[0]
+        keys.drop(folder, "me")
+        began = time.monotonic()
+        with pytest.raises(ServiceLost, match="the key of this process was removed"):
+            go_on(data, stream)
+        assert time.monotonic() - began < 30
+        data.close()
+        with pytest.raises(ServiceUnreachable, match="does not know the key of this process"):
+            pydp2.connect(service.address, key=mine, **OPTIONS)
+        assert passed(service.connect(**OPTIONS)) == whole
+
+
+def test_a_service_that_is_started_again_has_the_keys_that_its_trainers_have(
+    provider: str, whole: list[list[int]], file: Path, tmp_path: Path
+) -> None:
+    where = f"tcp://127.0.0.1:{free_port()}"
+    given = {"bind": where, "connection": file, "state_dir": tmp_path / "state", "workers": 1}
+    first = pydp2.launch(FILES, provider, **given)
+    before = ConnectionFile.read(file)
+    with pydp2.connect(file, **OPTIONS) as data:
+        stream = iter(data)
+        seen = [next(stream)[0].tolist()]
+        first._process.kill()
+        first._process.wait()
+        with pydp2.launch(FILES, provider, **given):
+            assert ConnectionFile.read(file) == before
+            seen += [batch[0].tolist() for batch in stream]
+    assert seen == whole
+    first.close()
+    assert stat.S_IMODE((tmp_path / "state" / "connection.json").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"bind": "tcp://0.0.0.0:*"},
+            r"bind='tcp://0\.0\.0\.0:\*' can be reached from other hosts, so the service needs",
+        ),
+        ({"bind": "tcp://*:7700"}, r"bind='tcp://0\.0\.0\.0:7700' can be reached from other hosts"),
+        ({"bind": "tcp://[::]:7700"}, "can be reached from other hosts"),
+        ({"bind": "tcp://192.0.2.1:7700"}, "can be reached from other hosts"),
+        ({"advertise": "head"}, "advertise is for a service with keys"),
+        ({"bind": "ipc:///tmp/a", "connection": "a"}, "is a socket of this user alone, which needs no keys"),
+        ({"bind": f"tcp://127.0.0.1:1?token={'0' * 32}", "connection": "a"}, r"leave \?token=… out of bind"),
+        ({"bind": f"tcp://127.0.0.1:1?key={'0' * 64}"}, r"bind must not have \?key=…"),
+        ({"bind": "tcp://head:7700", "connection": "a"}, "must have the IP address of a network interface"),
+        ({"connection": "a", "advertise": "a b"}, "advertise must be the name or IP address of a host"),
+        ({"connection": "a", "advertise": "head:7700"}, "without a port"),
+        ({"keys": "no such folder"}, "must hold a secret key, as `pydp2 keys new"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(options: dict[str, str], text: str, provider: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        pydp2.launch(FILES, provider, workers=1, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("address", "key", "text"),
+    [
+        (
+            None,
+            None,
+            "an address or a connection file is needed, none was given; pass what the service prints, or set PYDP2_C",
+        ),
+        ("http://a", None, "or the path of a connection file, got 'http://a'"),
+        ("no.json", None, r"no\.json must be a connection file, .*No such file"),
+        ("ipc:///tmp/a", "mine", r"key is for an address with \?key=…"),
+        (f"tcp://a:1?key={'x' * 64}", "mine", "there must be the 64 hexadecimal digits of the service's public key"),
+    ],
+)
+def test_where_a_trainer_cannot_connect_is_told(
+    address: str | None, key: str | None, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYDP2_CONNECTION", raising=False)
+    folder = None if key is None else tmp_path / key
+    if folder is not None:
+        keys.new_folder(folder)
+    with pytest.raises(OptionError, match=text):
+        pydp2.connect(address, key=folder, **OPTIONS)
+
+
+def test_the_address_names_the_host_as_others_know_it(provider: str, file: Path, tmp_path: Path) -> None:
+    for host, shown in (("head.example", "tcp://head.example:"), ("::1", "tcp://[::1]:"), (None, "tcp://")):
+        with pydp2.launch(
+            FILES, provider, workers=1, bind="tcp://0.0.0.0:*", connection=file, advertise=host
+        ) as service:
+            assert service.address.startswith(shown)
+            assert "0.0.0.0" not in service.address
+            assert ConnectionFile.read(file).address == service.address
+            assert split_key(service.address)[1] not in without_token(service.address)
+    assert wait_until(lambda: not file.exists())

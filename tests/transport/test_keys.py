@@ -1,0 +1,182 @@
+"""Connections with keys: who comes in, in which role, and who does not any more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from pydp2.errors import OptionError, ServiceUnreachable
+from pydp2.service_address import split_key, with_key
+from pydp2.transport import keys, sockets
+from pydp2.transport.keys import KeyPair, new_key_pair, public_key
+from tests.transport.conftest import waiting
+
+
+class Allowed:
+    """Keys that a test allows."""
+
+    def __init__(self, **roles: KeyPair) -> None:
+        self.pair = new_key_pair()
+        self.roles = {pair.public: role for role, pair in roles.items()}
+        self.looks = 0
+
+    def role_of(self, key: str) -> str | None:
+        return self.roles.get(key)
+
+    def refresh(self) -> None:
+        self.looks += 1
+
+
+class Ends:
+    """A hub with keys on the loopback, and lines to it."""
+
+    def __init__(self, access: Allowed) -> None:
+        self._contexts = [sockets.new_context()]
+        self._lines: list[sockets.Line] = []
+        self.refusals: list[str] = []
+        self.hub = sockets.Hub(self._contexts[0], "tcp://127.0.0.1:*", -1, access=access)
+        self.hub.on_refusal = lambda text, kind: self.refusals.append(text)
+
+    def line(self, pair: KeyPair | None, address: str = "") -> sockets.Line:
+        self._contexts.append(sockets.new_context())
+        line = sockets.Line(self._contexts[-1], address or self.hub.address, watch=True, key_pair=pair)
+        self._lines.append(line)
+        return line
+
+    def heard(self, seconds: float = 30.0) -> tuple[bytes, list[bytes]] | None:
+        """What the hub hears next within ``seconds``."""
+        deadline = time.monotonic() + seconds
+        while (received := self.hub.receive()) is None:
+            if not waiting(self.hub, 0.05) and time.monotonic() > deadline:
+                return None
+        return received[0], [bytes(frame) for frame in received[1]]
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()
+        self.hub.close()
+        for context in self._contexts:
+            context.term()
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Allowed], Ends]]:
+    made: list[Ends] = []
+
+    def make(access: Allowed) -> Ends:
+        made.append(Ends(access))
+        return made[-1]
+
+    yield make
+    for ends in made:
+        ends.close()
+
+
+def test_a_pair_shows_its_public_key_alone() -> None:
+    pair = new_key_pair()
+    assert public_key(pair.secret) == pair.public != new_key_pair().public
+    assert pair.secret not in repr(pair)
+    assert pair.public in repr(pair)
+    assert len(pair.public) == len(pair.secret) == keys.KEY_DIGITS
+
+
+def test_a_peer_whose_key_is_allowed_talks_to_the_hub_in_the_role_of_its_key(
+    opened: Callable[[Allowed], Ends],
+) -> None:
+    trainer, observer = new_key_pair(), new_key_pair()
+    access = Allowed(trainer=trainer, observer=observer)
+    ends = opened(access)
+    assert split_key(ends.hub.address)[1] == access.pair.public
+    assert access.pair.secret not in ends.hub.address
+    for pair, role in ((trainer, "trainer"), (observer, "observer")):
+        line = ends.line(pair)
+        line.send([b"head", b"body"])
+        heard = ends.heard()
+        assert heard is not None
+        peer, frames = heard
+        assert frames == [b"head", b"body"]
+        assert ends.hub.role_of(peer) == role
+        ends.hub.send(peer, [b"answer"])
+        answer = line.receive(30_000)
+        assert answer is not None
+        assert [bytes(frame) for frame in answer] == [b"answer"]
+    assert ends.refusals == []
+
+
+@pytest.mark.parametrize("wrong", ["a key that nobody knows", "the key of another service", "a token", "nothing"])
+def test_no_other_peer_says_a_word_to_the_hub(wrong: str, opened: Callable[[Allowed], Ends]) -> None:
+    known = new_key_pair()
+    ends = opened(Allowed(trainer=known))
+    endpoint, _ = split_key(ends.hub.address)
+    address, pair = {
+        "a key that nobody knows": (ends.hub.address, new_key_pair()),
+        "the key of another service": (with_key(endpoint, new_key_pair().public), known),
+        "a token": (f"{endpoint}?token={'0' * 32}", None),
+        "nothing": (ends.hub.address, None),
+    }[wrong]
+    if wrong == "nothing":
+        with pytest.raises(ServiceUnreachable, match="needs a key of yours"):
+            ends.line(pair, address)
+        raw = zmq.Context()
+        socket = raw.socket(zmq.DEALER)
+        socket.connect(endpoint)
+        socket.send(b"hello")
+        assert ends.heard(1.0) is None
+        raw.destroy(linger=0)
+        return
+    line = ends.line(pair, address)
+    line.send([b"hello"])
+    assert ends.heard(1.0) is None
+    deadline = time.monotonic() + 30
+    while not line.is_lost and time.monotonic() < deadline:
+        waiting(ends.hub, 0.01)
+    assert line.is_lost
+    assert line.read_refusal or wrong != "a key that nobody knows", "the others do not understand each other at all"
+    told = [text for text in ends.refusals if "without a key that is allowed tried to connect" in text]
+    assert bool(told) == (wrong == "a key that nobody knows"), "libzmq asks once the encryption holds, not before"
+
+
+def test_a_peer_whose_key_was_removed_is_not_heard_any_more(
+    opened: Callable[[Allowed], Ends], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "_REFRESH_SECONDS", 0.1)
+    stays, goes = new_key_pair(), new_key_pair()
+    access = Allowed(trainer=stays)
+    access.roles[goes.public] = "trainer"
+    ends = opened(access)
+    lines = ends.line(stays), ends.line(goes)
+    peers = []
+    for line in lines:
+        line.send([b"first"])
+        heard = ends.heard()
+        assert heard is not None
+        peers.append(heard[0])
+    assert ends.hub.take_dropped() == []
+    del access.roles[goes.public]
+    looks = access.looks
+    while access.looks < looks + 2:
+        waiting(ends.hub, 0.01)
+    assert ends.hub.take_dropped() == [peers[1]]
+    assert ends.hub.take_dropped() == []
+    ends.hub.send(peers[1], [b"farewell"])
+    ends.hub.forget_peer(peers[1])
+    lines[1].send([b"second"])
+    assert ends.heard(0.5) is None
+    lines[0].send([b"second"])
+    assert ends.heard() == (peers[0], [b"second"])
+    farewell = lines[1].receive(30_000)
+    assert farewell is not None
+    assert [bytes(frame) for frame in farewell] == [b"farewell"]
+
+
+def test_without_curve_it_is_said_what_is_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq, "has", lambda name: False)
+    with pytest.raises(OptionError, match=r"keys need libzmq 4\.3\.3 or later with CURVE, this is .* without it"):
+        new_key_pair()
+    monkeypatch.undo()
+    monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 2))
+    with pytest.raises(OptionError, match=r"keys need libzmq 4\.3\.3 or later"):
+        new_key_pair()
