@@ -20,10 +20,12 @@ import zmq
 
 import pydp2
 from pydp2.errors import LocalError, RemoteError
+from pydp2.keys import ConnectionFile
 from pydp2.metrics import resident_bytes
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import CLIENT_LINK, LinkRole
-from pydp2.service_address import INNER_SUFFIX
+from pydp2.service_address import INNER_SUFFIX, split_key
+from pydp2.transport.keys import KeyPair, secure_client
 from tests.protocol.conftest import EXAMPLES
 from tests.protocol.test_broken_frames import a_chunk, mutate, mutated_frames
 
@@ -39,13 +41,16 @@ BATCH = 32
 
 
 class Stranger:
-    """A raw socket to ``address``."""
+    """A raw socket to ``address``, with keys of its own where that has a key."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair | None = None) -> None:
         self._socket = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDTIMEO, 10_000)
-        self._socket.connect(address)
+        endpoint, server_key = split_key(address)
+        if pair is not None:
+            secure_client(self._socket, pair, server_key)
+        self._socket.connect(endpoint)
 
     def throw(self, frames: list[bytes]) -> None:
         self._socket.send_multipart(frames or [b""])
@@ -150,12 +155,13 @@ def numbers(text_files: Callable[..., list[str]]) -> list[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at the server's memory in /proc")
-@pytest.mark.parametrize("target", ["clients", "workers"])
+@pytest.mark.parametrize("target", ["clients", "workers", "trainers with keys", "observers with keys"])
 def test_the_trainer_s_passes_stay_exact_and_the_server_small(
     target: str,
     numbers: list[str],
     provider_file: Callable[..., str],
     context: zmq.Context[zmq.Socket[bytes]],
+    tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     address = provider_file(PROVIDER)
@@ -163,9 +169,14 @@ def test_the_trainer_s_passes_stay_exact_and_the_server_small(
         quiet = passes(client, 3)
     assert all(sorted(one) == sorted(quiet[0]) for one in quiet)
 
-    with pydp2.launch(numbers, address, workers=2) as service, service.connect(batch_size=BATCH) as client:
-        path = inside(service.address, target)
-        make = something if target == "clients" else something_for_workers
+    file = tmp_path / "run.json" if "keys" in target else None
+    with (
+        pydp2.launch(numbers, address, workers=2, connection=file) as service,
+        service.connect(batch_size=BATCH) as client,
+    ):
+        pair = None if file is None else ConnectionFile.read(file).keys[target.partition("s ")[0]]
+        path = service.address if file is not None else inside(service.address, target)
+        make = something_for_workers if target == "workers" else something
         problems: list[BaseException] = []
         sizes: list[int] = []
         go_on = threading.Event()
@@ -174,7 +185,7 @@ def test_the_trainer_s_passes_stay_exact_and_the_server_small(
             choose = random.Random(seed)
             try:
                 while count > 0:
-                    stranger = Stranger(context, path)
+                    stranger = Stranger(context, path, pair)
                     try:
                         for _ in range(here := min(count, choose.choice([1, 10, 100]))):
                             stranger.throw(make(choose))

@@ -67,10 +67,11 @@ ALIKE = ("wrong token, then parts", "no token, then parts", "no mechanism, then 
 @pytest.mark.parametrize(
     "how", [pytest.param(each, marks=pytest.mark.slow if each in ALIKE else ()) for each in FLOODS]
 )
-def test_a_flood_without_the_token_takes_no_memory_and_the_trainer_goes_on(
-    how: str, provider: str, quiet: Iterator[list[list[int]]]
+def test_a_flood_without_the_token_or_a_key_takes_no_memory_and_the_trainer_goes_on(
+    how: str, provider: str, quiet: Iterator[list[list[int]]], tmp_path: Path
 ) -> None:
-    with pydp2.launch(FILES, provider, workers=1, bind="tcp://127.0.0.1:*") as service:
+    keys = tmp_path / "run.json" if "a key" in how else None
+    with pydp2.launch(FILES, provider, workers=1, bind="tcp://127.0.0.1:*", connection=keys) as service:
         with service.connect(**OPTIONS) as data:
             assert passes(data, quiet, 1)
             before = resident(service.pid)
