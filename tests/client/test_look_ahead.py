@@ -39,13 +39,18 @@ class Work:
         assert self.may_go_on.wait(LONG)
 
 
+def start(thread: LookAhead) -> None:
+    """Have its thread run: it is given nothing before."""
+    thread.give(int)
+    assert eventually(lambda: bool(thread._running))
+    assert thread.reclaim(LONG)
+
+
 @pytest.fixture
 def look_ahead() -> Iterator[LookAhead]:
     """One whose thread runs."""
     thread = LookAhead()
-    thread.give(int)
-    assert eventually(lambda: bool(thread._running))
-    assert thread.reclaim(LONG)
+    start(thread)
     yield thread
     thread.close(LONG)
 
@@ -300,6 +305,7 @@ def test_a_large_batch_that_is_sent_when_it_is_asked_for_is_gathered_in_the_step
         def is_gathered() -> bool:
             return len(inbox) > 1 and (not isinstance(inbox[1], received.ReceivedBatch) or inbox[1].is_prepared)
 
+        start(data._session.look_ahead)
         for batch in data:
             if 1 < batch.index < 11 and data._session.look_ahead._offer is not None:
                 assert eventually(is_gathered), batch.index
@@ -322,10 +328,10 @@ def process(settings, filename):
 def test_a_call_takes_the_sockets_back_from_a_thread_that_waits(provider_file: Callable[[str], str]) -> None:
     with pydp2.load(["1"], provider_file(ENDLESS), workers=1, batch_size=16, prefetch=1) as data:
         stream = iter(data)
-        for _ in range(2):
-            next(stream)
-        next(stream)
         thread = data._session.look_ahead
+        start(thread)
+        for _ in range(3):
+            next(stream)
         assert eventually(lambda: thread._offer is not None and thread._offer._claimed.get(0) == "thread")
         time.sleep(0.01)
         assert thread._offer is not None

@@ -201,9 +201,26 @@ def resident(pid: int) -> int:
 
 def memory(pid: int) -> tuple[int, int]:
     """Bytes of memory that ``pid`` sees, and its share of them, each page divided among all who have it."""
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    sizes = {line.split()[0]: int(line.split()[1]) * 1024 for line in text.splitlines()[1:]}
+    sizes = _rollup(pid)
     return sizes["Rss:"], sizes["Pss:"]
+
+
+def anonymous(pid: int) -> int:
+    """Bytes of memory of ``pid`` that no file stands behind, its share where it has forked."""
+    return _rollup(pid).get("Pss_Anon:", 0)
+
+
+def shared(pids: list[int]) -> int:
+    """Bytes of the shared memory that ``pids`` see, counted once."""
+    return sum(_rollup(pid).get("Pss_Shmem:", 0) for pid in pids)
+
+
+def _rollup(pid: int) -> dict[str, int]:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return {}
+    return {line.split()[0]: int(line.split()[1]) * 1024 for line in text.splitlines()[1:]}
 
 
 def cpu(pids: list[int]) -> float:
