@@ -50,6 +50,7 @@ from pydp2.worker import IN_WORKER
 from pydp2.worker.gil import require_gil
 
 _END_SECONDS = 4.0  # seconds that a service has to end in order
+_END_POLL_SECONDS = 0.01  # seconds between two looks whether it has
 _CONNECT_TIMEOUT = 10.0  # seconds to wait for an answer
 _LEAST_MEMORY = 1 << 20
 
@@ -439,15 +440,33 @@ def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDi
     control.close()
     deadline = time.monotonic() + _END_SECONDS
     try:
-        while process.poll() is None:
+        while not _has_ended(process, os.WNOHANG):
             if time.monotonic() > deadline:
                 process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.2)
+            time.sleep(_END_POLL_SECONDS)
     finally:
         process.kill()  # nothing, where it has ended
-        process.wait()
+        _has_ended(process, 0)
+        if process.poll() is None:
+            with contextlib.suppress(ChildProcessError):
+                process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
         rundir.remove()
+
+
+def _has_ended(process: subprocess.Popen[bytes], options: int) -> bool:
+    """Return True if ``process`` has ended; wait for that unless ``options`` says WNOHANG. It can be polled afterwards.
+
+    Popen.wait() could wait for ever, and poll() never see the end: if an exception of a signal handler comes right
+    behind the point where Popen takes its lock, the lock stays taken.
+    """
+    if not hasattr(os, "waitid"):  # macOS
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_POLL_SECONDS if options else None)
+        return process.poll() is not None
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | options) is not None
+    except ChildProcessError:
+        return True
 
 
 __all__ = ["Service", "ServiceUnreachable", "connect", "launch", "load", "stats"]

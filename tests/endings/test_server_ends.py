@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -161,4 +162,28 @@ def test_a_server_that_does_not_answer_any_more_is_killed(program: Start) -> Non
     trainer.signal(signal.SIGINT)
     assert trainer.ended(30) == -signal.SIGINT
     assert trainer.screen.count("Traceback") == 1
+    assert eventually(gone)
+
+
+ONE = """
+@provider(input_types=[integer_value(10)])
+def process(settings, filename):
+    yield 1
+"""
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_service_ends_although_an_interrupt_has_left_the_lock_of_its_process_taken(
+    is_stopped: bool, provider_file: Callable[[str], str]
+) -> None:
+    """A second Ctrl-C may come right behind the point where Popen takes its lock, which nobody frees then."""
+    made = pydp2.launch(["a"], provider_file(ONE), workers=1)
+    assert made._process._waitpid_lock.acquire(timeout=30)  # type: ignore[attr-defined]
+    if is_stopped:
+        os.kill(made.pid, signal.SIGSTOP)
+    closing = threading.Thread(target=made.close, daemon=True)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive()
+    assert made._process.returncode == (-signal.SIGKILL if is_stopped else 0)
     assert eventually(gone)
