@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.cache import file_format
@@ -62,7 +62,6 @@ def whole(tmp_path: Path) -> Path:
     return write(tmp_path, [(columns, None), (columns.slice(1, 3), None)], [(2, "ids", "no"), (6, "dense", "short")])
 
 
-@settings(max_examples=150)
 @given(data=st.data())
 def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Any slots and samples, weights or none, cut into any blocks, with dropped samples anywhere."""

@@ -49,6 +49,7 @@ def test_a_file_that_needs_more_than_a_worker_may_have_is_condemned(provider_fil
     assert f"worker_memory={LIMIT}); raise worker_memory, or cut the file into smaller ones" in seen.text
 
 
+@pytest.mark.slow
 def test_with_skip_the_pass_goes_on_without_the_rest_of_it(provider_file: Callable[[str], str]) -> None:
     seen = one_pass(["0x3", "1x30", "2x3"], provider_file(LEAKS), worker_memory=LIMIT, on_error="skip")
     assert seen.error is None

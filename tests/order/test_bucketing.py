@@ -22,7 +22,7 @@ from .oracle import File, Options, Row, expect
 from .test_batcher import flat, names, options, row_of, seeds
 from .test_snapshot import run, through_json
 
-property_test = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+property_test = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def rows(*, weighted: bool = True) -> st.SearchStrategy[Row]:

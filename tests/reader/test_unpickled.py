@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.errors import FormatError
@@ -234,7 +234,6 @@ SEEDS = [
 ]
 
 
-@settings(max_examples=300)
 @given(st.sampled_from(SEEDS), st.integers(0, 2**32))
 def test_a_damaged_pickle_gives_plain_data_or_a_format_error(data: bytes, seed: int) -> None:
     mutated(data, Random(seed))

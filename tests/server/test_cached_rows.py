@@ -121,7 +121,6 @@ cases = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.one_of(weights, ones), cases, st.integers(1, 3), st.randoms(use_true_random=False), st.data())
 def test_it_is_the_pass_that_merge_and_store_would_make(
     files: Files, case: Case, world: int, random: Random, data: st.DataObject
@@ -169,7 +168,6 @@ def test_a_state_from_the_middle_of_it_goes_on_as_if_it_had_never_stopped(
 some_buckets = st.sampled_from([None, BucketPlan(1, (3,), automatic=False, max_buckets=2)])
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.one_of(weights, ones), cases, some_buckets, st.booleans(), st.integers(60, 2000), st.booleans(), st.data())
 def test_a_pass_that_needs_a_merge_takes_from_the_cache_what_it_would_copy_into_a_store(
     files: Files, case: Case, buckets: BucketPlan | None, shuffle: bool, room: int, dropped: bool, data: st.DataObject

@@ -428,5 +428,5 @@ class Service(RuleBasedStateMachine):
         assert self.over, f"stuck after {len(self.taken)} samples: {self.reading.ledgers}"
 
 
-Service.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+Service.TestCase.settings = settings(stateful_step_count=50, deadline=None)
 test_any_sequence_keeps_order_exactly_once_bounded_credit_and_progress = Service.TestCase

@@ -198,4 +198,4 @@ class Shared(RuleBasedStateMachine):
 
 
 TestShared = Shared.TestCase
-TestShared.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestShared.settings = settings(stateful_step_count=40, deadline=None)

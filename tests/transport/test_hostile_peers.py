@@ -155,7 +155,10 @@ def numbers(text_files: Callable[..., list[str]]) -> list[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at the server's memory in /proc")
-@pytest.mark.parametrize("target", ["clients", "workers", "trainers with keys", "observers with keys"])
+@pytest.mark.parametrize(
+    "target",
+    ["clients", "workers", "trainers with keys", pytest.param("observers with keys", marks=pytest.mark.slow)],
+)
 def test_the_trainer_s_passes_stay_exact_and_the_server_small(
     target: str,
     numbers: list[str],

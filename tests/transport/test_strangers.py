@@ -189,7 +189,7 @@ def test_strangers_who_take_all_descriptors_take_no_place_from_a_trainer(
     assert made.process.poll() is None
 
 
-@pytest.mark.parametrize("kind", ["ipc", "tcp"])
+@pytest.mark.parametrize("kind", ["ipc", pytest.param("tcp", marks=pytest.mark.slow)])
 def test_workers_are_replaced_while_strangers_take_all_descriptors(
     kind: str, provider: str, quiet: Iterator[list[list[int]]], program: Callable[..., Program], tmp_path: Path
 ) -> None:
