@@ -459,14 +459,11 @@ def _has_ended(process: subprocess.Popen[bytes], options: int) -> bool:
     Popen.wait() could wait for ever, and poll() never see the end: if an exception of a signal handler comes right
     behind the point where Popen takes its lock, the lock stays taken.
     """
-    if not hasattr(os, "waitid"):  # macOS
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_POLL_SECONDS if options else None)
-        return process.poll() is not None
-    try:
+    with contextlib.suppress(ChildProcessError, AttributeError):  # of another process; macOS has no waitid
         return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | options) is not None
-    except ChildProcessError:
-        return True
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_POLL_SECONDS if options else None)
+    return process.poll() is not None
 
 
 __all__ = ["Service", "ServiceUnreachable", "connect", "launch", "load", "stats"]
