@@ -151,6 +151,7 @@ def measured(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     return json.loads(file.read_text()), shown
 
 
+@pytest.mark.slow
 def test_a_peer_with_a_format_of_its_own_writes_it_once(tmp_path: Path) -> None:
     given = ["--workload", "rows", "--peer", "memmap", "--rounds", "1", "--scale", str(SCALE)]
     result, shown = measured(tmp_path, "native", *given)
@@ -164,6 +165,7 @@ def test_a_peer_with_a_format_of_its_own_writes_it_once(tmp_path: Path) -> None:
     assert written.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_the_ceiling_is_measured_with_pydp2_alone(tmp_path: Path) -> None:
     given = ["--kind", "dense", "--form", "blocks", "single", "--peer", "--workers", "1", "--rounds", "1"]
     result, shown = measured(tmp_path, "ceiling", *given, "--scale", str(SCALE))

@@ -172,7 +172,7 @@ def process(settings, filename):
 """
 
 
-@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize("is_stopped", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_service_ends_although_an_interrupt_has_left_the_lock_of_its_process_taken(
     is_stopped: bool, provider_file: Callable[[str], str]
 ) -> None:
