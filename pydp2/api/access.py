@@ -12,7 +12,7 @@ from pydp2.client import Target
 from pydp2.errors import OptionError
 from pydp2.keys import CONNECTION_VARIABLE, ROLES, ConnectionFile, own_pair
 from pydp2.options.tables import ServiceOptions
-from pydp2.service_address import split_key, split_token, with_key
+from pydp2.service_address import split_key, split_token, with_key, without_token
 from pydp2.transport.keys import KeyPair, new_key_pair
 
 _KEPT = "connection.json"  # in a state directory: the keys of a service that can be started again
@@ -42,7 +42,7 @@ def is_loopback(address: str) -> bool:
     if not address.startswith("tcp://"):
         return True
     host = split_token(address)[0].removeprefix("tcp://").rpartition(":")[0].strip("[]")
-    return host != "*" and ipaddress.ip_address(host).is_loopback
+    return ipaddress.ip_address(host).is_loopback
 
 
 def service_keys(chosen: ServiceOptions, state_dir: Path | None) -> ServiceKeys | None:
@@ -52,8 +52,9 @@ def service_keys(chosen: ServiceOptions, state_dir: Path | None) -> ServiceKeys 
     if chosen.connection is None and chosen.keys is None:
         if not is_loopback(bind):
             raise OptionError(
-                f"bind={bind!r} can be reached from other hosts, so the service needs keys; add connection='run.json' "
-                "(keys for this run, written to that file) or keys='FOLDER' (keys that last: `pydp2 keys new FOLDER`)"
+                f"bind={without_token(bind)!r} can be reached from other hosts, so the service needs keys; add "
+                "connection='run.json' (keys for this run, written to that file) or keys='FOLDER' (keys that last: "
+                "`pydp2 keys new FOLDER`)"
             )
         if chosen.advertise is not None:
             raise OptionError("advertise is for a service with keys; add connection='run.json' or leave it out")
@@ -62,6 +63,11 @@ def service_keys(chosen: ServiceOptions, state_dir: Path | None) -> ServiceKeys 
         raise OptionError(
             f"bind={bind!r} is a socket of this user alone, which needs no keys; leave connection and keys out, or "
             "bind to tcp://HOST:PORT"
+        )
+    if state_dir is not None and not bind:
+        raise OptionError(
+            "a service with keys takes any port without bind, and with state_dir trainers must find it again at the "
+            "same one; add bind='tcp://HOST:PORT'"
         )
     if bind and split_token(bind)[1]:
         raise OptionError("bind has a token, and the service has keys; leave ?token=… out of bind")

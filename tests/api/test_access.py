@@ -173,6 +173,7 @@ def test_a_service_that_is_started_again_has_the_keys_that_its_trainers_have(
             {"bind": "tcp://0.0.0.0:*"},
             r"bind='tcp://0\.0\.0\.0:\*' can be reached from other hosts, so the service needs",
         ),
+        ({"bind": f"tcp://0.0.0.0:1?token={'0' * 32}"}, r"bind='tcp://0\.0\.0\.0:1' can be reached from other hosts"),
         ({"bind": "tcp://*:7700"}, r"bind='tcp://0\.0\.0\.0:7700' can be reached from other hosts"),
         ({"bind": "tcp://[::]:7700"}, "can be reached from other hosts"),
         ({"bind": "tcp://192.0.2.1:7700"}, "can be reached from other hosts"),
@@ -214,6 +215,13 @@ def test_where_a_trainer_cannot_connect_is_told(
         keys.new_folder(folder)
     with pytest.raises(OptionError, match=text):
         pydp2.connect(address, key=folder, **OPTIONS)
+
+
+def test_a_service_that_can_be_started_again_needs_a_port_that_is_the_same_then(
+    provider: str, file: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match="must find it again at the same one; add bind='tcp://HOST:PORT'"):
+        pydp2.launch(FILES, provider, workers=1, connection=file, state_dir=tmp_path / "state")
 
 
 def test_the_address_names_the_host_as_others_know_it(provider: str, file: Path, tmp_path: Path) -> None:

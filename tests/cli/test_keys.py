@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pydp2_cli.keys
 from click.testing import Result
 
-from pydp2.keys import own_pair
+from pydp2.keys import ROLES, own_pair
 
 
 def test_keys_are_made_allowed_listed_and_dropped(tmp_path: Path, cli: Callable[..., Result]) -> None:
@@ -46,3 +47,7 @@ def test_what_cannot_be_is_told_in_one_line(tmp_path: Path, cli: Callable[..., R
         assert said.stderr.startswith("Error: ")
         assert text in said.stderr
         assert said.stderr.count("\n") == 1
+
+
+def test_the_command_knows_the_roles_of_keys() -> None:
+    assert pydp2_cli.keys._ROLES == ROLES, "written twice, so that --help imports nothing"
