@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from pydp2_cli.output import stdout_console
 
-_ROLES = ("trainer", "observer")  # pydp2.keys.ROLES, which is imported late
+_ROLES = ("trainer", "observer", "worker")  # pydp2.keys.ROLES, which is imported late
 _folder = click.argument("folder", type=click.Path(path_type=Path))
 
 

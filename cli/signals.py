@@ -51,6 +51,13 @@ def signals_raise() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def signals_call(action: Callable[[], None]) -> Iterator[None]:
+    """Let both signals call ``action`` inside the context, and nothing else."""
+    with _signals_handled_by(lambda number, frame: action()):
+        yield
+
+
 class SignalWaiter:
     """Context that notes a signal, which :meth:`wait` returns. If a second signal comes, it calls ``on_second_signal``
     and ends the process at once."""

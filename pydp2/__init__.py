@@ -9,6 +9,8 @@ import importlib as _importlib
 import sys as _sys
 import typing as _typing
 
+import pydp2.release as _release
+
 if _sys.platform == "win32":  # before anything is imported that Windows does not have
     raise ImportError(
         "pydp2 needs Linux (macOS works too, without promises): its workers are forked and share memory in ways that "
@@ -26,6 +28,7 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
     from pydp2.api.service import stats as stats
     from pydp2.api.sources import Source as Source
     from pydp2.api.sources import define_py_data_sources2
+    from pydp2.api.worker_host import WorkerHost as WorkerHost
     from pydp2.client import Client as Client
     from pydp2.columns.batch import Batch as Batch
     from pydp2.columns.batch import Csr as Csr
@@ -66,7 +69,7 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
         sparse_vector_sub_sequence,
     )
 
-__version__ = "0.1.0"
+__version__ = _release.RELEASE
 
 __all__ = [
     "CacheType",
@@ -109,6 +112,7 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "Ragged": "pydp2.columns.batch",
     "Service": "pydp2.api.service",
     "Source": "pydp2.api.sources",
+    "WorkerHost": "pydp2.api.worker_host",
     "bench": "pydp2.diagnostics.bench",
     "check": "pydp2.diagnostics.check",
     "checksums": "pydp2.columns.checksum",

@@ -25,6 +25,7 @@
     │   ├── ServiceLost               (ConnectionError) the service ended
     │   ├── OutOfMemory               (MemoryError) server, worker or trainer has no memory for what comes next
     │   ├── JobTaken                  another trainer has this place in the job
+    │   ├── HostRefused               a host may not run workers of the service
     │   └── Rewound                   this rank is no longer where its job is
     └── ProtocolError
         ├── LocalProtocolError        we were about to break the protocol
@@ -177,6 +178,10 @@ class JobTaken(ServiceError):
     """Another trainer reads this job."""
 
 
+class HostRefused(ServiceError):
+    """A host may not run workers of the service: its code, its files or its version are not those of the service."""
+
+
 class Rewound(ServiceError):
     """This rank's stream is no longer the one of its job: another rank loaded a state, or its place was taken.
 
@@ -203,8 +208,8 @@ _KINDS: dict[str, type[Error]] = {
         ClientUseError, EOFException,
         RemoteError, ProviderError, BadSample, FileCondemned, NotRepeatable, BudgetExceeded, SampleTooLarge,
         FormatError, ComposeNotAligned, ReaderError,
-        ServiceError, ServiceUnreachable, ServiceLost, OutOfMemory, JobTaken, Rewound, ProtocolError,
-        LocalProtocolError, RemoteProtocolError,
+        ServiceError, ServiceUnreachable, ServiceLost, OutOfMemory, JobTaken, HostRefused, Rewound,
+        ProtocolError, LocalProtocolError, RemoteProtocolError,
     )
 }  # fmt: skip
 _ENDS_LOOPS = (StopIteration, StopAsyncIteration)  # would end loops of the trainer, as if the pass were over

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +23,8 @@ from pydp2.errors import OptionError
 from pydp2.service_address import split_key
 from pydp2.transport.keys import KEY_DIGITS, KeyPair, new_key_pair, public_key
 
-ROLES = ("trainer", "observer")
-"""What a key admits to: reading batches, or only asking for statistics."""
+ROLES = ("trainer", "observer", "worker")
+"""What a key admits to: reading batches, only asking for statistics, or running workers."""
 CONNECTION_VARIABLE = "PYDP2_CONNECTION"
 """Environment variable with the path of a connection file."""
 _VERSION = 1
@@ -75,15 +75,18 @@ def _reason(error: Exception) -> str:
 # -- the connection file -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ConnectionFile:
-    """Content of a connection file: the address of a service with its public key, and a pair of keys for each role."""
+    """Content of a connection file: the address of a service with its public key, and a pair of keys for each role.
+    ``host_address``: where workers on other hosts connect; "" if there can be none."""
 
     address: str
     keys: Mapping[str, KeyPair] = field(repr=False)
+    host_address: str = ""
 
     def write(self, path: Path) -> None:
         """Write it to ``path`` with mode 0600, in place of a file that is there. Raises OptionError."""
         keys = {role: {"public": pair.public, "secret": pair.secret} for role, pair in self.keys.items()}
-        text = json.dumps({"pydp2": _VERSION, "address": self.address, "keys": keys}, indent=1)
+        where = {"address": self.address, "host_address": self.host_address}
+        text = json.dumps({"pydp2": _VERSION, **where, "keys": keys}, indent=1)
         try:
             _write_private(path, text + "\n")
         except OSError as error:
@@ -97,16 +100,18 @@ class ConnectionFile:
         try:
             plain = json.loads(_read_private(path))
             pairs = {role: KeyPair(pair["public"], pair["secret"]) for role, pair in plain["keys"].items()}
-            address = plain["address"]
+            address, host_address = plain["address"], plain.get("host_address", "")
             keys = [key for pair in pairs.values() for key in (pair.public, pair.secret)]
             if plain["pydp2"] != _VERSION or not split_key(address)[1] or not all(map(_KEY.fullmatch, keys)):
+                raise ValueError
+            if host_address and not split_key(host_address)[1]:
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
             why = _reason(error)
             raise OptionError(
                 f"{path} must be a connection file, as `pydp2 serve --connection {path.name}` writes it: {why}"
             ) from None
-        return cls(address, pairs)
+        return cls(address, pairs, host_address)
 
     def pair(self, path: Path, *roles: str) -> KeyPair:
         """Return the keys of the first of ``roles`` that it has. Raises OptionError if it has none; ``path`` is named
@@ -211,11 +216,13 @@ def allowed_keys(folder: Path) -> list[AllowedKey]:
 
 
 class AllowedKeys:
-    """Keys of a service: its ``pair``, and those of its peers, by role: of this run, and of ``folder``."""
+    """Keys of a service: its ``pair``, and those of its peers with one of ``roles``: of this run, and of ``folder``."""
 
-    def __init__(self, pair: KeyPair, of_run: Mapping[str, str], folder: Path | None) -> None:
+    def __init__(
+        self, pair: KeyPair, of_run: Mapping[str, str], folder: Path | None, roles: Sequence[str] = ROLES
+    ) -> None:
         self.pair = pair
-        self._of_run, self._folder = dict(of_run), folder
+        self._of_run, self._folder, self._admitted = dict(of_run), folder, roles
         self._roles: dict[str, str] = {}
         self.refresh()
 
@@ -226,4 +233,5 @@ class AllowedKeys:
     def refresh(self) -> None:
         """Look again which keys the folder allows. One that cannot be read allows none."""
         lasting = [] if self._folder is None else allowed_keys(self._folder)
-        self._roles = {each.public: each.role for each in lasting} | self._of_run
+        known = {each.public: each.role for each in lasting} | self._of_run
+        self._roles = {key: role for key, role in known.items() if role in self._admitted}

@@ -24,6 +24,8 @@ from pydp2_cli import main
 
 import pydp2
 from pydp2.engine import output
+from pydp2.host.agent_state import AGENT_TRANSITIONS
+from pydp2.host.watch_state import WATCH_TRANSITIONS
 from pydp2.options.tables import ELSEWHERE, JOB_OPTIONS, SERVICE_OPTIONS, Option
 from pydp2.options.values import number_of_bytes
 from pydp2.order.file_order import BLOCK_LENGTHS
@@ -34,7 +36,7 @@ from pydp2.providers.decorator import provider
 from pydp2.server.dispatch.file_state import FILE_TRANSITIONS
 from pydp2.server.dispatch.ledger import MAX_DEATHS
 from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS
-from pydp2.server.workers.worker_state import WATCH_TRANSITIONS, WORK_TRANSITIONS
+from pydp2.server.workers.worker_state import WORK_TRANSITIONS
 from pydp2.worker import chunk_builder
 
 from .warm_starts import run_program
@@ -319,10 +321,12 @@ def states_table(table: Mapping[tuple[Enum, Enum], Enum]) -> str:
     [
         ("architecture.md", "messages", messages_table),
         ("architecture.md", "moves: WORKER_LINK", lambda: moves_table(link_states.WORKER_LINK)),
+        ("architecture.md", "moves: HOST_LINK", lambda: moves_table(link_states.HOST_LINK)),
         ("architecture.md", "moves: CLIENT_LINK", lambda: moves_table(link_states.CLIENT_LINK)),
         ("architecture.md", "states: FILE_TRANSITIONS", lambda: states_table(FILE_TRANSITIONS)),
         ("architecture.md", "states: WORK_TRANSITIONS", lambda: states_table(WORK_TRANSITIONS)),
         ("architecture.md", "states: WATCH_TRANSITIONS", lambda: states_table(WATCH_TRANSITIONS)),
+        ("architecture.md", "states: AGENT_TRANSITIONS", lambda: states_table(AGENT_TRANSITIONS)),
         ("architecture.md", "states: TRAINER_TRANSITIONS", lambda: states_table(TRAINER_TRANSITIONS)),
         ("options.md", "options: service", lambda: options_table(SERVICE_OPTIONS)),
         ("options.md", "options: job", lambda: options_table(JOB_OPTIONS)),

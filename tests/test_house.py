@@ -24,7 +24,7 @@ CODE = ("pydp2", "cli", "sample_data")
 INSTALLED_AS = {"pydp2_cli": "cli", "pydp2_samples": "sample_data"}
 LIBRARIES = {  # numpy is at home everywhere
     "zmq": {"transport"},
-    "msgpack": {"cache", "protocol", "server", "server.snapshots", "server.spec"},
+    "msgpack": {"cache", "host", "protocol", "server", "server.snapshots", "server.spec"},
     "isal": {"columns"},
     "click": {"cli"},
     "rich": {"cli"},

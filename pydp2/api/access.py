@@ -15,6 +15,7 @@ from pydp2.options.tables import ServiceOptions
 from pydp2.service_address import split_key, split_token, with_key, without_token
 from pydp2.transport.keys import KeyPair, new_key_pair
 
+_LAST_PORT = 65_535
 _KEPT = "connection.json"  # in a state directory: the keys of a service that can be started again
 
 
@@ -32,9 +33,9 @@ class ServiceKeys:
         """Role of each public key of this run."""
         return {pair.public: role for role, pair in self.of_run.items()}
 
-    def connection(self, address: str) -> ConnectionFile:
-        """Return what the connection file of the service at ``address`` holds."""
-        return ConnectionFile(address, self.of_run)
+    def connection(self, address: str, host_address: str) -> ConnectionFile:
+        """Return what the connection file of the service at these addresses holds."""
+        return ConnectionFile(address, self.of_run, host_address)
 
 
 def is_loopback(address: str) -> bool:
@@ -43,6 +44,17 @@ def is_loopback(address: str) -> bool:
         return True
     host = split_token(address)[0].removeprefix("tcp://").rpartition(":")[0].strip("[]")
     return ipaddress.ip_address(host).is_loopback
+
+
+def worker_address(bind: str, chosen: str | None) -> str:
+    """Return the address to bind for workers on other hosts: ``chosen``, or the port after that of ``bind``, of a
+    service with keys. Raises OptionError."""
+    if chosen is not None:
+        if chosen.startswith("ipc://") or split_token(chosen)[1]:
+            raise OptionError(f"worker_bind must be tcp://HOST:PORT, got {without_token(chosen)!r}")
+        return chosen
+    host, _, port = bind.rpartition(":")
+    return f"{host}:{int(port) + 1}" if port.isdecimal() and 0 < int(port) < _LAST_PORT else f"{host}:*"
 
 
 def service_keys(chosen: ServiceOptions, state_dir: Path | None) -> ServiceKeys | None:
@@ -56,8 +68,14 @@ def service_keys(chosen: ServiceOptions, state_dir: Path | None) -> ServiceKeys 
                 "connection='run.json' (keys for this run, written to that file) or keys='FOLDER' (keys that last: "
                 "`pydp2 keys new FOLDER`)"
             )
-        if chosen.advertise is not None:
-            raise OptionError("advertise is for a service with keys; add connection='run.json' or leave it out")
+        for name, value in (("advertise", chosen.advertise), ("worker_bind", chosen.worker_bind)):
+            if value is not None:
+                raise OptionError(f"{name} is for a service with keys; add connection='run.json' or leave it out")
+        if chosen.workers == 0:
+            raise OptionError(
+                "workers=0 leaves all workers to other hosts, which need keys to join; add connection='run.json', or "
+                "have at least one worker"
+            )
         return None
     if bind.startswith("ipc://"):
         raise OptionError(
@@ -101,10 +119,24 @@ def _kept_keys(kept: Path, folder: Path | None) -> ServiceKeys:
     return ServiceKeys(pair, pairs, None if folder is None else str(folder))
 
 
-def find_target(address: str | os.PathLike[str] | None, key: str | os.PathLike[str] | None, *roles: str) -> Target:
+def find_service(address: str | os.PathLike[str] | None, key: str | os.PathLike[str] | None) -> Target:
+    """Return where a host with workers connects, and its keys, from what :func:`find_target` takes. Raises
+    OptionError."""
+    target = find_target(address, key, "worker", for_hosts=True)
+    if not target.is_secured:
+        raise OptionError(
+            f"workers on other hosts need a service with keys, {target.name} has none; start it with "
+            "connection='run.json', and use that file"
+        )
+    return target
+
+
+def find_target(
+    address: str | os.PathLike[str] | None, key: str | os.PathLike[str] | None, *roles: str, for_hosts: bool = False
+) -> Target:
     """Return where a peer connects, and its keys: ``address`` is an address, or the path of a connection file, by
     default the one that PYDP2_CONNECTION names; ``key`` is a folder with keys; of a connection file the keys of the
-    first of ``roles`` are taken. Raises OptionError."""
+    first of ``roles`` are taken. ``for_hosts``: of a file, the address for hosts. Raises OptionError."""
     if address is None:
         named = os.environ.get(CONNECTION_VARIABLE)
         if not named:
@@ -125,4 +157,6 @@ def find_target(address: str | os.PathLike[str] | None, key: str | os.PathLike[s
             f"file, got {address!r:.80}"
         )
     found = ConnectionFile.read(Path(where))
-    return Target(found.address, pair or found.pair(Path(where), *roles))
+    if for_hosts and not found.host_address:
+        raise OptionError(f"{where} must name where hosts connect; use the file that a service of this release writes")
+    return Target(found.host_address if for_hosts else found.address, pair or found.pair(Path(where), *roles))

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from pydp2.api import machine
-from pydp2.api.access import ServiceKeys, find_target, service_keys
+from pydp2.api.access import ServiceKeys, find_target, service_keys, worker_address
 from pydp2.api.distributed import DistributedEnvironment, distributed_environment
 from pydp2.api.interpreter import start_interpreter
 from pydp2.api.rundir import RunDir, keep_token, take_path, take_state
@@ -58,13 +58,20 @@ _LEAST_MEMORY = 1 << 20
 class Service:
     """Running service that this program started. It ends with the program at the latest.
 
-    ``address``: the address for ``connect``. ``pid``: the process id of the server.
+    ``address``: the address for ``connect``. ``host_address``: where workers on other hosts connect, "" if there can be
+    none. ``pid``: the process id of the server.
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], control: socket.socket, target: Target, rundir: RunDir
+        self,
+        process: subprocess.Popen[bytes],
+        control: socket.socket,
+        target: Target,
+        rundir: RunDir,
+        host_address: str = "",
     ) -> None:
         self.address = target.address
+        self.host_address = host_address
         self._target = target
         self.pid = process.pid
         self._process = process
@@ -166,8 +173,8 @@ def launch(
             default True.
         root: working directory of the workers, where the provider is looked up first; default: the present one.
         options: ``workers, start, memory_limit, worker_memory, sample_timeout, on_error, error_budget, quarantine,
-            on_changed, state_dir, cache_dir, cache_size, bind, connection, keys, advertise, input_order``. See
-            docs/options.md.
+            on_changed, state_dir, cache_dir, cache_size, bind, connection, keys, worker_bind, advertise,
+            input_order``. See docs/options.md.
 
     Raises:
         OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
@@ -185,7 +192,7 @@ def launch(
     limit = chosen.memory_limit if chosen.memory_limit is not None else max(_LEAST_MEMORY, available.bytes // 4)
     if limit < _LEAST_MEMORY:
         raise OptionError(f"memory_limit must be at least {_LEAST_MEMORY} bytes, got {limit}")
-    workers = chosen.workers or machine.cores()
+    workers = machine.cores() if chosen.workers is None else chosen.workers
     machine.check_memory(workers, limit, available)
     machine.check_open_files(workers)
     state_dir = None if chosen.state_dir is None else Path(chosen.state_dir).resolve()
@@ -238,6 +245,7 @@ def launch(
             state_dir=None if state_dir is None else str(state_dir),
             cache_dir=str(Path(chosen.cache_dir or default_folder()).absolute()),
             cache_size=chosen.cache_size,
+            host_address=None if keys is None else worker_address(bind, chosen.worker_bind),
             timing=timing.DEFAULT_TIMING,
         )
         service = _start(spec, served.files, rundir, locks, keys)
@@ -424,11 +432,12 @@ def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int],
     address = str(answer["address"])
     try:
         if keys is not None and spec.connection is not None:
-            keys.connection(address).write(Path(spec.connection))
+            keys.connection(address, str(answer["host_address"])).write(Path(spec.connection))
     except BaseException:
         _end(process, ours, rundir, os.getpid())
         raise
-    return Service(process, ours, Target(address, None if keys is None else keys.of_run["trainer"]), rundir)
+    target = Target(address, None if keys is None else keys.of_run["trainer"])
+    return Service(process, ours, target, rundir, str(answer["host_address"]))
 
 
 def _end(process: subprocess.Popen[bytes], control: socket.socket, rundir: RunDir, owner: int) -> None:

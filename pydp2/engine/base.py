@@ -7,6 +7,7 @@ on what stands there; an engine only keeps the memory and clears the row when a 
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -126,3 +127,45 @@ class Engine(Protocol):
 
 class EngineLost(Exception):
     """The engine itself is gone."""
+
+
+class NoEngine:
+    """Engine without workers, of a service whose workers all run on other hosts."""
+
+    out_of_descriptors = False
+
+    def __init__(self) -> None:
+        self._silent, self._other = os.pipe()
+
+    def start(self, worker: int, status_row: int) -> None:
+        """Raise EngineLost: there can be no workers here."""
+        raise EngineLost("this service runs no workers of its own")
+
+    def kill(self, worker: int) -> None:
+        """Do nothing."""
+
+    def dump(self, worker: int) -> None:
+        """Do nothing."""
+
+    def is_stopped(self, worker: int) -> bool:
+        """Return False."""
+        return False
+
+    def row(self, status_row: int) -> memoryview:
+        """Raise IndexError: there is no status row."""
+        raise IndexError(status_row)
+
+    def events(self) -> list[Started | Exited | EngineNote]:
+        """Return nothing."""
+        return []
+
+    def fileno(self) -> int:
+        """Return a descriptor that is never readable."""
+        return self._silent
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self._silent >= 0:
+            os.close(self._silent)
+            os.close(self._other)
+            self._silent = -1

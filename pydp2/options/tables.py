@@ -92,7 +92,9 @@ class ServiceOptions(_Options):
     """Options of a service, beside its list, provider, ``args`` and ``is_train``. Frozen, checked when made."""
 
     workers: int | None = _option(
-        or_none(integer_from(1)), "number of worker processes; default: one per core that this process may use", None
+        or_none(integer_from(0)),
+        "number of worker processes; 0: only other hosts run workers; default: one per core that this process may use",
+        None,
     )
     start: str = _option(
         Choice(("auto", "spawn")),
@@ -151,6 +153,12 @@ class ServiceOptions(_Options):
     keys: str | None = _option(
         or_none(folder_path),
         "folder with the keys of the service and of those that it lets in, made by pydp2 keys new; default: none",
+        None,
+    )
+    worker_bind: str | None = _option(
+        or_none(bind_address),
+        "address that workers on other hosts connect to, tcp://HOST:PORT; default: the host of bind and the port after "
+        "its port",
         None,
     )
     advertise: str | None = _option(
@@ -247,6 +255,7 @@ class ServiceKeywords(TypedDict, total=False):
     bind: str | None
     connection: FilePath | None
     keys: FilePath | None
+    worker_bind: str | None
     advertise: str | None
     input_order: list[str] | tuple[str, ...] | None
 

@@ -19,6 +19,7 @@ class LinkRole(Enum):
     SERVER = "server"
     WORKER = "worker"
     CLIENT = "client"
+    HOST = "host"
 
 
 class LinkState(Enum):
@@ -30,10 +31,14 @@ class LinkState(Enum):
     GREETED = "greeted"
     IDLE = "idle"
     IN_PASS = "in pass"
+    JOINED = "joined"
+    PREPARED = "prepared"
+    DRAINING = "draining"
+    CARRIES_DATA = "carries data"
     CLOSED = "closed"
 
 
-S, W, C = LinkRole.SERVER, LinkRole.WORKER, LinkRole.CLIENT
+S, W, C, H = LinkRole.SERVER, LinkRole.WORKER, LinkRole.CLIENT, LinkRole.HOST
 TransitionTable = dict[tuple[LinkState, LinkRole, type[Message]], LinkState]
 
 WORKER_LINK: TransitionTable = {
@@ -86,6 +91,27 @@ CLIENT_LINK: TransitionTable = {
     **{(LinkState.NEW, S, k): LinkState.NEW for k in (m.BatchHead, m.PassEnd, m.Failed, m.Probe, m.Welcome)},
 }
 
+_AT_WORK = (LinkState.PREPARED, LinkState.DRAINING)
+
+HOST_LINK: TransitionTable = {
+    (LinkState.NEW, H, m.AskSpec): LinkState.NEW,
+    (LinkState.NEW, S, m.Spec): LinkState.NEW,
+    **{(s, S, m.Refused): LinkState.CLOSED for s in (LinkState.NEW, LinkState.JOINED, *_AT_WORK)},
+    (LinkState.NEW, H, m.Join): LinkState.JOINED,
+    (LinkState.JOINED, S, m.Spec): LinkState.JOINED,
+    (LinkState.JOINED, H, m.Prepared): LinkState.PREPARED,
+    **{(s, S, k): s for s in _AT_WORK for k in (m.StartWorker, m.KillWorker, m.ToWorker)},
+    **{(s, H, m.HostBeat): s for s in (LinkState.JOINED, *_AT_WORK)},
+    **{(s, S, m.HostReceived): s for s in (LinkState.JOINED, *_AT_WORK)},
+    (LinkState.PREPARED, H, m.Drain): LinkState.DRAINING,
+    **{(s, S, m.Closing): LinkState.CLOSED for s in (LinkState.NEW, LinkState.JOINED, *_AT_WORK)},
+    # The other connection of a host
+    (LinkState.NEW, H, m.OpenData): LinkState.CARRIES_DATA,
+    **{(LinkState.CARRIES_DATA, H, k): LinkState.CARRIES_DATA for k in (m.WorkerStarted, m.FromWorker, m.WorkerExited)},
+    # Messages that were under way when the server ended the session
+    **{(LinkState.CLOSED, H, k): LinkState.CLOSED for k in (m.HostBeat, m.Prepared, m.Drain)},
+}
+
 
 class Link:
     """One end's view of a link: it checks every message against the table."""
@@ -122,3 +148,8 @@ def worker_link(own_role: LinkRole) -> Link:
 def client_link(own_role: LinkRole) -> Link:
     """Return a link between a client and the server, seen from ``own_role``."""
     return Link(CLIENT_LINK, own_role, C if own_role is S else S)
+
+
+def host_link(own_role: LinkRole) -> Link:
+    """Return a link between a host and the server, for either of its connections, seen from ``own_role``."""
+    return Link(HOST_LINK, own_role, H if own_role is S else S)

@@ -16,7 +16,7 @@ import msgpack
 
 from pydp2.errors import LocalProtocolError, RemoteProtocolError
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 HEADER_LIMIT = 64 * 1024
 INT_LIMIT = 1 << 62
 """Number that all numbers on the wire are below, so that sums and shared memory of 64 bits hold them."""
@@ -49,12 +49,14 @@ class Hello(Message):
 class Declared(Message):
     """Worker: provider imported, hook run; ``schema`` is what it declares.
 
-    ``source_fingerprint``: a fingerprint of the module that it is in; ``warnings``: warnings on the way, as texts.
+    ``source_fingerprint``: a fingerprint of the module that it is in; ``warnings``: warnings on the way, as texts;
+    ``modules``: a fingerprint of each module below the working directory that was imported, by the path of its file.
     """
 
     schema: Plain
     source_fingerprint: str
     warnings: list[Any]
+    modules: Plain = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,135 @@ class Chunk(Message):
     in_cells: bool = False
 
 
+# -- host and server ---------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class AskSpec(Message):
+    """Host: send what the service is made from. ``version`` and ``release`` are those of the wire and of pydp2."""
+
+    version: int
+    release: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spec(Message):
+    """Server: what a host needs to run workers. ``digest`` is a checksum of it; to a host that has this checksum
+    already it comes without frames, else with four: arguments of the provider, entries of the list, where each ends,
+    and the source of the list."""
+
+    has_body: ClassVar[bool] = True
+    terms: Plain
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Message):
+    """Host: it can run ``places`` workers; it asks for :class:`Spec`. ``session`` is fresh for each time that it
+    joins. ``about`` has the versions of Python and numpy, and the byte order; ``digest`` is of the spec that it has."""
+
+    version: int
+    release: str
+    name: str
+    places: int
+    session: str
+    digest: str
+    about: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class OpenData(Message):
+    """Host: what workers send comes over this connection, for the ``session`` that joined over another one."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Message):
+    """Host: workers can be started. ``opened`` says (1 or 0) which entries of a sample of the list are files here."""
+
+    opened: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker(Message):
+    """Server: start worker number ``worker`` on this status row."""
+
+    worker: int
+    status_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker(Message):
+    """Server: end a worker at once."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToWorker(Message):
+    """Server: pass on to ``worker`` the message in the frames, its header first."""
+
+    has_body: ClassVar[bool] = True
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromWorker(Message):
+    """Host: ``worker`` sent the message in the frames, its header first. ``raw_sizes``: of each frame behind the
+    header, its size before it was compressed, 0 for one that was not; empty where none is."""
+
+    has_body: ClassVar[bool] = True
+    worker: int
+    raw_sizes: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted(Message):
+    """Host: worker number ``worker`` is process ``pid`` there."""
+
+    worker: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited(Message):
+    """Host: the process of a worker ended, with ``status`` as ``os.waitpid`` gives it; all that it sent came before.
+
+    ``running`` is the sample that it was asking for, as ``[file, attempt, sample index]``, or empty. ``kill_reason``:
+    why the host killed it, else empty; ``over_memory``: it had more memory than it may; ``timed_out``: a sample
+    exceeded ``sample_timeout``.
+    """
+
+    worker: int
+    status: int
+    running: list[Any]
+    kill_reason: str
+    over_memory: bool
+    timed_out: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HostBeat(Message):
+    """Host, every second: it is there. ``sent_ns`` is its own clock; ``running`` are the samples that its workers ask
+    for, as ``[worker, file, attempt, sample index]``; ``figures`` are statistics."""
+
+    sent_ns: int
+    running: list[Any]
+    figures: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class HostReceived(Message):
+    """Server: it has taken ``data_bytes`` bytes of the session's data so far. ``sent_ns`` is that of the last beat."""
+
+    data_bytes: int
+    sent_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain(Message):
+    """Host: it has to leave. It wants no new files, and to be told when the running ones are over."""
+
+
 # -- client and server -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Attach(Message):
@@ -169,7 +300,7 @@ class Welcome(Message):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Message):
-    """Server: the client may not attach; ``error`` says why."""
+    """Server: the client may not attach, or the host may not join; ``error`` says why."""
 
     error: Plain
 
@@ -301,7 +432,8 @@ class Probe(Message):
 @dataclass(frozen=True, slots=True)
 class Closing(Message):
     """Server: the service ends, because of ``reason``. ``error``: the one that it could not survive ({}: none).
-    ``will_restart``: it goes on where it was when it is started again."""
+    ``will_restart``: it goes on where it was when it is started again. To a host also: its session is over, or (with
+    ``will_restart``) it may join anew."""
 
     reason: str
     error: Plain
@@ -312,6 +444,8 @@ MESSAGES: dict[str, type[Message]] = {
     m.__name__: m
     for m in (
         Hello, Declared, Broken, BeginReading, Assign, Grant, Want, Places, EndReading, Quit, Chunk,
+        AskSpec, Spec, Join, OpenData, Prepared, StartWorker, KillWorker, ToWorker, FromWorker, WorkerStarted,
+        WorkerExited, HostBeat, HostReceived, Drain,
         Attach, Welcome, Refused, BeginPass, LeavePass, Need, BatchHead, PassEnd, Failed, Detach, AskStats, Stats,
         Probe, Closing,
     )

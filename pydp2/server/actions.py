@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from pydp2.errors import Error
 from pydp2.protocol.messages import Message
 
+THIS_HOST = 0
+"""Number of the machine of the server, among the hosts that workers run on."""
 TIMED_OUT = "timed out"
 """The kind of a loss that exceeded ``sample_timeout``."""
 ENDED_EARLY = "ended early"
@@ -26,10 +28,19 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start worker number ``worker`` on ``status_row``."""
+    """Start worker number ``worker`` on ``status_row`` of ``host``."""
 
     worker: int
     status_row: int
+    host: int = THIS_HOST
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAway:
+    """Have no workers on ``host`` any more, because of ``error``."""
+
+    host: int
+    error: Error
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,7 @@ class Fatal:
     error: Error
 
 
-Action = Send | Spawn | Log | Loss | Fatal
+Action = Send | Spawn | TurnAway | Log | Loss | Fatal
 
 
 @dataclass(frozen=True, slots=True)

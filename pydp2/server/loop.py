@@ -12,8 +12,10 @@ from functools import partial
 from typing import Any
 
 from pydp2.engine.base import Engine, EngineLost, EngineNote, Exited, Started
-from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, from_wire
+from pydp2.errors import Error, HostRefused, ProtocolError, RemoteProtocolError, ServiceLost, from_wire
 from pydp2.file_list import FileList
+from pydp2.host.watch_state import WatchEvent
+from pydp2.host.watchdog import Watchdog, WorkerConnection
 from pydp2.log_writer import write_stderr
 from pydp2.metrics import resident_bytes
 from pydp2.protocol import messages as m
@@ -21,15 +23,27 @@ from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
 from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.schema.provider_schema import Schema
 from pydp2.server.actions import (
+    THIS_HOST,
     Action,
     Fatal,
     Log,
     Loss,
     Send,
     Spawn,
+    TurnAway,
     WorkerBroken,
     WorkerGone,
     WorkerReady,
+)
+from pydp2.server.host_gateway import (
+    HostEvent,
+    HostGateway,
+    HostGone,
+    HostLeaves,
+    HostReady,
+    RemoteExited,
+    RemoteMessage,
+    RemoteStarted,
 )
 from pydp2.server.quarantine import Quarantine
 from pydp2.server.sessions.gateway import ClientGateway
@@ -37,9 +51,7 @@ from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.spec import ServiceSpec
 from pydp2.server.workers.cell_grants import CellGrants, create_cell_grants
 from pydp2.server.workers.chunk_decoder import commit_chunk, decode_chunk
-from pydp2.server.workers.watchdog import Watchdog, WorkerConnection
 from pydp2.server.workers.worker_pool import WorkerPool
-from pydp2.server.workers.worker_state import WatchEvent
 from pydp2.transport import Hub, PeerGone, Poller
 from pydp2.transport.sockets import LACKS_DESCRIPTORS
 
@@ -68,8 +80,10 @@ class Server:
         clients: Hub,
         control: int,
         wakeup: int,
+        hosts: HostGateway | None = None,
     ) -> None:
         self._spec = spec
+        self._hosts = hosts
         self._timing = spec.timing
         self._files = files
         self._engine = engine
@@ -92,23 +106,29 @@ class Server:
         self._cell_grants: CellGrants | None = None
         self._poll = Poller()
         self._clients = clients
-        workers.on_refusal = clients.on_refusal = self._log_refused
+        self._hubs = [workers, clients, *([] if hosts is None else [hosts.hub])]
         self._lacked = -spec.timing.descriptor_notice
-        for handle in (workers.handle, clients.handle, control, wakeup, *workers.listeners, *clients.listeners):
+        self._listeners: set[Any] = set()
+        for hub in self._hubs:
+            hub.on_refusal = self._log_refused
+            self._listeners.update(hub.listeners)
+            self._poll.add(hub.handle)
+        for handle in (control, wakeup, *self._listeners):
             self._poll.add(handle)
-        self._listeners = {*workers.listeners, *clients.listeners}
+        if hosts is not None:
+            hosts.begin(self.log)
         self._accepted = 0.0
         self._starved = False  # the engine waits for a descriptor: it looks by itself, without an event
         self._poll.add(engine.fileno())
         self._began = time.monotonic()
 
     # -- running ---------------------------------------------------------------------------------------------------
-    def started(self) -> Schema:
-        """Start the workers and wait for the first that is ready. Raises what keeps the service from starting."""
+    def started(self) -> None:
+        """Start the workers of this machine, if there are to be some, and wait for the first that is ready. Raises what
+        keeps the service from starting."""
         self._apply(self._worker_pool.start())
-        while self._schema is None:
+        while self._schema is None and self._spec.workers:
             self._round(self._timing.tick)
-        return self._schema
 
     def run(self) -> None:
         """Serve until Stop or an error that the service cannot survive."""
@@ -141,6 +161,8 @@ class Server:
         if not ready.isdisjoint(self._listeners) or now - self._accepted > self._timing.descriptor_check:
             self._accept(ready, now)
         more = self._worker_messages(now, _MAX_MESSAGES)
+        if self._hosts is not None:
+            more = self._host_events(self._hosts, now) or more
         more = self._gateway.receive(now) or more
         self._apply_deferred()
         more = self._gateway.serve(_BURST, now) or more
@@ -157,8 +179,8 @@ class Server:
         self._accepted = now
         if not ready.isdisjoint(self._hub.listeners):
             self._clients.pause_accepting(self._timing.worker_connects)
-        self._hub.accept(now)
-        self._clients.accept(now)
+        for hub in self._hubs:
+            hub.accept(now)
 
     def _log_refused(self, text: str, kind: str) -> None:
         """Log why a connection was refused; a lack of descriptors once, until there has been none for a while."""
@@ -245,17 +267,26 @@ class Server:
         message, body = m.decode(self._hub.open_message(peer, frames))
         if isinstance(message, m.Hello):
             self._worker_hello(peer, message)
-            return
-        if worker is None:
-            return
-        connection = self._connections[worker]
+        elif worker is not None:
+            self._handle_worker(worker, self._connections[worker], message, body, now)
+
+    def _handle_worker(
+        self, worker: int, connection: WorkerConnection, message: m.Message, body: Sequence[memoryview], now: float
+    ) -> None:
         connection.link.check_received(message)
         match message:
-            case m.Declared(schema, source, notes):
+            case m.Declared(schema, source, notes, modules):
+                if self._hosts is not None:
+                    try:
+                        self._hosts.check_source(connection.host, source, modules)
+                    except HostRefused as error:
+                        self._apply(self._worker_pool.handle(WorkerBroken(worker, error)))
+                        return
                 if self._schema is None:
                     for note in notes:
                         self.log(str(note), "")
-                    self._watchdog.check_first_worker(connection.pid)
+                    if not connection.host:
+                        self._watchdog.check_first_worker(connection.pid)
                     self._schema = Schema.from_wire(schema)
                     self._cell_grants = create_cell_grants(self._schema, self._spec.memory_limit)
                     if self._cell_grants is not None:
@@ -292,7 +323,7 @@ class Server:
             return
         worker_pool = self._worker_pool
         keep, grants = self._gateway.caching, self._cell_grants
-        taken = None if grants is None else partial(grants.claim, worker)
+        taken = None if grants is None or connection.host else partial(grants.claim, worker)
         decoded = decode_chunk(chunk, body, self._schema, worker_pool.wanted_samples, keep=keep, taken=taken)
         commit_chunk(decoded, partial(worker_pool.commit, worker))
         self._grant_cells(worker)
@@ -302,14 +333,82 @@ class Server:
                 raise RemoteProtocolError("Chunk: malformed blocked entry")
             worker_pool.worker_blocked(worker, *item)
 
+    # -- workers on other hosts ------------------------------------------------------------------------------------
+    def _host_events(self, hosts: HostGateway, now: float) -> bool:
+        """Take what came from other hosts. Return True if there may be more."""
+        events, more = hosts.receive(now, _MAX_MESSAGES)
+        for event in [*events, *hosts.watch(now)]:
+            self._host_event(hosts, event, now)
+        for session in hosts.draining():
+            if self._worker_pool.is_drained(session.host) or now > session.drain_until:
+                hosts.release(session.host)
+                more = True
+        return more
+
+    def _host_event(self, hosts: HostGateway, event: HostEvent, now: float) -> None:
+        match event:
+            case HostReady(host, places):
+                self._apply(self._worker_pool.add_host(host, places))
+            case HostLeaves(host):
+                self._worker_pool.drain_host(host)
+            case HostGone(host, running, how):
+                for worker in self._worker_pool.workers_of(host):
+                    self._connections.pop(worker, None)
+                self._worker_pool.remove_host(host, running, how)
+            case RemoteStarted(host, worker, pid):
+                if self._worker_pool.host_of(worker) == host:
+                    self._remote(host, worker).pid = pid
+            case RemoteMessage(host, worker, frames):
+                if self._worker_pool.host_of(worker) == host:
+                    self._remote_message(hosts, host, worker, frames, now)
+            case RemoteExited(host, exited, running_sample):
+                if self._worker_pool.host_of(exited.worker) == host:
+                    self._remote_exited(exited, running_sample)
+
+    def _remote(self, host: int, worker: int) -> WorkerConnection:
+        return self._connections.setdefault(worker, WorkerConnection(b"", worker_link(LinkRole.SERVER), host=host))
+
+    def _remote_message(self, hosts: HostGateway, host: int, worker: int, frames: list[memoryview], now: float) -> None:
+        connection = self._remote(host, worker)
+        try:
+            message, body = m.decode(frames)
+            if isinstance(message, m.Hello):
+                connection.link.check_received(message)
+            else:
+                self._handle_worker(worker, connection, message, body, now)
+        except ProtocolError as error:
+            self.log(f"worker {worker} broke the protocol: {error}", "protocol")
+            connection.begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
+            hosts.kill(host, worker)
+
+    def _remote_exited(self, exited: m.WorkerExited, running: tuple[int, int, int] | None) -> None:
+        connection = self._connections.pop(exited.worker, None)
+        known = "" if connection is None else connection.kill_reason
+        how = known or exited.kill_reason or _describe_exit(exited.status)
+        killed = os.WIFSIGNALED(exited.status) and os.WTERMSIG(exited.status) == signal.SIGKILL
+        self._apply(
+            self._worker_pool.handle(
+                WorkerGone(
+                    exited.worker, running, how, not killed, exited.over_memory,
+                    self._spec.sample_timeout if exited.timed_out else None,
+                )
+            )
+        )  # fmt: skip
+
     # -- doing what the pure part decided --------------------------------------------------------------------------
     def _apply(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
                 case Send(worker, message, frames):
                     self._send(worker, message, frames)
-                case Spawn(worker, status_row):
-                    self._engine.start(worker, status_row)
+                case Spawn(worker, status_row, host):
+                    if host == THIS_HOST:
+                        self._engine.start(worker, status_row)
+                    elif self._hosts is not None:
+                        self._hosts.start(host, worker, status_row)
+                case TurnAway(host, error):
+                    if self._hosts is not None:
+                        self._hosts.turn_away(host, error)
                 case Log(text, kind):
                     self.log(text, kind)
                 case Loss():
@@ -329,12 +428,17 @@ class Server:
         if isinstance(message, m.Assign):
             self._grant_cells(worker)
         connection.link.check_sending(message)
+        if connection.host and self._hosts is not None:
+            self._hosts.send(connection.host, worker, [m.encode(message), *frames])
+            return
         with contextlib.suppress(PeerGone):  # its exit is on the way, and its files go to another
             self._hub.send(connection.peer, [m.encode(message), *frames])
 
     def _grant_cells(self, worker: int) -> None:
-        """Grant ``worker`` cells for what it sends next."""
-        if self._cell_grants is not None and (cells := self._cell_grants.next_grant(worker)) is not None:
+        """Grant ``worker`` cells for what it sends next, if it sees their memory."""
+        if self._cell_grants is None or self._connections[worker].host:
+            return
+        if (cells := self._cell_grants.next_grant(worker)) is not None:
             self._send(worker, m.Places(), [cells])
 
     def log(self, text: str, kind: str) -> None:
@@ -354,6 +458,8 @@ class Server:
         """Tell everybody, of ``error`` too if that is why, and end the workers. ``asked``: its program wanted that."""
         self._worker_pool.close()
         self._gateway.close(reason, error, asked=asked)
+        if self._hosts is not None:
+            self._hosts.close(reason, error, will_restart=self._snapshotter.durable and not asked)
         if self._gateway.disk is not None:
             self._gateway.disk.stop()
         self._snapshotter.close()
@@ -374,10 +480,11 @@ class Server:
                     "files": self._worker_pool.files_of(number),
                     "samples_per_second": connection.rates.per_second(now),
                     "busy_seconds": connection.last_busy / 1e6, "idle_seconds": connection.idle / 1e6,
-                    "memory": resident_bytes(connection.pid),
+                    "memory": 0 if connection.host else resident_bytes(connection.pid), "host": connection.host,
                 }
                 for number, connection in sorted(self._connections.items())
             ],
+            "hosts": [] if self._hosts is None else self._hosts.stats(now),
             "memory": resident_bytes(os.getpid()),
             "workers_lost": self._worker_pool.workers_lost,
             "uptime_seconds": now - self._began,

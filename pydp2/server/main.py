@@ -15,40 +15,18 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from pydp2.engine.local import DUMP_SIGNAL, LocalEngine
+from pydp2.engine import Engine, NoEngine
+from pydp2.engine.local import LocalEngine
 from pydp2.engine.output import OutputPump
 from pydp2.engine.process_control import set_name
 from pydp2.errors import GuardError, to_wire
-from pydp2.file_list import FileList
+from pydp2.host.output_labels import OutputLabels
+from pydp2.host.worker_setup import worker_spec
 from pydp2.log_writer import write_stderr
-from pydp2.protocol import plain_data
 from pydp2.protocol.worker_status import WorkerStatus
-from pydp2.server.spec import ServiceSpec, receive_spec, send_plain, status_rows
-from pydp2.server.workers.output_labels import OutputLabels
+from pydp2.server.spec import receive_spec, send_plain, status_rows
 from pydp2.worker.gil import require_gil
-from pydp2.worker.loop import LoopOptions
-from pydp2.worker.main import WorkerSpec, prepare
-
-
-def _worker_spec(spec: ServiceSpec, files: FileList, args: object) -> WorkerSpec:
-    assert isinstance(args, dict)
-    few = max(spec.workers, 4)
-    return WorkerSpec(
-        address=spec.worker_address,
-        provider=spec.provider,
-        args=args,
-        is_train=spec.is_train,
-        input_order=spec.input_order,
-        files=files,
-        root=spec.root,
-        path=spec.path,
-        loop=LoopOptions(
-            max_unbound=max(1, few // spec.workers),
-            times_samples=spec.sample_timeout is not None,
-            allows_changed_samples=spec.warn_changed,
-        ),
-        dump_signal=DUMP_SIGNAL,
-    )
+from pydp2.worker.main import prepare
 
 
 def main(descriptor: int) -> int:
@@ -65,15 +43,19 @@ def main(descriptor: int) -> int:
     except GuardError as error:
         send_plain(channel, {"error": to_wire(error)})
         return 1
-    args = plain_data.decode_plain(spec.args)
 
     def on_output(worker: int, status_row: int | None, output: int) -> None:
         pump.add(
             output, OutputLabels(worker, None if status_row is None else WorkerStatus(engine.row(status_row)), files)
         )
 
-    ready = partial(prepare, _worker_spec(spec, files, args))
-    engine = LocalEngine(ready, status_rows(spec.workers), on_output, once=spec.start == "auto")
+    engine: Engine = NoEngine()
+    if spec.workers:
+        workers = worker_spec(
+            spec, files, workers=spec.workers, address=spec.worker_address, root=spec.root, path=spec.path
+        )
+        ready = partial(prepare, workers)
+        engine = LocalEngine(ready, status_rows(spec.workers), on_output, once=spec.start == "auto")
     pump = OutputPump(partial(write_stderr, end=""))
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)

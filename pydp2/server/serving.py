@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydp2.engine.local import LocalEngine
+from pydp2.engine import Engine
 from pydp2.engine.output import OutputPump
 from pydp2.errors import Error, sendable, shorten, to_wire
 from pydp2.file_list import FileList
@@ -23,6 +23,7 @@ from pydp2.keys import AllowedKeys, remove_connection
 from pydp2.log_writer import unfailing_stderr, write_stderr
 from pydp2.protocol.messages import HEADER_LIMIT
 from pydp2.server.available_memory import describe_exhaustion
+from pydp2.server.host_gateway import HostGateway
 from pydp2.server.loop import Server, ServiceStop
 from pydp2.server.spec import ServiceSpec, send_plain
 from pydp2.service_address import ipc_path, split_key, with_key
@@ -39,11 +40,12 @@ _BACKLOG = 64  # messages of one client: more than one that waits for batches ev
 
 
 def serve(
-    spec: ServiceSpec, files: FileList, engine: LocalEngine, pump: OutputPump, channel: socket.socket, wakeup: int
+    spec: ServiceSpec, files: FileList, engine: Engine, pump: OutputPump, channel: socket.socket, wakeup: int
 ) -> int:
     """Serve until told to stop; the exit status. ``channel`` leads to the program that started this process, ``wakeup``
     is readable when a signal has come."""
     zmq = new_context(1 if spec.server_key is None else 2)  # encrypting takes time of the thread that sends
+    host_zmq = new_context(2)  # its own: a context has one ZAP handler, which belongs to one hub
     hubs: list[Hub] = []
     server: Server | None = None
     serving = False  # before that, the program hears of errors and tells of them
@@ -61,14 +63,22 @@ def serve(
             prepare_zero_copy()
             workers = Hub(zmq, spec.worker_address, -1, reserve=_KEPT)
             hubs.append(workers)
-            clients = Hub(zmq, spec.client_address, HEADER_LIMIT, max_waiting=_BACKLOG, access=_access(spec))
+            access = _access(spec, "trainer", "observer")
+            clients = Hub(zmq, spec.client_address, HEADER_LIMIT, max_waiting=_BACKLOG, access=access)
             hubs.append(clients)
             address = _advertised(clients.address, spec.advertise)
-            server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup)
+            hosts: HostGateway | None = None
+            host_address = ""
+            if spec.host_address is not None:
+                far = Hub(host_zmq, spec.host_address, spec.memory_limit, access=_access(spec, "worker"))
+                hubs.append(far)
+                host_address = _advertised(far.address, spec.advertise)
+                hosts = HostGateway(spec, files, far)
+            server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup, hosts)
             server.started()
             gc.freeze()  # modules and code stay: no collection has to look at them again
             gc.set_threshold(_COLLECT)
-            send_plain(channel, {"address": address, "pid": os.getpid()})
+            send_plain(channel, {"address": address, "host_address": host_address, "pid": os.getpid()})
             serving = True
             server.run()
     except ServiceStop as stop:
@@ -96,6 +106,7 @@ def serve(
         for hub in hubs:
             hub.close(_FAREWELL_MS)
         zmq.term()
+        host_zmq.term()
         pump.close()
         _clean_up(spec, address)
         channel.close()
@@ -120,12 +131,12 @@ def _report(reason: str) -> None:
     write_stderr(f"pydp2: the service ends: {reason.splitlines()[0]}")
 
 
-def _access(spec: ServiceSpec) -> AllowedKeys | None:
-    """Return the keys of the service, if it has any."""
+def _access(spec: ServiceSpec, *roles: str) -> AllowedKeys | None:
+    """Return the keys of the service, if it has any, and of peers with one of ``roles``."""
     if spec.server_key is None:
         return None
     folder = None if spec.key_folder is None else Path(spec.key_folder)
-    return AllowedKeys(KeyPair(*spec.server_key), spec.allowed, folder)
+    return AllowedKeys(KeyPair(*spec.server_key), spec.allowed, folder, roles)
 
 
 def _advertised(address: str, host: str | None) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, cast
 
 import msgpack
@@ -18,25 +19,46 @@ _LIMIT = 1 << 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceSpec:
-    """Description of a service in which everything is resolved: nothing in it is looked up again. ``args`` are
-    encoded plain data."""
+class WorkerTerms:
+    """Terms under which workers run, on whichever host. ``args`` are encoded plain data."""
 
     provider: str
     args: bytes = field(repr=False)
     is_train: bool
     input_order: tuple[str, ...]
+    start: str
+    worker_memory: int | None
+    sample_timeout: float | None
+    warn_changed: bool
+    timing: Timing = DEFAULT_TIMING
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the terms as plain data, without the arguments."""
+        plain = {each.name: getattr(self, each.name) for each in fields(WorkerTerms) if each.name != "args"}
+        return plain | {"input_order": list(self.input_order), "timing": asdict(self.timing)}
+
+    @classmethod
+    def from_wire(cls, plain: Mapping[str, Any], args: bytes) -> WorkerTerms:
+        """Inverse of :meth:`to_wire`. Raises RemoteProtocolError."""
+        try:
+            timing = Timing(**plain["timing"])
+            order = tuple(plain["input_order"])
+            return cls(**{**plain, "args": args, "timing": timing, "input_order": order})
+        except (TypeError, KeyError):
+            raise RemoteProtocolError("Spec: its terms are not those of this version") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceSpec(WorkerTerms):
+    """Description of a service in which everything is resolved: nothing in it is looked up again."""
+
     root: str
     path: tuple[str, ...] = field(repr=False)
     workers: int
-    start: str
     memory_limit: int
-    worker_memory: int | None
-    sample_timeout: float | None
     skip_errors: bool
     error_budget: float | None
     quarantine: str | None
-    warn_changed: bool
     client_address: str = field(repr=False)  # it may hold a token
     worker_address: str
     run_dir: str
@@ -51,13 +73,14 @@ class ServiceSpec:
     state_dir: str | None = None
     cache_dir: str = ""
     cache_size: int | None = None
-    timing: Timing = DEFAULT_TIMING
+    host_address: str | None = None
+    """Address for workers on other hosts; None: all workers are on this one."""
 
 
 def status_rows(workers: int) -> int:
     """Return the status rows for ``workers`` workers and the one in reserve: twice as many, so that the row of one that
-    is gone can still be read while what it printed is shown."""
-    return 2 * (workers + 1)
+    is gone can still be read while what it printed is shown. No workers need none."""
+    return 2 * (workers + 1) if workers else 0
 
 
 def send_blocks(channel: socket.socket, *blocks: bytes | memoryview) -> None:

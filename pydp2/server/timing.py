@@ -41,6 +41,13 @@ class Timing:
     snapshot_write: float = 5.0
     """The service waits for the disk to take a snapshot."""
 
+    host_beat: float = 1.0
+    """Between two messages that say that a host, and its service, are there."""
+    host_timeout: float = 10.0
+    """A host, or its service, may be silent for so long before the other side takes it for lost."""
+    host_drain: float = 25.0
+    """A host that leaves waits for the files that its workers read, before it ends them."""
+
 
 DEFAULT_TIMING = Timing()
 """What a service has that is started from here on."""

@@ -35,6 +35,9 @@ from pydp2.worker.background_flush import background_flush
 from pydp2.worker.loop import LoopOptions, WorkerLoop
 from pydp2.worker.process_state import ProcessState
 
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
+_MODULES_BYTES = m.HEADER_LIMIT // 4  # for the fingerprints of modules in a message
+_ENTRY_BYTES = 24  # of one of them, beside its name
 IN_ZYGOTE = "template"
 """Value of the variable in the process that workers are forked from; in a worker it is the worker's number."""
 
@@ -110,7 +113,7 @@ def _start_provider(spec: WorkerSpec) -> tuple[StartedProvider, m.Declared]:
         running = start_by_address(
             spec.provider, args=spec.args, is_train=spec.is_train, input_order=spec.input_order, file_list=spec.files
         )
-    return running, _declared_message(running, caught)
+    return running, _declared_message(running, caught, _module_fingerprints(Path(spec.root)))
 
 
 class _ServerLink:
@@ -156,7 +159,9 @@ def _run_worker(spec: WorkerSpec, prepared: _PreparedProvider, worker: int, row:
             speaker.line.close(linger_ms=200)
 
 
-def _declared_message(running: StartedProvider, caught: list[warnings.WarningMessage]) -> m.Declared:
+def _declared_message(
+    running: StartedProvider, caught: list[warnings.WarningMessage], modules: dict[str, str]
+) -> m.Declared:
     """Return the message that declares the provider, with its first warnings. Raises if it cannot be sent."""
     schema = running.schema.to_wire()
     try:
@@ -174,7 +179,25 @@ def _declared_message(running: StartedProvider, caught: list[warnings.WarningMes
         schema,
         source_fingerprint(running.settings.generator),
         [sendable(shorten(note, 500)) for note in notes[:8]],
+        modules,
     )
+
+
+def _module_fingerprints(root: Path) -> dict[str, str]:
+    """Return a fingerprint of each module below ``root`` that has been imported, by the path of its file there. Many
+    have one together, under ``*``. What is installed does not count."""
+    found: dict[str, str] = {}
+    for module in [*sys.modules.values()]:
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not _INSTALLED.isdisjoint((path := Path(file)).parts):
+            continue
+        with contextlib.suppress(OSError, ValueError):  # it is elsewhere, or cannot be read any more
+            name = path.resolve().relative_to(root.resolve()).as_posix()
+            found[sendable(name)] = _fingerprint(path.read_bytes())
+    if sum(len(name) + _ENTRY_BYTES for name in found) > _MODULES_BYTES:
+        text = "".join(f"{name}={known};" for name, known in sorted(found.items()))
+        return {"*": _fingerprint(text.encode())}
+    return dict(sorted(found.items()))
 
 
 def source_fingerprint(function: object) -> str:
@@ -185,4 +208,8 @@ def source_fingerprint(function: object) -> str:
         text = Path(code.co_filename).read_bytes() if code is not None else b""
     except OSError:
         return ""
+    return _fingerprint(text)
+
+
+def _fingerprint(text: bytes) -> str:
     return hashlib.blake2b(text, digest_size=8).hexdigest()

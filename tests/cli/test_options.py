@@ -135,7 +135,7 @@ def test_root_is_where_list_entries_and_provider_are_looked_up(telling: Path, cl
         (["check"], "LIST is needed"),
         (["check", "train.list"], "--provider is needed"),
         (["serve", "train.list", "--side", "test"], "--side chooses a side of a --config"),
-        (["serve", "train.list", "--workers", "0"], "workers must be at least 1, got 0"),
+        (["serve", "train.list", "--workers", "-1"], "workers must be at least 0, got -1"),
         (["serve", "train.list", "--workers", "many"], "workers must be a whole number"),
         (["serve", "train.list", "--workers", "1.5"], "workers must be a whole number"),
         (["serve", "train.list", "--sample_timeout", "soon"], "sample_timeout must be a number of seconds"),

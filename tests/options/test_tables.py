@@ -70,7 +70,8 @@ def test_defaults_are_as_documented() -> None:
 def test_the_tables_say_name_help_and_default() -> None:
     assert set(SERVICE_OPTIONS) == {
         "workers", "start", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
-        "on_changed", "state_dir", "cache_dir", "cache_size", "bind", "connection", "keys", "advertise", "input_order",
+        "on_changed", "state_dir", "cache_dir", "cache_size", "bind", "connection", "keys", "worker_bind",
+        "advertise", "input_order",
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",
@@ -86,7 +87,8 @@ def test_the_tables_say_name_help_and_default() -> None:
 
 KEYWORDS = {ServiceOptions: ServiceKeywords, JobOptions: JobKeywords}
 FORMS = (3, np.int64(3), 2.5, "pixel", "2GiB", Path("f"), True, None, ["a"], ("a",), [8, 16], (8, 16), b"x", {}, 1j)
-SAMPLE = {"bind": "ipc:///tmp/a", "error_budget": 0.5}  # values of options that not every text or number can be
+# values of options that not every text or number can be
+SAMPLE = {"bind": "ipc:///tmp/a", "worker_bind": "tcp://127.0.0.1:1", "error_budget": 0.5}
 
 
 def members(kind: Any) -> set[Any]:
@@ -221,7 +223,7 @@ def test_options_of_buckets_need_their_slot_and_not_each_other() -> None:
         ("bucket_bounds", [0, 8], OptionError, "must rise from 1 or more"),
         ("bucket_bounds", [8, 1 << 31], OptionError, "must be lengths below 2147483648"),
         ("num_buckets", 1, OptionError, "num_buckets must be at least 2"),
-        ("workers", 0, OptionError, "workers must be at least 1"),
+        ("workers", -1, OptionError, "workers must be at least 0"),
         ("workers", "all", OptionTypeError, "workers must be a whole number"),
         ("memory_limit", "2 gallons", OptionError, "memory_limit must be a size like .*, got '2 gallons'"),
         ("memory_limit", 1.5, OptionTypeError, "whole number of bytes"),
@@ -257,8 +259,8 @@ def test_values_that_cannot_be_are_refused(name: str, value: Any, error: type[Ex
 
 
 def test_options_check_themselves_when_made_directly() -> None:
-    with pytest.raises(OptionError, match="workers must be at least 1"):
-        ServiceOptions(workers=0)
+    with pytest.raises(OptionError, match="workers must be at least 0"):
+        ServiceOptions(workers=-1)
     with pytest.raises(OptionTypeError, match="memory_limit must be given as 2147483648, got '2GiB'"):
         ServiceOptions(memory_limit="2GiB")  # type: ignore[arg-type]
     options = JobOptions(batch_size=3)

@@ -11,19 +11,25 @@ from pydp2.errors import LocalProtocolError, RemoteProtocolError
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import (
     CLIENT_LINK,
+    HOST_LINK,
     WORKER_LINK,
     Link,
     LinkRole,
     LinkState,
     TransitionTable,
     client_link,
+    host_link,
     worker_link,
 )
 from tests.protocol.conftest import EXAMPLES
 from tests.seeds import each_seed
 
 EXAMPLE = {type(example): example for example in EXAMPLES}
-TABLES = {"worker": (WORKER_LINK, LinkRole.WORKER), "client": (CLIENT_LINK, LinkRole.CLIENT)}
+TABLES = {
+    "worker": (WORKER_LINK, LinkRole.WORKER),
+    "client": (CLIENT_LINK, LinkRole.CLIENT),
+    "host": (HOST_LINK, LinkRole.HOST),
+}
 both_tables = pytest.mark.parametrize("name", TABLES)
 
 
@@ -31,6 +37,8 @@ def ends(name: str) -> tuple[Link, Link]:
     """The server's end of a link, and the other one."""
     if name == "worker":
         return worker_link(LinkRole.SERVER), worker_link(LinkRole.WORKER)
+    if name == "host":
+        return host_link(LinkRole.SERVER), host_link(LinkRole.HOST)
     return client_link(LinkRole.SERVER), client_link(LinkRole.CLIENT)
 
 
@@ -39,9 +47,11 @@ def moves_of(table: TransitionTable, state: LinkState, role: LinkRole) -> list[t
 
 
 def test_every_message_is_said_by_somebody_and_on_one_link_only() -> None:
+    """Clients and hosts are refused, and told of the end, in the same words."""
     said = {name: {kind for _, _, kind in table} for name, (table, _) in TABLES.items()}
-    assert said["worker"] | said["client"] == set(m.MESSAGES.values())
-    assert said["worker"] & said["client"] == set()
+    assert said["worker"] | said["client"] | said["host"] == set(m.MESSAGES.values())
+    assert said["worker"] & (said["client"] | said["host"]) == set()
+    assert said["client"] & said["host"] == {m.Refused, m.Closing}
 
 
 def test_every_message_is_said_by_one_side_only() -> None:
@@ -67,7 +77,7 @@ def test_every_state_of_a_link_can_be_reached_and_left_unless_it_is_the_last(nam
             todo += [after for (before, _, _), after in table.items() if before is state]
     named = {state for before, _, _ in table for state in (before,)} | set(table.values())
     assert reached == named
-    for state in named - {LinkState.CLOSED}:
+    for state in named - {LinkState.CLOSED, LinkState.CARRIES_DATA}:  # the data of a host ends without a message
         assert any(before is state and after is not state for (before, _, _), after in table.items())
     assert all(after is LinkState.CLOSED for (before, _, _), after in table.items() if before is LinkState.CLOSED)
 

@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
+import pydp2.host
 import pydp2.server
 from pydp2.errors import Error
+from pydp2.host.agent_state import AGENT_TRANSITIONS, AgentEvent, AgentLife, AgentState
+from pydp2.host.watch_state import WATCH_TRANSITIONS, WatchEvent, WatchState
+from pydp2.host.watchdog import WorkerConnection
 from pydp2.protocol.link_states import LinkRole, worker_link
 from pydp2.server.dispatch.file_state import ENDED_STATES, FILE_TRANSITIONS, FileEvent, FileState
 from pydp2.server.dispatch.ledger import FileLedger
@@ -19,16 +23,8 @@ from pydp2.server.sessions.trainer import Trainer
 from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS, TrainerEvent
 from pydp2.server.snapshots.job_snapshot import PassState
 from pydp2.server.state_table import IllegalTransition, next_state
-from pydp2.server.workers.watchdog import WorkerConnection
 from pydp2.server.workers.worker_pool import _PooledWorker
-from pydp2.server.workers.worker_state import (
-    WATCH_TRANSITIONS,
-    WORK_TRANSITIONS,
-    WatchEvent,
-    WatchState,
-    WorkEvent,
-    WorkState,
-)
+from pydp2.server.workers.worker_state import WORK_TRANSITIONS, WorkEvent, WorkState
 
 Machine = tuple[Mapping[tuple[Any, Any], Any], type[Enum], Enum, set[Enum]]
 
@@ -37,12 +33,14 @@ MACHINES: dict[str, Machine] = {
     "file": (FILE_TRANSITIONS, FileEvent, FileState.QUEUED, {FileState.CLOSED}),
     "trainer": (TRAINER_TRANSITIONS, TrainerEvent, PassState.BEFORE, set()),
     "work": (WORK_TRANSITIONS, WorkEvent, WorkState.STARTING, {WorkState.GONE}),
+    "agent": (AGENT_TRANSITIONS, AgentEvent, AgentState.RESTING, {AgentState.ENDED}),
     "watch": (WATCH_TRANSITIONS, WatchEvent, WatchState.RUNNING, {WatchState.KILLED, WatchState.OVER_MEMORY}),
 }
 OBJECTS: dict[str, Callable[[], Any]] = {
     "file": lambda: FileLedger(0, 0),
     "trainer": lambda: Trainer(0),
     "work": lambda: _PooledWorker(0, 0),
+    "agent": AgentLife,
     "watch": lambda: WorkerConnection(b"", worker_link(LinkRole.SERVER)),
 }
 each_machine = pytest.mark.parametrize("name", MACHINES)
@@ -108,7 +106,8 @@ def test_a_worker_killed_for_its_memory_is_said_to_be_that_whatever_it_sends_the
 
 def test_nothing_but_move_changes_a_state() -> None:
     """So no state is reached past its table."""
-    for file in Path(pydp2.server.__file__).parent.rglob("*.py"):
+    folders = [Path(str(package.__file__)).parent for package in (pydp2.server, pydp2.host)]
+    for file in [each for folder in folders for each in folder.rglob("*.py")]:
         for function in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(function, ast.FunctionDef) and function.name != "move":
                 targets = [t for node in ast.walk(function) if isinstance(node, ast.Assign) for t in node.targets]

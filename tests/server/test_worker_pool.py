@@ -14,6 +14,7 @@ from pydp2.protocol.messages import Assign, BeginReading, EndReading
 from pydp2.server.actions import Action, Fatal, Log, Send, Spawn, WorkerBroken, WorkerGone, WorkerReady
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.dispatch.ledger import NO_PAUSE
+from pydp2.server.spec import status_rows
 from pydp2.server.workers.worker_pool import WorkerPool
 
 SAME: dict[str, Any] = {"slots": ["as declared"], "pool_size": -1}
@@ -224,7 +225,7 @@ def test_seats_are_used_again_but_never_by_two() -> None:
         actions = worker_pool.handle(WorkerGone(lost, None, "was killed", voluntary=False))
         taken |= {a.worker: a.status_row for a in actions if isinstance(a, Spawn)}
         assert len(set(taken.values())) == len(taken) == 2
-        assert max(taken.values()) < worker_pool.status_rows
+        assert max(taken.values()) < status_rows(1)
         ready(worker_pool, max(taken))
 
 

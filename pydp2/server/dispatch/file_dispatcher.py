@@ -222,7 +222,7 @@ class FileDispatcher:
             return
         self._grant(ledger, pressing=True)
         if ledger.committed < self._ramp.get(file, 0):
-            need = -(-max(missing // 2, min(missing, _FEW_FILES)) // len(self._load))
+            need = -(-max(missing // 2, min(missing, _FEW_FILES)) // max(1, len(self._load)))
         elif not ledger.in_cycle:  # the next batch lacks as many of the same: more at a time, the longer it goes on
             need = max(need, min(ledger.committed, _MANY_SAMPLES // 4))
         self._request_samples(ledger, need)
@@ -268,6 +268,16 @@ class FileDispatcher:
                 )
                 self._end_early(ledger, error)
             else:
+                self._waiting.push(ledger)
+
+    def drain_worker(self, worker: int) -> None:
+        """Give ``worker`` no more files, and those of which nothing came yet to others, as new attempts."""
+        self._load.retire(worker)
+        for ledger in self._load.files_of(worker):
+            if not ledger.committed:
+                self._unassign(worker, ledger)
+                ledger.worker_died(None)
+                self.credit.set_use(ledger.file, ledger.use)
                 self._waiting.push(ledger)
 
     def commit(self, worker: int, part: FileRange, run: SampleRun | None) -> None:
@@ -346,13 +356,15 @@ class FileDispatcher:
     # -- handing out -----------------------------------------------------------------------------------------------
     def dispatch(self, expecting: int = 0) -> list[Action]:
         """Assign files and grant credit; all actions since the last call. ``expecting``: workers that are starting."""
-        if self._load and not self._ended:
+        if not self._ended and (self._load or self._load.total):
             items: dict[int, list[FileAssignment]] = {}
-            self._workers = len(self._load) + expecting
+            self._workers = max(1, len(self._load) + expecting)
             self.credit.share_among(self._workers)
-            self._assign_waiting(items, expecting)
+            if self._load:
+                self._assign_waiting(items, expecting)
             self._grant_waiting()
-            self._assign_ahead(items)
+            if self._load:
+                self._assign_ahead(items)
             for worker, assignments in items.items():
                 for i in range(0, len(assignments), MAX_FILES):
                     these = assignments[i : i + MAX_FILES]

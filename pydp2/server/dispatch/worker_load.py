@@ -53,13 +53,14 @@ class WorkerLoad:
         self._load: dict[int, dict[int, FileLedger]] = {}
         self._ahead: dict[int, set[int]] = {}  # those that are not bound
         self._pace: dict[int, int] = {}  # how many unstarted files a worker may have waiting
+        self._retired: set[int] = set()  # workers that end their files and get no more
         self._by_pull, self._by_count = _LeastFirst(), _LeastFirst()
         self.total = 0
         """Number of files that all workers have."""
 
     def __len__(self) -> int:
-        """Workers."""
-        return len(self._load)
+        """Return the number of workers that can be given files."""
+        return len(self._load) - len(self._retired)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._load)
@@ -71,8 +72,20 @@ class WorkerLoad:
         self._ahead[worker] = set()
         self._pace[worker] = 2
 
+    def retire(self, worker: int) -> None:
+        """Note that ``worker`` is given no more files."""
+        if worker in self._load:
+            self._retired.add(worker)
+            self._by_pull.remove(worker)
+            self._by_count.remove(worker)
+
+    def files_of(self, worker: int) -> list[FileLedger]:
+        """Return the files that ``worker`` has."""
+        return [*self._load.get(worker, {}).values()]
+
     def remove_worker(self, worker: int) -> list[FileLedger]:
         """Remove ``worker``, which is gone, and return the files that it had."""
+        self._retired.discard(worker)
         self._ahead.pop(worker, None)
         self._pace.pop(worker, None)
         self._pulled.pop(worker, None)
@@ -85,6 +98,7 @@ class WorkerLoad:
     def clear(self) -> None:
         """Take all files from all workers."""
         self._load.clear()
+        self._retired.clear()
         self._pulled.clear()
         self._by_pull.clear()
         self._by_count.clear()
@@ -100,6 +114,8 @@ class WorkerLoad:
 
     def _set_pulled(self, worker: int, pulled: int) -> None:
         self._pulled[worker] = pulled
+        if worker in self._retired:
+            return
         count = len(self._load[worker])
         self._by_pull.set(worker, (pulled, count))
         self._by_count.set(worker, (count, pulled))

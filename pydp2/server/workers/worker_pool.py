@@ -1,19 +1,32 @@
 """Keep the workers of a service: how many there are, which of them work, and what follows when one is lost. Pure.
 
-``handle(event)`` gives the actions that follow. One worker more than asked for stands by, its provider ready, so that a
-loss costs no more than handing over the lost one's files.
+``handle(event)`` gives the actions that follow. Each host, this machine or another one, has one worker more than it
+works with: it stands by, its provider ready, so that a loss costs no more than handing over the lost one's files.
+What ends the service where a worker of this machine meets it only turns another host away.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydp2.errors import ProviderError, ServiceLost, provider_error
+from pydp2.errors import Error, ProviderError, ServiceLost, provider_error
 from pydp2.order.sample_source import SampleRun
 from pydp2.order.snapshot import Reread
 from pydp2.protocol.file_ranges import FileRange
-from pydp2.server.actions import Action, Event, Fatal, Log, Spawn, WorkerBroken, WorkerGone, WorkerReady
+from pydp2.server.actions import (
+    THIS_HOST,
+    Action,
+    Event,
+    Fatal,
+    Log,
+    Spawn,
+    TurnAway,
+    WorkerBroken,
+    WorkerGone,
+    WorkerReady,
+)
 from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.spec import status_rows
@@ -33,6 +46,7 @@ _FRUITLESS = (
 class _PooledWorker:
     number: int
     status_row: int
+    host: int = THIS_HOST
     state: WorkState = STARTING  # changed by move() alone
 
     def move(self, event: WorkEvent) -> None:
@@ -40,12 +54,27 @@ class _PooledWorker:
         self.state = next_state(WORK_TRANSITIONS, self.state, event)
 
 
+class _Places:
+    """Places for the workers of one host: ``target`` of them work."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.free_rows = list(range(status_rows(target)))
+        self.workers: dict[int, None] = {}
+        self.active = 0
+        self.standby: set[int] = set()
+        self.start_deaths = 0
+
+    @property
+    def wanted(self) -> int:
+        """Number of processes that there are to be."""
+        return self.target + 1 if self.target else 0
+
+
 class WorkerPool:
-    """Keeps ``workers`` workers at work and one in reserve, on ``status_rows`` status rows."""
+    """Keeps ``workers`` workers at work on this machine, more on other hosts, and one of each host in reserve."""
 
     def __init__(self, workers: int) -> None:
-        self.target = workers
-        self.status_rows = status_rows(workers)
         self.schema: dict[str, Any] | None = None
         self.dispatchers: dict[int, FileDispatcher] = {}
         """What is read now, by number: one for each job that is in a pass."""
@@ -53,10 +82,8 @@ class WorkerPool:
         self.workers_lost = 0
         self._workers: dict[int, _PooledWorker] = {}
         self._active: dict[int, None] = {}  # those of them that read, in the order in which they began
-        self._standby: dict[int, _PooledWorker] = {}
-        self._free = list(range(self.status_rows))
+        self._hosts = {THIS_HOST: _Places(workers)}
         self._next = 0
-        self._start_deaths = 0
         self._fruitless_deaths = self._seen_committed = 0
         self._begun = self._committed = 0  # readings, and samples of those that are over
         self._attempts: Attempts[FileDispatcher] = Attempts()
@@ -64,18 +91,24 @@ class WorkerPool:
 
     # -- events ----------------------------------------------------------------------------------------------------
     def start(self) -> list[Action]:
-        """Start the workers."""
-        return self._replenish()
+        """Start the workers of this machine."""
+        return self._replenish(THIS_HOST)
 
     def handle(self, event: Event) -> list[Action]:
         """Return the actions that follow from ``event``."""
         match event:
             case WorkerReady(worker, schema):
                 return self._ready(worker, schema)
-            case WorkerBroken(_, error):
-                return [Fatal(error)]
+            case WorkerBroken(worker, error):
+                return self._give_up(worker, error)
             case WorkerGone():
                 return self._gone(event)
+
+    def _give_up(self, worker: int, error: Error) -> list[Action]:
+        """Return what follows when no worker can run where ``worker`` is."""
+        known = self._workers.get(worker)
+        host = THIS_HOST if known is None else known.host
+        return [Fatal(error) if host == THIS_HOST else TurnAway(host, error)]
 
     def _ready(self, number: int, schema: dict[str, Any]) -> list[Action]:
         worker = self._workers.get(number)
@@ -84,52 +117,116 @@ class WorkerPool:
         if self.schema is None:
             self.schema = schema
         elif schema != self.schema:
-            return [Fatal(_schema_difference(self.schema, schema))]
+            return self._give_up(number, _schema_difference(self.schema, schema))
         worker.move(WorkEvent.READY)
-        self._standby[number] = worker
-        self._start_deaths = 0
-        return self._promote()
+        places = self._hosts[worker.host]
+        places.standby.add(number)
+        places.start_deaths = 0
+        self._promote(worker.host)
+        return []
 
     def _gone(self, event: WorkerGone) -> list[Action]:
-        worker = self._workers.pop(event.worker, None)
+        worker = self._workers.get(event.worker)
         if worker is None:
             return []
+        if worker.state is STARTING and not self._closing and (error := self._start_error(worker, event)) is not None:
+            out = self._give_up(worker.number, error)
+            self._remove(worker)
+            return out
         before = worker.state
-        worker.move(WorkEvent.EXIT)
-        self._active.pop(worker.number, None)
-        self._standby.pop(worker.number, None)
+        self._remove(worker)
         if self._closing:
             return []
-        self._free.append(worker.status_row)
-        out: list[Action] = []
-        if before is STARTING:
-            self._start_deaths += 1
-            # kills at random meet some workers that are starting: that is not the provider's doing
-            most = _MAX_START_DEATHS if event.voluntary else _MAX_FRUITLESS_DEATHS
-            if self._start_deaths >= most or self.schema is None:
-                return [
-                    Fatal(
-                        ProviderError(
-                            f"a worker {event.how} while it imported the provider or ran its init_hook; "
-                            "run `pydp2 check` to see it happen in the foreground"
-                        )
-                    )
-                ]
+        out = []
         if before is ACTIVE:
             self.workers_lost += 1
             where = self._describe_sample(event)
             out.append(Log(f"worker {worker.number} {event.how}{where}; its files go to another", kind="worker lost"))
             if self.dispatchers and event.voluntary and self._too_many_lost(bool(where)):
                 return [Fatal(ServiceLost(_FRUITLESS.format(_MAX_FRUITLESS_DEATHS, event.how)))]
+            self._hand_over_files(event)
+        self._promote(worker.host)
+        return out + self._replenish(worker.host)
+
+    def _start_error(self, worker: _PooledWorker, event: WorkerGone) -> Error | None:
+        """Return why no more workers are started where ``worker`` ended before it was ready; None: they are."""
+        places = self._hosts[worker.host]
+        places.start_deaths += 1
+        # kills at random meet some workers that are starting: that is not the provider's doing
+        most = _MAX_START_DEATHS if event.voluntary else _MAX_FRUITLESS_DEATHS
+        if places.start_deaths < most and self.schema is not None:
+            return None
+        return ProviderError(
+            f"a worker {event.how} while it imported the provider or ran its init_hook; "
+            "run `pydp2 check` to see it happen in the foreground"
+        )
+
+    def _remove(self, worker: _PooledWorker) -> None:
+        """Remove ``worker``, whose process has ended."""
+        del self._workers[worker.number]
+        places = self._hosts[worker.host]
+        places.active -= worker.state is ACTIVE
+        worker.move(WorkEvent.EXIT)
+        self._active.pop(worker.number, None)
+        places.standby.discard(worker.number)
+        places.workers.pop(worker.number, None)
+        places.free_rows.append(worker.status_row)
+
+    def _hand_over_files(self, event: WorkerGone) -> None:
+        """Give the files of the worker of ``event`` to others."""
+        for dispatcher in self.dispatchers.values():
+            dispatcher.worker_lost(
+                event.worker, event.running_sample, event.how, hungry=event.over_memory,
+                sample_timeout=event.sample_timeout,
+            )  # fmt: skip
+
+    # -- hosts -----------------------------------------------------------------------------------------------------
+    def add_host(self, host: int, places: int) -> list[Action]:
+        """Start the workers of ``host``, another machine, which has room for ``places`` of them."""
+        self._hosts[host] = _Places(places)
+        return self._replenish(host)
+
+    def remove_host(self, host: int, running: Mapping[int, tuple[int, int, int]], how: str) -> None:
+        """Give the files of ``host``, which is lost, to the workers of others. ``running``: the samples that its
+        workers asked for when it was last heard. None is to blame; but if workers end at a file time and again without
+        anything new of it, that file is."""
+        places = self._hosts.pop(host, None)
+        if places is None:
+            return
+        for number in places.workers:
+            worker = self._workers.pop(number)
+            if worker.state is ACTIVE:
+                self.workers_lost += 1
+                del self._active[number]
+                self._hand_over_files(WorkerGone(number, running.get(number), how, voluntary=False, over_memory=True))
+            worker.move(WorkEvent.EXIT)
+
+    def drain_host(self, host: int) -> None:
+        """Give ``host``, which will leave, no new files, and those that it has not begun to others."""
+        places = self._hosts[host]
+        places.target = 0
+        for number in places.workers:
             for dispatcher in self.dispatchers.values():
-                dispatcher.worker_lost(
-                    worker.number,
-                    event.running_sample,
-                    event.how,
-                    hungry=event.over_memory,
-                    sample_timeout=event.sample_timeout,
-                )
-        return out + self._promote() + self._replenish()
+                dispatcher.drain_worker(number)
+
+    def is_drained(self, host: int) -> bool:
+        """Return True if no worker of ``host`` has a file that it has not ended."""
+        return not any(self.files_of(worker) for worker in self._hosts[host].workers)
+
+    @property
+    def target(self) -> int:
+        """Number of workers that there are to be at work, on all hosts."""
+        return sum(places.target for places in self._hosts.values())
+
+    def host_of(self, worker: int) -> int | None:
+        """Return the host of ``worker`` while it lives."""
+        known = self._workers.get(worker)
+        return None if known is None else known.host
+
+    def workers_of(self, host: int) -> list[int]:
+        """Return the workers of ``host`` that live."""
+        places = self._hosts.get(host)
+        return [] if places is None else [*places.workers]
 
     def _describe_sample(self, event: WorkerGone) -> str:
         """Return the sample that a lost worker was asking for, in words, if a pass still wants it."""
@@ -161,8 +258,11 @@ class WorkerPool:
     @property
     def starting(self) -> int:
         """Workers that are starting and will be needed."""
-        starting = len(self._workers) - len(self._active) - len(self._standby)
-        return min(starting, self.target - len(self._active))
+        return sum(
+            min(len(places.workers) - places.active - len(places.standby), places.target - places.active)
+            for places in self._hosts.values()
+            if places.target
+        )
 
     def was_started(self, worker: int) -> bool:
         """Return True if there is or was a worker of this number."""
@@ -186,7 +286,8 @@ class WorkerPool:
         self.dispatchers[dispatcher.number] = dispatcher
         self._divide_budget()
         for worker in self._active:
-            dispatcher.add_worker(worker)
+            if self._hosts[self._workers[worker].host].target:  # else its host leaves
+                dispatcher.add_worker(worker)
 
     def end_pass(self, dispatcher: FileDispatcher) -> list[Action]:
         """Stop reading for ``dispatcher``: workers drop what they have of it."""
@@ -241,22 +342,28 @@ class WorkerPool:
         self._closing = True
 
     # -- inside ----------------------------------------------------------------------------------------------------
-    def _promote(self) -> list[Action]:
-        while self._standby and len(self._active) < self.target:
-            number = min(self._standby)  # hardly ever more than one
-            self._standby.pop(number).move(WorkEvent.PROMOTE)
+    def _promote(self, host: int) -> None:
+        """Let workers of ``host`` that stand by read, as many as it lacks."""
+        places = self._hosts[host]
+        while places.standby and places.active < places.target:
+            number = min(places.standby)  # hardly ever more than one
+            places.standby.remove(number)
+            self._workers[number].move(WorkEvent.PROMOTE)
+            places.active += 1
             self._active[number] = None
             for dispatcher in self.dispatchers.values():
                 dispatcher.add_worker(number)
-        return []
 
-    def _replenish(self) -> list[Action]:
+    def _replenish(self, host: int) -> list[Action]:
+        """Start as many workers of ``host`` as it lacks."""
+        places = self._hosts[host]
         out: list[Action] = []
-        while len(self._workers) < self.target + 1:
-            worker = _PooledWorker(self._next, self._free.pop(0))
+        while len(places.workers) < places.wanted:
+            worker = _PooledWorker(self._next, places.free_rows.pop(0), host)
             self._next += 1
             self._workers[worker.number] = worker
-            out.append(Spawn(worker.number, worker.status_row))
+            places.workers[worker.number] = None
+            out.append(Spawn(worker.number, worker.status_row, host))
         return out
 
 

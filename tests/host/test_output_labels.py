@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pydp2
 from pydp2.engine.base import StatusPage
+from pydp2.host.output_labels import OutputLabels
 from pydp2.protocol.output_marks import file_change_mark
 from pydp2.protocol.worker_status import FILE, WORKER, WorkerStatus
-from pydp2.server.workers.output_labels import OutputLabels
 
 OURS = str(Path(pydp2.__file__).resolve().parent / "worker")
 

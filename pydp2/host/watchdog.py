@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pydp2.engine import ZYGOTE, Engine
 from pydp2.errors import OptionError
 from pydp2.file_list import FileList
+from pydp2.host.watch_state import DUMPING, RUNNING, WATCH_TRANSITIONS, WatchEvent, WatchState
 from pydp2.metrics import RateCounter, private_bytes
 from pydp2.protocol.link_states import Link, LinkState
 from pydp2.protocol.worker_status import WorkerStatus
-from pydp2.server.spec import ServiceSpec
+from pydp2.server.spec import WorkerTerms
 from pydp2.server.state_table import next_state
-from pydp2.server.workers.worker_state import DUMPING, RUNNING, WATCH_TRANSITIONS, WatchEvent, WatchState
 
 _TIMED_PARTS = 16  # samples are looked at after this part of the time that one may take, not in every round
 
@@ -26,6 +26,8 @@ class WorkerConnection:
     peer: bytes
     link: Link
     pid: int = 0
+    host: int = 0
+    """Host that it runs on, where a watchdog of its own looks after it; 0: this one."""
     last_busy: int = 0
     idle: int = 0
     state: WatchState = RUNNING  # changed by move() alone
@@ -54,14 +56,14 @@ class Watchdog:
 
     def __init__(
         self,
-        spec: ServiceSpec,
+        terms: WorkerTerms,
         files: FileList,
         engine: Engine,
         connections: Mapping[int, WorkerConnection],
         status_row_of: Callable[[int], int | None],
         log: Callable[[str, str], None],
     ) -> None:
-        self._spec = spec
+        self._terms = terms
         self._files = files
         self._engine = engine
         self._connections = connections
@@ -73,7 +75,7 @@ class Watchdog:
     def check_first_worker(self, pid: int) -> None:
         """Check process ``pid``, the first worker that is ready. Raises OptionError when it has more memory than it
         may."""
-        limit, needs = self._spec.worker_memory, private_bytes(pid)
+        limit, needs = self._terms.worker_memory, private_bytes(pid)
         if limit is not None and needs >= limit:
             raise OptionError(
                 f"worker_memory={limit} must be above what a worker has before it reads anything, which is {needs} "
@@ -82,21 +84,25 @@ class Watchdog:
 
     def check(self, now: float) -> None:
         """End the workers that break a limit."""
-        limit = self._spec.sample_timeout
-        if limit is not None and now - self._timed >= min(limit / _TIMED_PARTS, self._spec.timing.tick):
+        limit = self._terms.sample_timeout
+        if limit is not None and now - self._timed >= min(limit / _TIMED_PARTS, self._terms.timing.tick):
             self._timed = now
             self._watch_samples(limit, now)
-        stopped = self._spec.timing.stopped_worker if limit is None else limit
+        stopped = self._terms.timing.stopped_worker if limit is None else limit
         if now - self._looked >= stopped / 4:
             self._looked = now
             self._watch_stopped(stopped, now)
-        if self._spec.worker_memory is not None and now - self._weighed >= self._spec.timing.memory_check:
+        if self._terms.worker_memory is not None and now - self._weighed >= self._terms.timing.memory_check:
             self._weighed = now
-            self._check_memory(self._spec.worker_memory)
+            self._check_memory(self._terms.worker_memory)
+
+    def _watched(self) -> list[tuple[int, WorkerConnection]]:
+        """Return the workers of this host."""
+        return [(worker, each) for worker, each in self._connections.items() if not each.host]
 
     def _watch_samples(self, limit: float, now: float) -> None:
         """Kill what takes longer than ``limit``: first its stack, then the process."""
-        for worker, connection in self._connections.items():
+        for worker, connection in self._watched():
             if connection.state is not RUNNING:
                 if connection.state is DUMPING and now >= connection.kill_at:
                     connection.move(WatchEvent.STACK_DUMPED)
@@ -117,14 +123,14 @@ class Watchdog:
                     f"was killed because one sample took longer than sample_timeout={limit:g} s",
                 )
                 connection.sample_timeout = limit
-                connection.kill_at = now + self._spec.timing.stack_dump
+                connection.kill_at = now + self._terms.timing.stack_dump
                 file = self._files[running[0]]
                 self._log(f"file {file}, sample {running[2]} takes longer than {limit:g} s; the stack:", "timeout")
                 self._engine.dump(worker)
 
     def _watch_stopped(self, limit: float, now: float) -> None:
         """Kill what a signal stopped for so long; between two samples, say, where none takes too long."""
-        watched = [*(worker for worker, connection in self._connections.items() if connection.state is RUNNING), ZYGOTE]
+        watched = [*(worker for worker, connection in self._watched() if connection.state is RUNNING), ZYGOTE]
         self._stopped = {each: self._stopped.get(each, now) for each in watched if self._engine.is_stopped(each)}
         for each, since in list(self._stopped.items()):
             if now - since <= limit:
@@ -139,7 +145,7 @@ class Watchdog:
 
     def _check_memory(self, limit: int) -> None:
         """Kill what is ready and has more memory than ``limit``: another reads its files on."""
-        for worker, connection in self._connections.items():
+        for worker, connection in self._watched():
             if connection.state is not RUNNING or connection.link.state is not LinkState.READY:
                 continue
             if (has := private_bytes(connection.pid)) > limit:

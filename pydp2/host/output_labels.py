@@ -9,11 +9,11 @@ from pydp2.engine.output import OutputLine
 from pydp2.protocol.output_marks import parse_file_change_mark, parse_once_mark
 from pydp2.protocol.worker_status import NO_FILE, WorkerStatus
 
-_PACKAGE = Path(__file__).resolve().parents[2]
+_PACKAGE = Path(__file__).resolve().parents[1]
 # Where a stack of faulthandler's goes on below the user's generator: the worker, and what it was forked from.
 _OURS = tuple(
     f'  File "{_PACKAGE / part}/'.encode()
-    for part in ("packers", "columns", "rowstore", "schema", "native", "worker", "engine", "server")
+    for part in ("packers", "columns", "rowstore", "schema", "native", "worker", "engine", "host", "server")
 )
 _THREAD = b"Thread 0x"
 _START = b'  File "<string>", line 1 in <module>'

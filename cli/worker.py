@@ -1,0 +1,65 @@
+"""``pydp2 worker``: run workers on this machine for a service on another host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from pydp2_cli.signals import signals_call
+
+
+@click.command("worker", short_help="Run workers for a service on another host.")
+@click.option(
+    "--connect", "address", metavar="ADDRESS",
+    help="Connection file of the service, or its address for workers; default: the file that PYDP2_CONNECTION names.",
+)  # fmt: skip
+@click.option(
+    "--key", type=click.Path(path_type=Path), metavar="DIRECTORY",
+    help="Folder with the keys of this host, for an address with ?key=…",
+)  # fmt: skip
+@click.option("--workers", type=click.IntRange(1, 1024), help="Number of worker processes; default: one per core.")
+@click.option(
+    "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIRECTORY",
+    help="Working directory of the workers, where the provider is looked up first; default: the present one.",
+)  # fmt: skip
+@click.option("--name", help="Name of this host in the statistics of the service; default: its host name.")
+@click.option(
+    "--map", "maps", multiple=True, metavar="OLD=NEW",
+    help="Entries of the list that begin with folder OLD begin with NEW here. Can be given several times.",
+)  # fmt: skip
+@click.option(
+    "--patience", type=click.FloatRange(0), default=300.0, show_default=True, metavar="SECONDS",
+    help="End after so many seconds without a service.",
+)  # fmt: skip
+def command(
+    address: str | None,
+    key: Path | None,
+    workers: int | None,
+    root: Path | None,
+    name: str | None,
+    maps: tuple[str, ...],
+    patience: float,
+) -> None:
+    """Run workers on this machine for a service on another host, until that service ends.
+
+    The service needs keys: `pydp2 serve LIST --provider ADDRESS --connection run.json` writes the file that this
+    command takes. The provider must be importable here, and its code the same as that of the service. Ctrl-C or
+    SIGTERM lets the workers end the files that they read; a second one ends them at once.
+
+    \b
+    pydp2 worker --connect run.json
+    pydp2 worker --connect run.json --workers 8 --map /data=/mnt/data
+    """
+    import pydp2
+
+    renamed = dict(_parse_map(each) for each in maps)
+    host = pydp2.WorkerHost(address, key=key, workers=workers, root=root, name=name, maps=renamed, patience=patience)
+    with signals_call(host.leave):
+        click.echo(f"pydp2: this host ends: {host.run()}", err=True)
+
+
+def _parse_map(text: str) -> tuple[str, str]:
+    old, mark, new = text.partition("=")
+    if not (old and mark and new):
+        raise click.BadParameter(f"it must be OLD=NEW, two folders, as in /data=/mnt/data, got {text!r:.200}")
+    return old, new

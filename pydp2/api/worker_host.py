@@ -1,0 +1,190 @@
+"""Run workers on this machine for a service on another host: what ``pydp2 worker`` does (docs/hosts.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydp2.api import machine
+from pydp2.api.access import find_service
+from pydp2.api.interpreter import start_interpreter
+from pydp2.api.rundir import RunDir
+from pydp2.api.service import require_allowed_process, search_path
+from pydp2.client import Target
+from pydp2.errors import HostRefused, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
+from pydp2.file_list import FileList
+from pydp2.host.list_entries import map_entries
+from pydp2.host.service_link import ServiceLink
+from pydp2.host.setup import AgentSetup, send_setup
+from pydp2.protocol import messages as m
+from pydp2.release import RELEASE
+from pydp2.server.spec import receive_plain
+
+_ANSWER_SECONDS = 10.0  # for the service to send what it is made from
+_REST_SECONDS = 0.5  # between two attempts to reach the service
+_END_SECONDS = 10.0  # for the agent to end once it is asked to
+
+
+class _Spec(NamedTuple):
+    """What the service sent: of what workers are made, and its checksum."""
+
+    terms: Mapping[str, Any]
+    digest: str
+    args: bytes
+    files: FileList
+
+
+class WorkerHost:
+    """Workers of this machine for the service that ``address`` and ``key`` name, as :func:`pydp2.connect` takes them.
+
+    Args:
+        address: path of a connection file, or the address for hosts that the service prints; default: the file that the
+            environment variable ``PYDP2_CONNECTION`` names.
+        key: folder with the keys of this host, for an address.
+        workers: how many; default: one for each core.
+        root: working directory of the workers, where the provider is looked up first; default: the present one.
+        name: what the service calls this host; default: its host name.
+        maps: beginnings of entries of the list, and what they are here: ``{"/data": "/mnt/data"}``.
+        patience: seconds without a service after which :meth:`run` ends.
+
+    Raises:
+        OptionError: what was asked for cannot be.
+    """
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str] | None = None,
+        *,
+        key: str | os.PathLike[str] | None = None,
+        workers: int | None = None,
+        root: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+        maps: Mapping[str, str] | None = None,
+        patience: float = 300.0,
+    ) -> None:
+        require_allowed_process()
+        self._address, self._key = address, key
+        self._places = machine.cores() if workers is None else workers
+        self._root = Path.cwd() if root is None else Path(root).resolve()
+        self._name = socket.gethostname() if name is None else name
+        self._maps, self._patience = dict(maps or {}), patience
+        machine.check_open_files(self._places)
+        find_service(address, key)  # what is wrong with it shows at once
+        self._agent: subprocess.Popen[bytes] | None = None
+        self._leaving = False
+
+    def run(self) -> str:
+        """Run workers until the service ends or this host was told to leave; return why, in words.
+
+        Raises:
+            HostRefused: code, files or release of this host are not those of the service.
+            ServiceUnreachable: no service answers, or it does not admit the key of this host.
+            ServiceLost: the service went away, and did not come back within ``patience`` seconds.
+        """
+        while True:
+            target = find_service(self._address, self._key)
+            spec = self._fetch(target)
+            said = self._run_agent(target, spec)
+            if "error" in said:
+                raise from_wire(said["error"])
+            if said.get("end") == "again":
+                continue
+            if said.get("end") in ("closed", "left"):
+                return str(said.get("text", ""))
+            raise ServiceLost("the agent of this host failed; look at what it wrote")
+
+    def leave(self) -> None:
+        """Let the workers end the files that they read, then end :meth:`run`; a second call ends them at once. May be
+        called from a signal handler."""
+        self._leaving = True
+        if self._agent is not None:
+            with contextlib.suppress(OSError):
+                self._agent.send_signal(signal.SIGTERM)
+
+    def _fetch(self, target: Target) -> _Spec:
+        """Return what the service is made from, as soon as it answers."""
+        give_up = time.monotonic() + self._patience
+        while True:
+            try:
+                return self._ask(target)
+            except ServiceUnreachable:
+                if time.monotonic() > give_up or self._leaving:
+                    raise
+            time.sleep(_REST_SECONDS)
+
+    def _ask(self, target: Target) -> _Spec:
+        assert target.key_pair is not None
+        link = ServiceLink(target.address, target.key_pair)
+        try:
+            link.send(m.AskSpec(m.WIRE_VERSION, RELEASE))
+            deadline = time.monotonic() + _ANSWER_SECONDS
+            while (received := link.receive()) is None:
+                if link.is_lost and link.was_refused:
+                    raise HostRefused(
+                        f"the service at {target.name} does not admit the key of this host; it needs a key with the "
+                        "role worker: use the connection file that the service wrote, or have the key allowed"
+                    )
+                if link.is_lost or time.monotonic() > deadline:
+                    raise ServiceUnreachable(
+                        f"no service for workers answers at {target.name}; start one with `pydp2 serve LIST --provider "
+                        "ADDRESS --connection run.json`"
+                    )
+                link.wait(100)
+        finally:
+            link.close()
+        message, body = received
+        if isinstance(message, m.Refused):
+            raise from_wire(message.error)
+        if not isinstance(message, m.Spec) or len(body) != 4:
+            raise RemoteProtocolError(f"expected Spec, got {type(message).__name__}")
+        args, blob, offsets, source = (bytes(frame) for frame in body)
+        files = FileList.from_buffers(blob, offsets, source.decode() or None)
+        return _Spec(message.terms, message.digest, args, files)
+
+    def _run_agent(self, target: Target, spec: _Spec) -> dict[str, Any]:
+        """Run the process of the agent; return its last words."""
+        assert target.key_pair is not None
+        rundir = RunDir()
+        try:
+            setup = AgentSetup(
+                address=target.address, public_key=target.key_pair.public, secret_key=target.key_pair.secret,
+                name=self._name, places=self._places, root=str(self._root), path=tuple(search_path()),
+                worker_address=rundir.address("workers"), digest=spec.digest, patience=self._patience,
+            )  # fmt: skip
+            process, channel = start_interpreter("pydp2.host.main", "main", passed=[rundir.lock])
+            self._agent = process
+            try:
+                send_setup(channel, setup, spec.terms, spec.args, map_entries(spec.files, self._maps))
+                return receive_plain(channel)
+            except (EOFError, OSError):
+                status = process.wait(_END_SECONDS)
+                raise ServiceLost(
+                    f"the agent of this host ended (exit status {status}); look at what it wrote"
+                ) from None
+            finally:
+                self._agent = None
+                channel.close()  # an agent that still runs ends now
+                _wait(process)
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(rundir.lock)
+            rundir.remove()
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the agent has ended; kill it if that takes too long."""
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(_END_SECONDS)
+
+
+__all__ = ["WorkerHost"]

@@ -1,0 +1,376 @@
+"""Run the workers of a host for a service elsewhere: start and end them as the service says, and pass on what both say.
+
+The workers are those of any service, and talk to the agent as they would to a server. The agent decides nothing about
+files: it watches its processes, keeps the order of what each worker sends, and ends all of them when the service is out
+of reach. Then it joins again, with a new session, and nothing of the old one is kept (docs/hosts.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pydp2.engine import Engine, EngineLost, EngineNote, Exited, Started
+from pydp2.errors import ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire, shorten
+from pydp2.file_list import FileList
+from pydp2.host.agent_state import AgentEvent, AgentLife, AgentState
+from pydp2.host.list_entries import opened_entries
+from pydp2.host.service_link import ServiceLink
+from pydp2.host.setup import AgentSetup
+from pydp2.host.watch_state import WatchEvent
+from pydp2.host.watchdog import Watchdog, WorkerConnection
+from pydp2.log_writer import write_stderr
+from pydp2.metrics import resident_bytes
+from pydp2.protocol import messages as m
+from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
+from pydp2.protocol.worker_status import WorkerStatus
+from pydp2.release import RELEASE
+from pydp2.server.spec import WorkerTerms
+from pydp2.service_address import without_token
+from pydp2.transport import Hub, PeerGone, Poller
+from pydp2.transport.keys import KeyPair
+
+_MAX_MESSAGES = 256  # of workers taken in one round
+_FIRST_REST, _LONGEST_REST = 0.2, 5.0  # seconds between two attempts to join
+_LAST_WORDS_MS = 500  # for the last message to the service
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEnd:
+    """Reason why an agent ended. ``kind``: "closed" (the service ended), "left" (it was told to leave), "again" (the
+    service is made from something else now: start anew)."""
+
+    kind: str
+    text: str
+
+
+class Agent:
+    """Agent of a host. It ends when ``control``, a descriptor, can be read or its other end is gone."""
+
+    def __init__(
+        self,
+        setup: AgentSetup,
+        terms: WorkerTerms,
+        files: FileList,
+        engine: Engine,
+        hub: Hub,
+        control: int,
+        wakeup: int,
+    ) -> None:
+        self._setup, self._terms, self._timing, self._files = setup, terms, terms.timing, files
+        self._engine, self._hub = engine, hub
+        self._control, self._wakeup = control, wakeup
+        self._name = without_token(setup.address)
+        self._life = AgentLife()
+        self._link: ServiceLink | None = None
+        self._end: AgentEnd | None = None
+        self._status_rows: dict[int, int] = {}
+        self._connections: dict[int, WorkerConnection] = {}
+        self._number: dict[bytes, int] = {}
+        self._unheard: dict[int, float] = {}  # workers that ended, and until when their last words may come
+        self._watchdog = Watchdog(terms, files, engine, self._connections, self._status_rows.get, self._log)
+        self._poll = Poller()
+        hub.on_refusal = self._log
+        for handle in (hub.handle, control, wakeup, engine.fileno(), *hub.listeners):
+            self._poll.add(handle)
+        self._starved = False
+        self._rest, self._rest_until = _FIRST_REST, 0.0
+        self._heard_at = self._out_of_reach_since = time.monotonic()
+        self._beat_at = self._accepted_at = 0.0
+        self._beat_ns = 0
+        self._round_trip = 0.0
+        self._rate_from = (time.monotonic(), 0)
+
+    def run(self) -> AgentEnd:
+        """Run until the service ends, or until told to stop. Raises what keeps this host from running workers."""
+        while self._end is None:
+            self._round()
+        return self._end
+
+    # -- one round -------------------------------------------------------------------------------------------------
+    def _round(self) -> None:
+        ready = self._poll.wait(int(self._patience() * 1000))
+        now = time.monotonic()
+        if self._control in ready:
+            self._finish("closed", "its program ended it")
+            return
+        if self._wakeup in ready:
+            self._signalled(os.read(self._wakeup, 64), now)
+        if self._engine.fileno() in ready or self._starved:
+            self._engine_events(now)
+        if not ready.isdisjoint(self._hub.listeners) or now - self._accepted_at > self._timing.descriptor_check:
+            self._accepted_at = now
+            self._hub.accept(now)
+        self._worker_messages(_MAX_MESSAGES)
+        self._watchdog.check(now)
+        for worker in [worker for worker, until in self._unheard.items() if now > until]:
+            del self._unheard[worker]
+            self._exited(worker, 0)
+        if self._link is None:
+            self._connect_if_due(now)
+        else:
+            self._serve_link(self._link, now)
+
+    def _patience(self) -> float:
+        limit = self._terms.sample_timeout
+        tick = min(self._timing.tick, self._timing.host_beat / 2)
+        if self._terms.worker_memory is not None:
+            tick = min(tick, self._timing.memory_check)
+        if self._life.state is AgentState.RESTING:
+            tick = min(tick, _FIRST_REST / 2)
+        return tick if limit is None else min(tick, limit / 4)
+
+    def _finish(self, kind: str, text: str) -> None:
+        self._life.move(AgentEvent.END)
+        self._end = AgentEnd(kind, text)
+
+    def _signalled(self, numbers: bytes, now: float) -> None:
+        """Leave in order at the first SIGTERM, at once at the second."""
+        for _ in numbers:
+            if self._life.state is AgentState.WORKING and self._link is not None:
+                self._log("leaving: the workers end the files that they read; a second signal ends them at once")
+                self._link.send(m.Drain())
+                self._life.move(AgentEvent.LEAVE)
+            elif self._end is None:
+                self._finish("left", "it was told to leave")
+
+    # -- the service -----------------------------------------------------------------------------------------------
+    def _connect_if_due(self, now: float) -> None:
+        """Join when the old workers are gone and it is time."""
+        if self._life.state is AgentState.ENDED or self._connections or now < self._rest_until:
+            return
+        self._link = ServiceLink(self._setup.address, KeyPair(self._setup.public_key, self._setup.secret_key))
+        self._poll.add(self._link.handle)
+        self._life.move(AgentEvent.CONNECT)
+        self._heard_at = self._beat_at = now
+        about = {
+            "python": platform.python_version(), "numpy": np.__version__, "byteorder": sys.byteorder,
+            "pid": os.getpid(),
+        }  # fmt: skip
+        self._link.send(
+            m.Join(
+                m.WIRE_VERSION, RELEASE, self._setup.name, self._setup.places, self._link.session, self._setup.digest,
+                about,
+            )
+        )  # fmt: skip
+
+    def _serve_link(self, link: ServiceLink, now: float) -> None:
+        """Take what the service said, and send what is due."""
+        try:
+            while self._link is link and (received := link.receive()) is not None:
+                self._heard_at = now
+                self._handle(link, *received, now)
+        except ProtocolError as error:
+            self._lose(f"the service broke the protocol: {error}", now)
+        if self._link is not link or self._end is not None:
+            return
+        if link.is_lost:
+            if link.was_refused:
+                raise ServiceUnreachable(
+                    f"the service at {self._name} does not admit the key of this host; it needs a key with the role "
+                    "worker that the service allows"
+                )
+            self._lose("the connection ended", now)
+        elif now - self._heard_at > self._timing.host_timeout:
+            self._lose(f"nothing heard for {self._timing.host_timeout:g} s", now)
+        else:
+            if now - self._beat_at >= self._timing.host_beat and self._life.state is not AgentState.JOINING:
+                self._send_beat(link, now)
+            link.flush()
+
+    def _lose(self, why: str, now: float) -> None:
+        """End the session: all workers with it, because the service gives their files to others."""
+        if self._life.state is AgentState.LEAVING:
+            self._finish("left", why)
+            return
+        if self._life.state is not AgentState.JOINING:
+            self._log(f"the service at {self._name} is out of reach ({why}); this host joins again")
+            self._out_of_reach_since = now
+        elif now - self._out_of_reach_since > self._setup.patience:
+            raise ServiceLost(f"no service was at {self._name} for {self._setup.patience:g} s")
+        self._life.move(AgentEvent.SESSION_OVER)
+        self._close_link()
+        for worker in self._connections:
+            self._engine.kill(worker)
+        self._rest_until = now + self._rest
+        self._rest = min(2 * self._rest, _LONGEST_REST)
+
+    def _close_link(self) -> None:
+        if self._link is not None:
+            self._poll.remove(self._link.handle)
+            self._link.close(_LAST_WORDS_MS if self._end is not None else 0)
+            self._link = None
+
+    def _handle(self, link: ServiceLink, message: m.Message, body: Sequence[Any], now: float) -> None:
+        match message:
+            case m.Spec(_, digest):
+                self._accepted(link, digest)
+            case m.StartWorker(worker, status_row):
+                self._status_rows[worker] = status_row
+                self._connections[worker] = WorkerConnection(b"", worker_link(LinkRole.SERVER))
+                self._engine.start(worker, status_row)
+            case m.KillWorker(worker):
+                self._engine.kill(worker)
+            case m.ToWorker(worker):
+                self._to_worker(link, worker, body)
+            case m.HostReceived(total, sent_ns):
+                self._taken(link, total, sent_ns, now)
+            case m.Refused(error):
+                raise from_wire(error)
+            case m.Closing(reason, error, will_restart):
+                if will_restart:
+                    self._lose(reason, now)
+                else:
+                    self._finish("left" if self._life.state is AgentState.LEAVING else "closed", reason)
+
+    def _accepted(self, link: ServiceLink, digest: str) -> None:
+        if digest != self._setup.digest:
+            self._finish("again", "the service is made from something else now")
+            return
+        self._life.move(AgentEvent.ACCEPTED)
+        self._rest = _FIRST_REST
+        self._rate_from = (time.monotonic(), 0)
+        link.open_data()
+        link.send(m.Prepared(opened_entries(self._files, Path(self._setup.root))))
+
+    def _taken(self, link: ServiceLink, total: int, sent_ns: int, now: float) -> None:
+        """Note how much the service has taken, and fit the window to rate and round trip."""
+        link.queue.taken(total)
+        if sent_ns == self._beat_ns and sent_ns:
+            self._round_trip, self._beat_ns = (time.monotonic_ns() - sent_ns) / 1e9, 0
+        since, before = self._rate_from
+        if now - since > self._timing.host_beat:
+            link.queue.fit_window((total - before) / (now - since), self._round_trip)
+            self._rate_from = (now, total)
+
+    def _send_beat(self, link: ServiceLink, now: float) -> None:
+        self._beat_at, self._beat_ns = now, time.monotonic_ns()
+        running = []
+        for worker, row in self._status_rows.items():
+            sample = WorkerStatus(self._engine.row(row)).running_sample
+            if sample is not None and worker in self._connections:
+                running.append([worker, *sample])
+        figures = {
+            "pid": os.getpid(),
+            "memory": sum(resident_bytes(each.pid) for each in self._connections.values() if each.pid),
+            "waiting_bytes": link.queue.waiting_bytes,
+            "window_bytes": link.queue.window,
+            "round_trip_ms": round(self._round_trip * 1e3, 3),
+        }
+        link.send(m.HostBeat(self._beat_ns, running, figures))
+
+    def _to_worker(self, link: ServiceLink, worker: int, body: Sequence[Any]) -> None:
+        connection = self._connections.get(worker)
+        if connection is None or not connection.peer:
+            return
+        if not body:
+            raise RemoteProtocolError("ToWorker: no message in it")
+        message, _ = m.decode(body)
+        connection.link.check_sending(message)
+        if isinstance(message, m.Want):
+            link.queue.prefer(worker)
+        with contextlib.suppress(PeerGone):  # its exit is on the way
+            self._hub.send(connection.peer, body)
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+    def _engine_events(self, now: float) -> None:
+        try:
+            events = self._engine.events()
+        except EngineLost as lost:
+            raise ServiceLost(str(lost)) from None
+        for event in events:
+            match event:
+                case Started(worker, pid):
+                    if worker in self._connections:
+                        self._connections[worker].pid = pid
+                        if self._link is not None:
+                            self._link.queue_event(worker, m.WorkerStarted(worker, pid))
+                case Exited(worker, _, status):
+                    self._worker_messages(None)  # all that it had sent comes before the news of its end
+                    connection = self._connections.get(worker)
+                    if (
+                        status == 0
+                        and connection is not None
+                        and connection.link.state in (LinkState.NEW, LinkState.STARTING)
+                    ):
+                        self._unheard[worker] = now + self._timing.worker_last_words
+                    else:
+                        self._exited(worker, status)
+                case EngineNote(text, kind):
+                    self._log(text, kind)
+        self._starved = self._engine.out_of_descriptors
+
+    def _exited(self, worker: int, status: int) -> None:
+        connection = self._connections.pop(worker, None)
+        row = self._status_rows.pop(worker, None)
+        if connection is None or row is None:
+            return
+        self._number.pop(connection.peer, None)
+        self._hub.forget_peer(connection.peer)
+        if self._link is not None:
+            running = WorkerStatus(self._engine.row(row)).running_sample
+            self._link.queue_event(
+                worker,
+                m.WorkerExited(
+                    worker, status, [] if running is None else [*running], connection.kill_reason,
+                    connection.over_memory, connection.sample_timeout is not None,
+                ),
+            )  # fmt: skip
+
+    def _worker_messages(self, most: int | None) -> None:
+        """Take what came from workers, ``most`` messages of it (None: all)."""
+        taken = 0
+        while most is None or taken < most:
+            received = self._hub.receive()
+            if received is None:
+                return
+            taken += 1
+            peer, frames = received
+            try:
+                self._worker_message(peer, frames)
+            except ProtocolError as error:
+                worker = self._number.get(peer)
+                self._log(f"worker {worker} broke the protocol: {error}", "protocol")
+                if worker is not None:
+                    self._connections[worker].begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
+                    self._engine.kill(worker)
+
+    def _worker_message(self, peer: bytes, frames: list[memoryview]) -> None:
+        worker = self._number.get(peer)
+        if worker is None and len(frames) > 1:
+            return  # a worker that is gone
+        content = self._hub.open_message(peer, frames)
+        connection = None if worker is None else self._connections[worker]
+        if connection is None or connection.link.state is not LinkState.READY:
+            message, _ = m.decode(content)
+            if isinstance(message, m.Hello):
+                worker = message.worker
+                connection = self._connections.get(worker)
+                if peer in self._number or connection is None:
+                    raise RemoteProtocolError(f"Hello from worker {worker}, which was not started")
+                connection.peer, connection.pid = peer, message.pid
+                self._number[peer] = worker
+            if connection is None:
+                return
+            connection.link.check_received(message)
+            if isinstance(message, m.Declared):
+                self._watchdog.check_first_worker(connection.pid)
+        if self._link is not None and worker is not None:
+            self._link.queue_message(worker, content)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+    def _log(self, text: str, kind: str = "") -> None:
+        write_stderr(f"pydp2: {f'{kind}: ' if kind else ''}{shorten(text, 2000)}")
+
+    def close(self) -> None:
+        """Close the connections to the service."""
+        self._close_link()

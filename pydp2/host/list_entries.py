@@ -1,0 +1,54 @@
+"""Compare the files of two hosts: a host that lacks a mount would make errors of the data out of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydp2.file_list import FileList
+from pydp2.file_parts import file_of
+
+_SAMPLED = 32
+
+
+def sampled_entries(files: FileList) -> list[int]:
+    """Return the indices of some entries of ``files``, at most 32, the same ones on every host."""
+    chosen = {
+        int.from_bytes(hashlib.blake2b(b"%d" % number, digest_size=8).digest(), "little") % len(files)
+        for number in range(_SAMPLED if files else 0)
+    }
+    return sorted(chosen)
+
+
+def opened_entries(files: FileList, root: Path) -> list[int]:
+    """Return 1 for each of the sampled entries that is a file here, as a worker in ``root`` opens it, else 0: an entry
+    may be anything else than a file."""
+    found = []
+    for index in sampled_entries(files):
+        try:
+            found.append(int((root / file_of(files[index])).exists()))
+        except (OSError, ValueError):
+            found.append(0)
+    return found
+
+
+def map_entries(files: FileList, maps: Mapping[str, str]) -> FileList:
+    """Return ``files`` with other beginnings: an entry that begins with the path of a key, as a whole, begins with its
+    value instead. The longest key counts."""
+    if not maps:
+        return files
+    prefixes = sorted(((_folder(old), _folder(new)) for old, new in maps.items()), key=lambda each: -len(each[0]))
+
+    def mapped(entry: str) -> str:
+        for old, new in prefixes:
+            if entry.startswith(old):
+                return new + entry[len(old) :]
+        return entry
+
+    other = FileList.of([mapped(entry) for entry in files])
+    return FileList(other.blob, other.offsets, files.source)
+
+
+def _folder(path: str) -> str:
+    return path if path.endswith("/") else f"{path}/"

@@ -1,0 +1,50 @@
+"""Tell the agent of a host what to join with: what the program that starts it sends to its process."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+import msgpack
+
+from pydp2.file_list import FileList
+from pydp2.server.spec import WorkerTerms, receive_block, send_blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSetup:
+    """What an agent joins with. ``address``: where hosts connect to the service; ``digest``: of the spec that the
+    service sent, whose list is ``files`` with the entries as they are named here."""
+
+    address: str
+    public_key: str
+    secret_key: str = field(repr=False)
+    name: str
+    places: int
+    root: str
+    path: tuple[str, ...] = field(repr=False)
+    worker_address: str
+    digest: str
+    patience: float
+    """Seconds without a service after which the agent ends."""
+
+
+def send_setup(
+    channel: socket.socket, setup: AgentSetup, terms: Mapping[str, Any], args: bytes, files: FileList
+) -> None:
+    """Send all that an agent needs."""
+    blob, offsets = files.to_buffers()
+    plain = {"setup": asdict(setup), "terms": terms, "source": files.source}
+    send_blocks(channel, cast(bytes, msgpack.packb(plain)), args, blob, offsets)
+
+
+def receive_setup(channel: socket.socket) -> tuple[AgentSetup, WorkerTerms, FileList]:
+    """Inverse of :func:`send_setup`."""
+    plain = msgpack.unpackb(receive_block(channel))
+    args, blob, offsets = receive_block(channel), receive_block(channel), receive_block(channel)
+    given = plain["setup"]
+    given["path"] = tuple(given["path"])
+    files = FileList.from_buffers(blob, offsets, plain["source"])
+    return AgentSetup(**given), WorkerTerms.from_wire(plain["terms"], args), files

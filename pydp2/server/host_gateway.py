@@ -1,0 +1,312 @@
+"""Talk to the hosts that run workers of a service: what comes from them becomes events, in the order in which it
+came."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydp2.errors import Error, HostRefused, ProtocolError, RemoteProtocolError, shorten, to_wire
+from pydp2.file_list import FileList
+from pydp2.host.list_entries import opened_entries, sampled_entries
+from pydp2.protocol import messages as m
+from pydp2.protocol.file_ranges import check_ints
+from pydp2.protocol.link_states import LinkState
+from pydp2.release import RELEASE
+from pydp2.server.spec import ServiceSpec
+from pydp2.server.workers.host_sessions import HostSession, HostSessions
+from pydp2.transport import Hub, PeerGone
+
+
+@dataclass(frozen=True, slots=True)
+class HostReady:
+    """Host that can run ``places`` workers."""
+
+    host: int
+    places: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostLeaves:
+    """Host that wants no new files."""
+
+    host: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostGone:
+    """Host without a session any more, ``how`` in words. ``running``: the samples that its workers asked for."""
+
+    host: int
+    running: dict[int, tuple[int, int, int]]
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStarted:
+    """Worker of ``host`` that is process ``pid`` there."""
+
+    host: int
+    worker: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteMessage:
+    """Message of a worker of ``host``, its header first."""
+
+    host: int
+    worker: int
+    frames: list[memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteExited:
+    """Worker of ``host`` whose process has ended, while it asked for the sample ``running``."""
+
+    host: int
+    exited: m.WorkerExited
+    running: tuple[int, int, int] | None
+
+
+HostEvent = HostReady | HostLeaves | HostGone | RemoteStarted | RemoteMessage | RemoteExited
+
+
+class HostGateway:
+    """Other hosts of a service, at ``hub``."""
+
+    def __init__(self, spec: ServiceSpec, files: FileList, hub: Hub) -> None:
+        self._timing = spec.timing
+        self._files = files
+        self.hub = hub
+        """Hub that hosts connect to."""
+        self._log: Callable[[str, str], None] = lambda text, kind: None
+        self.sessions = HostSessions(m.WIRE_VERSION, RELEASE)
+        self._terms = spec.to_wire()
+        source = b"" if files.source is None else files.source.encode()
+        self._frames: list[Any] = [spec.args, *files.to_buffers(), source]
+        self._digest = _digest(m.encode(m.Spec(self._terms, "")), self._frames)
+        self._events: list[HostEvent] = []
+        if spec.workers:
+            self.sessions.note_opened("the host of the service", opened_entries(files, Path(spec.root)), self._sampled)
+
+    def _sampled(self, i: int) -> str:
+        return self._files[sampled_entries(self._files)[i]]
+
+    def begin(self, log: Callable[[str, str], None]) -> None:
+        """Begin to serve hosts; ``log`` writes what the user is to know."""
+        self._log = log
+
+    # -- what comes ------------------------------------------------------------------------------------------------
+    def receive(self, now: float, most: int) -> tuple[list[HostEvent], bool]:
+        """Return what came from hosts, of at most ``most`` messages, and True if there may be more."""
+        more = True
+        for _ in range(most):
+            received = self.hub.receive()
+            if received is None:
+                more = False
+                break
+            peer, frames = received
+            try:
+                self._handle(peer, frames, now)
+            except ProtocolError as error:
+                self._log(f"a host broke the protocol: {error}", "protocol")
+                if (session := self.sessions.at(peer)) is not None:
+                    self._end(session, "broke the protocol", m.Closing("it broke the protocol", {}, True))
+        events, self._events = self._events, []
+        return events, more
+
+    def _handle(self, peer: bytes, frames: list[memoryview], now: float) -> None:
+        if self.hub.role_of(peer) != "worker":
+            return  # its key was removed, or is one for another address
+        session = self.sessions.at(peer)
+        message, body = m.decode(frames)
+        if session is None:
+            self._greet(peer, message, now)
+            return
+        session.heard_at = now
+        if peer == session.data:
+            session.data_link.check_received(message)
+            session.received += sum(map(len, frames))
+            if session.owes_report:
+                self._report(session, now)
+            self._take_data(session, message, body)
+            return
+        session.link.check_received(message)
+        match message:
+            case m.Prepared(opened):
+                self._prepared(session, opened)
+            case m.HostBeat(sent_ns, running, figures):
+                session.note_beat(now, sent_ns, running, figures)
+                self._report(session, now)
+            case m.Drain():
+                session.drain_until = now + self._timing.host_drain
+                self._log(f"{session.name} leaves: its workers end the files that they read", "host")
+                self._events.append(HostLeaves(session.host))
+
+    def _greet(self, peer: bytes, message: m.Message, now: float) -> None:
+        """Answer the first message of a peer."""
+        try:
+            match message:
+                case m.AskSpec(version, release):
+                    self.sessions.check_version(version, release)
+                    self._send(peer, m.Spec(self._terms, self._digest), self._frames)
+                case m.Join():
+                    self.sessions.check_version(message.version, message.release)
+                    session = self.sessions.join(peer, message.name, message.places, message.session, now)
+                    session.link.check_received(message)
+                    frames = self._frames if message.digest != self._digest else []
+                    self._send_control(session, m.Spec(self._terms, self._digest), frames)
+                case m.OpenData(session_id):
+                    found = self.sessions.open_data(peer, session_id, now)
+                    if found is not None:
+                        found.data_link.check_received(message)
+                        self._announce(found)
+                case m.HostBeat():  # of a session that is over
+                    self._send(peer, m.Closing("its session is over", {}, True))
+        except HostRefused as error:
+            self._log(str(error), "host refused")
+            self._send(peer, m.Refused(to_wire(error)))
+
+    def _prepared(self, session: HostSession, opened: Sequence[Any]) -> None:
+        try:
+            if len(opened) != len(sampled_entries(self._files)):
+                raise RemoteProtocolError(f"Prepared: {len(opened)} entries")
+            self.sessions.note_opened(session.name, opened, self._sampled)
+        except HostRefused as error:
+            self.turn_away(session.host, error)
+            return
+        self._announce(session)
+
+    def _announce(self, session: HostSession) -> None:
+        if session.is_ready:
+            self._log(f"{session.name} joins with {session.places} workers", "host")
+            self._events.append(HostReady(session.host, session.places))
+
+    def _take_data(self, session: HostSession, message: m.Message, body: Sequence[memoryview]) -> None:
+        match message:
+            case m.WorkerStarted(worker, pid):
+                self._events.append(RemoteStarted(session.host, worker, pid))
+            case m.FromWorker(worker):
+                if not body:
+                    raise RemoteProtocolError("FromWorker: no message in it")
+                self._events.append(RemoteMessage(session.host, worker, [*body]))
+            case m.WorkerExited():
+                running = None
+                if message.running:
+                    file, attempt, index = check_ints("WorkerExited", message.running, 3)
+                    running = file, attempt, index
+                self._events.append(RemoteExited(session.host, message, running))
+
+    def check_source(self, host: int, fingerprint: str, modules: dict[str, Any]) -> None:
+        """Compare the code of a provider on ``host`` (0: this one) with that of the first one that declared it. Raises
+        HostRefused naming what differs."""
+        session = self.sessions.get(host)
+        self.sessions.check_source("this host" if session is None else session.name, fingerprint, modules)
+
+    # -- what goes -------------------------------------------------------------------------------------------------
+    def start(self, host: int, worker: int, status_row: int) -> None:
+        """Have ``host`` start a worker."""
+        self._to_host(host, m.StartWorker(worker, status_row))
+
+    def kill(self, host: int, worker: int) -> None:
+        """Have ``host`` end a worker at once."""
+        self._to_host(host, m.KillWorker(worker))
+
+    def send(self, host: int, worker: int, frames: Sequence[Any]) -> None:
+        """Send a message to a worker of ``host``."""
+        self._to_host(host, m.ToWorker(worker), frames)
+
+    def turn_away(self, host: int, error: Error) -> None:
+        """Have no workers on ``host`` any more, because of ``error``."""
+        session = self.sessions.get(host)
+        if session is not None:
+            self._log(f"{session.name} is turned away: {shorten(str(error), 2000)}", "host refused")
+            self._end(session, "was turned away", m.Refused(to_wire(error)))
+
+    def release(self, host: int) -> None:
+        """Let ``host`` go, which wanted to leave."""
+        session = self.sessions.get(host)
+        if session is not None:
+            self._log(f"{session.name} has left", "host")
+            self._end(session, "has left", m.Closing("it has left", {}))
+
+    def _to_host(self, host: int, message: m.Message, frames: Sequence[Any] = ()) -> None:
+        session = self.sessions.get(host)
+        if session is not None:
+            self._send_control(session, message, frames)
+
+    def _report(self, session: HostSession, now: float) -> None:
+        """Tell a host how much has come from it, and so that the service is there."""
+        session.reported, session.sent_at = session.received, now
+        self._send_control(session, m.HostReceived(session.received, session.beat_ns))
+
+    def _send_control(self, session: HostSession, message: m.Message, frames: Sequence[Any] = ()) -> None:
+        session.link.check_sending(message)
+        try:
+            self.hub.send(session.control, [m.encode(message), *frames])
+        except PeerGone:
+            self._lose(session, "its connection ended")
+
+    def _send(self, peer: bytes, message: m.Message, frames: Sequence[Any] = ()) -> None:
+        try:
+            self.hub.send(peer, [m.encode(message), *frames])
+        except PeerGone:
+            self.hub.forget_peer(peer)
+
+    def _lose(self, session: HostSession, why: str) -> None:
+        self._log(f"{session.name} is lost ({why}); the files of its workers go to others", "host lost")
+        self._end(session, f"was on host {session.name}, which was lost", m.Closing("it was lost", {}, True))
+
+    def _end(self, session: HostSession, how: str, last: m.Message) -> None:
+        """End a session, with a last word."""
+        if self.sessions.end(session.host) is None:
+            return
+        self._send(session.control, last)
+        for peer in (session.control, session.data):
+            self.hub.forget_peer(peer)
+        self._events.append(HostGone(session.host, session.running, how))
+
+    def watch(self, now: float) -> list[HostEvent]:
+        """Look which hosts are still there, and tell them that the service is. Return what follows."""
+        dropped = set(self.hub.take_dropped())
+        for session in self.sessions:
+            if dropped & {session.control, session.data}:
+                self.turn_away(session.host, HostRefused("the key of this host was removed; ask for another one"))
+            elif now - session.sent_at > self._timing.host_beat:
+                self._report(session, now)
+        for session in self.sessions.silent(now, self._timing.host_timeout):
+            self._lose(session, f"nothing heard for {self._timing.host_timeout:g} s")
+        events, self._events = self._events, []
+        return events
+
+    def draining(self) -> list[HostSession]:
+        """Return the hosts that want to leave."""
+        return [each for each in self.sessions if each.link.state is LinkState.DRAINING]
+
+    def stats(self, now: float) -> list[dict[str, Any]]:
+        """Return statistics of the hosts as plain data."""
+        return [
+            {
+                "host": session.name, "number": session.host, "places": session.places,
+                "state": session.link.state.value, "silent_seconds": round(now - session.heard_at, 3),
+                "received_bytes": session.received, **session.figures,
+            }
+            for session in self.sessions
+        ]  # fmt: skip
+
+    def close(self, reason: str, error: Error | None, *, will_restart: bool) -> None:
+        """Tell all hosts that the service ends."""
+        for session in self.sessions:
+            self._end(session, "", m.Closing(reason, {} if error is None else to_wire(error), will_restart))
+
+
+def _digest(header: bytes, frames: Sequence[Any]) -> str:
+    found = hashlib.blake2b(header, digest_size=16)
+    for frame in frames:
+        found.update(len(frame).to_bytes(8, "little"))
+        found.update(frame)
+    return found.hexdigest()

@@ -1,0 +1,165 @@
+"""Keep the hosts that run workers of a service: which sessions there are, and which host may have one. Pure: time is an
+argument.
+
+A host has a session from the moment it joins until it is lost, leaves or is turned away; when it comes back it has a
+new one. Nothing that belongs to an old session counts any more (docs/hosts.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydp2.errors import HostRefused
+from pydp2.metrics import RateCounter
+from pydp2.protocol.file_ranges import check_ints
+from pydp2.protocol.link_states import Link, LinkRole, LinkState, host_link
+
+MAX_PLACES = 1024
+"""Number of workers that one host may run."""
+_MAX_HOSTS = 1024
+_NAME_LENGTH = 100
+_REPORT_BYTES = 1 << 20  # received since the host was told how much has come
+
+
+@dataclass(slots=True)
+class HostSession:
+    """Session of host number ``host``. ``control`` and ``data`` are its two connections, the second b"" until it is
+    there."""
+
+    host: int
+    name: str
+    places: int
+    session: str
+    control: bytes
+    heard_at: float
+    link: Link = field(default_factory=lambda: host_link(LinkRole.SERVER))
+    data_link: Link = field(default_factory=lambda: host_link(LinkRole.SERVER))
+    data: bytes = b""
+    sent_at: float = 0.0
+    beat_ns: int = 0
+    received: int = 0
+    reported: int = 0
+    drain_until: float = 0.0
+    running: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    rates: RateCounter = field(default_factory=RateCounter)
+
+    @property
+    def is_ready(self) -> bool:
+        """True if workers can be started there: both connections are there, and the host is prepared."""
+        return self.data != b"" and self.link.state is LinkState.PREPARED
+
+    @property
+    def owes_report(self) -> bool:
+        """True if the host is to be told how much has come."""
+        return self.received - self.reported >= _REPORT_BYTES
+
+    def note_beat(self, now: float, sent_ns: int, running: Sequence[Any], figures: Mapping[str, Any]) -> None:
+        """Note what a beat says. Raises RemoteProtocolError."""
+        rows = [check_ints("HostBeat", row, 4) for row in running]
+        self.heard_at, self.beat_ns, self.figures = now, sent_ns, figures
+        self.running = {worker: (file, attempt, index) for worker, file, attempt, index in rows}
+
+
+class HostSessions:
+    """Sessions of a service whose pydp2 is of ``release`` and whose wire has ``version``."""
+
+    def __init__(self, version: int, release: str) -> None:
+        self._version, self._release = version, release
+        self._sessions: dict[int, HostSession] = {}
+        self._at: dict[bytes, HostSession] = {}
+        self._next = 1
+        self._opened: dict[int, str] = {}  # sampled entries that a host had as files, and its name
+        self._source: tuple[str, Mapping[str, Any]] | None = None  # of the first provider that was declared
+
+    def __iter__(self) -> Iterator[HostSession]:
+        return iter([*self._sessions.values()])
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, host: int) -> HostSession | None:
+        """Return the session of ``host``, if it has one."""
+        return self._sessions.get(host)
+
+    def at(self, peer: bytes) -> HostSession | None:
+        """Return the session that ``peer`` is a connection of."""
+        return self._at.get(peer)
+
+    def check_version(self, version: int, release: str) -> None:
+        """Raise HostRefused unless a host with these versions can run workers of this service."""
+        if (version, release) != (self._version, self._release):
+            raise HostRefused(
+                f"a host needs the pydp2 of its service, which is {self._release} (wire {self._version}), it has "
+                f"{release} (wire {version}); install that release there"
+            )
+
+    def join(self, peer: bytes, name: str, places: int, session: str, now: float) -> HostSession:
+        """Return the new session of a host that joins over ``peer``. Raises HostRefused."""
+        if not 1 <= places <= MAX_PLACES:
+            raise HostRefused(f"a host must have 1 to {MAX_PLACES} workers, it has {places}; start more agents")
+        if len(self._sessions) >= _MAX_HOSTS:
+            raise HostRefused(f"the service has {_MAX_HOSTS} hosts, which is the limit; end one of them")
+        if not session or any(each.session == session for each in self._sessions.values()):
+            raise HostRefused("the session of a host must be its own; join again")
+        made = HostSession(self._next, self._free_name(name[:_NAME_LENGTH] or "host"), places, session, peer, now)
+        self._next += 1
+        self._sessions[made.host] = self._at[peer] = made
+        return made
+
+    def _free_name(self, name: str) -> str:
+        taken = {each.name for each in self._sessions.values()}
+        names = (name if n == 1 else f"{name}#{n}" for n in range(1, _MAX_HOSTS + 2))
+        return next(each for each in names if each not in taken)
+
+    def open_data(self, peer: bytes, session: str, now: float) -> HostSession | None:
+        """Return the session whose data comes over ``peer`` from now on; None: there is no such session."""
+        found = next((each for each in self._sessions.values() if each.session == session), None)
+        if found is None or found.data:
+            return None
+        found.data, found.heard_at = peer, now
+        self._at[peer] = found
+        return found
+
+    def end(self, host: int) -> HostSession | None:
+        """End the session of ``host``. Return it, if there was one."""
+        found = self._sessions.pop(host, None)
+        if found is not None:
+            self._at.pop(found.control, None)
+            self._at.pop(found.data, None)
+        return found
+
+    def silent(self, now: float, limit: float) -> list[HostSession]:
+        """Return the sessions that have not been heard for ``limit`` seconds."""
+        return [each for each in self._sessions.values() if now - each.heard_at > limit]
+
+    # -- what all hosts must have in common ------------------------------------------------------------------------
+    def note_opened(self, name: str, opened: Sequence[Any], entry: Callable[[int], str]) -> None:
+        """Note which sampled entries are files on the host ``name``. Raises HostRefused if another host has one that
+        it lacks. ``entry``: the name of sampled entry ``i``."""
+        for i, there in enumerate(opened):
+            if not there and i in self._opened:
+                raise HostRefused(
+                    f"a host needs the files of the list; {entry(i)} is not there on {name}, but it is on "
+                    f"{self._opened[i]}; mount it at the same path, start the agent with --root, or --map OLD=NEW"
+                )
+        for i, there in enumerate(opened):
+            if there:
+                self._opened.setdefault(i, name)
+
+    def check_source(self, name: str, fingerprint: str, modules: Mapping[str, Any]) -> None:
+        """Compare the code of a provider on the host ``name`` with that of the first host that declared one. Raises
+        HostRefused naming what differs."""
+        if self._source is None:
+            self._source = fingerprint, modules
+            return
+        first, theirs = self._source
+        other = sorted(path for path, known in modules.items() if theirs.get(path, known) != known)
+        if fingerprint != first or other:
+            named = ", ".join(other[:3]) if other and other != ["*"] else "it"
+            raise HostRefused(
+                f"a host needs the code of the provider as the service has it; {named} is another one on {name}; copy "
+                "the same files there, and start the agent again"
+            )

@@ -1,0 +1,563 @@
+"""Workers on other hosts: the stream is that of a local service, whatever becomes of them.
+
+The hosts are agents on this machine, over TCP: they share no memory with the service, and their workers none with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydp2
+from pydp2.errors import (
+    Error,
+    FileCondemned,
+    HostRefused,
+    OptionError,
+    ProviderError,
+    ServiceLost,
+    ServiceUnreachable,
+)
+from pydp2.keys import ConnectionFile
+from tests.conftest import wait_until
+from tests.faults.relay import Relay
+from tests.runs import NUMBERS, alarm, processes
+
+pytestmark = pytest.mark.usefixtures("short_host_timeout")
+
+FILES = [str(n) for n in range(24)]
+OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
+SLOW = """
+import time
+
+@provider(input_types=[integer_value(100000)], pool_size=200)
+def process(settings, filename):
+    for i in range(int(filename) * 29 % 97 + 20):
+        time.sleep(0.001)
+        yield int(filename) * 1000 + i
+"""
+KINDS = """
+import numpy as np
+
+@provider(
+    input_types={
+        "dense": dense_vector(5),
+        "index": integer_value(1 << 20),
+        "ids": integer_value_sequence(1000),
+        "inner": integer_value_sub_sequence(50),
+        "sparse": sparse_binary_vector(99),
+        "pairs": sparse_float_vector(99),
+    },
+    pool_size=300,
+)
+def process(settings, filename):
+    n = int(filename)
+    random = np.random.default_rng(n)
+    for i in range(60 + n):
+        ids = random.integers(0, 1000, random.integers(0, 30)).tolist()
+        some = sorted(set(random.integers(0, 99, 9).tolist()))
+        yield {
+            "dense": random.random(5).tolist(), "index": n * 1000 + i, "ids": ids,
+            "inner": [[i % 50] * 3, [1, 2]], "sparse": some, "pairs": [(k, k / 2) for k in some],
+        }
+"""
+ROWS = """
+import numpy as np
+from pydp2 import rows
+
+@provider(input_types=[dense_vector(2048), integer_value(1 << 20)], pool_size=100)
+def process(settings, filename):
+    n = int(filename)
+    values = np.arange(40 * 2048, dtype=np.float32).reshape(40, 2048) + n
+    yield rows(values, np.arange(40) + 1000 * n)
+"""
+
+
+@pytest.fixture
+def short_host_timeout(monkeypatch: pytest.MonkeyPatch, timing: Callable[..., None]) -> None:
+    """A silent host is lost within seconds, not ten."""
+    timing(host_beat=0.2, host_timeout=2.0)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "run.json"
+
+
+class Host:
+    """An agent of this machine, whose end is waited for in a thread."""
+
+    def __init__(self, file: Path, **options: Any) -> None:
+        before = processes("pydp2-host")
+        self._host = pydp2.WorkerHost(file, **{"workers": 2, "patience": 20.0} | options)
+        self.end: str | None = None
+        self.error: Error | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        self._before = before
+
+    def _run(self) -> None:
+        try:
+            self.end = self._host.run()
+        except Error as error:
+            self.error = error
+
+    @property
+    def pid(self) -> int:
+        """Its process, once there is one."""
+        found: list[int] = []
+
+        def there() -> bool:
+            found[:] = [pid for pid in processes("pydp2-host") if pid not in self._before]
+            return bool(found)
+
+        assert wait_until(there), self.error
+        return found[0]
+
+    def leave(self) -> None:
+        self._host.leave()
+
+    def ended(self, seconds: float = 30.0) -> str | None:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), "the host does not end"
+        return self.end
+
+
+@pytest.fixture
+def joined(file: Path) -> Iterator[Callable[..., Host]]:
+    """``joined(workers=2)`` starts an agent; all have ended when the service has, at the latest."""
+    started: list[Host] = []
+
+    def join(**options: Any) -> Host:
+        started.append(Host(options.pop("file", file), **options))
+        return started[-1]
+
+    yield join
+    for host in started:
+        host.leave()
+        with contextlib.suppress(AssertionError):
+            host.ended(5.0)
+    for pid in processes("pydp2-host"):  # only of a test that failed
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def serving(provider: str, file: Path, **options: Any) -> Iterator[pydp2.Service]:
+    chosen = {"workers": 0, "bind": "tcp://127.0.0.1:*", "connection": file} | options
+    with alarm(120), pydp2.launch(chosen.pop("files", FILES), provider, **chosen) as service:
+        yield service
+
+
+def digest(batch: pydp2.Batch) -> bytes:
+    found = hashlib.blake2b()
+    for column in batch:
+        for part in [column] if hasattr(column, "tobytes") else vars_of(column):
+            found.update(part.tobytes())
+    return found.digest()
+
+
+def vars_of(column: Any) -> list[Any]:
+    names = ("values", "offsets", "inner_offsets", "indices", "data", "indptr")
+    return [v for name in names if (v := getattr(column, name, None)) is not None]
+
+
+def stream(data: pydp2.Client, passes: int = 1) -> list[bytes]:
+    return [digest(batch) for _ in range(passes) for batch in data]
+
+
+def local(provider: str, *, passes: int = 1, files: list[str] = FILES, **options: Any) -> list[bytes]:
+    with pydp2.load(files, provider, workers=2, **OPTIONS | options) as data:
+        return stream(data, passes)
+
+
+def hosts(service: pydp2.Service) -> list[dict[str, Any]]:
+    return service.stats()["hosts"]
+
+
+def active(service: pydp2.Service) -> int:
+    return sum(each["active"] for each in service.stats()["workers"])
+
+
+@pytest.mark.parametrize("code", [KINDS, ROWS], ids=["all kinds of slots", "rows"])
+def test_the_stream_of_three_hosts_is_that_of_a_local_service(
+    code: str, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file(code)
+    whole = local(provider, passes=2)
+    with serving(provider, file) as service:
+        made = [joined(workers=n) for n in (1, 2, 3)]
+        assert wait_until(lambda: active(service) == 6)
+        assert sorted(each["places"] for each in hosts(service)) == [1, 2, 3]
+        with pydp2.connect(file, **OPTIONS) as data:
+            assert stream(data, 2) == whole
+        assert all(each["received_bytes"] for each in hosts(service))
+    assert [host.ended() for host in made] == ["its program closed it"] * 3
+
+
+def test_workers_here_and_elsewhere_feed_one_stream(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file(ROWS)
+    whole = local(provider)
+    with serving(provider, file, workers=1) as service:
+        joined(workers=1)
+        assert wait_until(lambda: active(service) == 2)
+        assert {each["host"] for each in service.stats()["workers"]} == {0, 1}
+        with service.connect(**OPTIONS) as data:
+            assert stream(data) == whole
+
+
+def test_a_trainer_that_comes_before_the_first_worker_waits_for_it(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file(NUMBERS)
+    whole = local(provider)
+    with serving(provider, file):
+        found: list[list[bytes]] = []
+
+        def train() -> None:
+            with pydp2.connect(file, timeout=60.0, **OPTIONS) as data:
+                found.append(stream(data))
+
+        trainer = threading.Thread(target=train)
+        trainer.start()
+        joined()
+        trainer.join(60)
+        assert found == [whole]
+
+
+def test_hosts_join_and_leave_in_the_middle_of_a_pass(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file(SLOW)
+    whole = local(provider)
+    with serving(provider, file) as service:
+        first = joined(workers=1)
+        with pydp2.connect(file, **OPTIONS) as data:
+            seen, batches = [], iter(data)
+            seen += [digest(next(batches)) for _ in range(5)]
+            joined(workers=2)
+            assert wait_until(lambda: active(service) == 3)
+            seen += [digest(next(batches)) for _ in range(5)]
+            first.leave()
+            seen += [digest(batch) for batch in batches]
+            assert seen == whole
+        assert first.ended() == "it has left"
+        assert [each["places"] for each in hosts(service)] == [2]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_host_that_dies_or_stands_still_costs_nothing_but_time(
+    how: signal.Signals,
+    provider_file: Callable[[str], str],
+    file: Path,
+    joined: Callable[..., Host],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    provider = provider_file(SLOW)
+    whole = local(provider)
+    with serving(provider, file) as service:
+        doomed = joined(workers=2, name="doomed")
+        pid = doomed.pid
+        assert wait_until(lambda: active(service) == 2)
+        joined(workers=1, name="other")
+        assert wait_until(lambda: active(service) == 3)
+        with pydp2.connect(file, **OPTIONS) as data:
+            seen, batches = [], iter(data)
+            seen += [digest(next(batches)) for _ in range(3)]
+            os.kill(pid, how)
+            assert wait_until(lambda: [each["host"] for each in hosts(service)] == ["other"])
+            seen += [digest(batch) for batch in batches]
+            assert seen == whole
+        if how is signal.SIGKILL:
+            doomed.ended()
+            assert isinstance(doomed.error, ServiceLost)
+        else:
+            os.kill(pid, signal.SIGCONT)
+            assert wait_until(lambda: len(hosts(service)) == 2), "it joins anew, with a new session"
+    screen = capfd.readouterr().err
+    assert "host lost: doomed is lost" in screen
+    assert "condemned" not in screen
+
+
+@pytest.mark.parametrize("how", ["cut", "carries nothing"])
+def test_a_host_whose_path_fails_joins_again_by_itself(
+    how: str, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], tmp_path: Path
+) -> None:
+    provider = provider_file(SLOW)
+    whole = local(provider)
+    with serving(provider, file) as service:
+        relay = Relay(service.host_address)
+        try:
+            found = ConnectionFile.read(file)
+            through = tmp_path / "through.json"
+            ConnectionFile(found.address, found.keys, relay.address).write(through)
+            host = joined(workers=2, file=through)
+            with pydp2.connect(file, **OPTIONS) as data:
+                seen, batches = [], iter(data)
+                seen += [digest(next(batches)) for _ in range(3)]
+                before = {each["number"] for each in hosts(service)}
+                if how == "cut":
+                    relay.cut()
+                else:
+                    relay.held = True
+                    assert wait_until(lambda: not hosts(service)), "it is not heard"
+                    relay.cut()
+                    relay.up()
+                seen += [digest(batch) for batch in batches]
+                assert seen == whole
+                assert {each["number"] for each in hosts(service)} & before == set()
+            assert host.error is None
+        finally:
+            relay.end()
+
+
+# -- which hosts may join ----------------------------------------------------------------------------------------------
+def test_a_host_with_other_code_is_turned_away_by_name_and_the_stream_goes_on(
+    tmp_path: Path, file: Path, joined: Callable[..., Host]
+) -> None:
+    folders = [tmp_path / name for name in ("head", "same", "other")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "mytext.py").write_text("def double(n):\n    return 2 * n\n")
+        (folder / "prov.py").write_text(
+            "from pydp2 import *\nfrom mytext import double\n\n"
+            "@provider(input_types=[integer_value(100000)], pool_size=50)\n"
+            "def process(settings, filename):\n    for i in range(40):\n        yield double(int(filename) * 40 + i)\n"
+        )
+    (folders[2] / "mytext.py").write_text("def double(n):\n    return 3 * n\n")
+    with serving("prov.process", file, root=folders[0], workers=1) as service, service.connect(**OPTIONS) as data:
+        whole = stream(data)
+        wrong = joined(root=folders[2], name="node7")
+        assert wrong.ended() is None
+        assert isinstance(wrong.error, HostRefused)
+        assert "mytext.py is another one on node7; copy the same files there" in str(wrong.error)
+        joined(root=folders[1])
+        assert wait_until(lambda: active(service) == 3)
+        assert stream(data)[0] != whole[0]
+        assert len(hosts(service)) == 1
+
+
+def test_a_host_that_cannot_import_the_provider_is_turned_away_with_the_reason(
+    tmp_path: Path, file: Path, joined: Callable[..., Host]
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    (here / "prov.py").write_text(
+        "from pydp2 import *\n\n@provider(input_types=[integer_value(9)])\n"
+        "def process(settings, filename):\n    yield 1\n"
+    )
+    with serving("prov.process", file, root=here, workers=1) as service, service.connect(batch_size=1) as data:
+        wrong = joined(root=there)
+        wrong.ended()
+        assert "prov" in str(wrong.error)
+        assert not hosts(service)
+        assert len(stream(data)) == len(FILES)
+
+
+def test_a_host_that_lacks_a_file_is_turned_away_and_a_map_helps(
+    tmp_path: Path, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+        for n in range(6):
+            (folder / str(n)).write_text(str(n))
+    provider = provider_file("""
+        @provider(input_types=[integer_value(100000)])
+        def process(settings, filename):
+            with open(filename) as opened:
+                for i in range(30):
+                    yield int(filename[-1]) * 100 + i
+                opened.read()
+    """)
+    files = [str(here / str(n)) for n in range(6)]
+    whole = local(provider, files=files)
+    with serving(provider, file, files=files, workers=1) as service:
+        gone = tmp_path / "gone"
+        here.rename(gone)  # for a host, the files are not there
+        wrong = joined(name="node7")
+        wrong.ended()
+        assert isinstance(wrong.error, HostRefused)
+        assert f"{here}/" in str(wrong.error)
+        assert "is not there on node7, but it is on the host of the service; mount it" in str(wrong.error)
+        joined(maps={str(here): str(there)})
+        assert wait_until(lambda: active(service) == 3)
+        gone.rename(here)
+        with service.connect(**OPTIONS) as data:
+            assert stream(data) == whole
+
+
+def test_without_a_key_for_workers_no_host_joins(
+    provider_file: Callable[[str], str], file: Path, tmp_path: Path
+) -> None:
+    with serving(provider_file(NUMBERS), file) as service:
+        found = ConnectionFile.read(file)
+        as_trainer = tmp_path / "trainer.json"
+        ConnectionFile(found.address, {"worker": found.keys["trainer"]}, found.host_address).write(as_trainer)
+        with pytest.raises(HostRefused, match="does not admit the key of this host; it needs a key with the role work"):
+            pydp2.WorkerHost(as_trainer).run()
+        without = tmp_path / "without.json"
+        ConnectionFile(found.address, {"trainer": found.keys["trainer"]}, found.host_address).write(without)
+        with pytest.raises(OptionError, match="must have keys for the role worker, it has trainer"):
+            pydp2.WorkerHost(without)
+        as_worker = tmp_path / "worker.json"
+        ConnectionFile(found.address, {"trainer": found.keys["worker"]}, found.host_address).write(as_worker)
+        with pytest.raises(ServiceUnreachable):
+            pydp2.connect(as_worker, timeout=1.0, **OPTIONS)
+        assert not hosts(service)
+
+
+def test_a_service_without_keys_has_no_workers_elsewhere(provider_file: Callable[[str], str]) -> None:
+    provider = provider_file(NUMBERS)
+    with pytest.raises(OptionError, match="workers=0 leaves all workers to other hosts, which need keys"):
+        pydp2.launch(FILES, provider, workers=0)
+    with pytest.raises(OptionError, match="worker_bind is for a service with keys"):
+        pydp2.launch(FILES, provider, worker_bind="tcp://127.0.0.1:7701")
+    with pydp2.launch(FILES, provider, workers=1, bind="tcp://127.0.0.1:*") as service:
+        assert service.host_address == ""
+        with pytest.raises(OptionError, match="workers on other hosts need a service with keys"):
+            pydp2.WorkerHost(service.address)
+
+
+# -- what workers do there ---------------------------------------------------------------------------------------------
+def test_a_file_that_kills_its_worker_elsewhere_is_condemned_as_here(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file("""
+        import os
+
+        @provider(input_types=[integer_value(100000)])
+        def process(settings, filename):
+            for i in range(30):
+                if filename == "7" and i == 11:
+                    os.kill(os.getpid(), 9)
+                yield int(filename) * 100 + i
+    """)
+    with pytest.raises(FileCondemned) as here, pydp2.load(FILES, provider, workers=2, **OPTIONS) as data:
+        stream(data)
+    with serving(provider, file):
+        host = joined()
+        with pytest.raises(FileCondemned) as there, pydp2.connect(file, **OPTIONS) as data:
+            stream(data)
+        assert str(there.value) == str(here.value)
+        assert "file 7, sample 11" in str(there.value)
+        assert host.error is None
+
+
+def test_a_host_watches_time_and_memory_of_its_workers(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], capfd: pytest.CaptureFixture[str]
+) -> None:
+    provider = provider_file("""
+        import time
+
+        @provider(input_types=[integer_value(100000)])
+        def process(settings, filename):
+            for i in range(30):
+                if filename == "7" and i == 11:
+                    time.sleep(60)
+                yield int(filename) * 100 + i
+    """)
+    with serving(provider, file, sample_timeout=0.3, on_error="skip"):
+        joined()
+        with pydp2.connect(file, **OPTIONS) as data:
+            assert sum(batch.size for batch in data) == 24 * 30 - 19
+    screen = capfd.readouterr().err
+    assert "file 7, sample 11 takes longer than 0.3 s; the stack:" in screen
+    assert "time.sleep(60)" in screen or "in process" in screen
+
+
+def test_what_process_raises_and_prints_elsewhere_is_told(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], capfd: pytest.CaptureFixture[str]
+) -> None:
+    provider = provider_file("""
+        @provider(input_types=[integer_value(100000)])
+        def process(settings, filename):
+            print("reading", filename)
+            if filename == "7":
+                raise FileNotFoundError("no such thing")
+            yield 1
+    """)
+    with serving(provider, file):
+        joined()
+        with pytest.raises(ProviderError, match="file 7") as caught, pydp2.connect(file, **OPTIONS) as data:
+            stream(data)
+        assert isinstance(caught.value, FileNotFoundError)
+    assert "reading 3" in capfd.readouterr().err
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+def test_a_host_whose_service_was_killed_gives_up_after_its_patience(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    with serving(provider_file(NUMBERS), file) as service:
+        host = joined(patience=1.0)
+        assert wait_until(lambda: active(service) == 2)
+        os.kill(service.pid, signal.SIGKILL)
+        assert host.ended() is None
+        assert isinstance(host.error, ServiceLost)
+        assert "no service was at tcp://127.0.0.1:" in str(host.error)
+
+
+def test_a_second_signal_ends_a_host_at_once(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file("""
+        import time
+
+        @provider(input_types=[integer_value(100000)], pool_size=10)
+        def process(settings, filename):
+            for i in range(1000):
+                time.sleep(0.01)
+                yield i
+    """)
+    with serving(provider, file) as service:
+        host = joined()
+        with pydp2.connect(file, **OPTIONS) as data:
+            batches = iter(data)
+            next(batches)
+            host.leave()
+            assert wait_until(lambda: [each["state"] for each in hosts(service)] == ["draining"])
+            assert host.end is None, "its workers read on"
+            began = time.monotonic()
+            host.leave()
+            assert host.ended() == "it was told to leave"
+            assert time.monotonic() - began < 5
+            assert wait_until(lambda: not hosts(service))
+
+
+def test_a_host_waits_for_a_service_that_is_started_again(
+    provider_file: Callable[[str], str], file: Path, tmp_path: Path, joined: Callable[..., Host]
+) -> None:
+    from tests.faults.relay import free_port
+
+    provider = provider_file(SLOW)
+    whole = local(provider)
+    options = {
+        "state_dir": tmp_path / "state", "bind": f"tcp://127.0.0.1:{free_port()}",
+        "worker_bind": f"tcp://127.0.0.1:{free_port()}",
+    }  # fmt: skip
+    seen = []
+    with serving(provider, file, **options) as service:
+        host = joined()
+        data = pydp2.connect(file, **OPTIONS)
+        batches = iter(data)
+        seen += [digest(next(batches)) for _ in range(5)]
+        os.kill(service.pid, signal.SIGKILL)
+    with serving(provider, file, **options):
+        seen += [digest(batch) for batch in batches]
+        assert seen == whole
+        data.close()
+    host.leave()
+    assert host.error is None

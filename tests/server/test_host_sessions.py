@@ -1,0 +1,135 @@
+"""Which hosts may run workers of a service, and what becomes of a session."""
+
+from __future__ import annotations
+
+import pytest
+
+from pydp2.errors import HostRefused, RemoteProtocolError
+from pydp2.protocol import messages as m
+from pydp2.server.workers.host_sessions import HostSession, HostSessions
+
+
+@pytest.fixture
+def sessions() -> HostSessions:
+    return HostSessions(2, "1.0")
+
+
+def join(sessions: HostSessions, session: str = "s", name: str = "node", places: int = 2) -> HostSession:
+    return sessions.join(session.encode(), name, places, session, 0.0)
+
+
+def test_hosts_are_numbered_from_one_and_never_twice(sessions: HostSessions) -> None:
+    assert [join(sessions, s).host for s in "ab"] == [1, 2]
+    sessions.end(1)
+    assert join(sessions, "c").host == 3
+    assert [each.host for each in sessions] == [2, 3]
+
+
+def test_hosts_of_one_name_are_told_apart(sessions: HostSessions) -> None:
+    assert [join(sessions, s).name for s in "abc"] == ["node", "node#2", "node#3"]
+    sessions.end(2)
+    assert join(sessions, "d").name == "node#2"
+
+
+@pytest.mark.parametrize(("version", "release"), [(1, "1.0"), (2, "1.1"), (3, "2.0")], ids=["wire", "release", "both"])
+def test_a_host_of_another_release_is_told_what_to_install(sessions: HostSessions, version: int, release: str) -> None:
+    sessions.check_version(2, "1.0")
+    with pytest.raises(HostRefused, match=rf"needs the pydp2 of its service, which is 1\.0 .* it has {release}"):
+        sessions.check_version(version, release)
+
+
+@pytest.mark.parametrize("places", [0, 1025])
+def test_a_host_with_no_or_too_many_workers_is_refused(sessions: HostSessions, places: int) -> None:
+    with pytest.raises(HostRefused, match="must have 1 to 1024 workers"):
+        join(sessions, places=places)
+
+
+def test_a_session_is_of_one_host_alone(sessions: HostSessions) -> None:
+    join(sessions, "a")
+    for session in ("a", ""):
+        with pytest.raises(HostRefused, match="must be its own"):
+            join(sessions, session)
+
+
+def test_data_belongs_to_the_session_that_it_names_once(sessions: HostSessions) -> None:
+    session = join(sessions, "a")
+    assert sessions.open_data(b"data", "b", 1.0) is None
+    assert sessions.open_data(b"data", "a", 1.0) is session
+    assert sessions.at(b"data") is sessions.at(b"a") is session
+    assert sessions.open_data(b"other", "a", 1.0) is None, "a second connection gets nothing of the first"
+    assert sessions.end(session.host) is session
+    assert sessions.at(b"data") is sessions.at(b"a") is None
+    assert sessions.end(session.host) is None
+
+
+def test_a_host_is_ready_with_both_connections_and_once_it_is_prepared(sessions: HostSessions) -> None:
+    session = join(sessions, "a")
+    session.link.check_received(m.Join(2, "1.0", "node", 2, "a", "", {}))
+    session.link.check_sending(m.Spec({}, ""))
+    assert not session.is_ready
+    session.link.check_received(m.Prepared([]))
+    assert not session.is_ready
+    sessions.open_data(b"data", "a", 1.0)
+    assert session.is_ready
+
+
+def test_a_host_is_silent_until_it_is_heard_again(sessions: HostSessions) -> None:
+    session = join(sessions, "a")
+    assert sessions.silent(10.0, 10.0) == []
+    assert sessions.silent(10.5, 10.0) == [session]
+    session.note_beat(10.5, 7, [[3, 1, 2, 4]], {"memory": 5})
+    assert sessions.silent(20.0, 10.0) == []
+    assert (session.beat_ns, session.running, session.figures) == (7, {3: (1, 2, 4)}, {"memory": 5})
+
+
+@pytest.mark.parametrize("running", [[[1, 2, 3]], [[1, 2, 3, -1]], [[1, 2, 3, "4"]], [5]])
+def test_a_beat_that_is_none_is_refused_and_changes_nothing(sessions: HostSessions, running: list[object]) -> None:
+    session = join(sessions, "a")
+    with pytest.raises(RemoteProtocolError, match="HostBeat"):
+        session.note_beat(1.0, 7, running, {})
+    assert (session.heard_at, session.beat_ns, session.running) == (0.0, 0, {})
+
+
+def test_a_host_is_told_how_much_came_once_it_is_much(sessions: HostSessions) -> None:
+    session = join(sessions, "a")
+    session.received = (1 << 20) - 1
+    assert not session.owes_report
+    session.received += 1
+    assert session.owes_report
+    session.reported = session.received
+    assert not session.owes_report
+
+
+def test_a_host_that_lacks_a_file_of_another_is_told_which(sessions: HostSessions) -> None:
+    name = "file-{}".format
+    sessions.note_opened("a", [1, 0, 1], name)
+    sessions.note_opened("b", [1, 1, 1], name)
+    for opened, lacks, owner in (([0, 1, 1], "file-0", "a"), ([1, 0, 1], "file-1", "b")):
+        with pytest.raises(HostRefused, match=f"{lacks} is not there on c, but it is on {owner}; mount it"):
+            sessions.note_opened("c", opened, name)
+    sessions.note_opened("d", [1, 1, 1], name)
+
+
+def test_entries_that_are_no_files_anywhere_do_not_matter(sessions: HostSessions) -> None:
+    for host in "abc":
+        sessions.note_opened(host, [0, 0], str)
+
+
+def test_code_that_differs_is_named(sessions: HostSessions) -> None:
+    sessions.check_source("head", "11", {"a.py": "1", "b.py": "2"})
+    sessions.check_source("same", "11", {"a.py": "1", "b.py": "2"})
+    sessions.check_source("imports less", "11", {"a.py": "1"})
+    with pytest.raises(HostRefused, match=r"b\.py is another one on node; copy the same files there"):
+        sessions.check_source("node", "11", {"a.py": "1", "b.py": "3"})
+    with pytest.raises(HostRefused, match="it is another one on node"):
+        sessions.check_source("node", "12", {})
+    with pytest.raises(HostRefused, match="it is another one on node"):
+        HostSessionsWithMany().check_source("node", "11", {"*": "2"})
+
+
+class HostSessionsWithMany(HostSessions):
+    """Sessions whose provider has too many modules to name each."""
+
+    def __init__(self) -> None:
+        super().__init__(2, "1.0")
+        self.check_source("head", "11", {"*": "1"})
