@@ -44,15 +44,36 @@ def command(address: str | None, key: Path | None, watch: bool, as_json: bool) -
 
 
 def _print_stats(line: StatsLine, found: dict[str, Any]) -> None:
-    """Print a line about the whole service, and a table of its workers."""
+    """Print a line about the whole service, and tables of its workers and of other hosts."""
     from rich.table import Table
 
     click.echo(" · ".join(line.parts()))
-    table = Table("worker", "pid", "files", "samples/s", "busy", "idle", "memory", box=None)
+    names = {host["number"]: host["host"] for host in found["hosts"]}
+    workers = Table("worker", "pid", "files", "samples/s", "busy", "idle", "memory", box=None)
+    if names:
+        workers.add_column("host")
     for each in found["workers"]:
         if each["active"]:
-            table.add_row(
+            row = [
                 str(each["worker"]), str(each["pid"]), str(each["files"]), f"{each['samples_per_second']:,.0f}",
-                f"{each['busy_seconds']:.1f} s", f"{each['idle_seconds']:.1f} s", size_text(each["memory"]),
-            )  # fmt: skip
-    stdout_console().print(table, markup=False)
+                f"{each['busy_seconds']:.1f} s", f"{each['idle_seconds']:.1f} s",
+                "" if each["host"] else size_text(each["memory"]),
+            ]  # fmt: skip
+            workers.add_row(*row, *([names.get(each["host"], "this one")] if names else []))
+    stdout_console().print(workers, markup=False)
+    if names:
+        _print_hosts(found["hosts"])
+
+
+def _print_hosts(found: list[dict[str, Any]]) -> None:
+    """Print a table of the hosts that run workers of the service."""
+    from rich.table import Table
+
+    hosts = Table("host", "state", "workers", "received", "waiting there", "round trip", "memory", box=None)
+    for each in found:
+        hosts.add_row(
+            each["host"], each["state"], str(each["places"]), size_text(each["received_bytes"]),
+            size_text(each.get("waiting_bytes", 0)), f"{each.get('round_trip_ms', 0.0):.1f} ms",
+            size_text(each.get("memory", 0)),
+        )  # fmt: skip
+    stdout_console().print(hosts, markup=False)

@@ -47,14 +47,19 @@ class StatsLine:
         now = self._history[-1]
         workers = [worker for worker in now["workers"] if worker["active"]]
         memory = f"memory {size_text(now['memory'] + sum(worker['memory'] for worker in workers))}"
+        hosts = now.get("hosts", ())
+        at_work = count_text(len(workers), "worker")
+        if hosts:
+            at_work += f" on {count_text(len({worker['host'] for worker in workers}), 'host')}"
         if not now["attached"]:
-            return ["no trainer is attached", count_text(len(workers), "worker"), memory]
+            return ["no trainer is attached", at_work, memory]
         pool, jobs = now["pool"], now.get("jobs", {})
         parts = [
             *([_job_text(name, job) for name, job in jobs.items()] if len(jobs) > 1 else [_pass_text(now)]),
             f"{now['samples_per_second']:,.0f} samples/s",
             f"{now['batches_per_second']:,.1f} batches/s",
             f"pool {pool.get('samples', 0):,} ({size_text(pool.get('bytes', 0))})",
+            *([at_work] if hosts else []),
             memory,
         ]
         trainer, theirs = self._trainer_wait_share(), self._workers_wait_share()
@@ -75,10 +80,10 @@ class StatsLine:
 
     def _workers_wait_share(self) -> float | None:
         """Return the share of their time that workers have waited."""
-        before = {worker["pid"]: worker for worker in self._history[0]["workers"]}
+        before = {worker["worker"]: worker for worker in self._history[0]["workers"]}
         idle = busy = 0.0
         for worker in self._history[-1]["workers"]:
-            known = before.get(worker["pid"], {"idle_seconds": 0.0, "busy_seconds": 0.0})
+            known = before.get(worker["worker"], {"idle_seconds": 0.0, "busy_seconds": 0.0})
             idle += worker["idle_seconds"] - known["idle_seconds"]
             busy += worker["busy_seconds"] - known["busy_seconds"]
         return _wait_share(idle, busy)

@@ -349,12 +349,14 @@ class Server:
         match event:
             case HostReady(host, places):
                 self._apply(self._worker_pool.add_host(host, places))
+                self._gateway.fit_budget()
             case HostLeaves(host):
                 self._worker_pool.drain_host(host)
             case HostGone(host, running, how):
                 for worker in self._worker_pool.workers_of(host):
                     self._connections.pop(worker, None)
                 self._worker_pool.remove_host(host, running, how)
+                self._gateway.fit_budget()
             case RemoteStarted(host, worker, pid):
                 if self._worker_pool.host_of(worker) == host:
                     self._remote(host, worker).pid = pid

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
 import pydp2
+from tests.conftest import wait_until
 from tests.runs import NUMBERS
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
+
+
+def start_cli(*words: str) -> subprocess.Popen[str]:
+    """The command runs beside the test, as a program of its own."""
+    command = [sys.executable, "-m", "pydp2", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_it_shows_how_a_service_is_doing(
@@ -32,6 +42,29 @@ def test_it_shows_how_a_service_is_doing(
             found = json.loads(cli("stats", "--json").stdout)
             assert list(found["jobs"]) == ["default"]
             assert cli("stats").stdout.startswith("pass 0 · ")
+
+
+def test_it_shows_the_hosts_of_a_service(
+    provider_file: Callable[[str], str], cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    file = tmp_path / "run.json"
+    options: dict[str, Any] = {"workers": 0, "bind": "tcp://127.0.0.1:*", "connection": file}
+    with pydp2.launch(["1", "2"], provider_file(NUMBERS), **options) as service:
+        assert cli("stats", str(file)).stdout.startswith("no trainer is attached · 0 workers · memory ")
+        worker = start_cli("worker", "--connect", str(file), "--workers", "1", "--name", "node7")
+        try:
+            assert wait_until(lambda: any(each["active"] for each in service.stats()["workers"]))
+            shown = cli("stats", str(file)).stdout.splitlines()
+            assert "1 worker on 1 host" in shown[0]
+            assert shown[1].split()[-1] == "host"
+            assert shown[2].split()[-1] == "node7"
+            assert shown[3].split()[:3] == ["host", "state", "workers"]
+            assert shown[4].split()[:3] == ["node7", "prepared", "1"]
+        finally:
+            worker.terminate()
+            _, said = worker.communicate(timeout=30)
+    assert worker.returncode == 0
+    assert "pydp2: this host ends: it has left" in said
 
 
 def test_where_no_service_is_the_exit_code_is_3(cli: Callable[..., Result], tmp_path: Path) -> None:

@@ -45,6 +45,17 @@ def test_of_several_jobs_each_is_named_before_what_all_have_together() -> None:
     assert line(stats(1, jobs={"train": train}))[0] == "pass 3"
 
 
+def test_hosts_are_counted_where_there_are_others() -> None:
+    workers = [
+        {"worker": i, "pid": 100, "active": True, "samples_per_second": 0.0, "memory": 0, "host": host,
+         "busy_seconds": 1.0 + i, "idle_seconds": 0.0}
+        for i, host in enumerate([1, 1, 2])
+    ]  # fmt: skip
+    of_hosts = {"hosts": [{"host": "a"}, {"host": "b"}], "workers": workers}
+    assert line(stats(1, **of_hosts))[4] == "3 workers on 2 hosts"
+    assert line(stats(1, attached=False, **of_hosts))[1] == "3 workers on 2 hosts"
+
+
 def test_without_a_trainer_there_is_little_to_say() -> None:
     assert line(stats(1, attached=False)) == ["no trainer is attached", "2 workers", "memory 70 MB"]
 

@@ -103,6 +103,11 @@ class ClientGateway:
         """Actions for workers that followed from what clients said; the loop carries them out."""
         self.server_stats: Callable[[], dict[str, Any]] = dict
 
+    def fit_budget(self) -> None:
+        """Let as many workers as there are now read ahead."""
+        self._budget = read_ahead_budget(self._worker_pool.target, self._spec.memory_limit)
+        self._worker_pool.fit_budget(self._budget)
+
     def provider_ready(self, schema: Schema, source: str, cell_grants: CellGrants | None = None) -> None:
         """Note that the provider is known, and the cells of its samples: jobs can begin."""
         self._schema = schema
@@ -269,7 +274,7 @@ class ClientGateway:
         self._at[peer] = job_session
         self._deliver(now)  # before it knows its rank, that is written down: else it could not come back to it
         service = {
-            "files": len(self._files), "workers": self._spec.workers, "shuffle": job_session.runner.plan.shuffle,
+            "files": len(self._files), "workers": self._worker_pool.target, "shuffle": job_session.runner.plan.shuffle,
             "position": position, "fits": job_session.stream_identity, "durable": self._snapshotter.durable,
         }  # fmt: skip
         self._send(peer, m.Welcome(self._schema.to_wire(), service))

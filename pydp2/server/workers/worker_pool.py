@@ -88,6 +88,7 @@ class WorkerPool:
         self._begun = self._committed = 0  # readings, and samples of those that are over
         self._attempts: Attempts[FileDispatcher] = Attempts()
         self._closing = False
+        self._budget = 0  # of reading ahead, once hosts have come; until then each dispatcher says it
 
     # -- events ----------------------------------------------------------------------------------------------------
     def start(self) -> list[Action]:
@@ -309,7 +310,12 @@ class WorkerPool:
     def _divide_budget(self) -> None:
         """Share the read-ahead budget out."""
         for dispatcher in self.dispatchers.values():
-            dispatcher.credit.resize(dispatcher.budget // len(self.dispatchers))
+            dispatcher.credit.resize((self._budget or dispatcher.budget) // len(self.dispatchers))
+
+    def fit_budget(self, budget: int) -> None:
+        """Let all readings read ahead by ``budget`` bytes together: hosts have come or gone."""
+        self._budget = budget
+        self._divide_budget()
 
     def dispatch(self) -> list[Action]:
         """Files and credit that can be given out now."""
