@@ -166,7 +166,7 @@ class Agent:
     def _serve_link(self, link: ServiceLink, now: float) -> None:
         """Take what the service said, and send what is due."""
         try:
-            while self._link is link and (received := link.receive()) is not None:
+            while self._link is link and self._end is None and (received := link.receive()) is not None:
                 self._heard_at = now
                 self._handle(link, *received, now)
         except ProtocolError as error:

@@ -155,7 +155,8 @@ class WorkerPool:
         places.start_deaths += 1
         # kills at random meet some workers that are starting: that is not the provider's doing
         most = _MAX_START_DEATHS if event.voluntary else _MAX_FRUITLESS_DEATHS
-        if places.start_deaths < most and self.schema is not None:
+        is_first = self.schema is None and worker.host == THIS_HOST  # its program waits for it, and learns why
+        if places.start_deaths < most and not is_first:
             return None
         return ProviderError(
             f"a worker {event.how} while it imported the provider or ran its init_hook; "

@@ -1,0 +1,223 @@
+"""A network and a clock that a seed decides: connections with delays, that are cut, or carry nothing for a while.
+
+Everything runs in one thread, in the order of virtual time. What two connections carry has no order between them; each
+direction of one keeps its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+from pydp2.transport.slabs import plain_frames
+from pydp2.transport.sockets import PeerGone
+
+HEARTBEAT_TIMEOUT = 0.5
+"""Seconds without a byte after which both ends of a connection take it for cut."""
+
+
+class Clock:
+    """Stands in for the module ``time``."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def monotonic_ns(self) -> int:
+        return int(self.now * 1e9)
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nobody sleeps here")
+
+
+class Network:
+    """What happens when. ``path``: of each host, until when it carries nothing."""
+
+    def __init__(self, random: Random) -> None:
+        self.random, self.clock = random, Clock()
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
+        self._count = itertools.count()
+        self.here = 0
+        """Host whose code runs now; 0: that of the service."""
+        self.held_until: dict[int, float] = {}
+        self.lines: list[Line] = []
+
+    def at(self, delay: float, what: Callable[[], object]) -> None:
+        """Have ``what`` happen ``delay`` seconds from now."""
+        heappush(self._events, (self.clock.now + delay, next(self._count), what))
+
+    def advance(self) -> bool:
+        """Let the next thing happen. False: there is none."""
+        if not self._events:
+            return False
+        when, _, what = heappop(self._events)
+        self.clock.now = max(self.clock.now, when)
+        what()
+        return True
+
+    def delay(self) -> float:
+        """How long a message is under way."""
+        return self.random.choice([0.0, 0.0001, 0.0005, self.random.random() * 0.005])
+
+    def cut(self, host: int) -> None:
+        """Reset the connections of ``host``."""
+        for line in [each for each in self.lines if each.host == host]:
+            line.cut()
+
+    def hold(self, host: int, seconds: float) -> None:
+        """Let the path of ``host`` carry nothing for a while. If that is long, its connections are cut."""
+        self.held_until[host] = self.clock.now + seconds
+        if seconds > HEARTBEAT_TIMEOUT:
+            for line in [each for each in self.lines if each.host == host]:
+                self.at(HEARTBEAT_TIMEOUT, line.cut)
+
+
+class Hub:
+    """As :class:`pydp2.transport.Hub`; ``wake`` is called when something has come."""
+
+    listeners: tuple[()] = ()
+
+    def __init__(self, network: Network, role: str) -> None:
+        self.network, self._role = network, role
+        self.wake: Callable[[], object] = lambda: None
+        self.on_refusal: Any = None
+        self.fd_offer = _NoOffer()
+        self.handle = object()
+        self.box: deque[tuple[bytes, list[memoryview]]] = deque()
+        self.peers: dict[bytes, Any] = {}
+        self._count = itertools.count(1)
+
+    def join(self, line: Any) -> bytes:
+        peer = next(self._count).to_bytes(5, "big")
+        self.peers[peer] = line
+        return peer
+
+    def put(self, peer: bytes, frames: list[memoryview]) -> None:
+        if peer in self.peers:
+            self.box.append((peer, frames))
+            self.wake()
+
+    def send(self, peer: bytes, frames: Sequence[Any]) -> None:
+        line = self.peers.get(peer)
+        if line is None:
+            raise PeerGone
+        line.deliver(copied(frames))
+
+    def receive(self) -> tuple[bytes, list[memoryview]] | None:
+        return self.box.popleft() if self.box else None
+
+    def open_message(self, peer: bytes, frames: list[memoryview]) -> list[memoryview]:
+        return frames
+
+    def accept(self, now: float) -> None:
+        pass
+
+    def pause_accepting(self, seconds: float) -> None:
+        pass
+
+    def role_of(self, peer: bytes) -> str:
+        return self._role
+
+    def take_dropped(self) -> list[bytes]:
+        return []
+
+    def progress_of(self, peer: bytes) -> int:
+        return 0
+
+    def forget_peer(self, peer: bytes) -> None:
+        pass
+
+    def close(self, linger_ms: int = 0) -> None:
+        pass
+
+
+class _NoOffer:
+    offered: Any = None
+
+    def is_used_by(self, peer: bytes) -> bool:
+        return False
+
+
+class Line:
+    """As :class:`pydp2.transport.Line`: the end of a peer on the host whose code makes it."""
+
+    def __init__(self, hub: Hub, wake: Callable[[], object]) -> None:
+        self._hub, self._network, self._wake = hub, hub.network, wake
+        self.host = self._network.here
+        self.handle = object()
+        self._inbox: deque[list[memoryview]] = deque()
+        self._free_at = [0.0, 0.0]  # of each direction: a message does not overtake another
+        self.is_lost = False
+        self.read_refusal = False
+        self._peer = hub.join(self)
+        self._network.lines.append(self)
+
+    def _later(self, direction: int, what: Callable[[], object]) -> None:
+        now = self._network.clock.now
+        when = max(now + self._network.delay(), self._free_at[direction], self._network.held_until.get(self.host, 0.0))
+        self._free_at[direction] = when
+        self._network.at(when - now, what)
+
+    def send(self, frames: Sequence[Any]) -> None:
+        message = copied(frames)
+        self._later(0, lambda: None if self.is_lost else self._hub.put(self._peer, message))
+
+    def deliver(self, frames: list[memoryview]) -> None:
+        self._later(1, lambda: None if self.is_lost else self._came(frames))
+
+    def _came(self, frames: list[memoryview]) -> None:
+        self._inbox.append(frames)
+        self._wake()
+
+    def receive(self, timeout_ms: int = 0) -> list[memoryview] | None:
+        return self._inbox.popleft() if self._inbox else None
+
+    def cut(self) -> None:
+        """The connection is gone; what was under way is lost."""
+        if not self.is_lost:
+            self.is_lost = True
+            self._hub.peers.pop(self._peer, None)
+            self._network.lines.remove(self)
+            self._wake()
+
+    def close(self, linger_ms: int = 0) -> None:
+        self._later(0, self.cut)
+
+
+class Poller:
+    """As :class:`pydp2.transport.Poller`: nobody waits here. Everything may have something, but what ends a loop."""
+
+    ready: frozenset[Any] = frozenset()
+
+    def add(self, handle: Any) -> None:
+        pass
+
+    def remove(self, handle: Any) -> None:
+        pass
+
+    def wait(self, timeout_ms: int) -> set[Any]:
+        return {ENGINE}
+
+
+ENGINE = "the engine"
+"""Stands for its descriptor."""
+
+
+class NoContext:
+    """As the context of ZeroMQ."""
+
+    def term(self) -> None:
+        pass
+
+
+def copied(frames: Sequence[Any]) -> list[memoryview]:
+    return [memoryview(bytearray(memoryview(frame).cast("B"))) for frame in plain_frames(frames)]
