@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydp2_cli.output import size_text, stdout_console
+from pydp2_cli.output import count_text, size_text, stdout_console
 from pydp2_cli.stats_line import StatsLine
 
 _WATCH_SECONDS = 1.0
@@ -61,6 +61,9 @@ def _print_stats(line: StatsLine, found: dict[str, Any]) -> None:
             ]  # fmt: skip
             workers.add_row(*row, *([names.get(each["host"], "this one")] if names else []))
     stdout_console().print(workers, markup=False)
+    advice = found["scaling"]
+    if advice["wanted"] != advice["workers"]:
+        click.echo(f"wanted: {count_text(advice['wanted'], 'worker')} ({advice['reason']})")
     if names:
         _print_hosts(found["hosts"])
 

@@ -26,6 +26,7 @@ LIBRARIES = {  # numpy is at home everywhere
     "zmq": {"transport"},
     "msgpack": {"cache", "host", "protocol", "server", "server.snapshots", "server.spec"},
     "isal": {"columns"},
+    "prometheus_client": {"server"},
     "click": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"cli"},

@@ -174,7 +174,7 @@ def launch(
         root: working directory of the workers, where the provider is looked up first; default: the present one.
         options: ``workers, start, memory_limit, worker_memory, sample_timeout, on_error, error_budget, quarantine,
             on_changed, state_dir, cache_dir, cache_size, bind, connection, keys, worker_bind, advertise,
-            input_order``. See docs/options.md.
+            metrics, input_order``. See docs/options.md.
 
     Raises:
         OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
@@ -245,6 +245,7 @@ def launch(
             state_dir=None if state_dir is None else str(state_dir),
             cache_dir=str(Path(chosen.cache_dir or default_folder()).absolute()),
             cache_size=chosen.cache_size,
+            metrics=chosen.metrics,
             host_address=None if keys is None else worker_address(bind, chosen.worker_bind),
             timing=timing.DEFAULT_TIMING,
         )

@@ -42,6 +42,7 @@ from pydp2.options.values import (
     file_path,
     flag_or_none,
     folder_path,
+    host_and_port,
     host_name,
     integer_from,
     names_text,
@@ -166,6 +167,11 @@ class ServiceOptions(_Options):
         "name or IP address by which other hosts reach this one; default: that of bind, or the name of this host",
         None,
     )
+    metrics: str | None = _option(
+        or_none(host_and_port),
+        "HOST:PORT at which Prometheus finds /metrics, and others /healthz and /readyz; default: none",
+        None,
+    )
     input_order: tuple[str, ...] | None = _option(
         or_none(slot_names),
         "order of the slots in a batch, if input_types is a dict; default: the order of the dict",
@@ -257,6 +263,7 @@ class ServiceKeywords(TypedDict, total=False):
     keys: FilePath | None
     worker_bind: str | None
     advertise: str | None
+    metrics: str | None
     input_order: list[str] | tuple[str, ...] | None
 
 

@@ -264,6 +264,17 @@ def host_name(name: str, value: Any) -> str:
     return value
 
 
+def host_and_port(name: str, value: Any) -> str:
+    """Check for HOST:PORT, the IP address of a network interface and a port (0: any). Raises OptionTypeError,
+    OptionError."""
+    if not isinstance(value, str):
+        raise OptionTypeError(f"{name} must be a text like 127.0.0.1:9100, got {value_text(value)}")
+    host, _, port = value.rpartition(":")
+    if not _HOST.fullmatch(host.strip("[]")) or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
+        raise OptionError(f"{name} must be HOST:PORT, as in 127.0.0.1:9100, got {value!r:.80}")
+    return value
+
+
 def did_you_mean(name: object, known: Collection[str]) -> str:
     """Return the nearest of the ``known`` names, in words to append to a message, or ''."""
     import difflib

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydp2.engine.base import Engine, EngineLost, EngineNote, Exited, Started
 from pydp2.errors import Error, HostRefused, ProtocolError, RemoteProtocolError, ServiceLost, from_wire
@@ -17,7 +17,7 @@ from pydp2.file_list import FileList
 from pydp2.host.watch_state import WatchEvent
 from pydp2.host.watchdog import Watchdog, WorkerConnection
 from pydp2.log_writer import write_stderr
-from pydp2.metrics import resident_bytes
+from pydp2.metrics import ScalingAdvisor, Totals, resident_bytes
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
 from pydp2.protocol.worker_status import WorkerStatus
@@ -55,9 +55,20 @@ from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.transport import Hub, PeerGone, Poller
 from pydp2.transport.sockets import LACKS_DESCRIPTORS
 
+if TYPE_CHECKING:
+    from pydp2.server.metrics_endpoint import MetricsEndpoint
+
+_ADVISE_SECONDS = 1.0  # between two looks at how many workers there should be
 _SHOWN = 5  # of each kind of log line, so many are shown in full
 _BURST = 32  # batches sent before messages are looked for again
 _MAX_MESSAGES = 256  # of workers taken in one round, so that trainers are served in between
+
+
+def start_endpoint(address: str) -> MetricsEndpoint:
+    """Return an endpoint for metrics at ``address``. Only services that have one import what it needs."""
+    from pydp2.server.metrics_endpoint import MetricsEndpoint
+
+    return MetricsEndpoint(address)
 
 
 class ServiceStop(Exception):
@@ -121,11 +132,17 @@ class Server:
         self._starved = False  # the engine waits for a descriptor: it looks by itself, without an event
         self._poll.add(engine.fileno())
         self._began = time.monotonic()
+        self._scaling = ScalingAdvisor()
+        self._endpoint: MetricsEndpoint | None = None
+        self._advised_at = self._busy_seconds = 0.0
+        self._read_samples = self._worker_busy_us = self._worker_idle_us = 0
 
     # -- running ---------------------------------------------------------------------------------------------------
     def started(self) -> None:
         """Start the workers of this machine, if there are to be some, and wait for the first that is ready. Raises what
         keeps the service from starting."""
+        if self._spec.metrics is not None:
+            self._endpoint = start_endpoint(self._spec.metrics)
         self._apply(self._worker_pool.start())
         while self._schema is None and self._spec.workers:
             self._round(self._timing.tick)
@@ -172,7 +189,22 @@ class Server:
         for worker in [worker for worker, until in self._unheard.items() if now > until]:
             del self._unheard[worker]
             self._exited(worker, 0)
+        if now - self._advised_at > _ADVISE_SECONDS:
+            self._advise(now)
+        self._busy_seconds += time.monotonic() - now
         return more
+
+    def _advise(self, now: float) -> None:
+        """Give the scaling advisor what was counted until now."""
+        self._advised_at = now
+        samples, waited, worked, attached = self._gateway.trainer_totals()
+        totals = Totals(
+            samples, waited, worked, self._read_samples, self._worker_busy_us / 1e6, self._worker_idle_us / 1e6,
+            self._busy_seconds,
+        )  # fmt: skip
+        self._scaling.add(now, totals, self._worker_pool.target, attached=attached)
+        if self._endpoint is not None:
+            self._endpoint.publish(self._gateway.stats(), ready=bool(self._worker_pool.active))
 
     def _accept(self, ready: set[Any], now: float) -> None:
         """Let workers and trainers in."""
@@ -318,6 +350,9 @@ class Server:
     def _chunk(
         self, worker: int, connection: WorkerConnection, chunk: m.Chunk, body: Sequence[memoryview], now: float
     ) -> None:
+        self._read_samples += chunk.rows
+        self._worker_busy_us += max(0, chunk.busy_us - connection.last_busy)
+        self._worker_idle_us += max(0, chunk.idle_us - connection.idle)
         connection.last_busy, connection.idle = chunk.busy_us, chunk.idle_us
         if self._schema is None:
             return
@@ -471,6 +506,8 @@ class Server:
             self._gateway.disk.close()
         if self._cell_grants is not None:
             self._cell_grants.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
 
     def stats(self) -> dict[str, Any]:
         """Return statistics of the workers as plain data."""
@@ -486,6 +523,8 @@ class Server:
                 }
                 for number, connection in sorted(self._connections.items())
             ],
+            "metrics": None if self._endpoint is None else self._endpoint.address,
+            "scaling": self._scaling.advice.to_plain(self._worker_pool.target),
             "hosts": [] if self._hosts is None else self._hosts.stats(now),
             "memory": resident_bytes(os.getpid()),
             "workers_lost": self._worker_pool.workers_lost,

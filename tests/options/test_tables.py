@@ -71,7 +71,7 @@ def test_the_tables_say_name_help_and_default() -> None:
     assert set(SERVICE_OPTIONS) == {
         "workers", "start", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
         "on_changed", "state_dir", "cache_dir", "cache_size", "bind", "connection", "keys", "worker_bind",
-        "advertise", "input_order",
+        "advertise", "metrics", "input_order",
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",
@@ -88,7 +88,7 @@ def test_the_tables_say_name_help_and_default() -> None:
 KEYWORDS = {ServiceOptions: ServiceKeywords, JobOptions: JobKeywords}
 FORMS = (3, np.int64(3), 2.5, "pixel", "2GiB", Path("f"), True, None, ["a"], ("a",), [8, 16], (8, 16), b"x", {}, 1j)
 # values of options that not every text or number can be
-SAMPLE = {"bind": "ipc:///tmp/a", "worker_bind": "tcp://127.0.0.1:1", "error_budget": 0.5}
+SAMPLE = {"bind": "ipc:///tmp/a", "worker_bind": "tcp://127.0.0.1:1", "metrics": "127.0.0.1:1", "error_budget": 0.5}
 
 
 def members(kind: Any) -> set[Any]:

@@ -207,7 +207,8 @@ class Turns:
 
     def __init__(self, world: World, turn: Callable[[], bool | None], every: float) -> None:
         self._world, self._turn, self._every = world, turn, every
-        self._next = 0.0
+        self._due = float("inf")
+        self._number = 0  # of the turn that is due: a later one takes its place
         self._frozen_until = 0.0
         self.over = False
         self.wake()
@@ -216,24 +217,26 @@ class Turns:
         now = self._world.network.clock.now
         if delay is None:
             delay = self._world.random.random() * 0.0005
-        when = max(now + delay, self._frozen_until)
-        if self.over or (now <= self._next <= when):
-            return
-        self._next = when
-        self._world.network.at(when - now, self._run)
+        self._plan(max(now + delay, self._frozen_until))
+
+    def _plan(self, when: float) -> None:
+        if when < self._due and not self.over:
+            self._due = when
+            self._number += 1
+            number = self._number
+            self._world.network.at(when - self._world.network.clock.now, lambda: self._run(number))
 
     def freeze(self, seconds: float) -> None:
         self._frozen_until = self._world.network.clock.now + seconds
-        self.wake(seconds)
+        self._due = float("inf")
+        self._plan(self._frozen_until)
 
-    def _run(self) -> None:
-        now = self._world.network.clock.now
-        if self.over or now < self._frozen_until or now < self._next:
+    def _run(self, number: int) -> None:
+        if self.over or number != self._number:
             return
-        self._next = 0.0
+        self._due = float("inf")
         more = self._turn()
-        if not self.over:
-            self.wake(0.0001 if more else self._every)
+        self.wake(0.0001 if more else self._every)
 
 
 class Host:

@@ -483,6 +483,13 @@ class ClientGateway:
         if self._pool_memory is not None:
             self._pool_memory.close()
 
+    def trainer_totals(self) -> tuple[int, float, float, bool]:
+        """Return the samples that trainers got, the seconds that they waited and worked, and whether one is there."""
+        sessions = [*self._sessions.values()]
+        waited, worked = (sum(each.trainer_seconds[i] for each in sessions) for i in (0, 1))
+        attached = any(not each.trainers.registry.empty for each in sessions)
+        return sum(each.runner.total_samples for each in sessions), waited, worked, attached
+
     def stats(self) -> dict[str, Any]:
         """Return statistics as plain data."""
         now = time.monotonic()

@@ -126,6 +126,11 @@ class JobSession:
         self._waited += waited / 1e6
         self._worked += worked / 1e6
 
+    @property
+    def trainer_seconds(self) -> tuple[float, float]:
+        """Seconds that its trainers waited for batches, and worked."""
+        return self._waited, self._worked
+
     def stats(self, now: float) -> dict[str, Any]:
         """Return statistics as plain data."""
         job, dispatcher = self.runner, self.runner.dispatcher

@@ -1,0 +1,180 @@
+"""Export the statistics of a service over HTTP: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for whoever
+starts and ends services (docs/hosts.md, "Watching").
+
+A thread answers requests with what the loop published last. It touches nothing of the loop, so a request cannot delay
+a batch. The library is an extra, imported when an endpoint is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from pydp2.errors import OptionError, ServiceUnreachable
+
+_REQUEST_SECONDS = 5.0  # for a peer to send its request
+_STALE_SECONDS = 10.0  # since the loop published something: it hangs
+_POLL_SECONDS = 0.2
+
+# name, what it is, key of the statistics of a job
+_JOB_COUNTERS = (
+    ("pydp2_samples", "samples delivered", "samples"),
+    ("pydp2_batches", "batches delivered", "batches"),
+)
+_JOB_GAUGES = (
+    ("pydp2_samples_per_second", "samples delivered a second", "samples_per_second"),
+    ("pydp2_pass", "number of the pass", "pass"),
+    ("pydp2_dropped_samples", "bad samples dropped in this pass", "dropped"),
+)
+_WORKER_COUNTERS = (
+    ("pydp2_worker_busy_seconds", "seconds that a worker spent on samples", "busy_seconds"),
+    ("pydp2_worker_idle_seconds", "seconds that a worker had nothing to do", "idle_seconds"),
+)
+_WORKER_GAUGES = (
+    ("pydp2_worker_samples_per_second", "samples that a worker sends a second", "samples_per_second"),
+    ("pydp2_worker_files", "files that a worker has", "files"),
+    ("pydp2_worker_memory_bytes", "memory of a worker of this machine", "memory"),
+)
+_HOST_GAUGES = (
+    ("pydp2_host_workers", "workers that a host has room for", "places"),
+    ("pydp2_host_silent_seconds", "seconds since a host was heard", "silent_seconds"),
+    ("pydp2_host_waiting_bytes", "bytes that wait on a host to be sent", "waiting_bytes"),
+    ("pydp2_host_memory_bytes", "memory of the workers of a host", "memory"),
+)
+
+
+class MetricsEndpoint:
+    """HTTP server at ``address``, a text HOST:PORT (port 0: any). Raises OptionError where the extra ``metrics`` is not
+    installed, ServiceUnreachable if the address cannot be bound."""
+
+    def __init__(self, address: str) -> None:
+        require_prometheus()
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry()
+        registry.register(self)  # it has collect()
+        self._latest = lambda: generate_latest(registry)
+        self._published: tuple[float, Mapping[str, Any], bool] = (time.monotonic(), {}, False)
+        host, _, port = address.rpartition(":")
+        endpoint = self
+
+        class _Request(BaseHTTPRequestHandler):
+            timeout = _REQUEST_SECONDS
+
+            def do_GET(self) -> None:
+                status, text = endpoint.answer(self.path)
+                self.send_response(status)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *args: Any) -> None:
+                """Log no requests."""
+
+        try:
+            self._server = _HttpServer((host.strip("[]"), int(port)), _Request)
+        except OSError as error:
+            raise ServiceUnreachable(
+                f"cannot bind metrics={address}: {error.strerror or error}; choose an address that is free"
+            ) from None
+        self.address = f"{host}:{self._server.server_address[1]}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_SECONDS,), name="pydp2-metrics", daemon=True
+        )
+        self._thread.start()
+
+    def publish(self, stats: Mapping[str, Any], *, ready: bool) -> None:
+        """Answer with ``stats``, those of the service, from now on. ``ready``: a trainer would get batches."""
+        self._published = (time.monotonic(), stats, ready)
+
+    def answer(self, path: str) -> tuple[int, bytes]:
+        """Return status and text of the answer to a request for ``path``."""
+        when, _, ready = self._published
+        match path.partition("?")[0]:
+            case "/metrics":
+                return 200, self._latest()
+            case "/healthz":
+                silent = time.monotonic() - when
+                return (200, b"ok\n") if silent < _STALE_SECONDS else (503, b"the service does not respond\n")
+            case "/readyz":
+                return (200, b"ok\n") if ready else (503, b"no worker is ready\n")
+        return 404, b"there are /metrics, /healthz and /readyz\n"
+
+    def collect(self) -> Iterator[Any]:
+        """Return the metrics, as a collector of prometheus_client does."""
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+        _, stats, _ = self._published
+        if not stats:
+            return
+        families: dict[str, Any] = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+        for kind, name, text, labels, values in _metrics(stats):
+            family: Any = families[kind](name, text, labels=labels)
+            for labelled, value in values:
+                family.add_metric(labelled, value)
+            yield family
+
+    def close(self) -> None:
+        """End the thread."""
+        self._server.shutdown()
+        self._thread.join(_REQUEST_SECONDS)
+        self._server.server_close()
+
+
+class _HttpServer(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Do nothing: a peer that goes in the middle of its request is none of ours."""
+
+
+_Metric = tuple[str, str, str, list[str], list[tuple[list[str], float]]]
+
+
+def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
+    """Return kind, name, text, names of the labels, and each value behind its labels."""
+    jobs = stats["jobs"]
+    of_jobs = [([name], job) for name, job in jobs.items()]
+    workers = [([str(each["worker"]), str(each["host"])], each) for each in stats["workers"]]
+    hosts = [([str(each["host"])], each) for each in stats["hosts"]]
+    for kind, rows, labels, named in (
+        ("counter", _JOB_COUNTERS, ["job"], of_jobs),
+        ("gauge", _JOB_GAUGES, ["job"], of_jobs),
+        ("counter", _WORKER_COUNTERS, ["worker", "host"], workers),
+        ("gauge", _WORKER_GAUGES, ["worker", "host"], workers),
+        ("gauge", _HOST_GAUGES, ["host"], hosts),
+    ):
+        for name, text, key in rows:
+            yield kind, name, text, labels, [(label, float(each.get(key, 0))) for label, each in named]
+    for what in ("waited", "worked"):
+        yield "counter", f"pydp2_trainer_{what}_seconds", f"seconds that trainers {what}", ["job"], [
+            ([name], job["trainer"][f"{what}_seconds"]) for name, job in jobs.items()
+        ]  # fmt: skip
+    for what in ("samples", "bytes"):
+        yield "gauge", f"pydp2_pool_{what}", f"{what} in the pool", ["job"], [
+            ([name], float(job["pool"].get(what, 0))) for name, job in jobs.items()
+        ]  # fmt: skip
+    for what in ("budget", "used"):
+        text = f"bytes of read-ahead credit, {what}"
+        yield "gauge", f"pydp2_read_ahead_{what}_bytes", text, [], [([], float(stats["read_ahead"][what]))]
+    scaling = stats["scaling"]
+    yield "gauge", "pydp2_workers", "workers that there are to be", [], [([], float(scaling["workers"]))]
+    yield "gauge", "pydp2_workers_wanted", "workers that there should be", [], [([], float(scaling["wanted"]))]
+    yield "counter", "pydp2_workers_lost", "workers that died", [], [([], float(stats["workers_lost"]))]
+    yield "gauge", "pydp2_memory_bytes", "memory of the server process", [], [([], float(stats["memory"]))]
+    yield "gauge", "pydp2_uptime_seconds", "seconds since the start", [], [([], float(stats["uptime_seconds"]))]
+
+
+def require_prometheus() -> None:
+    """Raise OptionError where prometheus_client is not installed."""
+    with contextlib.suppress(ImportError):
+        import prometheus_client  # noqa: F401
+
+        return
+    raise OptionError("metrics needs prometheus-client, which is not installed; pip install 'pydp2[metrics]'")

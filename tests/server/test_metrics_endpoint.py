@@ -1,0 +1,107 @@
+"""The statistics of a service over HTTP, as Prometheus and Kubernetes ask for them."""
+
+from __future__ import annotations
+
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+
+import pydp2
+from pydp2.errors import OptionError, ServiceUnreachable
+from pydp2.server import metrics_endpoint
+from pydp2.server.metrics_endpoint import MetricsEndpoint
+from tests.conftest import wait_until
+from tests.runs import NUMBERS
+from tests.runs import NUMBERS_OPTIONS as OPTIONS
+
+parser = pytest.importorskip("prometheus_client.parser")
+
+
+def get(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_prometheus_finds_what_the_statistics_say(provider_file: Callable[[str], str]) -> None:
+    files = [str(n) for n in range(4)]
+    with pydp2.launch(files, provider_file(NUMBERS), workers=1, metrics="127.0.0.1:0") as service:
+        address = service.stats()["metrics"]
+        assert get(address, "/healthz") == (200, "ok\n")
+        assert wait_until(lambda: get(address, "/readyz")[0] == 200)
+        with service.connect(**OPTIONS) as data:
+            count = sum(batch.size for batch in data)
+
+            def found() -> dict[tuple[str, str], float]:
+                status, text = get(address, "/metrics")
+                assert status == 200
+                families = parser.text_string_to_metric_families(text)
+                return {
+                    (sample.name, ",".join(sample.labels.values())): sample.value
+                    for family in families
+                    for sample in family.samples
+                }
+
+            assert wait_until(lambda: found().get(("pydp2_samples_total", "default")) == count)
+            seen = found()
+            assert seen["pydp2_batches_total", "default"] == service.stats()["jobs"]["default"]["batches"]
+            assert seen["pydp2_workers", ""] == seen["pydp2_workers_wanted", ""] == 1
+            assert seen["pydp2_workers_lost_total", ""] == 0
+            assert seen["pydp2_memory_bytes", ""] > 1e6
+            assert ("pydp2_worker_busy_seconds_total", "0,0") in seen
+            assert ("pydp2_trainer_waited_seconds_total", "default") in seen
+        assert get(address, "/elsewhere")[0] == 404
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), 5)
+
+
+def test_a_loop_that_stands_still_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = MetricsEndpoint("127.0.0.1:0")
+    try:
+        assert endpoint.answer("/healthz")[0] == 200
+        assert endpoint.answer("/readyz")[0] == 503
+        assert get(endpoint.address, "/metrics") == (200, ""), "nothing was published yet"
+        monkeypatch.setattr(metrics_endpoint, "_STALE_SECONDS", 0.0)
+        assert endpoint.answer("/healthz")[0] == 503
+    finally:
+        endpoint.close()
+
+
+def test_a_peer_that_sends_no_request_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = MetricsEndpoint("127.0.0.1:0")
+    host, _, port = endpoint.address.rpartition(":")
+    try:
+        silent = [socket.create_connection((host, int(port)), 5) for _ in range(20)]
+        assert get(endpoint.address, "/healthz")[0] == 200
+        for each in silent:
+            each.close()
+    finally:
+        began = time.monotonic()
+        endpoint.close()
+        assert time.monotonic() - began < 3
+
+
+def test_an_address_that_is_taken_is_said_at_the_start(provider_file: Callable[[str], str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ServiceUnreachable, match=rf"cannot bind metrics={address}: Address already in use"):
+            pydp2.launch(["1"], provider_file(NUMBERS), workers=1, metrics=address)
+
+
+@pytest.mark.parametrize("value", ["9100", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":9100", "a b:1"])
+def test_what_is_no_address_is_refused(value: str) -> None:
+    with pytest.raises(OptionError, match="metrics must be HOST:PORT"):
+        pydp2.launch(["1"], "p.process", metrics=value)
+
+
+def test_without_the_library_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
+    with pytest.raises(OptionError, match=r"pip install 'pydp2\[metrics\]'"):
+        MetricsEndpoint("127.0.0.1:0")
