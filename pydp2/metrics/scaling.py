@@ -41,7 +41,7 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True)
 class ScalingAdvice:
-    """ScalingAdvice on the number of workers. ``wanted``: how many there should be; ``reason``: why, in words; ``demand`` and
+    """Advice on the number of workers. ``wanted``: how many there should be; ``reason``: why, in words; ``demand`` and
     ``supply``: samples a second that trainers would take, and that a worker gives, 0.0 where it is not known."""
 
     wanted: int

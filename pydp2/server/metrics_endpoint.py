@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -57,7 +57,7 @@ class MetricsEndpoint:
 
         registry = CollectorRegistry()
         registry.register(self)  # it has collect()
-        self._latest = lambda: generate_latest(registry)
+        self._latest: Callable[[], bytes] = lambda: generate_latest(registry)
         self._published: tuple[float, Mapping[str, Any], bool] = (time.monotonic(), {}, False)
         host, _, port = address.rpartition(":")
         endpoint = self
