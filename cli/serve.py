@@ -32,7 +32,18 @@ _LINE_SECONDS = 5.0  # seconds between lines where none can be drawn anew
     "serve", cls=SourceCommand, tables={"service": None}, short_help="Serve the samples of a list until stopped."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print address and process id as one line of JSON.")
-def command(source_args: SourceArguments, as_json: bool) -> None:
+@click.option(
+    "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+    help="Where workers run: on this machine and hosts that join, or on the hosts of a Ray cluster.",
+)  # fmt: skip
+@click.option("--hosts", default="1", show_default=True, help="Ray: number of hosts, or auto.")
+@click.option(
+    "--workers-per-host", type=click.IntRange(1), default=1, show_default=True, help="Ray: worker processes on each."
+)
+@click.option("--name", default="default", show_default=True, help="Ray: name of the service.")
+def command(
+    source_args: SourceArguments, as_json: bool, engine: str, hosts: str, workers_per_host: int, name: str
+) -> None:
     """Serve the samples of LIST, the path of a file list, until stopped with Ctrl-C.
 
     Prints the address for pydp2.connect() on stdout, and its progress on stderr.
@@ -43,6 +54,9 @@ def command(source_args: SourceArguments, as_json: bool) -> None:
     """
     from pydp2 import launch
 
+    if engine == "ray":
+        _serve_on_ray(source_args, hosts, workers_per_host, name)
+        return
     console = stderr_console()
     with contextlib.ExitStack() as stack:
         display: _Display = (
@@ -62,6 +76,31 @@ def command(source_args: SourceArguments, as_json: bool) -> None:
             click.get_current_context().exit(128 + number)
         rest = "; start it again as before, its trainers wait for it" if comes_back else ""
         raise click.ClickException(_why_ended(service) + rest)
+
+
+def _serve_on_ray(source_args: SourceArguments, hosts: str, workers_per_host: int, name: str) -> None:
+    """Serve on a Ray cluster until stopped. Prints the name of the service on stdout."""
+    import pydp2
+    import pydp2.ray
+
+    if hosts != "auto" and not (hosts.isascii() and hosts.isdecimal()):
+        raise click.BadParameter(f"it must be a number or auto, got {hosts!r:.40}", param_hint="--hosts")
+    count: Any = hosts if hosts == "auto" else int(hosts)
+    display, figures = _LineDisplay(stderr_console()), StatsLine()
+    with (
+        pydp2.ray.launch(
+            **source_args.source, name=name, hosts=count, workers_per_host=workers_per_host, **source_args.service
+        ) as service,
+        SignalWaiter(lambda: None) as waiting,
+    ):
+        click.echo(service.name)
+        display.print(f"pydp2: in the trainer: data = pydp2.ray.connect({name!r}, batch_size=128)")
+        while (number := waiting.wait(_LINE_SECONDS)) is None:
+            with contextlib.suppress(pydp2.errors.Error):
+                figures.add_stats(service.stats())
+                display.show(figures)
+        display.print(f"pydp2: ending the service ({signal.Signals(number).name})")
+    click.get_current_context().exit(128 + number)
 
 
 def _print_address(address: str) -> None:

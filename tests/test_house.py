@@ -27,6 +27,7 @@ LIBRARIES = {  # numpy is at home everywhere
     "msgpack": {"cache", "host", "protocol", "server", "server.snapshots", "server.spec"},
     "isal": {"columns"},
     "prometheus_client": {"server"},
+    "ray": {"ray"},
     "click": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"cli"},

@@ -205,7 +205,9 @@ class WorkerPool:
 
     def drain_host(self, host: int) -> None:
         """Give ``host``, which will leave, no new files, and those that it has not begun to others."""
-        places = self._hosts[host]
+        places = self._hosts.get(host)
+        if places is None:  # it leaves before it has begun
+            return
         places.target = 0
         for number in places.workers:
             for dispatcher in self.dispatchers.values():
@@ -213,7 +215,7 @@ class WorkerPool:
 
     def is_drained(self, host: int) -> bool:
         """Return True if no worker of ``host`` has a file that it has not ended."""
-        return not any(self.files_of(worker) for worker in self._hosts[host].workers)
+        return not any(self.files_of(worker) for worker in self.workers_of(host))
 
     @property
     def target(self) -> int:

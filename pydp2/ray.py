@@ -1,0 +1,358 @@
+"""Run a service on a Ray cluster: Ray starts, places and replaces processes; pydp2 keeps order and ledger
+(docs/hosts.md, "With Ray").
+
+One actor holds the server, the others each hold the workers of a host. Samples never enter Ray's object store: they go
+over pydp2's own encrypted connections. Needs the extra ``ray``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Unpack
+
+import pydp2
+from pydp2.api.sources import Files, Source, resolve_source
+from pydp2.errors import Error, HostRefused, OptionError, ServiceUnreachable
+from pydp2.keys import ConnectionFile
+from pydp2.options.tables import JobKeywords, ServiceKeywords
+from pydp2.providers.address import address_of
+
+NAMESPACE = "pydp2"
+"""Ray namespace of the actors."""
+_PATIENCE = 60.0  # seconds without a service after which a host asks for it anew
+_RETRY_SECONDS = 1.0
+_START_SECONDS = 120.0
+_LEAVE_SECONDS = 30.0
+_END_SECONDS = 15.0
+_CONCURRENT = 16  # calls of one actor at a time
+
+
+# -- what a program calls ----------------------------------------------------------------------------------------------
+def launch(  # noqa: PLR0913  # as pydp2.launch, and what Ray is to know
+    files: Files | Source,
+    provider: str | Any = None,
+    *,
+    name: str = "default",
+    hosts: int | Literal["auto"] = 1,
+    workers_per_host: int = 1,
+    max_hosts: int = 64,
+    args: Mapping[str, Any] | None = None,
+    is_train: bool | None = None,
+    root: str | os.PathLike[str] | None = None,
+    resources: Mapping[str, float] | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    scale_seconds: float = 30.0,
+    **options: Unpack[ServiceKeywords],
+) -> RayService:
+    """Start a service on the Ray cluster of this program, and the hosts that run its workers.
+
+    The server runs on this node, in an actor named ``name``; it lives until :meth:`RayService.close`, also when this
+    program ends. A host that is lost is replaced by Ray.
+
+    Args:
+        files, provider, args, is_train: as in :func:`pydp2.launch`. The list is read here; the provider must be
+            importable on each node, with ``runtime_env={"working_dir": "."}`` for instance.
+        root: working directory of the workers on each node; default: that of this program, or with a ``working_dir`` in
+            ``runtime_env`` the one that Ray unpacks.
+        name: name of the service, for :func:`connect`.
+        hosts: number of actors with workers; "auto": as many as ``stats()["scaling"]`` wants, from 1 to ``max_hosts``.
+        workers_per_host: worker processes of each; it takes as many CPUs of Ray.
+        resources: Ray resources of each host beside that, such as ``{"CPU": 8, "io": 1}``.
+        runtime_env: Ray's, for all actors.
+        scale_seconds: seconds between two looks at how many hosts there should be.
+        options: those of :func:`pydp2.launch` but ``workers``, ``connection``, ``keys`` and ``advertise``. With
+            ``state_dir`` (a folder that all nodes see) and ``bind`` with a port, Ray starts a lost server again.
+
+    Raises:
+        OptionError: an option that Ray decides, or that cannot be; or Ray is not installed.
+        ServiceUnreachable: the server did not start.
+        Error: what :func:`pydp2.launch` raises.
+    """
+    ray = _ray()
+    taken = sorted({"workers", "connection", "keys", "advertise", "worker_bind"} & {*options})
+    if taken:
+        raise OptionError(f"{taken[0]} is decided by Ray; leave it out, and say hosts and workers_per_host")
+    if hosts != "auto" and (isinstance(hosts, bool) or not isinstance(hosts, int) or hosts < 1):
+        raise OptionError(f"hosts must be a number from 1 on, or 'auto', got {hosts!r}")
+    if not ray.is_initialized():
+        ray.init()
+    served = resolve_source(files, provider, args, is_train, root)
+    shipped = root is None and bool(runtime_env and runtime_env.get("working_dir"))
+    plan = {
+        "entries": list(served.files), "provider": address_of(served.provider),
+        "args": dict(served.args), "is_train": served.is_train, "root": None if shipped else str(served.root),
+        "options": dict(options), "hosts": hosts, "workers_per_host": workers_per_host, "max_hosts": max_hosts,
+        "resources": dict(resources or {}), "runtime_env": dict(runtime_env or {}), "scale_seconds": scale_seconds,
+    }  # fmt: skip
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    actor = ray.remote(_ServerActor).options(
+        name=name, namespace=NAMESPACE, lifetime="detached", num_cpus=0, scheduling_strategy=here,
+        max_restarts=-1 if options.get("state_dir") else 0, max_concurrency=_CONCURRENT,
+        runtime_env=dict(runtime_env or {}) or None,
+    ).remote(name, plan)  # fmt: skip
+    service = RayService(name, actor)
+    try:
+        error = ray.get(actor.start_error.remote(), timeout=_START_SECONDS)
+    except Exception as failed:
+        service.close()
+        raise ServiceUnreachable(f"the server of {name!r} did not start on the Ray cluster: {failed}") from None
+    if error is not None:
+        service.close()
+        raise pydp2.errors.from_wire(error)
+    return service
+
+
+def connect(
+    name: str = "default",
+    *,
+    job: str = "default",
+    rank: int | None = None,
+    world_size: int | None = None,
+    timeout: float = 300.0,
+    **options: Unpack[JobKeywords],
+) -> pydp2.Client:
+    """Attach to the service ``name`` of this Ray cluster as a trainer.
+
+    Inside a Ray Train worker, rank and world size are those of its context. ``timeout`` includes the time until the
+    first host has joined. The other arguments, and what is raised, are those of :func:`pydp2.connect`.
+    """
+    if rank is None and world_size is None:
+        rank, world_size = _train_place()
+    with _connection_file(_find(name), "trainer") as file:
+        return pydp2.connect(file, job=job, rank=rank, world_size=world_size, timeout=timeout, **options)
+
+
+class RayService:
+    """Service on a Ray cluster, under its ``name``."""
+
+    def __init__(self, name: str, actor: Any = None) -> None:
+        self.name = name
+        self._actor = _find(name) if actor is None else actor
+
+    def connect(self, **options: Unpack[JobKeywords]) -> pydp2.Client:
+        """Attach as a trainer; see :func:`connect`."""
+        return connect(self.name, **options)
+
+    def stats(self) -> dict[str, Any]:
+        """Return the statistics of the service, with ``"ray"``: how many hosts there are to be, and why a host was
+        turned away, if one was."""
+        found: dict[str, Any] = _ray().get(self._actor.stats.remote(), timeout=_END_SECONDS)
+        return found
+
+    def close(self) -> None:
+        """End the service and its hosts."""
+        ray = _ray()
+        with contextlib.suppress(Exception):  # it may be gone, or be no answer from it
+            ray.get(self._actor.close.remote(), timeout=_END_SECONDS)
+        with contextlib.suppress(Exception):
+            ray.kill(self._actor)
+
+    def __enter__(self) -> RayService:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# -- actors ------------------------------------------------------------------------------------------------------------
+class _ServerActor:
+    """Holds the server of a service, and the actors with its workers: when it goes, they go."""
+
+    def __init__(self, name: str, plan: dict[str, Any]) -> None:
+        self._name, self._plan = name, plan
+        self._folder = tempfile.TemporaryDirectory(prefix="pydp2-ray-")
+        self._hosts: list[Any] = []
+        self._failed: dict[str, Any] | None = None
+        self._service: pydp2.Service | None = None
+        self._over = threading.Event()
+        try:
+            self._service = self._launch()
+        except Exception as error:  # told to the program that waits for this actor
+            known = error if isinstance(error, Error) else ServiceUnreachable(f"{type(error).__name__}: {error}")
+            self._failed = pydp2.errors.to_wire(known)
+            return
+        self._resize(1 if plan["hosts"] == "auto" else plan["hosts"])
+        if plan["hosts"] == "auto":
+            threading.Thread(target=self._follow, daemon=True).start()
+
+    def _launch(self) -> pydp2.Service:
+        plan, options = self._plan, dict(self._plan["options"])
+        options.setdefault("bind", f"tcp://{_ray().util.get_node_ip_address()}:*")
+        return pydp2.launch(
+            plan["entries"], plan["provider"], args=plan["args"], is_train=plan["is_train"], root=plan["root"],
+            workers=0, connection=self._file, **options,
+        )  # fmt: skip
+
+    @property
+    def _file(self) -> Path:
+        return Path(self._folder.name) / "run.json"
+
+    def start_error(self) -> dict[str, Any] | None:
+        """Return why the service did not start, as plain data."""
+        return self._failed
+
+    def connection(self, role: str) -> dict[str, Any]:
+        """Return addresses and keys for ``role``."""
+        found = ConnectionFile.read(self._file)
+        pair = found.keys[role]
+        return {"address": found.address, "host_address": found.host_address, "keys": (pair.public, pair.secret)}
+
+    def stats(self) -> dict[str, Any]:
+        """Return the statistics of the service."""
+        assert self._service is not None
+        ray = _ray()
+        errors = []
+        for host in self._hosts:
+            with contextlib.suppress(Exception):  # one that is being replaced
+                errors.append(ray.get(host.error.remote(), timeout=1.0))
+        said = {"hosts": len(self._hosts), "errors": [each for each in errors if each]}
+        return self._service.stats() | {"ray": said}
+
+    def _resize(self, count: int) -> None:
+        """Have ``count`` hosts."""
+        ray, plan = _ray(), self._plan
+        while len(self._hosts) < count:
+            resources = dict(plan["resources"])
+            cpus = resources.pop("CPU", plan["workers_per_host"])
+            me = ray.get_actor(self._name, namespace=NAMESPACE)
+            self._hosts.append(
+                ray.remote(_HostActor).options(
+                    num_cpus=cpus, resources=resources or None, max_restarts=-1, scheduling_strategy="SPREAD",
+                    runtime_env=plan["runtime_env"] or None, max_concurrency=_CONCURRENT,
+                ).remote(me, plan["workers_per_host"], plan["root"])
+            )  # fmt: skip
+        leaving, self._hosts = self._hosts[count:], self._hosts[:count]
+        for host in leaving:
+            threading.Thread(target=_let_go, args=(host,), daemon=True).start()
+
+    def _follow(self) -> None:
+        """Have as many hosts as the service wants workers."""
+        plan = self._plan
+        while not self._over.wait(plan["scale_seconds"]):
+            with contextlib.suppress(Error):
+                assert self._service is not None
+                wanted = self._service.stats()["scaling"]["wanted"]
+                hosts = math.ceil(wanted / plan["workers_per_host"])
+                self._resize(max(1, min(plan["max_hosts"], hosts)))
+
+    def close(self) -> None:
+        """End the service; its hosts end with it."""
+        self._over.set()
+        if self._service is not None:
+            self._service.close()
+        ray = _ray()
+        for host in self._hosts:
+            with contextlib.suppress(Exception):
+                ray.kill(host)
+        self._folder.cleanup()
+
+
+class _HostActor:
+    """Holds the workers of one host: an agent in a process of its own, which ends when this actor does."""
+
+    def __init__(self, server: Any, workers: int, root: str | None) -> None:
+        self._server, self._workers, self._root = server, workers, root
+        self._host: pydp2.WorkerHost | None = None
+        self._error = ""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        """Run workers until told to leave. A service that is started again has new keys: ask for them anew."""
+        while not self._over.is_set():
+            try:
+                with _connection_file(self._server, "worker") as file:
+                    self._host = pydp2.WorkerHost(
+                        file, workers=self._workers, root=self._root, patience=_PATIENCE, name=_node_name()
+                    )
+                    self._host.run()
+            except HostRefused as error:
+                self._error = str(error)
+                return
+            except Exception as error:  # the server's actor may be gone for a moment
+                self._error = str(error)
+            self._over.wait(_RETRY_SECONDS)
+
+    def error(self) -> str:
+        """Return why this host was turned away, or what went wrong last; "" if nothing did."""
+        return self._error
+
+    def leave(self) -> None:
+        """Let the workers end the files that they read, and return when they have."""
+        self._over.set()
+        if self._host is not None:
+            self._host.leave()
+        self._thread.join(_LEAVE_SECONDS)
+
+
+def _let_go(host: Any) -> None:
+    ray = _ray()
+    with contextlib.suppress(Exception):
+        ray.get(host.leave.remote(), timeout=_LEAVE_SECONDS + _END_SECONDS)
+    with contextlib.suppress(Exception):
+        ray.kill(host)
+
+
+# -- inside ------------------------------------------------------------------------------------------------------------
+def _ray() -> Any:
+    """Return the module ray. Raises OptionError where it is not installed."""
+    try:
+        import ray
+    except ImportError:
+        raise OptionError("pydp2.ray needs Ray, which is not installed; pip install 'pydp2[ray]'") from None
+    return ray
+
+
+def _find(name: str) -> Any:
+    """Return the actor of the service ``name``. Raises ServiceUnreachable."""
+    ray = _ray()
+    if not ray.is_initialized():
+        ray.init(address="auto")
+    try:
+        return ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        raise ServiceUnreachable(
+            f"no service {name!r} is on this Ray cluster; start one with pydp2.ray.launch(…, name={name!r})"
+        ) from None
+
+
+@contextlib.contextmanager
+def _connection_file(server: Any, role: str) -> Iterator[Path]:
+    """Give the path of a private file with addresses and keys for ``role``; it is removed afterwards."""
+    from pydp2.transport.keys import KeyPair
+
+    found = _ray().get(server.connection.remote(role), timeout=_START_SECONDS)
+    with tempfile.TemporaryDirectory(prefix="pydp2-ray-") as folder:
+        file = Path(folder) / "run.json"
+        ConnectionFile(found["address"], {role: KeyPair(*found["keys"])}, found["host_address"]).write(file)
+        yield file
+
+
+def _train_place() -> tuple[int | None, int | None]:
+    """Return rank and world size of a Ray Train worker; None, None elsewhere."""
+    if "ray.train" not in sys.modules:  # a worker of it has imported it
+        return None, None
+    from ray.train import get_context
+
+    with contextlib.suppress(Exception):  # this process is none
+        context = get_context()
+        return context.get_world_rank(), context.get_world_size()
+    return None, None
+
+
+def _node_name() -> str:
+    ray = _ray()
+    return f"{ray.util.get_node_ip_address()}/{ray.get_runtime_context().get_node_id()[:8]}"
+
+
+__all__ = ["RayService", "connect", "launch"]

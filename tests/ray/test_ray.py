@@ -1,0 +1,141 @@
+"""A service on a Ray cluster of this machine: nodes come and go, and the stream stays that of a local service.
+
+Needs `pip install -e '.[test,ray]'`; skipped where Ray is not installed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydp2
+from pydp2.errors import OptionError, ServiceUnreachable
+from tests.conftest import wait_until
+from tests.runs import alarm, processes
+
+ray: Any = pytest.importorskip("ray")
+pytest.importorskip("ray.cluster_utils")
+import pydp2.ray  # noqa: E402  # its extra is there
+
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
+FILES = [str(n) for n in range(24)]
+OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
+SLOW = """
+import time
+
+@provider(input_types=[integer_value(100000)], pool_size=200)
+def process(settings, filename):
+    for i in range(int(filename) * 29 % 97 + 20):
+        time.sleep(0.002)
+        yield int(filename) * 1000 + i
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    """A Ray cluster stays for the whole module, with threads and processes of its own: only ours are looked for."""
+    yield
+    assert wait_until(lambda: not processes("pydp2-"), 30), processes("pydp2-")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        made.nodes = [made.add_node(num_cpus=2) for _ in range(3)]
+        ray.init(address=made.address, log_to_driver=False, configure_logging=False)
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+@pytest.fixture
+def provider(provider_file: Callable[[str], str]) -> str:
+    return provider_file(SLOW)
+
+
+def whole(provider: str) -> list[list[int]]:
+    with pydp2.load(FILES, provider, workers=2, **OPTIONS) as data:
+        return [batch[0].tolist() for batch in data]
+
+
+def active(service: pydp2.ray.RayService) -> int:
+    return sum(each["active"] for each in service.stats()["workers"])
+
+
+def test_a_node_that_is_killed_in_the_middle_of_a_pass_is_replaced_and_the_stream_is_exact(
+    cluster: Any, provider: str
+) -> None:
+    expected = whole(provider)
+    with alarm(150), pydp2.ray.launch(FILES, provider, name="train", hosts=3, workers_per_host=1) as service:
+        assert wait_until(lambda: active(service) == 3, 60)
+        assert len({each["host"] for each in service.stats()["hosts"]}) == 3, "Ray spreads them"
+        with pydp2.ray.connect("train", **OPTIONS) as data:
+            batches = iter(data)
+            seen = [next(batches)[0].tolist() for _ in range(5)]
+            here = ray.get_runtime_context().get_node_id()  # where the server is
+            victim = next(node for node in cluster.nodes if node.node_id != here)
+            cluster.nodes.remove(victim)
+            cluster.remove_node(victim, allow_graceful=False)
+            cluster.nodes.append(cluster.add_node(num_cpus=2))
+            seen += [batch[0].tolist() for batch in batches]
+            assert seen == expected
+            assert wait_until(lambda: active(service) == 3, 60), service.stats()["ray"]
+            assert [batch[0].tolist() for batch in data] != expected, "another pass"
+
+
+def test_hosts_follow_the_wanted_number(cluster: Any, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        alarm(120),
+        pydp2.ray.launch(
+            FILES, provider, name="auto", hosts="auto", workers_per_host=1, max_hosts=2, scale_seconds=1.0
+        ) as service,
+        service.connect(**OPTIONS) as data,
+    ):
+        deadline = time.monotonic() + 90
+        while service.stats()["ray"]["hosts"] < 2 and time.monotonic() < deadline:
+            for _ in data:  # it takes all that comes, and waits for more
+                if service.stats()["ray"]["hosts"] == 2:
+                    break
+        said = service.stats()
+        assert said["ray"]["hosts"] == 2, said["scaling"]
+
+
+def test_what_keeps_hosts_from_joining_is_said(cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("raise RuntimeError('not on this node')\n")
+    with alarm(60), pydp2.ray.launch(FILES, f"{tmp_path}/broken.py:process", name="broken") as service:
+        assert wait_until(lambda: bool(service.stats()["ray"]["errors"]), 30)
+        assert "not on this node" in service.stats()["ray"]["errors"][0]
+
+
+def test_mistakes_are_told_at_once(cluster: Any, provider: str) -> None:
+    with pytest.raises(ServiceUnreachable, match="no service 'nobody' is on this Ray cluster"):
+        pydp2.ray.connect("nobody", **OPTIONS)
+    with pytest.raises(OptionError, match="workers is decided by Ray"):
+        pydp2.ray.launch(FILES, provider, workers=2)
+    with pytest.raises(OptionError, match="hosts must be a number from 1 on, or 'auto', got 0"):
+        pydp2.ray.launch(FILES, provider, hosts=0)
+    with pytest.raises(OptionError, match="memory_limit must be at least"):
+        pydp2.ray.launch(FILES, provider, memory_limit=5)
+
+
+def test_the_service_lives_on_without_the_program_that_started_it(cluster: Any, provider: str) -> None:
+    with alarm(60):
+        first = pydp2.ray.launch(FILES, provider, name="lasting")
+        try:
+            again = pydp2.ray.RayService("lasting")
+            with again.connect(**OPTIONS) as data:
+                assert sum(1 for _ in data) == len(whole(provider))
+        finally:
+            first.close()
+        with pytest.raises(ServiceUnreachable):
+            pydp2.ray.RayService("lasting")
