@@ -175,7 +175,8 @@ def test_memory_that_is_not_needed_any_more_is_given_back(monkeypatch: pytest.Mo
 
 
 def test_what_is_gathered_beside_sweeps_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread appends, releases and sweeps; another gathers rows that it was told of, as a trainer does."""
+    """One thread appends, releases and sweeps; another gathers rows that it was told of, as a trainer does. The first
+    goes on until the other, which may get little of a busy processor, has gathered often enough."""
     monkeypatch.setattr(heap_module, "_SLACK", 256)
     heap, reader = heap_of(1 << 22)
     random = np.random.default_rng(1)
@@ -206,7 +207,8 @@ def test_what_is_gathered_beside_sweeps_is_whole(monkeypatch: pytest.MonkeyPatch
     thread.start()
     try:
         live = np.empty(0, np.int64)
-        for turn in range(2000):
+        turn, deadline = 0, time.monotonic() + 30
+        while (turn < 2000 or gathered[0] <= 20) and not wrong and time.monotonic() < deadline:
             numbers = np.arange(30) + 30 * turn
             ids = heap.append(rows_of(numbers, random.integers(0, 40, 30)))
             told.append((heap.handles(ids), numbers.tolist()))
@@ -215,11 +217,12 @@ def test_what_is_gathered_beside_sweeps_is_whole(monkeypatch: pytest.MonkeyPatch
             if len(live) > 300:
                 gone, live = live[:60], live[60:]
                 heap.release(gone)
-            if wrong:
-                break
+            turn += 1
         assert int(heap._views.header[0]) > 20, "rows moved now and then"
     finally:
         over.set()
         thread.join(10)
     assert not wrong, wrong[:1]
-    assert gathered[0] > 20
+    said = f"gathered {gathered[0]} times in {turn} turns; {stale[0]} times the rows were gone"
+    assert gathered[0] > 20, said
+    assert turn >= 2000, said
