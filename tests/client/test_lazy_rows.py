@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.client.lazy_rows import open_shared_rows, split_rows
@@ -58,7 +58,6 @@ def message(batches: list[list[int]], kept: int = ROWS) -> tuple[m.BatchHead, li
     return pack_heads(heads), frame(sum(batches, []))  # noqa: RUF017  # a few
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(0, ROWS - 1), max_size=9), min_size=1, max_size=20))
 def test_each_batch_has_the_rows_that_it_names(batches: list[list[int]]) -> None:
     found = parse_batches(SLOTS, *message(batches), SHELF)

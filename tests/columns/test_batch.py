@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.columns.batch import Batch, Csr, Ragged
@@ -24,7 +24,6 @@ from pydp2.schema.input_types import (
     sparse_float_vector,
 )
 
-quick = settings(max_examples=60, deadline=None)
 DIGITS = Slots((dense_vector(2), integer_value(10)), ("pixel", "label"))
 
 
@@ -151,7 +150,6 @@ def test_sequences_are_padded_to_the_longest(some):
     assert ragged.pad(length=5)[0].shape == (3, 5)
 
 
-@quick
 @given(rows=st.lists(st.lists(st.integers(0, 8), max_size=5), max_size=5), length=st.none() | st.integers(0, 6))
 def test_padding_loses_nothing_but_what_is_too_long(some, rows, length):
     ragged = batch_of(some, Slots((integer_value_sequence(9),)), [[r] for r in rows])[0]

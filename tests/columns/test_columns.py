@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.columns.columns import Columns, column_fields, expand_ranges, frame_count, running_crcs
@@ -22,7 +22,6 @@ from pydp2.schema.input_types import (
     sparse_float_vector_sub_sequence,
 )
 
-quick = settings(max_examples=60, deadline=None)
 data = st.data()
 
 NESTED = Slots((sparse_float_vector_sub_sequence(9), integer_value(3)), ("s", "label"))
@@ -34,7 +33,6 @@ def nested(some):
     return some.columns_of(NESTED, rows), rows
 
 
-@quick
 @given(data=data)
 def test_a_slice_holds_the_rows_of_the_slice_and_shares_their_memory(some, data):
     columns = some.columns_of(*data.draw(some.filled()))
@@ -45,7 +43,6 @@ def test_a_slice_holds_the_rows_of_the_slice_and_shares_their_memory(some, data)
         assert all(not a.size or np.shares_memory(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-@quick
 @given(data=data)
 def test_take_copies_the_given_rows_in_the_given_order(some, data):
     columns = some.columns_of(*data.draw(some.filled()))
@@ -58,7 +55,6 @@ def test_take_copies_the_given_rows_in_the_given_order(some, data):
         assert all(a.flags.writeable for a in mine)
 
 
-@quick
 @given(data=data)
 def test_the_slices_of_a_cut_join_to_the_whole(some, data):
     columns = some.columns_of(*data.draw(some.filled()))
@@ -67,7 +63,6 @@ def test_the_slices_of_a_cut_join_to_the_whole(some, data):
     assert some.raw(Columns.concat(parts)) == some.raw(columns)
 
 
-@quick
 @given(data=data)
 def test_frames_come_back_as_the_same_columns(some, data):
     columns = some.columns_of(*data.draw(some.filled()))
@@ -99,7 +94,6 @@ def test_columns_that_lie_one_after_the_other_are_joined_without_a_copy() -> Non
         assert joined(*parts).tolist() == np.concatenate(parts).tolist()
 
 
-@quick
 @given(data=data)
 def test_frames_that_were_tampered_with_are_refused_or_still_hold_together(some, data):
     columns = some.columns_of(*data.draw(some.filled()))
@@ -157,7 +151,6 @@ def test_a_frame_with_gaps_is_refused():
         Columns.from_frames(slots, 2, [np.zeros(4, "i4")[::2]])
 
 
-@quick
 @given(data=data)
 def test_the_checksum_does_not_depend_on_how_rows_are_cut_into_chunks(some, data):
     columns = some.columns_of(*data.draw(some.filled()))
@@ -169,7 +162,6 @@ def test_the_checksum_does_not_depend_on_how_rows_are_cut_into_chunks(some, data
     assert running == whole == [zlib.crc32(f.tobytes()) for f in columns.frames()]
 
 
-@quick
 @given(data=data)
 def test_the_bytes_of_samples_add_up_and_stay_with_the_row(some, data):
     columns = some.columns_of(*data.draw(some.filled()))

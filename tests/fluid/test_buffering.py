@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2 import fluid
@@ -20,7 +20,6 @@ from .conftest import SHAPES, flat, numbers, rest
 
 
 @given(st.integers(0, 30), st.integers(1, 6), st.integers(0, 31))
-@settings(max_examples=40)
 def test_cf_24_order_and_content_are_those_below_also_after_beginning_anew(count: int, depth: int, read: int) -> None:
     with fluid.double_buffer(fluid.batch(numbers(*range(count)), 2), depth=depth) as reader:
         batches = [flat([batch]) for batch in reader]

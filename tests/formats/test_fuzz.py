@@ -85,36 +85,42 @@ def test_a_large_file_takes_at_most_four_times_what_comes_out_of_it(name: str) -
     assert play(Kind([], read), _large(name)).whole
 
 
+def _limited(data: bytes) -> Iterator[int]:
+    return map(len, paddle_recordio.read(io.BytesIO(data), limit=LIMIT))
+
+
+def _chunk(payload: bytes, packing: int) -> bytes:
+    return struct.pack("<5I", paddle_recordio.MAGIC, zlib.crc32(payload), packing, len(payload), 1) + payload
+
+
 @cache
-def _bombs() -> dict[str, tuple[bytes, Callable[[bytes], Iterator[int]]]]:
-    """Small files that claim to be huge, or become so."""
-
-    def limited(data: bytes) -> Iterator[int]:
-        return map(len, paddle_recordio.read(io.BytesIO(data), limit=LIMIT))
-
-    def chunk(payload: bytes, packing: int) -> bytes:
-        return struct.pack("<5I", paddle_recordio.MAGIC, zlib.crc32(payload), packing, len(payload), 1) + payload
-
-    claims = b"\0\0\x0e\2" + struct.pack(">II", 1 << 20, 1 << 20)
-    zeros = gzip.compress(bytes(64 << 20), 9)
-    many = b"\xff\x06\0\0sNaPpY" + (b"\0\x0e\0\0crc!" + b"\x80\x80\x04" + b"\0" * 7) * 200
-    return {
-        "idx": (claims, READ["idx"]),
-        "idx gzip": (gzip.compress(claims), READ["idx"]),
-        "idx gzip below the cap": (gzip.compress(b"\0\0\x08\1" + struct.pack(">I", 1 << 29) + bytes(99)), READ["idx"]),
-        "csv gzip": (zeros, READ["csv"]),
-        "libsvm gzip": (zeros, READ["libsvm"]),
-        "dmlc": (dmlc_recordio.MAGIC + b"\xff\xff\xff\x1f", READ["dmlc"]),
-        "go": (struct.pack("<5I", 0x01020304, 1, 0, 0xFFFFFFFF, 0xFFFFFFFF), READ["paddle"]),
-        "go record": (chunk(b"\xff\xff\xff\xff", 0), READ["paddle"]),
-        "go gzip": (chunk(zeros, 2), limited),
-        "go snappy": (chunk(many, 1), limited),
-    }
+def _zeros() -> bytes:
+    return gzip.compress(bytes(64 << 20), 9)
 
 
-@pytest.mark.parametrize("name", _bombs())
+CLAIMS = b"\0\0\x0e\2" + struct.pack(">II", 1 << 20, 1 << 20)
+MANY = b"\xff\x06\0\0sNaPpY" + (b"\0\x0e\0\0crc!" + b"\x80\x80\x04" + b"\0" * 7) * 200
+BOMBS: dict[str, tuple[Callable[[], bytes], Callable[[bytes], Iterator[int]]]] = {
+    "idx": (lambda: CLAIMS, READ["idx"]),
+    "idx gzip": (lambda: gzip.compress(CLAIMS), READ["idx"]),
+    "idx gzip below the cap": (
+        lambda: gzip.compress(b"\0\0\x08\1" + struct.pack(">I", 1 << 29) + bytes(99)), READ["idx"],
+    ),
+    "csv gzip": (_zeros, READ["csv"]),
+    "libsvm gzip": (_zeros, READ["libsvm"]),
+    "dmlc": (lambda: dmlc_recordio.MAGIC + b"\xff\xff\xff\x1f", READ["dmlc"]),
+    "go": (lambda: struct.pack("<5I", 0x01020304, 1, 0, 0xFFFFFFFF, 0xFFFFFFFF), READ["paddle"]),
+    "go record": (lambda: _chunk(b"\xff\xff\xff\xff", 0), READ["paddle"]),
+    "go gzip": (lambda: _chunk(_zeros(), 2), _limited),
+    "go snappy": (lambda: _chunk(MANY, 1), _limited),
+}  # fmt: skip
+"""Small files that claim to be huge, or become so, and what reads them."""
+
+
+@pytest.mark.parametrize("name", BOMBS)
 def test_what_only_claims_to_be_large_is_refused_before_memory_is_taken(name: str) -> None:
-    data, read = _bombs()[name]
+    make, read = BOMBS[name]
+    data = make()
     tracemalloc.reset_peak()
     before = tracemalloc.get_traced_memory()[0]
     with pytest.raises(FormatError):

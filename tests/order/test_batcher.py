@@ -14,7 +14,7 @@ from .arrivals import stream
 from .oracle import File, Options, Row, expect
 
 seeds = st.integers(0, 2**32 - 1)
-property_test = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+property_test = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 def rows(*, weighted: bool = True) -> st.SearchStrategy[Row]:

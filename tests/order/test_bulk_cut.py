@@ -104,7 +104,6 @@ def test_a_pass_of_plain_samples_is_cut_in_few_calls_and_turns_cost_nothing_each
     assert len(pulls) < batches // 4  # where chunks and files end; a turn takes 36 samples
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 300), st.sampled_from([3, 1 << 11, 1 << 23, 1 << 40]))
 def test_rows_are_sorted_by_file_and_sample_index_whatever_their_numbers(seed: int, count: int, largest: int) -> None:
     random = np.random.default_rng(seed)

@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import Philox
 
 from pydp2.order.picking import pick, pick_in_python
 from pydp2.order.random_bits import ORDER_VERSION, RandomBits, permutation
 
-quick = settings(max_examples=100, deadline=None)
 
-
-@quick
 @given(seed=st.integers(0, 2**63 - 1), pass_id=st.integers(0, 9), n=st.none() | st.integers(0, 2**40), data=st.data())
 def test_words_are_those_of_philox_however_they_are_drawn(seed: int, pass_id: int, n: int | None, data: Any) -> None:
     counts = data.draw(st.lists(st.integers(0, 40), max_size=6))
@@ -32,7 +29,6 @@ def test_words_are_those_of_philox_however_they_are_drawn(seed: int, pass_id: in
 
 @pytest.mark.parametrize("form", [pick, pick_in_python])
 def test_a_pick_takes_the_place_that_its_word_says_and_the_last_one_moves_there(form: Callable[..., Any]) -> None:
-    @quick
     @given(rows=st.lists(st.integers(0, 2**62), max_size=40), data=st.data())
     def check(rows: list[int], data: Any) -> None:
         words = data.draw(st.lists(st.integers(0, 2**64 - 1), max_size=len(rows)))

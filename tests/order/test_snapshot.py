@@ -24,7 +24,7 @@ from .arrivals import Arrivals, NameStore, next_outcome, plan_of
 from .oracle import File, Options, Row
 from .test_batcher import lists, options
 
-property_test = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+property_test = settings(suppress_health_check=[HealthCheck.too_slow])
 Made = list[tuple[Any, ...]]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pydp2
@@ -33,7 +33,6 @@ from pydp2.schema.input_types import (
     sparse_float_vector,
 )
 
-thorough = settings(max_examples=200, deadline=None)
 FLOATS = [0.0, -1.5, 3.25, 1e39, 7e4, float("nan"), float("inf")]
 INTS = [0, 1, 2, 0, 1, 2, -1, 3, 10, 2**31 - 1, 2**31, 2**40, 2**62]
 
@@ -155,7 +154,6 @@ def _outcome(packer: Packer, packed: list[int], found: Any, raw: Any) -> Any:
     return raw(cut.columns), cut.sample_bytes.tolist(), nbytes, found
 
 
-@thorough
 @given(data=st.data(), strict=st.booleans(), good=st.booleans())
 def test_rows_become_what_their_samples_become_one_by_one(some: Any, data: Any, strict: bool, good: bool) -> None:
     """However they are split, and with single samples between."""
@@ -184,7 +182,6 @@ def test_rows_become_what_their_samples_become_one_by_one(some: Any, data: Any, 
     assert _outcome(packer, packed, found, some.raw) == singly(slots, strict, given_, some.raw)
 
 
-@thorough
 @given(data=st.data())
 def test_usual_forms_are_packed_together(some: Any, data: Any) -> None:
     """What a batch has, in the dtypes that it has it in."""

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2 import native
@@ -38,7 +38,6 @@ def form(request):
         yield
 
 
-quick = settings(max_examples=60, deadline=None)
 data = st.data()
 both = pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
 
@@ -85,7 +84,6 @@ def general(slots, strict):
     return packer
 
 
-@quick
 @given(data=data, strict=st.booleans())
 def test_samples_come_back_as_they_were_packed(some, data, strict):
     slots, samples = data.draw(some.filled())
@@ -99,7 +97,6 @@ def test_samples_come_back_as_they_were_packed(some, data, strict):
     assert some.raw(repacked) == some.raw(columns), "what comes back can be packed again, also strictly"
 
 
-@quick
 @given(data=data, strict=st.booleans())
 def test_a_verdict_is_what_the_rules_say(some, data, strict):
     declared = data.draw(some.input_types)
@@ -108,7 +105,6 @@ def test_a_verdict_is_what_the_rules_say(some, data, strict):
     assert (message is None) == some.fits(declared, value, strict), message
 
 
-@quick
 @given(data=data, strict=st.booleans())
 def test_the_fast_paths_give_the_verdicts_messages_and_bytes_of_the_general_path(some, data, strict):
     slots = data.draw(some.slots)
@@ -127,7 +123,6 @@ def test_the_fast_paths_give_the_verdicts_messages_and_bytes_of_the_general_path
     assert results[0] == results[1]
 
 
-@quick
 @given(data=data)
 def test_bad_rows_are_dropped_and_the_others_stay(some, data):
     slots = data.draw(some.slots)
@@ -152,7 +147,6 @@ def test_bad_rows_are_dropped_and_the_others_stay(some, data):
     assert (packer.rows, packer.nbytes) == (0, 0)
 
 
-@quick
 @given(data=data)
 def test_add_returns_the_bytes_that_the_row_takes(some, data):
     slots, samples = data.draw(some.filled())

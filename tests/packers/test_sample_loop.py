@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2 import native
@@ -27,7 +27,6 @@ from pydp2.schema.input_types import (
     sparse_float_vector,
 )
 
-quick = settings(max_examples=150, deadline=None)
 needs_compiled = pytest.mark.skipif(not native.is_built(), reason="the compiled form was not built")
 PLENTY = PackingBudget(1 << 40, 1 << 40, 1 << 40, 64)
 SECOND = 1_000_000_000
@@ -68,7 +67,6 @@ class Draw:
 
 
 @needs_compiled
-@quick
 @given(data=st.data(), strict=st.booleans())
 def test_both_forms_say_the_same_of_any_samples(some: Any, data: Any, strict: bool) -> None:
     slots = data.draw(some.slots)
@@ -80,7 +78,6 @@ def test_both_forms_say_the_same_of_any_samples(some: Any, data: Any, strict: bo
 
 
 @needs_compiled
-@quick
 @given(data=st.data(), strict=st.booleans())
 def test_drawing_packs_what_adding_one_by_one_packs(some: Any, data: Any, strict: bool) -> None:
     slots = data.draw(some.slots)

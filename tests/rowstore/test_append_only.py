@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.columns.columns import Columns
@@ -28,7 +28,6 @@ def fill(row_store: AppendOnlyStore, columns: Columns, weights: list[int] | None
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=data)
 def test_rows_of_all_that_was_put_there_are_gathered_by_number(some, data):
     slots = data.draw(some.slots)

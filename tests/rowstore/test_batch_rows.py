@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.columns.columns import Columns
@@ -15,7 +15,6 @@ from pydp2.schema.input_types import Slots, integer_value, integer_value_sequenc
 data = st.data()
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=data)
 def test_they_are_the_same_in_memory_of_their_own_and_in_any_other(some, data):
     slots = data.draw(some.slots)

@@ -309,4 +309,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestMachine.settings = settings(stateful_step_count=40)

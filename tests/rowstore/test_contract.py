@@ -104,7 +104,6 @@ def slots_of(make: Callable[[Slots], Memory], some: Any, draw: Callable[[Any], A
 
 
 @pytest.mark.parametrize("make", [on_the_heap, in_cells, append_only, mixed, shared_heap])
-@settings(max_examples=40, deadline=None)
 @given(data=data)
 def test_rows_are_found_under_their_ids_until_they_are_released(
     make: Callable[[Slots], Memory], some: Any, data: Any

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pydp2.rowstore.gather as gather_module
@@ -24,7 +24,6 @@ from pydp2.rowstore.gather import (
     sort_by_start_in_python,
 )
 
-quick = settings(max_examples=100, deadline=None)
 SOURCES = [
     np.arange(40, dtype=np.int32),
     np.arange(120, dtype=np.float64).reshape(40, 3),
@@ -43,7 +42,6 @@ def stretches(pairs: list[tuple[int, int]]) -> EntryRanges:
 @both_gather
 @pytest.mark.parametrize("source", SOURCES, ids=["int32", "rows", "bytes"])
 def test_stretches_are_gathered_one_after_the_other(form: Callable[..., None], source: Any) -> None:
-    @quick
     @given(pairs=some, piece=st.sampled_from([3, 7, 1 << 16]))
     def check(pairs: list[tuple[int, int]], piece: int) -> None:
         which = stretches(pairs)
@@ -107,7 +105,6 @@ def test_what_is_gathered_fills_the_place_for_it(form: Callable[..., None], room
 @both_close
 @pytest.mark.parametrize("source", SOURCES, ids=["int32", "rows", "bytes"])
 def test_stretches_in_rising_order_are_moved_to_the_front(form: Callable[..., None], source: Any) -> None:
-    @quick
     @given(
         gaps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=5), piece=st.sampled_from([3, 1 << 16])
     )

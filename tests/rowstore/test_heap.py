@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pydp2.rowstore.heap as store_module
@@ -25,17 +25,14 @@ from pydp2.schema.input_types import (
     sparse_float_vector_sub_sequence,
 )
 
-quick = settings(max_examples=60, deadline=None)
 data = st.data()
 
 
-@quick
 @given(data=data)
 def test_the_store_does_what_a_dict_of_samples_does(some, data):
     follow_a_dict(some, data, rounds=8)
 
 
-@quick
 @given(data=data)
 def test_it_still_does_when_it_sweeps_at_every_turn_in_tiny_steps(some, data):
     with pytest.MonkeyPatch.context() as patch:

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pydp2.rowstore.stretches as stretches_module
 from pydp2.rowstore.gather import EntryRanges, gather_copy
 from pydp2.rowstore.stretches import ROUNDING_DIVISOR, Stretches, rounded_lengths, scatter
 
-quick = settings(max_examples=100, deadline=None)
 lengths = st.lists(st.one_of(st.integers(0, 40), st.sampled_from([100, 1000, 1 << 20])), max_size=12)
 both_forms = pytest.mark.parametrize("compiled", [True, False])
 
@@ -30,7 +29,6 @@ def ints(values: Any) -> Any:
     return np.array(values, np.int64)
 
 
-@quick
 @given(value=st.one_of(st.integers(0, 200), st.integers(0, 1 << 47)))
 def test_rounding_adds_at_most_a_sixteenth_and_gives_few_lengths(value: int) -> None:
     rounded = int(rounded_lengths(ints([value]))[0])
@@ -40,7 +38,6 @@ def test_rounding_adds_at_most_a_sixteenth_and_gives_few_lengths(value: int) -> 
 
 
 @both_forms
-@quick
 @given(steps=st.lists(st.tuples(lengths, st.integers(0, 20)), max_size=12))
 def test_no_two_rows_lie_on_each_other(compiled: bool, steps: list[tuple[list[int], int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -61,7 +58,6 @@ def test_no_two_rows_lie_on_each_other(compiled: bool, steps: list[tuple[list[in
             assert places.end == 0
 
 
-@quick
 @given(wanted=lengths, again=st.randoms())
 def test_rows_of_the_same_lengths_need_no_new_room(wanted: list[int], again: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -107,7 +103,6 @@ def test_after_a_sweep_room_begins_behind_what_was_moved_together(
 
 
 @both_forms
-@quick
 @given(parts=st.lists(st.integers(0, 5), max_size=10), order=st.randoms())
 def test_scattering_undoes_gathering(compiled: bool, parts: list[int], order: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:

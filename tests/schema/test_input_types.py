@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError
@@ -19,8 +19,6 @@ from pydp2.schema.input_types import (
     integer_value_sequence,
     sparse_binary_vector,
 )
-
-quick = settings(max_examples=60, deadline=None)
 
 
 def test_the_codes_are_those_of_the_original():
@@ -94,7 +92,6 @@ def test_slots_are_called_by_name_or_position():
         plain.index("label")
 
 
-@quick
 @given(data=st.data())
 def test_slots_come_back_from_the_wire(some, data):
     slots = data.draw(some.slots)

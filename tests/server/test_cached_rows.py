@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.cache.memory import MemoryCache
@@ -142,7 +142,6 @@ def test_it_is_the_pass_that_merge_and_store_would_make(
     assert quick == slow
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.one_of(weights, ones), cases, st.integers(1, 2), st.data())
 def test_a_state_from_the_middle_of_it_goes_on_as_if_it_had_never_stopped(
     files: Files, case: Case, world: int, data: st.DataObject

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.errors import RemoteProtocolError
@@ -45,7 +45,6 @@ def noise(seed: int, sizes: Sequence[int]) -> list[bytes]:
     return [np.random.default_rng([seed, i]).bytes(size) for i, size in enumerate(sizes)]
 
 
-@settings(max_examples=60)
 @given(st.lists(st.one_of(SIZES, st.integers(0, 7)), max_size=60))
 def test_what_is_written_is_read_back_until_it_is_dropped(steps: list[list[int] | int]) -> None:
     """Some messages are put in, others dropped, in any order: those that are held never change."""
@@ -132,7 +131,6 @@ def test_a_stretch_that_is_in_use_is_not_lent_a_second_time() -> None:
     del held
 
 
-@settings(max_examples=200)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_refused_or_lead_into_the_slab(reference: bytes) -> None:
     _, viewer = pair()

@@ -733,7 +733,7 @@ contents = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(contents, st.booleans(), st.booleans(), st.integers(0, 2**32), st.sampled_from([0.0, 0.5]))
 def test_under_any_credit_pauses_and_wishes_the_same_samples_come(
     files: list[list[Yield]], drop: bool, weighted: bool, seed: int, blocks: float
