@@ -276,10 +276,7 @@ SAME_NAMES = {  # what two classes may be called
 
 def test_a_name_of_a_class_is_used_once_in_the_package() -> None:
     found = Counter(
-        node.name
-        for file in python_files("pydp2")
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
-        if isinstance(node, ast.ClassDef)
+        node.name for file in python_files("pydp2") for node in nodes(file) if isinstance(node, ast.ClassDef)
     )
     assert {name for name, count in found.items() if count > 1} == set(SAME_NAMES)
 

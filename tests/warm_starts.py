@@ -41,7 +41,9 @@ from pydp2.api import interpreter
 from pydp2.api.rundir import is_open, move_above_standard_streams
 from pydp2.engine.fork_setup import flush_output
 
-REAL_STARTS = frozenset({"endings", "api", "benchmarks", "cli", "metrics", "test_memory.py", "test_address_space.py"})
+REAL_STARTS = frozenset(
+    {"endings", "benchmarks", "cli", "metrics", "test_machine.py", "test_memory.py", "test_address_space.py"}
+)
 """Folders and files of tests in which each server is a fresh interpreter, as in tests with the mark ``real_starts``:
 they measure processes, or are about how these start and end."""
 TEMPLATE = "warm-start"

@@ -75,6 +75,7 @@ def test_with_the_connection_file_a_trainer_gets_the_stream_of_a_local_one(
     assert not file.exists(), "it is of no use any more"
 
 
+@pytest.mark.real_starts
 def test_nothing_shows_a_secret_key(
     service: pydp2.Service, file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,16 +114,29 @@ def test_a_dict_where_types_are_a_list_is_an_error_of_the_program(provider_file:
     assert seen.text.startswith("file digits, sample 11: ")
 
 
-@pytest.mark.parametrize("case", [name for name in WRONG if WRONG[name][0] is not NAMED])
-def test_a_wrong_yield_is_dropped_and_shown_where_that_was_asked_for(
-    case: str, provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
+SHOWN = 5  # of so many in a row all are shown, and of more only their number
+TOGETHER = [
+    cases[at : at + SHOWN]
+    for slots in (ONE, DENSE, LONELY, BINARY, FLOAT, STEPS, NESTED)
+    for cases in [[case for case in WRONG if WRONG[case][0] == slots]]
+    for at in range(0, len(cases), SHOWN)
+]
+
+
+@pytest.mark.parametrize("cases", TOGETHER, ids=" ".join)
+def test_wrong_yields_are_dropped_and_shown_where_that_was_asked_for(
+    cases: list[str], provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (types, good), bad, _ = WRONG[case]
+    """Each in a file of its own, which goes on behind it."""
+    (types, good), *_ = WRONG[cases[0]]
+    bad = "{" + ", ".join(f"{case!r}: lambda: {WRONG[case][1]}" for case in cases) + "}[filename]()"
     code = CODE.format(types=types, good=good, bad=bad, arguments=", check=True, check_fail_continue=True")
-    seen = one_pass(["digits"], provider_file(code))
+    seen = one_pass(cases, provider_file(code))
     assert seen.error is None
-    assert seen.samples == [*range(11), 10]
-    screen = capfd.readouterr().err.splitlines()
-    assert len(screen) == 2
-    assert screen[0].startswith("pydp2: dropped: file digits, sample 11, ")
-    assert screen[1] == "pydp2: pass 0: 1 bad sample was dropped"
+    assert seen.samples == [*range(11), 10] * len(cases)
+    *dropped, last = capfd.readouterr().err.splitlines()
+    assert len(dropped) == len(cases)
+    for case in cases:
+        assert sum(line.startswith(f"pydp2: dropped: file {case}, sample 11, ") for line in dropped) == 1, dropped
+    count = "1 bad sample was" if len(cases) == 1 else f"{len(cases)} bad samples were"
+    assert last == f"pydp2: pass 0: {count} dropped"
