@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.xdist_group("checklist")  # in one process: each file is parsed once
 STATEMENTS: dict[str, dict[str, list[int]]] = {
     "semantics.md": {"PD": [*range(1, 59)]},
     "fluid.md": {"CF": [*range(1, 33)]},

@@ -85,7 +85,7 @@ def test_pd_53_entries_count_from_the_working_directory_not_from_the_list(
     assert flat(batches) == [7]
 
 
-@pytest.mark.parametrize(("shuffle", "workers"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize(("shuffle", "workers"), [(True, 2), pytest.param(False, 1, marks=pytest.mark.slow)])
 def test_pd_58_ten_thousand_files_of_one_sample_keep_few_generators_open(
     provider_file: Any, shuffle: bool, workers: int
 ) -> None:

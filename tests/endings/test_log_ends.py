@@ -94,7 +94,7 @@ def pipe() -> Iterator[tuple[int, int]]:
             os.close(end)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_the_reader_of_its_log_goes_away(number: signal.Signals, serve: Serve, pipe: tuple[int, int]) -> None:
     service = serve(pipe[1])
     service.server()

@@ -102,7 +102,9 @@ def test_a_program_that_forked_and_is_killed_takes_its_service_along(program: St
         os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("how", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow), "SIGKILL", "mistake"])
+@pytest.mark.parametrize(
+    "how", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("SIGINT", "SIGTERM")), "SIGKILL", "mistake"]
+)
 def test_a_service_outlives_a_trainer_that_only_connected(how: str, program: Start, tmp_path: Path) -> None:
     """Whatever became of it, the job is free for the next; of a death the service says one line."""
     server = program(SERVER, str(tmp_path / "s"))

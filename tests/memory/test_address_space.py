@@ -3,13 +3,10 @@ is missing."""
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,14 +14,13 @@ import pydp2
 from pydp2.errors import OutOfMemory
 
 from ..runs import consume, processes
+from .addresses import FILES, HOW, JOB, MB, SERVICE, lower, slabs, stream
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits are set, and looked at, in ways of Linux")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="limits are set, and looked at, in ways of Linux"),
+    pytest.mark.xdist_group("address space"),  # in one process: what is to be expected is found out once
+]
 
-MB = 1_000_000
-FILES = [str(i) for i in range(6)]
-HOW: dict[str, Any] = {"batch_size": 4, "seed": 3}
-SERVICE: dict[str, Any] = {"workers": 2, "memory_limit": 16 * MB}
-JOB: dict[str, Any] = {"pool_bytes": 64 * MB}
 SLOTS = {
     "places": "dense_vector(250000), integer_value(1000)",
     "slabs": "dense_vector_sequence(50000), integer_value(1000)",
@@ -51,27 +47,6 @@ def code(kind: str, before: str = "") -> str:
     value = 'np.full(250000, number, "f")' if kind == "places" else '[np.full(50000, number, "f")] * (y % 6)'
     text = ROWS.format(slots=SLOTS[kind], cache=int(kind == "cache"), value=value, before=before)
     return text.replace("pool_size=12", "pool_size=12, init_hook=limited") if before else text
-
-
-def digest(batch: pydp2.Batch) -> str:
-    first = batch[0]
-    arrays = [first] if hasattr(first, "tobytes") else [first.values, first.sequence_start_positions]
-    return blake2b(b"".join(each.tobytes() for each in [*arrays, batch[1]])).hexdigest()
-
-
-def stream(data: pydp2.Client, passes: int = 2) -> list[str]:
-    return [digest(batch) for _ in range(passes) for batch in data]
-
-
-def lower(pid: int, size: int) -> None:
-    """Let ``pid`` have no more addresses than it has, and ``size`` bytes."""
-    used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.prlimit(pid, resource.RLIMIT_AS, (used + size, resource.RLIM_INFINITY))
-
-
-def slabs(pid: int) -> int:
-    """How many slabs ``pid`` has mapped, memory of the cache or of places left out."""
-    return sum(line.endswith("memfd:pydp2 (deleted)") for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
 
 
 @pytest.fixture(params=["places", "slabs", pytest.param("cache", marks=pytest.mark.slow)])
@@ -125,7 +100,7 @@ def test_a_trainer_that_cannot_map_what_it_offers_is_sent_frames(
     trainer = (
         "import resource, sys\n"
         "import pydp2\n"
-        "from tests.memory.test_address_space import HOW, JOB, lower, slabs, stream\n"
+        "from tests.memory.addresses import HOW, JOB, lower, slabs, stream\n"
         "import os\n"
         "lower(os.getpid(), 200_000_000)\n"
         "with pydp2.connect(sys.argv[1], **HOW, **JOB) as data:\n"
@@ -144,7 +119,7 @@ UNDER = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
 import pydp2
-from tests.memory.test_address_space import FILES, HOW, JOB, SERVICE, stream
+from tests.memory.addresses import FILES, HOW, JOB, SERVICE, stream
 try:
     with pydp2.load(FILES, sys.argv[2], **HOW, **JOB, **SERVICE) as data:
         print(*stream(data), sep="\\n")
@@ -221,7 +196,7 @@ def test_a_trainer_that_has_no_memory_for_a_batch_is_told_and_the_pass_ends(prov
     trainer = (
         "import sys, os, resource\n"
         "import pydp2\n"
-        "from tests.memory.test_address_space import HOW, JOB, lower\n"
+        "from tests.memory.addresses import HOW, JOB, lower\n"
         "with pydp2.connect(sys.argv[1], **HOW | {'batch_size': 12}, **JOB) as data:\n"
         "    one = iter(data)\n"
         "    next(one)\n"

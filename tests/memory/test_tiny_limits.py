@@ -33,8 +33,19 @@ def rows(data: pydp2.Client) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("cache", [1, 3], ids=["memory", "memory and disk"])
-@pytest.mark.parametrize("limit", [MB, 4 * MB, 2 * (ROW + ROW_OVERHEAD) - 2], ids=["1 MiB", "a row", "just below two"])
+LIMITS = {"1 MiB": MB, "a row": 4 * MB, "just below two": 2 * (ROW + ROW_OVERHEAD) - 2}
+
+
+@pytest.mark.parametrize(
+    ("limit", "cache"),
+    [
+        *(pytest.param(limit, 1, id=f"{name}-memory") for name, limit in LIMITS.items()),
+        *(
+            pytest.param(limit, 3, id=f"{name}-memory and disk", marks=() if name == "1 MiB" else pytest.mark.slow)
+            for name, limit in LIMITS.items()
+        ),
+    ],
+)
 def test_a_row_that_the_cache_has_no_room_for_is_served_without_it(
     cache: int, limit: int, provider_file: Callable[[str], str], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,7 +43,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("budget", [0, 5, 30, 0.06])
+@pytest.mark.parametrize("budget", [0, 5, pytest.param(30, marks=pytest.mark.slow), 0.06])
 def test_an_exceeded_budget_ends_the_pass_at_the_same_place_on_any_number_of_workers(
     budget: float, provider_file: Callable[..., str], tmp_path: Path
 ) -> None:

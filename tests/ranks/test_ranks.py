@@ -109,7 +109,10 @@ def test_with_drop_and_pad_all_ranks_get_equally_many(
             assert all(batch == [] for _, batch in merged[len(alone) :]), "padding alone"
 
 
-@pytest.mark.parametrize(("world", "after"), [(1, 3), (2, 1), (2, 4), (3, 2), (4, 4)])
+@pytest.mark.parametrize(
+    ("world", "after"),
+    [(1, 3), (2, 1), (3, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, 4), (4, 4)))],
+)
 def test_another_number_of_ranks_goes_on_with_the_same_sequence(
     service: pydp2.Service, address: str, alone: list[Numbered], world: int, after: int
 ) -> None:
