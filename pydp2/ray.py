@@ -35,7 +35,7 @@ _CONCURRENT = 16  # calls of one actor at a time
 
 
 # -- what a program calls ----------------------------------------------------------------------------------------------
-def launch(  # noqa: PLR0913  # as pydp2.launch, and what Ray is to know
+def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
     files: Files | Source,
     provider: str | Any = None,
     *,
