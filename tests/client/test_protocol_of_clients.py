@@ -169,7 +169,7 @@ BAD_BATCHES: dict[str, Frames] = {
     "no msgpack": [b"\xc1\xc1"],
     "a header that is too large": [bytes(m.HEADER_LIMIT + 1)],
     "an unknown message": [msgpack.packb(["Pickle", 1])],
-    "a message of a worker": said(m.Hello(1, 1, 1)),
+    "a message of a worker": said(m.Hello(m.WIRE_VERSION, 1, 1)),
     "a message of a client": said(m.Need(0, 1, 1, 1, 1)),
     "a second welcome": welcome(),
     "figures that nobody asked for in this state": said(m.Stats({})),

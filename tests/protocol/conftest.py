@@ -66,7 +66,7 @@ DECLARATION = {
 }  # fmt: skip
 ERROR = {"kind": "BadSample", "message": "file a, sample 3", "slot": "pixel", "exp": "2 numbers", "got": "3"}
 EXAMPLES: tuple[m.Message, ...] = (
-    m.Hello(1, 2, 4711),
+    m.Hello(m.WIRE_VERSION, 2, 4711),
     m.Declared(DECLARATION, "0123456789abcdef", ["a warning"], {"mytext.py": "0123456789abcdef"}),
     m.Broken(ERROR),
     m.BeginReading(5, 3, 2**64 - 1),
@@ -104,7 +104,9 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.HostBeat(123456789, [[3, 7, 1, 104]], {"memory": 1 << 30}),
     m.HostReceived(1 << 20, 123456789),
     m.Drain(),
-    m.Attach(1, "default", 1, 4, "0123456789abcdef", {"batch_size": 128, "seed": 0, "shuffle": None}, 4712),
+    m.Attach(
+        m.WIRE_VERSION, "default", 1, 4, "0123456789abcdef", {"batch_size": 128, "seed": 0, "shuffle": None}, 4712
+    ),
     m.Welcome(DECLARATION, {"files": 12, "workers": 2, "shuffle": True}),
     m.Refused(ERROR),
     m.BeginPass(

@@ -143,7 +143,7 @@ class Trainer:
     def options(self) -> list[m.Message]:
         match self.link.state:
             case LinkState.NEW:
-                return [m.Attach(1, "default", 0, 1, "", {}, 1), m.AskStats()]
+                return [m.Attach(m.WIRE_VERSION, "default", 0, 1, "", {}, 1), m.AskStats()]
             case LinkState.IDLE | LinkState.IN_PASS:
                 begin = m.BeginPass(self.passes, 0, 0, 2, {}, 0, [], "")
                 going = [m.LeavePass(self.passes - 1, 0), m.Need(self.passes - 1, 1, 0, 0, 0)] if self.passes else []

@@ -208,7 +208,7 @@ class World:
         return trainer
 
     def _attach(self, trainer: Trainer) -> None:
-        attach = m.Attach(1, "default", trainer.rank, self.team.registry.world, trainer.session, {}, 1)
+        attach = m.Attach(m.WIRE_VERSION, "default", trainer.rank, self.team.registry.world, trainer.session, {}, 1)
         place = self.team.attach(trainer.peer, attach, self.now)
         trainer.position = Position.from_welcome(place)
         self.deliver()

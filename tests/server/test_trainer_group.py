@@ -135,7 +135,7 @@ def test_another_world_size_or_a_rank_for_two_is_refused() -> None:
     made = World(8, 2)
     made.come(0)
     with pytest.raises(OptionError, match=r"job 'default' has world_size=2, this trainer says 3"):
-        made.team.attach(b"x", m.Attach(1, "default", 1, 3, "s", {}, 1), made.now)
+        made.team.attach(b"x", m.Attach(m.WIRE_VERSION, "default", 1, 3, "s", {}, 1), made.now)
     with pytest.raises(JobTaken, match="rank 0 is taken"):
         made.come(0)
 

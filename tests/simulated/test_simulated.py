@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ..seeds import each_seed
 from .schedules import play
 
@@ -20,6 +22,7 @@ def test_one_seed_is_one_schedule(tmp_path: Path) -> None:
     assert [seen.batches for seen in first.trainer.passes] == [seen.batches for seen in again.trainer.passes]
 
 
+@pytest.mark.slow
 def test_schedules_have_faults_of_every_kind(tmp_path: Path) -> None:
     done = {kind for seed in range(60) for kind in play(seed, tmp_path).done}
     assert done == {"cut", "hold", "crash", "freeze", "stop server", "leave", "join", "kill"}

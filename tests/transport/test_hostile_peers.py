@@ -106,7 +106,10 @@ def an_attach(choose: random.Random) -> m.Message:
         "x",
     ]
     options = {name: choose.choice(ODD) for name in choose.sample(names, choose.randrange(len(names)))}
-    version, job = choose.choice([1, 1, 1, 0, 2]), choose.choice(["default", "", "x" * 100])
+    version, job = (
+        choose.choice([*[m.WIRE_VERSION] * 3, 0, m.WIRE_VERSION + 1]),
+        choose.choice(["default", "", "x" * 100]),
+    )
     rank, world_size = choose.choice([0, 0, 1, 2**61]), choose.choice([1, 1, 0, 2, 2**61])
     return m.Attach(version, job, rank, world_size, choose.choice(["", "s"]), options, 1)
 
@@ -130,7 +133,7 @@ def something_for_workers(choose: random.Random) -> list[bytes]:
     """What one may throw at the workers' socket: as if it were a worker, too."""
     kind = choose.randrange(4)
     if kind == 0:
-        return [m.encode(m.Hello(1, choose.choice([0, 1, 2, 3, 99, 2**60]), choose.randrange(1 << 22)))]
+        return [m.encode(m.Hello(m.WIRE_VERSION, choose.choice([0, 1, 2, 3, 99, 2**60]), choose.randrange(1 << 22)))]
     if kind == 1:
         return a_chunk()
     if kind == 2:
@@ -244,7 +247,7 @@ def test_a_job_may_be_asked_for_with_any_options_and_the_service_lives(
             if number % 3 == 0:
                 two = choose.sample(["seed", "interleave", "prefetch", "batch_size"], 2)
                 options = {"batch_size": 10} | {name: choose.choice(NUMBERS) for name in two}
-                attach = m.Attach(1, "default", 0, 1, "", options, 1)
+                attach = m.Attach(m.WIRE_VERSION, "default", 0, 1, "", options, 1)
             socket.send(m.encode(attach))
             answer = heard(socket)
             assert isinstance(answer, m.Welcome | m.Refused), answer

@@ -49,7 +49,7 @@ class Script:
         self.page = StatusPage(1)
         self.surroundings = ProcessState(0, self.page.row(0), os.dup(1), str(Path.cwd()))
         link = worker_link(LinkRole.WORKER)
-        for greeting in (m.Hello(1, 0, 1), m.Declared({}, "", [])):
+        for greeting in (m.Hello(m.WIRE_VERSION, 0, 1), m.Declared({}, "", [])):
             link.check_sending(greeting)
             self.line.send([m.encode(greeting)])
         self._peer = b""
