@@ -23,6 +23,7 @@ from pydp2.engine import Engine, EngineLost, EngineNote, Exited, Started
 from pydp2.errors import ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire, shorten
 from pydp2.file_list import FileList
 from pydp2.host.agent_state import AgentEvent, AgentLife, AgentState
+from pydp2.host.early_hellos import EarlyHellos
 from pydp2.host.list_entries import opened_entries
 from pydp2.host.service_link import ServiceLink
 from pydp2.host.setup import AgentSetup
@@ -76,6 +77,7 @@ class Agent:
         self._status_rows: dict[int, int] = {}
         self._connections: dict[int, WorkerConnection] = {}
         self._number: dict[bytes, int] = {}
+        self._early = EarlyHellos()
         self._unheard: dict[int, float] = {}  # workers that ended, and until when their last words may come
         self._watchdog = Watchdog(terms, files, engine, self._connections, self._status_rows.get, self._log)
         self._poll = Poller()
@@ -294,6 +296,7 @@ class Agent:
                         self._connections[worker].pid = pid
                         if self._link is not None:
                             self._link.queue_event(worker, m.WorkerStarted(worker, pid))
+                        self._take_early(worker, pid)
                 case Exited(worker, _, status):
                     self._worker_messages(None)  # all that it had sent comes before the news of its end
                     connection = self._connections.get(worker)
@@ -338,33 +341,65 @@ class Agent:
             try:
                 self._worker_message(peer, frames)
             except ProtocolError as error:
-                worker = self._number.get(peer)
-                self._log(f"worker {worker} broke the protocol: {error}", "protocol")
-                if worker is not None:
-                    self._connections[worker].begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
-                    self._engine.kill(worker)
+                self._broke_protocol(self._number.get(peer), error)
+
+    def _broke_protocol(self, worker: int | None, error: ProtocolError) -> None:
+        self._log(f"worker {worker} broke the protocol: {error}", "protocol")
+        if worker is not None:
+            self._connections[worker].begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
+            self._engine.kill(worker)
 
     def _worker_message(self, peer: bytes, frames: list[memoryview]) -> None:
         worker = self._number.get(peer)
         if worker is None and len(frames) > 1:
             return  # a worker that is gone
         content = self._hub.open_message(peer, frames)
-        connection = None if worker is None else self._connections[worker]
-        if connection is None or connection.link.state is not LinkState.READY:
-            message, _ = m.decode(content)
-            if isinstance(message, m.Hello):
-                worker = message.worker
-                connection = self._connections.get(worker)
-                if peer in self._number or connection is None:
-                    raise RemoteProtocolError(f"Hello from worker {worker}, which was not started")
-                connection.peer, connection.pid = peer, message.pid
-                self._number[peer] = worker
-            if connection is None:
-                return
-            connection.link.check_received(message)
-            if isinstance(message, m.Declared):
-                self._watchdog.check_first_worker(connection.pid)
-        if self._link is not None and worker is not None:
+        if worker is not None and self._connections[worker].link.state is LinkState.READY:
+            self._pass_on(worker, content)
+            return
+        message, _ = m.decode(content)
+        if isinstance(message, m.Hello):
+            self._worker_hello(peer, message)
+        elif worker is not None:
+            self._first_words(worker, message)
+        else:
+            self._early.add(peer, message)
+
+    def _worker_hello(self, peer: bytes, hello: m.Hello) -> None:
+        connection = self._connections.get(hello.worker)
+        if peer in self._number or connection is None:
+            raise RemoteProtocolError(f"Hello from worker {hello.worker}, which was not started")
+        if not connection.pid:  # the engine has not told yet that it started
+            self._early.hold(peer, hello)
+            return
+        if connection.pid != hello.pid:
+            raise RemoteProtocolError(f"Hello from worker {hello.worker} in process {hello.pid}")
+        connection.peer = peer
+        self._number[peer] = hello.worker
+        self._first_words(hello.worker, hello)
+
+    def _take_early(self, worker: int, pid: int) -> None:
+        """Take what ``worker`` said before the engine told that it is process ``pid``."""
+        peer, messages = self._early.take(worker, pid)
+        try:
+            for message in messages:
+                if isinstance(message, m.Hello):
+                    self._worker_hello(peer, message)
+                else:
+                    self._first_words(worker, message)
+        except ProtocolError as error:
+            self._broke_protocol(worker, error)
+
+    def _first_words(self, worker: int, message: m.Message) -> None:
+        """Check what ``worker`` says until it is ready, and pass it on."""
+        connection = self._connections[worker]
+        connection.link.check_received(message)
+        if isinstance(message, m.Declared):
+            self._watchdog.check_first_worker(connection.pid)
+        self._pass_on(worker, [m.encode(message)])
+
+    def _pass_on(self, worker: int, content: Sequence[Any]) -> None:
+        if self._link is not None:
             self._link.queue_message(worker, content)
 
     # -- the end ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydp2.engine.base import Engine, EngineLost, EngineNote, Exited, Started
 from pydp2.errors import Error, HostRefused, ProtocolError, RemoteProtocolError, ServiceLost, from_wire
 from pydp2.file_list import FileList
+from pydp2.host.early_hellos import EarlyHellos
 from pydp2.host.watch_state import WatchEvent
 from pydp2.host.watchdog import Watchdog, WorkerConnection
 from pydp2.log_writer import write_stderr
@@ -101,6 +102,7 @@ class Server:
         self._hub = workers
         self._connections: dict[int, WorkerConnection] = {}
         self._number: dict[bytes, int] = {}
+        self._early = EarlyHellos()
         self._worker_pool = WorkerPool(spec.workers)
         self._watchdog = Watchdog(spec, files, engine, self._connections, self._worker_pool.status_row_of, self.log)
         self._snapshotter = Snapshotter(spec.state_dir, self.log, spec.timing)
@@ -241,6 +243,7 @@ class Server:
             match event:
                 case Started(worker, pid):
                     self._connections.setdefault(worker, WorkerConnection(b"", worker_link(LinkRole.SERVER))).pid = pid
+                    self._take_early(worker, pid)
                 case Exited(worker, _, status):
                     self._worker_messages(time.monotonic())  # all that it had sent, before others get its files
                     connection = self._connections.get(worker)
@@ -285,11 +288,7 @@ class Server:
             try:
                 self._worker_message(peer, frames, now)
             except ProtocolError as error:
-                worker = self._number.get(peer)
-                self.log(f"worker {worker} broke the protocol: {error}", "protocol")
-                if worker is not None:
-                    self._connections[worker].begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
-                    self._engine.kill(worker)
+                self._broke_protocol(self._number.get(peer), error)
         return True
 
     def _worker_message(self, peer: bytes, frames: list[memoryview], now: float) -> None:
@@ -301,6 +300,26 @@ class Server:
             self._worker_hello(peer, message)
         elif worker is not None:
             self._handle_worker(worker, self._connections[worker], message, body, now)
+        else:
+            self._early.add(peer, message)
+
+    def _take_early(self, worker: int, pid: int) -> None:
+        """Take what ``worker`` said before the engine told that it is process ``pid``."""
+        peer, messages = self._early.take(worker, pid)
+        try:
+            for message in messages:
+                if isinstance(message, m.Hello):
+                    self._worker_hello(peer, message)
+                else:
+                    self._handle_worker(worker, self._connections[worker], message, [], time.monotonic())
+        except ProtocolError as error:
+            self._broke_protocol(worker, error)
+
+    def _broke_protocol(self, worker: int | None, error: ProtocolError) -> None:
+        self.log(f"worker {worker} broke the protocol: {error}", "protocol")
+        if worker is not None:
+            self._connections[worker].begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
+            self._engine.kill(worker)
 
     def _handle_worker(
         self, worker: int, connection: WorkerConnection, message: m.Message, body: Sequence[memoryview], now: float
@@ -338,13 +357,16 @@ class Server:
             raise RemoteProtocolError(f"Hello from worker {hello.worker}, which was not started")
         if self._worker_pool.status_row_of(hello.worker) is None:
             return  # it was killed as it began: its exit was noticed before its first message came
-        connection = self._connections.setdefault(hello.worker, WorkerConnection(b"", worker_link(LinkRole.SERVER)))
-        if connection.pid not in (0, hello.pid):  # 0: the engine has not told yet that it started
+        connection = self._connections.get(hello.worker)
+        if connection is None:  # the engine has not told yet that it started
+            self._early.hold(peer, hello)
+            return
+        if connection.pid != hello.pid:
             raise RemoteProtocolError(
                 f"Hello from worker {hello.worker} in process {hello.pid}, it is in {connection.pid}"
             )
         connection.link.check_received(hello)
-        connection.peer, connection.pid = peer, hello.pid
+        connection.peer = peer
         self._number[peer] = hello.worker
 
     def _chunk(
