@@ -48,7 +48,8 @@ REAL_STARTS = frozenset(
 they measure processes, or are about how these start and end."""
 TEMPLATE = "warm-start"
 """The name of the process that is forked. It is no leftover of a test."""
-_SERVER = ("pydp2.server.main", "main")
+_SERVERS = ("pydp2.server.main", "pydp2.host.main")  # a server, and the agent of a host: each by its main()
+_LATE = ("pydp2.server.serving", "pydp2.host.running")  # what these import later than that
 _MOST = 1 << 16  # bytes of a request
 _HIGH = 200  # descriptors from here on are nobody's while those of a request are put in their places
 _RLIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
@@ -93,6 +94,11 @@ class WarmServer:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
     def _look(self, seconds: float | None) -> int | None:
         if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
             answer = os.read(self._status, 16)
@@ -130,7 +136,7 @@ class Forks:
         environment: Mapping[str, str] | None = None,
     ) -> tuple[Any, socket.socket]:
         """Start what :func:`pydp2.api.interpreter.start_interpreter` does: a server by a fork, all else as ever."""
-        special = prints or environment or os.getpid() != self._owner or (module, function) != _SERVER
+        special = prints or environment or os.getpid() != self._owner or module not in _SERVERS
         if special or _inherited() != self._inherited:
             return interpreter.start_interpreter(
                 module, function, passed=passed, prints=prints, environment=environment
@@ -141,6 +147,7 @@ class Forks:
         try:
             streams = [null, null, 2 if is_open(2) else null]
             request = {"cwd": str(Path.cwd()), "environment": dict(os.environ), "targets": [theirs.fileno(), *passed]}
+            request["module"] = module
             return WarmServer(*self._ask(request, streams)), ours
         except BaseException:
             ours.close()
@@ -251,11 +258,12 @@ def template(descriptor: int) -> None:
     """Import a server, then fork one, or a program, for each request that comes by ``descriptor`` or from a program,
     until ``descriptor`` is closed. In a program that was forked, return, or raise what it raises."""
     gc.disable()
-    from pydp2.api import service
+    from pydp2.api import service, worker_host
     from pydp2.engine.process_control import set_name
-    from pydp2.server.main import main
 
-    importlib.import_module("pydp2.server.serving")  # a server imports it later than that
+    mains = {module: importlib.import_module(module).main for module in _SERVERS}
+    for module in _LATE:
+        importlib.import_module(module)
     gc.freeze()
     set_name(TEMPLATE)
     requests = [socket.socket(fileno=descriptor)]  # the others are of programs
@@ -292,9 +300,9 @@ def template(descriptor: int) -> None:
                 first = _become(request, given[1:])
                 gc.enable()
                 if "words" not in request:
-                    _run_as_program(main, first)
+                    _run_as_program(mains[request["module"]], first)
                 set_name("python")
-                service.start_interpreter = Forks(socket.socket(fileno=first)).start
+                service.start_interpreter = worker_host.start_interpreter = Forks(socket.socket(fileno=first)).start
                 _run_words(request["words"])
                 return
             running[pid] = given[0]

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -256,7 +257,7 @@ def test_hosts_join_and_leave_in_the_middle_of_a_pass(
         assert [each["places"] for each in hosts(service)] == [2]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_a_host_that_dies_or_stands_still_costs_nothing_but_time(
     how: signal.Signals,
     provider_file: Callable[[str], str],
@@ -417,6 +418,30 @@ def test_without_a_key_for_workers_no_host_joins(
         with pytest.raises(ServiceUnreachable):
             pydp2.connect(as_worker, timeout=1.0, **OPTIONS)
         assert not hosts(service)
+
+
+def test_no_secret_key_shows_anywhere_while_hosts_are_at_work(
+    provider_file: Callable[[str], str],
+    file: Path,
+    joined: Callable[..., Host],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with serving(provider_file(NUMBERS), file) as service:
+        secrets = [pair.secret for pair in ConnectionFile.read(file).keys.values()]
+        joined(workers=1)
+        assert wait_until(lambda: active(service) == 1)
+        with service.connect(**OPTIONS) as data:
+            shown = [repr(stream(data)), repr(service.stats()), repr(pydp2.WorkerHost(file))]
+        pids = [pid for name in ("server", "host", "supervise", "worker") for pid in processes(f"pydp2-{name}")]
+        assert len(pids) >= 5
+        for pid in pids:
+            shown += [(Path(f"/proc/{pid}") / name).read_bytes().decode("latin-1") for name in ("cmdline", "environ")]
+        for found in Path(tempfile.gettempdir()).rglob("*"):  # run directories, and what else lies there
+            if found.is_file() and found != file:
+                shown.append(found.read_bytes().decode("latin-1"))
+    shown += [*capfd.readouterr()]
+    for secret in secrets:
+        assert all(secret not in text for text in shown)
 
 
 def test_a_service_without_keys_has_no_workers_elsewhere(provider_file: Callable[[str], str]) -> None:
