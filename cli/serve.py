@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -67,8 +68,13 @@ def command(
         stack.callback(service.close)
 
         def announce() -> None:
-            _print_address(json.dumps({"address": service.address, "pid": service.pid}) if as_json else service.address)
-            display.print(_example_code(service.address, source_args.job), style="dim")
+            said = {"address": service.address, "host_address": service.host_address, "pid": service.pid}
+            _print_address(json.dumps(said) if as_json else service.address)
+            file = source_args.service.get("connection")
+            display.print(_example_code(str(file or service.address), source_args.job), style="dim")
+            if service.host_address:
+                where = str(file or service.host_address)
+                display.print(f"workers on other hosts: pydp2 worker --connect {shlex.quote(where)}\n", style="dim")
 
         comes_back = source_args.service.get("state_dir") is not None
         number = _watch_service(service, display, announce, will_restart=comes_back)
@@ -161,14 +167,14 @@ def _why_ended(service: Service) -> str:
     return f"the server process {how}" + ("" if error is None else f": {error}")
 
 
-def _example_code(address: str, job: dict[str, Any]) -> str:
+def _example_code(where: str, job: dict[str, Any]) -> str:
     """Return Python code that reads from the service."""
     from pydp2.options.tables import JOB_OPTIONS
 
     options = {"batch_size": 128} | {name: value for name, value in job.items() if value != JOB_OPTIONS[name].default}
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
     return (
-        f'import pydp2\n\ndata = pydp2.connect("{address}", {given})\n'
+        f'import pydp2\n\ndata = pydp2.connect("{where}", {given})\n'
         "for epoch in range(10):\n    for batch in data:\n        print(batch)\n"
     )
 

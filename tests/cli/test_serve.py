@@ -62,7 +62,8 @@ def test_stderr_has_the_lines_of_python_that_read_the_service(folder: Path, runn
 def test_json_is_one_object_with_the_address_and_the_server_process(folder: Path, running: Start) -> None:
     service = running(*SERVE, "--json")
     told = json.loads(service.address())
-    assert set(told) == {"address", "pid"}
+    assert set(told) == {"address", "host_address", "pid"}
+    assert told["host_address"] == "", "without keys there are no workers on other hosts"
     os.kill(told["pid"], 0)
     service.process.terminate()
     assert service.ended()[0] == 143
