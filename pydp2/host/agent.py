@@ -106,7 +106,7 @@ class Agent:
             self._finish("closed", "its program ended it")
             return
         if self._wakeup in ready:
-            self._signalled(os.read(self._wakeup, 64), now)
+            self._signalled(os.read(self._wakeup, 64))
         if self._engine.fileno() in ready or self._starved:
             self._engine_events(now)
         if not ready.isdisjoint(self._hub.listeners) or now - self._accepted_at > self._timing.descriptor_check:
@@ -135,7 +135,7 @@ class Agent:
         self._life.move(AgentEvent.END)
         self._end = AgentEnd(kind, text)
 
-    def _signalled(self, numbers: bytes, now: float) -> None:
+    def _signalled(self, numbers: bytes) -> None:
         """Leave in order at the first SIGTERM, at once at the second."""
         for _ in numbers:
             if self._life.state is AgentState.WORKING and self._link is not None:

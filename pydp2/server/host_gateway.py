@@ -291,9 +291,9 @@ class HostGateway:
         """Return statistics of the hosts as plain data."""
         return [
             {
-                "host": session.name, "number": session.host, "places": session.places,
+                **session.figures, "host": session.name, "number": session.host, "places": session.places,
                 "state": session.link.state.value, "silent_seconds": round(now - session.heard_at, 3),
-                "received_bytes": session.received, **session.figures,
+                "received_bytes": session.received,
             }
             for session in self.sessions
         ]  # fmt: skip

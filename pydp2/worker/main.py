@@ -185,15 +185,19 @@ def _declared_message(
 
 def _module_fingerprints(root: Path) -> dict[str, str]:
     """Return a fingerprint of each module below ``root`` that has been imported, by the path of its file there. Many
-    have one together, under ``*``. What is installed does not count."""
+    have one together, under ``*``. What is installed does not count, nor does pydp2, of which hosts compare the
+    release."""
     found: dict[str, str] = {}
-    for module in [*sys.modules.values()]:
+    below = tuple({f"{folder}{os.sep}" for folder in (root, root.resolve())})
+    for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not _INSTALLED.isdisjoint((path := Path(file)).parts):
+        if not isinstance(file, str) or not file.startswith(below) or name.partition(".")[0] == "pydp2":
             continue
-        with contextlib.suppress(OSError, ValueError):  # it is elsewhere, or cannot be read any more
-            name = path.resolve().relative_to(root.resolve()).as_posix()
-            found[sendable(name)] = _fingerprint(path.read_bytes())
+        path = Path(file)
+        if _INSTALLED.isdisjoint(path.parts):
+            place = next(file.removeprefix(each) for each in below if file.startswith(each))
+            with contextlib.suppress(OSError):  # it cannot be read any more
+                found[sendable(place)] = _fingerprint(path.read_bytes())
     if sum(len(name) + _ENTRY_BYTES for name in found) > _MODULES_BYTES:
         text = "".join(f"{name}={known};" for name, known in sorted(found.items()))
         return {"*": _fingerprint(text.encode())}

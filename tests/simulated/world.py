@@ -297,7 +297,7 @@ class Host:
         """It gets SIGTERM."""
         self.leaving = True
         self.world.network.here = self.number
-        self.agent._signalled(_SIGTERM, self.world.network.clock.now)
+        self.agent._signalled(_SIGTERM)
         self.turns.wake()
 
 
