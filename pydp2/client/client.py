@@ -296,8 +296,8 @@ class Client:
 
     # -- what a pass asks for --------------------------------------------------------------------------------------
     def _deliver(self, loop: LoopHandle, _: None) -> Batch:
-        """Return the next batch, for next(). Between storing the progress with a batch and returning the batch there is
-        no call, and so no place where an exception of a signal handler could come."""
+        """Return the next batch, for next(). Between storing the progress with it and returning it there is no call,
+        and so no place where an exception of a signal handler could come."""
         if loop.is_over:
             raise StopIteration
         session, token = self._session, [threading.get_ident()]
@@ -418,8 +418,7 @@ class Client:
                 return None
 
     def _handle_message(self, message: m.Message, body: Sequence[memoryview]) -> bool:
-        """Handle the first message in the inbox. Return True if the pass is over; the message
-        then stays in the inbox."""
+        """Handle the first message in the inbox. Return True if the pass is over; it stays in the inbox then."""
         session, connection = self._session, self._connection
         now, inbox = session.progress, connection.inbox
         if getattr(message, "request_id", None) == now.run:
@@ -428,6 +427,7 @@ class Client:
             case m.BatchHead() if message.request_id == now.run:
                 inbox[:1] = parse_batches(self._declaration.slots, message, body, connection.shared_rows, now.done)
             case m.PassEnd() if message.request_id == now.run:
+                session.progress = now._replace(position=now.position.with_buckets(message.buckets))
                 if message.uniform:
                     self._length = message.batches
                 return True

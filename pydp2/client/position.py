@@ -8,7 +8,7 @@ where it would not give the same stream, and the latest point of the pass from w
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -47,6 +47,16 @@ class Position:
     def next_pass(self) -> Position:
         """Return the position before the pass that follows. Bounds of buckets stay as they are."""
         return Position(self.pass_id + 1, buckets={k: v for k, v in self.buckets.items() if k == "bounds"})
+
+    def with_buckets(self, known: Mapping[str, Any]) -> Position:
+        """Return this position with the bounds of the buckets, which a rank without a batch learns at the end of a
+        pass. Raises RemoteProtocolError if ``known`` does not name them."""
+        if not known:
+            return self
+        try:
+            return replace(self, buckets={**self.buckets, **_buckets(known)})
+        except (TypeError, ValueError) as error:
+            raise RemoteProtocolError(f"PassEnd: invalid buckets: {error}") from None
 
     @property
     def name(self) -> str:

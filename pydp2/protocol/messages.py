@@ -387,13 +387,15 @@ class BatchHead(Message):
 
 @dataclass(frozen=True, slots=True)
 class PassEnd(Message):
-    """Server: the pass is over; the fields count what it had."""
+    """Server: the pass is over; the fields count what it had. ``buckets``: the "bounds" of its buckets, for a
+    rank that had no batch of it; {} without buckets."""
 
     request_id: int
     batches: int
     samples: int
     dropped: int
     uniform: bool
+    buckets: Plain = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

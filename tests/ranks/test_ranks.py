@@ -109,6 +109,22 @@ def test_with_drop_and_pad_all_ranks_get_equally_many(
             assert all(batch == [] for _, batch in merged[len(alone) :]), "padding alone"
 
 
+def test_a_pass_taken_up_behind_batches_that_are_padding_alone_is_over(
+    service: pydp2.Service, alone: list[Numbered]
+) -> None:
+    with ExitStack() as stack:
+        clients = ranks(service, stack, 3, last_batch="pad")
+        steps = [(batches, clients[0].state_dict()) for batches in zip(*clients, strict=True)]
+        (*_, last), state = steps[-1]
+        assert len(last) == last.padding, "padding alone"
+        for client in clients:
+            client.load_state_dict(state)
+        assert together(clients) == [[], [], []]
+        assert sorted(n for each in together(clients) for _, batch in each for n in batch) == sorted(
+            n for _, batch in alone for n in batch
+        ), "the pass behind it"
+
+
 @pytest.mark.parametrize(
     ("world", "after"),
     [(1, 3), (2, 1), (3, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, 4), (4, 4)))],

@@ -14,7 +14,7 @@ import numpy as np
 
 from pydp2.client.position import Position
 from pydp2.columns.sample_set import encode_set
-from pydp2.errors import from_wire
+from pydp2.errors import Error, from_wire
 from pydp2.options.tables import JobOptions
 from pydp2.order.batcher import BatchCut
 from pydp2.order.snapshot import SnapshotPoint
@@ -24,7 +24,7 @@ from pydp2.protocol.used_word import pack_used
 from pydp2.rowstore.batch_rows import BatchRows
 from pydp2.rowstore.heap import HeapStore
 from pydp2.schema.input_types import Slots, integer_value
-from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch, PassEnded
+from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch, PassBroken, PassEnded
 from pydp2.server.sessions.trainer_group import GroupOptions, TrainerGroup
 from pydp2.server.snapshots.job_snapshot import JobSnapshot, PassSnapshot
 
@@ -54,6 +54,9 @@ class Numbers:
         self.more = self.pool_over_limit = False
         self.plan = SimpleNamespace(order="strict", pool_bytes=1 << 20)
         self.buckets: dict[str, Any] = {}
+        self.known_buckets: dict[str, Any] = {}
+        self.errors: dict[int, Error] = {}
+        """How passes end, by number, that do not end well."""
         self._rows: list[BatchRows] = []
 
     def held_rows(self) -> list[BatchRows]:
@@ -80,7 +83,7 @@ class Numbers:
     def describe_padding(self) -> str:
         return ""
 
-    def next_group(self, pulls: int = 1, room: float = inf) -> BatchGroup | PassEnded | None:
+    def next_group(self, pulls: int = 1, room: float = inf) -> BatchGroup | PassEnded | PassBroken | None:
         assert self.running
         self.pool_over_limit = room <= 0
         if self.pool_over_limit:
@@ -90,6 +93,8 @@ class Numbers:
         group = [*range(self._next, min(self.length, self._next + self._world))]
         short = len(group) < self._world
         if not group or (short and self.last_batch == "drop"):
+            if self.pass_id in self.errors:
+                return PassBroken(self.errors[self.pass_id])
             return PassEnded(self._next, 0, 0, True)
         self._next += len(group)
         if self._next // 7 * 7 > (0 if self._point is None else self._point.batch_index):
@@ -299,7 +304,7 @@ class World:
                     return index
                 case m.PassEnd():
                     trainer.waits = False
-                    trainer.position = Position(trainer.position.pass_id + 1)
+                    trainer.position = trainer.position.with_buckets(message.buckets).next_pass()
                     trainer.over = True
                     return None
                 case m.Failed(error=error):

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from pydp2.client.position import Position
-from pydp2.errors import JobTaken, OptionError, RemoteProtocolError, Rewound, from_wire
+from pydp2.errors import JobTaken, OptionError, ProviderError, RemoteProtocolError, Rewound, from_wire
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import BATCH_COST
 from pydp2.server.snapshots.job_snapshot import PassState
@@ -129,6 +129,45 @@ def test_the_next_pass_begins_when_all_have_ended_or_left_this_one() -> None:
     run_out(made, [one, other], passes=2)
     assert [n for p, n in other.used if p == 0] == [1], "it forfeits the rest"
     assert [n for p, n in one.used + other.used if p == 1] == [0, 2, 4, 6, 1, 3, 5, 7]
+
+
+def test_what_a_rank_asks_for_before_its_pass_can_begin_is_sent_when_it_does() -> None:
+    made = World(12, 2)
+    one, other = made.come(0), made.come(1)
+    run_out(made, [one])
+    made.begin(one)
+    made.team.need(one.peer, m.Need(one.run, 3, 0, 0, 0), made.now)
+    run_out(made, [other])
+    made.begin(other)
+    indices = [message.batch_index for message in one.inbox if isinstance(message, m.BatchHead)]
+    assert indices == [0, 2, 4, 6, 8], "two with the beginning, three later"
+
+
+def test_a_rank_that_was_cut_off_while_a_pass_failed_is_told_when_others_are_in_the_next_one() -> None:
+    made = World(4, 2)
+    made.numbers.errors = {0: ProviderError("of pass 0")}
+    one, other = made.come(0), made.come(1)
+    made.begin(one)
+    made.begin(other)
+    for trainer in (one, other, one, other, one, other):
+        made.next(trainer)
+    assert str(one.error) == str(other.error) == "of pass 0"
+    other.over, other.error = False, None  # the message has not reached it
+    one.position = one.position.next_pass()
+    made.begin(one)
+    assert made.next(one) == 0
+    made.reconnect(other)
+    made.receive(other)
+    assert str(other.error) == "of pass 0"
+
+
+def test_a_rank_without_a_batch_of_a_pass_learns_the_bounds_of_its_buckets() -> None:
+    made = World(1, 2)
+    made.numbers.known_buckets = {"bounds": [3, 9]}
+    trainers = [made.come(rank) for rank in range(2)]
+    run_out(made, trainers)
+    assert [len(trainer.used) for trainer in trainers] == [1, 0]
+    assert [trainer.position.buckets for trainer in trainers] == [{"bounds": [3, 9]}] * 2
 
 
 def test_another_world_size_or_a_rank_for_two_is_refused() -> None:

@@ -16,6 +16,8 @@ from typing import Any
 from pydp2.transport.slabs import plain_frames
 from pydp2.transport.sockets import PeerGone
 
+from .tasks import Task
+
 HEARTBEAT_TIMEOUT = 0.5
 """Seconds without a byte after which both ends of a connection take it for cut."""
 
@@ -23,7 +25,8 @@ HEARTBEAT_TIMEOUT = 0.5
 class Clock:
     """Stands in for the module ``time``."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: Network) -> None:
+        self._network = network
         self.now = 1000.0
 
     def monotonic(self) -> float:
@@ -36,18 +39,21 @@ class Clock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        raise AssertionError("nobody sleeps here")
+        assert self._network.running is not None, "a loop sleeps"
+        self._network.running.wait(seconds)
 
 
 class Network:
     """What happens when. ``path``: of each host, until when it carries nothing."""
 
     def __init__(self, random: Random) -> None:
-        self.random, self.clock = random, Clock()
+        self.random, self.clock = random, Clock(self)
         self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._count = itertools.count()
         self.here = 0
-        """Host whose code runs now; 0: that of the service."""
+        """Machine whose code runs now; 0: that of the service, below: one of a trainer."""
+        self.running: Task | None = None
+        """Task that runs now; None: a loop does."""
         self.held_until: dict[int, float] = {}
         self.lines: list[Line] = []
 
@@ -69,9 +75,9 @@ class Network:
         return self.random.choice([0.0, 0.0001, 0.0005, self.random.random() * 0.005])
 
     def cut(self, host: int) -> None:
-        """Reset the connections of ``host``."""
+        """Reset the connections of ``host``. One end may take notice later than the other."""
         for line in [each for each in self.lines if each.host == host]:
-            line.cut()
+            line.cut(*(self.random.choice([0.0, 0.0, HEARTBEAT_TIMEOUT]) for _ in "12"))
 
     def hold(self, host: int, seconds: float) -> None:
         """Let the path of ``host`` carry nothing for a while. If that is long, its connections are cut."""
@@ -94,7 +100,21 @@ class Hub:
         self.handle = object()
         self.box: deque[tuple[bytes, list[memoryview]]] = deque()
         self.peers: dict[bytes, Any] = {}
+        self.is_down = False
+        """True once the process is gone that had it."""
         self._count = itertools.count(1)
+
+    def end(self) -> None:
+        """Reset all connections, and take no more: the process has ended."""
+        self.is_down = True
+        for line in [*self.peers.values()]:
+            line.cut()
+
+    def end_soon(self) -> None:
+        """Take no more, and reset all connections behind the last words that were sent."""
+        self.is_down = True
+        for line in [*self.peers.values()]:
+            line.cut_behind()
 
     def join(self, line: Any) -> bytes:
         peer = next(self._count).to_bytes(5, "big")
@@ -148,7 +168,8 @@ class _NoOffer:
 
 
 class Line:
-    """As :class:`pydp2.transport.Line`: the end of a peer on the host whose code makes it."""
+    """As :class:`pydp2.transport.Line`: the end of a peer on the machine whose code makes it. If nobody listens at
+    ``hub``, that is noticed soon."""
 
     def __init__(self, hub: Hub, wake: Callable[[], object]) -> None:
         self._hub, self._network, self._wake = hub, hub.network, wake
@@ -156,10 +177,15 @@ class Line:
         self.handle = object()
         self._inbox: deque[list[memoryview]] = deque()
         self._free_at = [0.0, 0.0]  # of each direction: a message does not overtake another
-        self.is_lost = False
+        self.is_lost = self._is_cut = False
         self.read_refusal = False
-        self._peer = hub.join(self)
-        self._network.lines.append(self)
+        self._peer = b""
+        if hub.is_down:
+            self._is_cut = True
+            self._network.at(self._network.delay(), self._notice)
+        else:
+            self._peer = hub.join(self)
+            self._network.lines.append(self)
 
     def _later(self, direction: int, what: Callable[[], object]) -> None:
         now = self._network.clock.now
@@ -168,11 +194,13 @@ class Line:
         self._network.at(when - now, what)
 
     def send(self, frames: Sequence[Any]) -> None:
-        message = copied(frames)
-        self._later(0, lambda: None if self.is_lost else self._hub.put(self._peer, message))
+        if not self._is_cut:
+            message = copied(frames)
+            self._later(0, lambda: None if self._is_cut else self._hub.put(self._peer, message))
 
     def deliver(self, frames: list[memoryview]) -> None:
-        self._later(1, lambda: None if self.is_lost else self._came(frames))
+        if not self._is_cut:
+            self._later(1, lambda: None if self._is_cut else self._came(frames))
 
     def _came(self, frames: list[memoryview]) -> None:
         self._inbox.append(frames)
@@ -181,16 +209,79 @@ class Line:
     def receive(self, timeout_ms: int = 0) -> list[memoryview] | None:
         return self._inbox.popleft() if self._inbox else None
 
-    def cut(self) -> None:
-        """The connection is gone; what was under way is lost."""
+    def cut(self, notice: float = 0.0, hub_notice: float = 0.0) -> None:
+        """The connection is gone, and what was under way is lost; each end notices after so many seconds."""
+        if not self._is_cut:
+            self._is_cut = True
+            self._network.lines.remove(self)
+            self._after(notice, self._notice)
+            self._after(hub_notice, lambda: self._hub.peers.pop(self._peer, None))
+
+    def cut_behind(self) -> None:
+        """Be cut when what was sent to this end has come."""
+        self._later(1, self.cut)
+
+    def _after(self, seconds: float, what: Callable[[], object]) -> None:
+        if seconds:
+            self._network.at(seconds, what)
+        else:
+            what()
+
+    def _notice(self) -> None:
         if not self.is_lost:
             self.is_lost = True
-            self._hub.peers.pop(self._peer, None)
-            self._network.lines.remove(self)
             self._wake()
 
     def close(self, linger_ms: int = 0) -> None:
         self._later(0, self.cut)
+
+
+class ClientLine(Line):
+    """As :class:`pydp2.transport.Line`, with what a client asks of it: it waits for messages in its task."""
+
+    fd_request = None
+    is_interrupted = False
+
+    def __init__(self, hub: Hub) -> None:
+        task = hub.network.running
+        assert task is not None
+        self._task = task
+        super().__init__(hub, task.wake)
+
+    def receive_frames(self, into: list[Any]) -> None:
+        while self._inbox:
+            message = self._inbox.popleft()
+            into.extend(Frame(frame, at < len(message)) for at, frame in enumerate(message, 1))
+
+    @staticmethod
+    def message_length(frames: Sequence[Any], at: int) -> int:
+        return next((end + 1 - at for end in range(at, len(frames)) if not frames[end].more), 0)
+
+    @staticmethod
+    def is_in_slab(frames: Sequence[Any]) -> bool:
+        return False
+
+    def open_message(self, frames: Sequence[Any]) -> list[memoryview]:
+        return [frame.buffer for frame in frames]
+
+    def wait(self, timeout_ms: int, wake_descriptor: int | None = None) -> bool:
+        return bool(self._inbox) or self.is_lost or self._task.wait(timeout_ms / 1000)
+
+    def share_receive_slab(self) -> None:
+        pass
+
+    def request_fd(self) -> None:
+        pass
+
+    def write_progress(self, number: int) -> bool:
+        return False
+
+
+class Frame:
+    """As a frame of ZeroMQ."""
+
+    def __init__(self, buffer: memoryview, more: bool) -> None:
+        self.buffer, self.more = buffer, more
 
 
 class Poller:

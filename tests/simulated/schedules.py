@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from random import Random
 
@@ -12,25 +13,54 @@ import pytest
 from pydp2.worker import chunk_builder, loop
 
 from ..order.oracle import expect
-from ..server.cases import Case, case
+from ..server.cases import Case, buckets, case
 from ..server.simulation import where
 from ..server.test_simulation import options, oracle_files
-from .world import Seen, World
+from .trainers import Seen
+from .world import World
 
 
-def hosted(seed: int) -> Case:
+@dataclass(frozen=True)
+class HostedCase(Case):
+    """A simulation with ``ranks`` trainers."""
+
+    ranks: int = 1
+
+
+def hosted(seed: int) -> HostedCase:
     """A random simulation for hosts."""
-    this = case(seed, leaves=0, cache_limit=None, hung_starts=0, slow_starts=False)
-    return replace(this, plan=replace(this.plan, order="strict"), passes=min(this.passes, 2))
+    random = Random(f"hosted {seed}")
+    ranks = random.choice([1, 1, 2, 3])
+    cache_limit = random.choice([None, None, 1 << 30])
+    this = case(seed, leaves=0, cache_limit=cache_limit, hung_starts=0, slow_starts=False)
+    by_length = None if random.random() < 0.7 else replace(buckets(seed), group_size=ranks)
+    plan = replace(this.plan, order="strict", buckets=by_length)
+    values = {each.name: getattr(this, each.name) for each in fields(this)}
+    return HostedCase(**values | {"plan": plan, "passes": min(this.passes, 2), "ranks": ranks})
 
 
-def compare(this: Case, seen: Seen) -> None:
-    """``seen`` is what the oracle says."""
-    expected = expect(oracle_files(this), options(this), seen.pass_id, None)
-    assert seen.batches == expected.batches
-    assert seen.pool_weights == expected.pool_weights
-    assert seen.padding == expected.padding
-    assert (where(seen.error) if seen.error else None) == expected.error
+def compare(this: HostedCase, passes: Sequence[Sequence[Seen]]) -> None:
+    """``passes``, by rank, are what the oracle says."""
+    bounds: tuple[int, ...] | None = this.plan.buckets.bounds if this.plan.buckets else None
+    for pass_id in range(this.passes):
+        expected = expect(oracle_files(this), options(this), pass_id, bounds)
+        bounds = bounds or expected.bounds
+        seen = [each[pass_id] for each in passes]
+        count = len(expected.batches)
+        if this.plan.last_batch == "drop" or (this.plan.last_batch == "pad" and expected.error):
+            count -= count % this.ranks
+        for rank, one in enumerate(seen):
+            share = slice(rank, count, this.ranks)
+            batches, weights = expected.batches[share], expected.pool_weights[share]
+            if this.plan.last_batch == "pad" and rank >= count % this.ranks > 0:
+                batches = [*batches, one.batches[-1]]
+                weights = [*weights, one.pool_weights[-1]]
+                assert one.paddings[-1] == len(one.batches[-1]) > 0, "padding alone, for equally many steps"
+            assert one.batches == batches
+            assert one.pool_weights == weights
+            assert (where(one.error) if one.error else None) == expected.error
+        if this.ranks == 1:
+            assert sum(seen[0].paddings) == expected.padding
 
 
 def play(seed: int, folder: Path) -> World:
@@ -42,6 +72,5 @@ def play(seed: int, folder: Path) -> World:
         patch.setattr(chunk_builder, "MAX_ROWS", Random(seed).choice([1, 2, 7, 50, 4096]))
         this = hosted(seed)
         world = World(this, folder, patch)
-        for seen in world.run():
-            compare(this, seen)
+        compare(this, world.run())
         return world

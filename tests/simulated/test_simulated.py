@@ -1,4 +1,5 @@
-"""Hosts that come, go, die and are cut off, under any schedule: the stream is the oracle's."""
+"""Hosts and trainers that come, go, die and are cut off, a server that is started again: under any schedule the stream
+is the oracle's."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ import pytest
 
 from ..seeds import each_seed
 from .schedules import play
+from .world import KINDS
 
 
 @each_seed(300)
-def test_any_schedule_of_hosts_gives_the_order_of_the_oracle(seed: int, tmp_path: Path) -> None:
+def test_any_schedule_gives_the_order_of_the_oracle(seed: int, tmp_path: Path) -> None:
     play(seed, tmp_path)
 
 
@@ -19,10 +21,11 @@ def test_one_seed_is_one_schedule(tmp_path: Path) -> None:
     first, again = (play(11, tmp_path) for _ in range(2))
     assert first.network.clock.now == again.network.clock.now
     assert first.log == again.log
-    assert [seen.batches for seen in first.trainer.passes] == [seen.batches for seen in again.trainer.passes]
+    assert first.done == again.done
+    assert first.team.states == again.team.states
 
 
 @pytest.mark.slow
 def test_schedules_have_faults_of_every_kind(tmp_path: Path) -> None:
-    done = {kind for seed in range(60) for kind in play(seed, tmp_path).done}
-    assert done == {"cut", "hold", "crash", "freeze", "stop server", "leave", "join", "kill"}
+    done = {kind for seed in range(100) for kind in play(seed, tmp_path).done}
+    assert done >= set(KINDS)

@@ -1,364 +1,60 @@
-"""A service, its hosts, their workers and a trainer in one thread: the real server, agents and workers' loops, on a
-network and a clock that a seed decides.
+"""A service, its hosts, their workers and the trainers of a job: the real server, agents, workers' loops and clients on
+a network and a clock that a seed decides, one of them at a time.
 
 What is simulated is the world alone: how long messages are under way, paths that are cut or carry nothing, processes
-that start late, stand still or die, hosts that come and go. The oracle says what the trainer must get.
+that start late, stand still or die, hosts that come and go, a server that is started again, a disk that is slow. The
+oracle says what the trainers must get.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
+from shutil import rmtree
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
 import pytest
 
-from pydp2 import provider
-from pydp2.client.received import parse_batches
-from pydp2.engine import Exited, Started
-from pydp2.errors import Error, from_wire
+from pydp2 import CacheType, provider
+from pydp2.client import client as client_module
+from pydp2.client import connection, reconnect
+from pydp2.errors import Error, Rewound
 from pydp2.file_list import FileList
 from pydp2.host import agent as agent_module
 from pydp2.host import service_link, watchdog
-from pydp2.host.agent import Agent, AgentEnd
-from pydp2.host.setup import AgentSetup
-from pydp2.protocol import messages as m
-from pydp2.schema.provider_schema import Schema
+from pydp2.options.tables import job_options
 from pydp2.server import host_gateway
 from pydp2.server import loop as server_loop
 from pydp2.server.loop import Server
 from pydp2.server.sessions import gateway
+from pydp2.server.snapshots import state_dir
 from pydp2.server.spec import ServiceSpec
-from pydp2.server.timing import Timing
+from pydp2.transport import shared_region
 
 from ..server.cases import TYPES, Bad, Case, Sample, weight
-from ..server.simulation import Worker as PausedWorker
-from .network import ENGINE, HEARTBEAT_TIMEOUT, Hub, Line, Network, NoContext, Poller
+from .disk import Disk
+from .hosts import TIMING, Engine, Host, Turns
+from .network import ClientLine, Frame, Hub, Line, Network, NoContext, Poller
+from .trainers import Seen, Team
 
-TIMING = Timing(host_beat=0.05, host_timeout=HEARTBEAT_TIMEOUT, host_drain=1.0, tick=0.1, worker_last_words=0.05)
-STEPS = 200_000
-_SIGTERM = b"\x0f"
+STEPS = 400_000
+LONG = 30.0  # seconds: longer than all faults of a schedule together
+LOSE_HOSTS = ("cut", "hold", "crash", "freeze")
+OF_HOSTS = (*LOSE_HOSTS, "leave", "kill")
+KINDS = (
+    *OF_HOSTS, "join", "stop server", "restart server", "crash server", "cut trainer", "hold trainer",
+    "freeze trainer", "trainers die",
+)  # fmt: skip
+"""What may go wrong."""
 
 
 class Stuck(AssertionError):
-    """The trainer does not come to its end."""
-
-
-@dataclass
-class Seen:
-    """What the trainer got of one pass."""
-
-    pass_id: int
-    batches: list[list[tuple[int, int]]] = field(default_factory=list)
-    pool_weights: list[int] = field(default_factory=list)
-    padding: int = 0
-    dropped: int = 0
-    error: Error | None = None
-    whole: bool = False
-
-
-class _Wire:
-    """A worker's end of its connection to the hub of its host."""
-
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self.dead = False
-
-    def send(self, frames: list[Any]) -> None:
-        if not self.dead:
-            self._line.send(frames)
-
-
-class Worker(PausedWorker):
-    """A worker of one host, which runs when the clock lets it."""
-
-    def __init__(self, world: World, engine: Engine, number: int, status_row: int) -> None:
-        super().__init__(world, number, status_row)  # type: ignore[arg-type]
-        self.engine = engine
-        self._at_work = False
-        self.line = Line(engine.hub, self._came)
-        self.wire = self._line = _Wire(self.line)  # type: ignore[assignment]
-        self.line.send([m.encode(m.Hello(m.WIRE_VERSION, number, 10_000 + number))])
-        self.line.send([m.encode(m.Declared(engine.schema, engine.source, []))])
-
-    def _came(self) -> None:
-        while (frames := self.line.receive()) is not None:
-            self.inbox.append(frames)
-        self.idle = False
-        self.wake()
-
-    def die(self) -> None:
-        """Its row says for ever what it was asking for."""
-        if not self.wire.dead:
-            self.engine.keep_row(self.status_row, array("q", self.row))
-        super().die()
-
-    def wake(self) -> None:
-        if not self._at_work and not self.wire.dead:
-            self._at_work = True
-            self.world.network.at(self.world.random.random() * 0.002, self._turn)
-
-    def _turn(self) -> None:
-        self._at_work = False
-        network = self.world.network
-        network.here = self.line.host
-        if not self.wire.dead:
-            self.step(self.world.random.choice([1, 1, 2, 5, 30]))
-        if self.wire.dead:
-            self.engine.buried(self)
-        elif self.inbox or not self.idle:
-            self.wake()
-
-
-class Engine:
-    """As :class:`pydp2.engine.Engine`, of the host number ``host``: processes are objects that take turns."""
-
-    out_of_descriptors = False
-
-    def __init__(self, world: World, host: int, hub: Hub, schema: dict[str, Any], source: str) -> None:
-        self.world, self.host, self.hub = world, host, hub
-        self.schema, self.source = schema, source
-        self.workers: dict[int, Worker] = {}
-        self._rows: dict[int, array[int]] = {}
-        self._doomed: set[int] = set()
-        self._events: list[Any] = []
-        self.wake: Callable[[], object] = lambda: None
-        self.gone = False
-
-    def start(self, worker: int, status_row: int) -> None:
-        self._rows[status_row] = array("q", bytes(64))
-        slow = self.world.random.random() < 0.1
-        delay = self.world.random.random() * (0.3 if slow else 0.02)
-        self.world.network.at(delay, lambda: self._started(worker, status_row))
-
-    def _started(self, worker: int, status_row: int) -> None:
-        if self.gone:
-            return
-        self._tell(Started(worker, 10_000 + worker))
-        if worker in self._doomed:
-            self._tell(Exited(worker, 10_000 + worker, 9))
-            return
-        self.world.network.here = self.host
-        made = self.workers[worker] = Worker(self.world, self, worker, status_row)
-        self._rows[status_row] = made.row
-        made.wake()
-
-    def kill(self, worker: int) -> None:
-        self._doomed.add(worker)
-        if worker in self.workers:
-            self.workers[worker].die()
-            self.world.network.at(self.world.network.delay(), lambda: self._bury_if_there(worker))
-
-    def _bury_if_there(self, worker: int) -> None:
-        if worker in self.workers:
-            self.buried(self.workers[worker])
-
-    def buried(self, worker: Worker) -> None:
-        """The process of ``worker`` has ended."""
-        if self.workers.pop(worker.number, None) is None:
-            return
-        worker.close()
-        worker.line.cut()
-        if not self.gone:
-            self._tell(Exited(worker.number, 10_000 + worker.number, 9))
-
-    def crash(self) -> None:
-        """The whole machine is gone."""
-        self.gone = True
-        for worker in [*self.workers.values()]:
-            worker.die()
-            self.buried(worker)
-
-    def _tell(self, event: Any) -> None:
-        self._events.append(event)
-        self.wake()
-
-    def dump(self, worker: int) -> None:
-        pass
-
-    def is_stopped(self, worker: int) -> bool:
-        return False
-
-    def keep_row(self, status_row: int, row: array[int]) -> None:
-        """Have the row of a worker that dies stay as it is."""
-        self._rows[status_row] = row
-
-    def row(self, status_row: int) -> memoryview:
-        return memoryview(self._rows[status_row])
-
-    def events(self) -> list[Any]:
-        out, self._events = self._events, []
-        return out
-
-    def fileno(self) -> str:
-        return ENGINE
-
-    def close(self) -> None:
-        self.crash()
-
-
-class Turns:
-    """A loop that takes a turn when something has come for it, and every now and then; unless it stands still."""
-
-    def __init__(self, world: World, turn: Callable[[], bool | None], every: float) -> None:
-        self._world, self._turn, self._every = world, turn, every
-        self._due = float("inf")
-        self._number = 0  # of the turn that is due: a later one takes its place
-        self._frozen_until = 0.0
-        self.over = False
-        self.wake()
-
-    def wake(self, delay: float | None = None) -> None:
-        now = self._world.network.clock.now
-        if delay is None:
-            delay = self._world.random.random() * 0.0005
-        self._plan(max(now + delay, self._frozen_until))
-
-    def _plan(self, when: float) -> None:
-        if when < self._due and not self.over:
-            self._due = when
-            self._number += 1
-            number = self._number
-            self._world.network.at(when - self._world.network.clock.now, lambda: self._run(number))
-
-    def freeze(self, seconds: float) -> None:
-        self._frozen_until = self._world.network.clock.now + seconds
-        self._due = float("inf")
-        self._plan(self._frozen_until)
-
-    def _run(self, number: int) -> None:
-        if self.over or number != self._number:
-            return
-        self._due = float("inf")
-        more = self._turn()
-        self.wake(0.0001 if more else self._every)
-
-
-class Host:
-    """A machine with an agent and its workers."""
-
-    def __init__(self, world: World, number: int) -> None:
-        self.world, self.number = world, number
-        network = world.network
-        network.here = number
-        self.hub = Hub(network, "")
-        known = world.server._schema is not None and world.spec.workers  # else it says itself what the code is
-        self.alien = bool(known) and world.random.random() < 0.2
-        self.engine = Engine(world, number, self.hub, world.schema, "another" if self.alien else "the same")
-        setup = AgentSetup(
-            address="tcp://head:7701?key=" + "a" * 64, public_key="", secret_key="", name=f"host {number}",
-            places=world.random.choice([1, 1, 2, 3]), root="/", path=(), worker_address="", digest=world.digest,
-            patience=1e9,
-        )  # fmt: skip
-        engine: Any = self.engine
-        hub: Any = self.hub
-        self.agent = Agent(setup, world.spec, world.files, engine, hub, -1, -2)
-        self.turns = Turns(world, self._turn, TIMING.host_beat / 2)
-        self.hub.wake = self.engine.wake = self.turns.wake
-        self.leaving = False
-        self.end: AgentEnd | None = None
-        self.error: Error | None = None
-
-    def _turn(self) -> None:
-        self.world.network.here = self.number
-        self.world.turning = self
-        try:
-            self.agent._round()
-            self.end = self.agent._end
-        except Error as error:
-            self.error = error
-        finally:
-            self.world.turning = None
-        if self.end is not None or self.error is not None:
-            self.stop()
-
-    def crash(self) -> None:
-        """The machine loses its power: nothing of it says another word."""
-        self.turns.over = True
-        self.engine.crash()
-        self.world.network.cut(self.number)
-        self.world.hosts.pop(self.number, None)
-
-    def stop(self) -> None:
-        """The agent has ended, and its engine with it."""
-        self.turns.over = True
-        self.engine.close()
-        self.agent.close()
-        self.world.network.cut(self.number)
-        self.world.hosts.pop(self.number, None)
-        self.world.ended.append(self)
-
-    def leave(self) -> None:
-        """It gets SIGTERM."""
-        self.leaving = True
-        self.world.network.here = self.number
-        self.agent._signalled(_SIGTERM)
-        self.turns.wake()
-
-
-class Trainer:
-    """One that reads all passes, at a pace of its own."""
-
-    def __init__(self, world: World, options: dict[str, Any]) -> None:
-        self.world = world
-        self.line = Line(world.clients, self._came)
-        self.line.send([m.encode(m.Attach(m.WIRE_VERSION, "default", 0, 1, "s", options, 1))])
-        self.passes = [Seen(0)]
-        self.over = False
-        self._used = 0
-        self._schema: Any = None
-
-    def _say(self, message: m.Message) -> None:
-        self.line.send([m.encode(message)])
-
-    def _begin(self) -> None:
-        self._used = 0
-        run, number = len(self.passes), self.passes[-1].pass_id
-        self._say(m.BeginPass(run, number, 0, self.world.random.randint(1, 3), {}, 0, [], ""))
-
-    def _came(self) -> None:
-        while (frames := self.line.receive()) is not None:
-            message, body = m.decode(frames)
-            self._handle(message, body)
-
-    def _handle(self, message: m.Message, body: Any) -> None:
-        seen = self.passes[-1]
-        match message:
-            case m.Welcome(schema):
-                self._schema = Schema.from_wire(schema)
-                self._begin()
-            case m.BatchHead():
-                for received in parse_batches(self._schema.slots, message, body, None, self._used):
-                    batch = received.to_batch(seen.pass_id)
-                    seen.batches.append(list(zip(batch[0].tolist(), batch[1].tolist(), strict=True)))
-                    seen.pool_weights.append(batch.pool_weight)
-                    seen.padding += batch.padding
-                    self._used += 1
-                    self.world.network.at(self.world.random.choice([0.0, 0.001, 0.02]), self._need)
-            case m.PassEnd():
-                seen.whole, seen.dropped = True, message.dropped
-                self._after_pass()
-            case m.Failed(_, error):
-                seen.whole, seen.error = True, from_wire(error)
-                self._after_pass()
-            case m.Refused(error):
-                raise from_wire(error)
-
-    def _need(self) -> None:
-        if not self.passes[-1].whole and self._used:
-            self._say(m.Need(len(self.passes), 1, self._used, 0, 0))
-
-    def _after_pass(self) -> None:
-        if len(self.passes) == self.world.case.passes:
-            self.over = True
-        else:
-            self.passes.append(Seen(len(self.passes)))
-            self._begin()
+    """The trainers do not come to their end."""
 
 
 class World:
@@ -372,61 +68,101 @@ class World:
         self.deaths: Counter[tuple[int, int]] = Counter()
         self.faults = self.random.choice([0, 1, 3, 6])
         self.losses = 4  # hosts that may be lost: after five in a row, the file that they read counts as the cause
+        self.lease = self.random.choice([1.5, LONG, LONG])
         self.done: Counter[str] = Counter()
         self.hosts: dict[int, Host] = {}
         self.ended: deque[Host] = deque()
         self.turning: Host | None = None
         self.schema = self.provider(None).schema.to_wire()
-        self.clients, self.far = Hub(self.network, "trainer"), Hub(self.network, "worker")
-        near = Hub(self.network, "")
-        self._patch(monkeypatch)
-        local = self.random.choice([0, 0, 1])
+        self.log: list[str] = []
+        self._patch = monkeypatch.setattr
+        self._put_in_place()
+        self.folder = folder / "state" if self.random.random() < 0.4 else None
         self.files = FileList.of(self.names)
         self.spec = ServiceSpec(
             provider="p.process", args=msgpack.packb({}), is_train=True, input_order=(), root=str(folder), path=(),
-            workers=local, start="auto", memory_limit=2 << 30, worker_memory=None, sample_timeout=None,
-            skip_errors=case.skip, error_budget=case.error_budget, quarantine=None, warn_changed=False,
-            client_address="", run_dir="", worker_address="", cache_dir=str(folder), timing=TIMING,
+            workers=self.random.choice([0, 0, 1]), start="auto", memory_limit=2 << 30, worker_memory=None,
+            sample_timeout=None, skip_errors=case.skip, error_budget=case.error_budget, quarantine=None,
+            warn_changed=False, client_address="", run_dir="", worker_address="", cache_dir=str(folder), timing=TIMING,
+            state_dir=None if self.folder is None else str(self.folder),
         )  # fmt: skip
+        if self.folder is not None:
+            rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir()
+        self.start_server()
+        self._numbers = iter(range(1, 1000))
+        for _ in range(self.random.choice([1, 1, 2, 3, 8])):
+            self.network.at(self.random.choice([0.0, 0.1]), self.add_host)
+        self.team = Team(self, case.ranks, asdict(job_options(**self._job_options())))
+
+    def _put_in_place(self) -> None:
+        """Put clock and network in the place of the real ones."""
+        patch = self._patch
+        for module in (server_loop, gateway, agent_module, watchdog, client_module, connection, reconnect):
+            patch(module, "time", self.network.clock)
+        for module in (server_loop, agent_module, reconnect):
+            patch(module, "write_stderr", self.log.append)
+        for module in (server_loop, agent_module):
+            patch(module, "Poller", Poller)
+        for module in (service_link, connection):
+            patch(module, "new_context", NoContext)
+        patch(service_link, "Line", self._connect_host)
+        patch(connection, "Line", lambda *_, **__: ClientLine(self.clients))
+        patch(connection, "Frame", Frame)
+        patch(client_module, "os", SimpleNamespace(urandom=self.random.randbytes))
+        patch(client_module, "_LONG_STEP", float("inf"))  # its thread for the next batch would run beside the others
+        patch(gateway, "_READ_AHEAD", self.case.budget)
+        patch(gateway, "_READ_AHEAD_WORKER", 0)
+        patch(gateway, "create_shared_pool", lambda slots: None)
+        patch(shared_region.SharedRegion, "_map_shared", lambda *_: None)  # nobody is on the same machine
+
+    def _connect_host(self, context: Any, address: str, **options: Any) -> Line:
+        host = self.turning
+        assert host is not None
+        return Line(self.far, host.turns.wake)
+
+    def _job_options(self) -> dict[str, Any]:
+        plan = self.case.plan
+        given: dict[str, Any] = {
+            "batch_size": plan.batch_size, "seed": plan.seed, "shuffle": plan.shuffle, "order": plan.order,
+            "interleave": plan.interleave, "pool_bytes": plan.pool_bytes, "last_batch": plan.last_batch,
+            "prefetch": self.random.choice([1, 2, 5]), "lease": self.lease,
+        }  # fmt: skip
+        if plan.buckets is not None:
+            given |= {"bucket_by": "data", "bucket_bounds": plan.buckets.bounds}
+            if plan.buckets.bounds is None:
+                given |= {"num_buckets": plan.buckets.max_buckets}
+        return given
+
+    # -- the server ----------------------------------------------------------------------------------------------------
+    def start_server(self) -> None:
+        """Its process begins; with a state directory it goes on where it was."""
+        self.clients, self.far, near = (Hub(self.network, role) for role in ("trainer", "worker", ""))
+        self.disk = Disk(self.network, slow=self.random.random() < 0.3)
+        self._patch(state_dir, "threading", self.disk.threading)
+        self._patch(state_dir, "os", self.disk.os)
         self.engine = Engine(self, 0, near, self.schema, "the same")
         hosts = host_gateway.HostGateway(self.spec, self.files, self.far)  # type: ignore[arg-type]
         self.digest = hosts._digest
-        self.log: list[str] = []
-        monkeypatch.setattr(server_loop, "write_stderr", self.log.append)
-        monkeypatch.setattr(agent_module, "write_stderr", self.log.append)
         ends: Any = (self.engine, near, self.clients)
         self.server = Server(self.spec, self.files, *ends, -1, -2, hosts)
         self.server._apply(self.server._worker_pool.start())
         self.turns = Turns(self, self._serve, TIMING.tick)
         self.clients.wake = self.far.wake = near.wake = self.engine.wake = self.turns.wake
-        self._numbers = iter(range(1, 1000))
-        for _ in range(self.random.choice([1, 2, 3])):
-            self.network.at(self.random.choice([0.0, 0.1]), self.add_host)
-        plan = case.plan
-        self.trainer = Trainer(
-            self,
-            {
-                "batch_size": plan.batch_size, "seed": plan.seed, "shuffle": plan.shuffle, "order": plan.order,
-                "interleave": plan.interleave, "pool_bytes": plan.pool_bytes, "last_batch": plan.last_batch,
-            },
-        )  # fmt: skip
 
-    def _patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Put clock and network in the place of the real ones."""
-        for module in (server_loop, gateway, agent_module, watchdog):
-            monkeypatch.setattr(module, "time", self.network.clock)
-        for module in (server_loop, agent_module):
-            monkeypatch.setattr(module, "Poller", Poller)
-        monkeypatch.setattr(service_link, "new_context", NoContext)
-        monkeypatch.setattr(service_link, "Line", self._connect)
-        monkeypatch.setattr(gateway, "_READ_AHEAD", self.case.budget)
-        monkeypatch.setattr(gateway, "_READ_AHEAD_WORKER", 0)
-        monkeypatch.setattr(gateway, "create_shared_pool", lambda slots: None)
-
-    def _connect(self, context: Any, address: str, **options: Any) -> Line:
-        host = self.turning
-        assert host is not None
-        return Line(self.far, host.turns.wake)
+    def stop_server(self, *, in_order: bool) -> None:
+        """Its process ends: told to, or killed."""
+        self.turns.over = True
+        if not in_order:
+            self.disk.crash()
+            for hub in (self.clients, self.far):
+                hub.end()
+        self.network.here = 0
+        self.server.close("it is to be started again", None)
+        if in_order:
+            for hub in (self.clients, self.far):
+                hub.end_soon()
+        self.disk.crash()
 
     # -- the user's code -----------------------------------------------------------------------------------------------
     def provider(self, worker: Any) -> Any:
@@ -444,9 +180,11 @@ class World:
             if script.raises:
                 raise LookupError("as the script says")
 
+        cache = CacheType.NO_CACHE if case.cache_limit is None else CacheType.CACHE_PASS_IN_MEM
         return provider(
             input_types=TYPES, pool_size=case.pool_size, min_pool_size=case.min_pool_size, should_shuffle=True,
             can_over_batch_size=case.can_over, calc_batch_size=weight, check=True, check_fail_continue=True,
+            cache=cache,
         )(process).start()  # fmt: skip
 
     def _ask(self, worker: Any, script: Any, file: int, y: int) -> None:
@@ -469,51 +207,79 @@ class World:
 
     def fault(self) -> None:
         """Something goes wrong, or somebody comes or goes."""
-        if self.trainer.over or not self.faults:
+        if self.is_over or not self.faults:
             return
         self.faults -= 1
         random, hosts = self.random, [*self.hosts.values()]
-        kind = random.choice(["cut", "hold", "crash", "freeze", "stop server", "leave", "join", "kill"])
-        if not hosts or (kind in ("cut", "hold", "crash", "freeze", "stop server") and not self.losses):
+        kind = random.choice(KINDS)
+        if kind in OF_HOSTS and (not hosts or (kind in LOSE_HOSTS and not self.losses)):
             kind = "join"
+        if kind in ("restart server", "crash server") and self.folder is None:
+            kind = "stop server"
+        if kind == "stop server":
+            self.losses = max(0, self.losses - len(hosts))
+        elif kind in LOSE_HOSTS:
+            self.losses -= 1
         self.done[kind] += 1
         seconds = random.choice([0.01, 0.1, 0.4, 1.0, 2.0])
-        host = random.choice(hosts) if hosts else None
-        if host is not None and kind in ("cut", "hold", "crash", "freeze"):
-            self.losses -= 1
-        match kind, host:
-            case "join", _:
-                self.add_host()
-            case "stop server", _:
-                self.losses = max(0, self.losses - len(hosts))
-                self.turns.freeze(seconds)
-            case "cut", Host():
-                self.network.cut(host.number)
-            case "hold", Host():
-                self.network.hold(host.number, seconds)
-            case "crash", Host():
-                host.crash()
-                self.network.at(seconds, self.add_host)
-            case "freeze", Host():
-                host.turns.freeze(seconds)
-            case "leave", Host():
-                host.leave()
-                self.network.at(seconds, self.add_host)
-            case "kill", Host() if host.engine.workers:
-                host.engine.kill(random.choice([*host.engine.workers]))
+        if kind in OF_HOSTS:
+            self._fault_of_host(kind, random.choice(hosts), seconds)
+        else:
+            self._fault(kind, seconds)
         self.network.at(random.expovariate(30.0), self.fault)
 
+    def _fault_of_host(self, kind: str, host: Host, seconds: float) -> None:
+        match kind:
+            case "cut":
+                self.network.cut(host.number)
+            case "hold":
+                self.network.hold(host.number, seconds)
+            case "crash":
+                host.crash()
+                self.network.at(seconds, self.add_host)
+            case "freeze":
+                host.turns.freeze(seconds)
+            case "leave":
+                host.leave()
+                self.network.at(seconds, self.add_host)
+            case "kill" if host.engine.workers:
+                host.engine.kill(self.random.choice([*host.engine.workers]))
+
+    def _fault(self, kind: str, seconds: float) -> None:
+        trainer = self.random.choice(self.team.trainers)
+        match kind:
+            case "join":
+                self.add_host()
+            case "stop server":
+                self.turns.freeze(seconds)
+            case "restart server" | "crash server" if not self.turns.over:
+                self.stop_server(in_order=kind == "restart server")
+                self.network.at(seconds, self.start_server)
+            case "cut trainer":
+                self.network.cut(trainer.machine)
+            case "hold trainer":
+                self.network.hold(trainer.machine, seconds)
+            case "freeze trainer":
+                trainer.task.freeze(seconds)
+            case "trainers die":
+                self.team.restart()
+
     # -- time goes on --------------------------------------------------------------------------------------------------
+    @property
+    def is_over(self) -> bool:
+        """True when the trainers have had all they wanted."""
+        return self.team.over
+
     def _serve(self) -> bool:
         self.network.here = 0
         return self.server._round(0.0)
 
-    def run(self) -> list[Seen]:
-        """All passes; what the trainer saw."""
+    def run(self) -> list[list[Seen]]:
+        """All passes; what each trainer saw."""
         self.network.at(self.random.expovariate(30.0), self.fault)
         steps = 0
         try:
-            while not self.trainer.over:
+            while not self.is_over:
                 steps += 1
                 if steps > STEPS or not self.network.advance():
                     raise Stuck(
@@ -521,11 +287,20 @@ class World:
                     )
                 while self.ended:
                     self._check_end(self.ended.popleft())
-            return self.trainer.passes
+            return self.team.passes
         finally:
+            self.team.end()
             for host in [*self.hosts.values()]:
                 host.crash()
-            self.server.close("the test is over", None, asked=True)
+            if not self.turns.over:
+                self.server.close("the test is over", None, asked=True)
+            self.disk.crash()
+
+    def check_loss(self, error: Error) -> None:
+        """A trainer gives up only if it was away for longer than its lease, or the service was killed before it had
+        written down what several ranks need."""
+        unwritten = isinstance(error, Rewound) and self.case.ranks > 1 and self.done["crash server"]
+        assert self.lease < LONG or unwritten, error
 
     def _check_end(self, host: Host) -> None:
         """A host ends only if it is told to, or is not what it must be."""

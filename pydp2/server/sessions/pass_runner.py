@@ -205,6 +205,11 @@ class PassRunner:
         return heap if memory is None or memory.row_store is None else MixedStore(memory.row_store, heap)
 
     @property
+    def known_buckets(self) -> dict[str, Any]:
+        """Bounds of the buckets of all passes, as "bounds"; {} without buckets, and before they are known."""
+        return dict(self._bounds)
+
+    @property
     def buckets(self) -> dict[str, Any]:
         """Buckets of this pass as plain data; {} without buckets, and before they are known."""
         if self._batcher is None or self._batcher.plan.buckets is None or not self._bounds:
@@ -335,7 +340,7 @@ class PassRunner:
                 if self.plan.buckets is not None:
                     self.padding.add(picked.lengths(self.plan.buckets.slot))
                 return CutBatch.of(outcome, picked, self._bucket(outcome))
-            case PassDone(batches) if batches < self._skip_to:
+            case PassDone(batches) if batches < self._skip_to and self.plan.last_batch != "pad":
                 return PassBroken(
                     NotRepeatable(
                         f"pass {self.pass_id} has {batches} batches, but {self._skip_to} were delivered when the state "
@@ -344,6 +349,7 @@ class PassRunner:
                 )
             case PassDone(batches):
                 uniform = not self.schema.weighted
+                batches = max(batches, self._skip_to)  # a state counts batches that were padding alone, too
                 return PassEnded(batches, self.samples, self.dispatcher.losses.dropped, uniform)
             case PassFailed(error):
                 return PassBroken(error)

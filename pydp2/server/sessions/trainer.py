@@ -85,6 +85,11 @@ class Trainer:
     prefetch: int = 0  # batches that it asked for when it joined
     ahead: int = 0  # the most that it asked for at a time beyond the one that it takes next
     pending: m.BeginPass | None = None  # of a pass that cannot begin yet
+    asked_later: int = 0  # batches that it asked for in its present run, beside those that it asked for at first
+
+    def begin_run(self, run: int) -> None:
+        """Begin the run with number ``run``, which it has asked for."""
+        self.run, self.asked_later = run, 0
 
     def move(self, event: TrainerEvent) -> None:
         """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
@@ -130,6 +135,7 @@ class Trainer:
         """Let it be sent ``count`` batches more. 0: it has read all that came, and waits."""
         if not count:
             self.unread_bytes = 0
+        self.asked_later += count
         self.credit += count
         self.ahead = max(self.ahead, self.credit + self.sent - 1)
 
@@ -157,7 +163,9 @@ class Trainer:
         self.first_unused = max(self.first_unused, begin.first_batch)
         self._forget_sent()
         self.used_count = 0
-        self.credit = self.ahead = self.prefetch = begin.credit
+        self.prefetch = begin.credit
+        self.credit = begin.credit + self.asked_later  # while the run could not begin
+        self.ahead = max(begin.credit, self.credit - 1)
         self.early_ends_known = early_ends
         return used
 

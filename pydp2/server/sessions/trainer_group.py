@@ -38,6 +38,7 @@ _RESTORED_BY = {
     PassState.ENDED: TrainerEvent.RESTORE_END,
     PassState.LEFT: TrainerEvent.LEAVE,
 }
+_ERRORS = 16  # failed passes whose errors are kept
 _NAMED = 4  # ranks that are not there, of those that the others wait for
 
 
@@ -85,6 +86,7 @@ class TrainerGroup:
         self._log = log
         self._early_ends: list[list[Any]] = []  # the last ones that trainers were told
         self._end: PassEnded | PassBroken | None = None
+        self._errors: dict[int, Error] = {}  # of passes that failed: a rank that was cut off meanwhile asks for one
         self._loaded = ""  # the state that the present generation began with
         self._joined: set[int] = set()  # the ranks that began from it
         self._start: SnapshotPoint | None = None
@@ -141,7 +143,7 @@ class TrainerGroup:
             raise RemoteProtocolError(f"run {begin.request_id} begins after run {trainer.run}")
         # of a service that was killed, and nothing of it was written down
         lost = registry.dynamic and not trainer.run and begin.request_id > 1 and not self._restored
-        trainer.run = begin.request_id
+        trainer.begin_run(begin.request_id)
         if begin.state_name and (
             begin.state_name != self._loaded or (trainer.rank in self._joined and not begin.is_repeat)
         ):
@@ -200,12 +202,12 @@ class TrainerGroup:
         """Do what ``begin`` asks for, by where the job stands."""
         pass_id = self.runner.pass_id
         over = begin.pass_id < pass_id + (not self.in_pass)
-        failed = begin.pass_id == pass_id and (over or trainer.state is PassState.LEFT) and not begin.state_name
+        failed = over or (begin.pass_id == pass_id and trainer.state is PassState.LEFT)
         ended = over or (begin.pass_id == pass_id and trainer.state is PassState.ENDED)
-        if failed and isinstance(self._end, PassBroken):
-            self._fail(trainer, self._end.error)  # it has not seen that yet, or not understood
+        if failed and begin.pass_id in self._errors and not begin.state_name:
+            self._fail(trainer, self._errors[begin.pass_id])  # it has not seen that yet, or not understood
         elif ended and not begin.state_name:
-            self._tell(trainer, m.PassEnd(trainer.run, 0, 0, 0, False))  # it was over before this trainer began
+            self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))  # it was over before this trainer began
         elif not self.in_pass:
             self._start_pass(trainer, begin, start)
         elif begin.pass_id == pass_id and trainer.state in (PassState.BEFORE, PassState.IN):
@@ -257,6 +259,7 @@ class TrainerGroup:
         for each in self.registry.trainers.values():
             each.reset()
         self.in_pass, self._end, self._start = True, None, start.at.point
+        self._errors = {failed: error for failed, error in self._errors.items() if failed < pass_id}
         self._early_ends = to_list(start.early_ends)
         self.snapshot_due = not self.registry.alone
         self.delivery.begin(start.at)
@@ -417,6 +420,8 @@ class TrainerGroup:
                 self._queue(outcome)
             else:
                 self._end = outcome
+                if isinstance(outcome, PassBroken):
+                    self._errors = {**dict([*self._errors.items()][1 - _ERRORS :]), self.runner.pass_id: outcome.error}
         else:
             return True
         self._finish()
@@ -459,7 +464,7 @@ class TrainerGroup:
                     self.snapshot_due = not self.registry.alone
                     end = self._end
                     count = self.delivery.batch_count(trainer, end)
-                    self._tell(trainer, m.PassEnd(trainer.run, count, end.samples, end.dropped, end.uniform))
+                    self._end_pass(trainer, count, end)
 
     # -- time ------------------------------------------------------------------------------------------------------
     def check_leases(self, now: float) -> None:
@@ -503,6 +508,11 @@ class TrainerGroup:
         return self.delivery.late_trainers() if self.in_pass and self._has_demand() else ([], False)
 
     # -- telling ---------------------------------------------------------------------------------------------------
+    def _end_pass(self, trainer: Trainer, batches: int, end: PassEnded) -> None:
+        """Tell ``trainer`` that the pass is over, of which ``batches`` were cut as far as it is concerned."""
+        known = self.runner.known_buckets
+        self._tell(trainer, m.PassEnd(trainer.run, batches, end.samples, end.dropped, end.uniform, known))
+
     def _fail(self, trainer: Trainer, error: Error) -> None:
         self._tell(trainer, m.Failed(trainer.run, to_wire(error)))
 

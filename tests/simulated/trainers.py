@@ -1,0 +1,169 @@
+"""The trainers of a job: the real client, each in a task of its own, which writes down its state after each batch.
+
+If one of them cannot go on, or their processes die, all of them begin again from the states of one step, as a program
+does that was started again from its checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydp2.client.client import Client
+from pydp2.client.connection import Target
+from pydp2.errors import Error, JobTaken, Rewound, ServiceLost, ServiceUnreachable
+
+from .tasks import Task
+
+if TYPE_CHECKING:
+    from .world import World
+
+ADDRESS = "tcp://head:7700?key=" + "a" * 64
+Step = tuple[int, int]
+"""Number of a pass, and of the batches of it that a rank has had."""
+_LOST = (ServiceLost, ServiceUnreachable, Rewound, JobTaken)
+
+
+@dataclass
+class Seen:
+    """What one trainer got of one pass."""
+
+    pass_id: int
+    batches: list[list[tuple[int, int]]] = field(default_factory=list)
+    pool_weights: list[int] = field(default_factory=list)
+    paddings: list[int] = field(default_factory=list)
+    error: Error | None = None
+    whole: bool = False
+
+    def cut(self, count: int) -> None:
+        """Forget what came behind ``count`` batches."""
+        del self.batches[count:], self.pool_weights[count:], self.paddings[count:]
+        self.whole, self.error = False, None
+
+
+class Trainer:
+    """Process of rank ``rank``, which begins with ``state``, if it has one."""
+
+    def __init__(self, team: Team, rank: int, state: dict[str, Any] | None) -> None:
+        self.team, self.rank, self._state = team, rank, state
+        self.machine = -1 - rank
+        self.client: Client | None = None
+        self.task = Task(team.world.network, self.machine, self._run)
+
+    def _run(self) -> None:
+        team, world = self.team, self.team.world
+        world.network.clock.sleep(world.random.choice([0.0, 0.1]))
+        try:
+            client = self.client = Client(
+                Target(ADDRESS), team.options, rank=self.rank, world_size=team.size, timeout=30.0
+            )
+            if self._state is not None:
+                client.load_state_dict(self._state)
+            state = client.state_dict()
+            if self._state is None and state["batch"] == 0:  # else it came so late that all is over for it
+                team.note(self.rank, (0, 0), state)
+            while (number := team.next_pass(self.rank)) < world.case.passes:
+                self._read_pass(client, number)
+            client.close()
+        except _LOST as error:
+            team.lost(self, error)
+
+    def _read_pass(self, client: Client, number: int) -> None:
+        team, world = self.team, self.team.world
+        seen = team.seen_of(self.rank, number)
+        try:
+            for batch in client:
+                assert batch.pass_id == number
+                seen.batches.append(list(zip(batch[0].tolist(), batch[1].tolist(), strict=True)))
+                seen.pool_weights.append(batch.pool_weight)
+                seen.paddings.append(batch.padding)
+                team.note(self.rank, (number, len(seen.batches)), client.state_dict())
+                if pause := world.random.choice([0.0, 0.0, 0.001, 0.02]):
+                    world.network.clock.sleep(pause)
+        except _LOST:
+            raise
+        except Error as error:
+            seen.error = error
+        else:
+            team.note(self.rank, (number + 1, 0), client.state_dict())
+        seen.whole = True
+
+    def kill(self) -> None:
+        """Its process dies."""
+        self.task.kill()
+        self.team.world.network.cut(self.machine)
+        if (client := self.client) is not None:
+            client._end.detach()
+            client._session.release()
+
+
+class Team:
+    """All trainers of the job, ``size`` of them; with one of them, what comes is the whole stream."""
+
+    def __init__(self, world: World, size: int, options: dict[str, Any]) -> None:
+        self.world, self.size, self.options = world, size, options
+        self.passes: list[list[Seen]] = [[] for _ in range(size)]
+        self.states: list[dict[Step, dict[str, Any]]] = [{} for _ in range(size)]
+        """Of each rank the states behind each step."""
+        self.restarts = 0
+        self._restarting = False
+        self.trainers = [Trainer(self, rank, None) for rank in range(size)]
+
+    @property
+    def over(self) -> bool:
+        """True when each rank has had all its passes."""
+        return not self._restarting and all(each.task.over for each in self.trainers)
+
+    def next_pass(self, rank: int) -> int:
+        """Return the pass that ``rank`` reads next."""
+        return sum(seen.whole for seen in self.passes[rank])
+
+    def seen_of(self, rank: int, pass_id: int) -> Seen:
+        """Return what ``rank`` has had of pass ``pass_id`` so far."""
+        passes = self.passes[rank]
+        if pass_id == len(passes):
+            passes.append(Seen(pass_id))
+        return passes[pass_id]
+
+    def note(self, rank: int, step: Step, state: dict[str, Any]) -> None:
+        """Keep the state of ``rank`` behind ``step``. It is that of all ranks."""
+        for other in self.states:
+            assert state == other.get(step, state), f"rank {rank} has another state behind {step}"
+        self.states[rank][step] = state
+
+    # -- what goes wrong -----------------------------------------------------------------------------------------------
+    def lost(self, trainer: Trainer, error: Error) -> None:
+        """``trainer`` cannot go on."""
+        self.world.done[f"lost: {type(error).__name__}"] += 1
+        self.world.check_loss(error)
+        self.restart()
+
+    def restart(self) -> None:
+        """All processes end, and the program is started again, from a checkpoint."""
+        if not self._restarting and not self.world.is_over:
+            self._restarting = True
+            self.world.network.at(0.0, self._restart)
+
+    def _restart(self) -> None:
+        self.end()
+        self.restarts += 1
+        random = self.world.random
+        steps = sorted(set.intersection(*(set(states) for states in self.states))) or [(0, 0)]
+        step = random.choice([steps[-1], steps[-1], random.choice(steps)])  # of the checkpoint
+        begin = next((states[step] for states in self.states if step in states), None)
+        for states, passes in zip(self.states, self.passes, strict=True):
+            for later in [each for each in states if each > step]:
+                del states[later]
+            del passes[step[0] + 1 :]
+            if len(passes) > step[0]:
+                passes[-1].cut(step[1])
+        self.world.network.at(random.choice([0.0, 0.1, 3.0]), lambda: self._start(begin))
+
+    def _start(self, begin: dict[str, Any] | None) -> None:
+        self._restarting = False
+        self.trainers = [Trainer(self, rank, begin) for rank in range(self.size)]
+
+    def end(self) -> None:
+        """Have all processes end where they are."""
+        for trainer in self.trainers:
+            trainer.kill()
