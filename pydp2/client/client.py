@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pydp2.client.connection import CLOSE_SECONDS, Target, ask_stats, connect_once, detach, parse_welcome
+from pydp2.client.loaded_state import LoadedState
 from pydp2.client.position import Position
 from pydp2.client.prefetch_window import PrefetchWindow
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
@@ -104,7 +105,7 @@ class Client:
         self._stream_identity: dict[str, Any] = welcome.service.get("fits", {})
         # Restarted with a state_dir, or over a path that was cut and is mended.
         self._may_return = welcome.service.get("durable") is True or target.is_secured
-        self._loaded, self._named = "", False  # a loaded state until the service answers; whether it was named there
+        self._loaded = LoadedState()
         self._lost_error: Error | None = None
         self._length: int | None = None
         self._waited = self._worked = self._step = 0.0  # seconds; the last: that the trainer took for its last batch
@@ -181,11 +182,11 @@ class Client:
         early_ends = to_frames(at.early_ends)
         credit = self._window.start_pass()
         begin = m.BeginPass(
-            now.run, at.pass_id, at.batch, credit, point, len(early_ends), at.acknowledged_ahead, self._loaded,
-            at.buckets, self._named,
+            now.run, at.pass_id, at.batch, credit, point, len(early_ends), at.acknowledged_ahead,
+            self._loaded.name, at.buckets, self._loaded.is_repeat,
         )  # fmt: skip
         frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
-        self._named = bool(self._loaded)  # or is about to be
+        self._loaded.note_asked()
         self._send(begin, [*frames, *early_ends])
         connection.is_damaged = False
 
@@ -257,7 +258,7 @@ class Client:
             self._leave()
             now = session.progress
             loaded = now._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
-            self._loaded, self._named = name, False
+            self._loaded.load(name)
             session.progress = loaded
         finally:
             if 0 in session.current_call and session.current_call[0] is token:
@@ -343,6 +344,7 @@ class Client:
             return None, self._ended()
         position = now.position.after(batch.head, batch.pool, batch.early_ends)
         made._resume = (now.origin, position)
+        self._loaded.note_batch()
         self._window.note_taken(batch.nbytes, batch.column_bytes, shown=batch.is_shared)
         if self._step >= _LONG_STEP and not is_second_prepared(self._connection.inbox):
             session.look_ahead.give(partial(self._prepare, now.run, now.done + 1))
@@ -363,8 +365,7 @@ class Client:
             following.columns()  # gathers them
 
     def _await_batch(self) -> tuple[ReceivedBatch | None, Batch | None]:
-        """Return the batch that comes next, as received and as the trainer gets it; both None
-        if the pass has no more."""
+        """Return the batch that comes next, as received and as the trainer gets it; both None at the end."""
         moved = False
         while (batch := self._await_first()) is not None:
             try:
@@ -377,8 +378,7 @@ class Client:
         return None, None
 
     def _has_next(self, loop: LoopHandle) -> bool:
-        """Return True if there is another batch of the pass; wait until that is known. If there
-        is none, end the pass."""
+        """Return True if there is another batch of the pass; wait until that is known. If not, end the pass."""
         try:
             batch = self._await_first()
         except Error:
@@ -422,7 +422,7 @@ class Client:
         session, connection = self._session, self._connection
         now, inbox = session.progress, connection.inbox
         if getattr(message, "request_id", None) == now.run:
-            self._loaded, self._named = "", False
+            self._loaded.note_answered()
         match message:
             case m.BatchHead() if message.request_id == now.run:
                 inbox[:1] = parse_batches(self._declaration.slots, message, body, connection.shared_rows, now.done)
@@ -431,6 +431,8 @@ class Client:
                 if message.uniform:
                     self._length = message.batches
                 return True
+            case m.Failed() if message.request_id == now.run and self._loaded.rejoin(message.state_name):
+                self._begin()  # what waits here, this message too, is of a run that was left now
             case m.Failed() if message.request_id == now.run:
                 error = from_wire(message.error)
                 failed = now._replace(state=LoopState.FAILED)
@@ -463,8 +465,7 @@ class Client:
             self._request(count, int(waited * 1e6), int(worked * 1e6))
 
     def _request(self, count: int = 0, waited: int = 0, worked: int = 0) -> None:
-        """Ask for ``count`` more; after a silence beyond the lease begin anew, because others
-        may have what was sent."""
+        """Ask for ``count`` more; after a silence beyond the lease begin anew, as others may have what was sent."""
         now = time.monotonic()
         if now - self._spoke > self._lease:
             self._begin()
@@ -477,9 +478,8 @@ class Client:
         self._connection.is_damaged = False
 
     def _receive(self) -> ReceivedBatch | tuple[m.Message, list[memoryview]] | None:
-        """Return the first item of the inbox, which stays there: a batch, or a message; before all others one
-        that says that this run is not the job's any more. Return None if the service went away and is back,
-        and a new run has begun."""
+        """Return the first item of the inbox, which stays there: a batch, or a message; before all others one that says
+        that this run is not the job's any more. Return None if the service is back, and a new run has begun."""
         inbox = self._connection.inbox
         while True:
             self._session.check()
@@ -488,9 +488,9 @@ class Client:
                 del inbox[0]
             if self._shared or not (inbox and isinstance(inbox[0], ReceivedBatch)):
                 self._fetch(0.0)
-                for came in inbox:
-                    if isinstance(came, tuple) and is_rewind(came[0], now.run):
-                        self._handle_message(*came)
+                if rewind := [each for each in inbox if isinstance(each, tuple) and is_rewind(each[0], now.run)]:
+                    self._handle_message(*rewind[0])
+                    continue
             if inbox and not self._connection.is_undecoded(inbox[0]):
                 first: ReceivedBatch | tuple[m.Message, list[memoryview]] = inbox[0]
                 return first

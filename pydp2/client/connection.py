@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydp2.client.lazy_rows import SharedRows, open_shared_rows
@@ -21,6 +22,7 @@ from pydp2.transport import AdmissionRefused, HubUnavailable, Line
 from pydp2.transport.keys import KeyPair
 from pydp2.transport.sockets import Frame, new_context
 
+_attempts = itertools.count(1)  # of this process, for all its clients
 _RETRY_SECONDS = 0.1  # seconds between attempts to connect
 CLOSE_SECONDS = 5.0
 """Number of seconds that a thread inside a client has to come out once the client is closed."""
@@ -265,7 +267,7 @@ def connect_once(
             why = str(reason) or why
         else:
             try:
-                connection.send(first)
+                connection.send(_numbered(first))
                 answer = connection.receive(deadline)
             except ServiceLost:
                 connection.close(0)
@@ -284,6 +286,11 @@ def connect_once(
         if session is not None:
             session.check()
         time.sleep(_RETRY_SECONDS)
+
+
+def _numbered(first: m.Message) -> m.Message:
+    """Return ``first``, if it attaches a trainer with the number of this attempt."""
+    return replace(first, attempt=next(_attempts)) if isinstance(first, m.Attach) else first
 
 
 def _unreachable(target: Target, seconds: float, why: str) -> ServiceUnreachable:

@@ -278,7 +278,8 @@ class Drain(Message):
 class Attach(Message):
     """Client: attach as trainer ``rank`` of the ``world_size`` trainers of ``job``; ``options`` are the job's.
 
-    ``session`` is the client's own, so that it is known again when its connection breaks.
+    ``session`` is the client's own, so that it is known again when its connection breaks; ``attempt`` grows with each
+    connection that it makes, so that an older one, whose message comes late, does not take its place.
     """
 
     version: int
@@ -288,6 +289,7 @@ class Attach(Message):
     session: str
     options: Plain
     pid: int
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,10 +402,12 @@ class PassEnd(Message):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Message):
-    """Server: the pass cannot go on; ``error`` says why."""
+    """Server: the pass cannot go on; ``error`` says why. ``state_name``: of the state that the service went back to,
+    if that is why."""
 
     request_id: int
     error: Plain
+    state_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ class Trainer:
     away: bool = False  # its service was killed, and it has not come back yet
     loaded: str = ""
     named: bool = False
+    origin: str = ""  # the state that it loaded last, if it may go back to that
     prefetch: int = 2
     shows: bool = False  # the service can read what it has used, so it says that seldom
     word: int = 0  # what can be read
@@ -224,7 +225,7 @@ class World:
             trainer.position = loaded
         trainer.over, trainer.error = False, None
         if loaded is not None:
-            trainer.loaded, trainer.named = loaded.name, False
+            trainer.loaded, trainer.named, trainer.origin = loaded.name, False, loaded.name
         if trainer.away:
             trainer.inbox.clear()
             self._come_back(trainer)
@@ -307,6 +308,9 @@ class World:
                     trainer.position = trainer.position.with_buckets(message.buckets).next_pass()
                     trainer.over = True
                     return None
+                case m.Failed(state_name=name) if name and name == trainer.origin:
+                    trainer.loaded, trainer.named, trainer.origin = name, True, ""
+                    self._ask(trainer)
                 case m.Failed(error=error):
                     trainer.over, trainer.waits, trainer.error = True, False, from_wire(error)
                     return None

@@ -179,6 +179,15 @@ def test_another_world_size_or_a_rank_for_two_is_refused() -> None:
         made.come(0)
 
 
+def test_an_older_connection_of_a_process_does_not_take_the_place_of_a_later_one() -> None:
+    made = World(8, 2)
+    first, second = (m.Attach(m.WIRE_VERSION, "default", 1, 2, "s", {}, 1, attempt) for attempt in (1, 2))
+    made.team.attach(b"second", second, made.now)
+    with pytest.raises(Rewound, match="a later connection of the same process has rank 1 of job 'default'"):
+        made.team.attach(b"first", first, made.now)
+    assert made.team.registry.by_peer(b"second") is not None
+
+
 def test_a_loaded_state_rewinds_all_and_those_who_load_it_too_join() -> None:
     made = World(40, 2)
     one, other = made.come(0), made.come(1)
@@ -208,6 +217,31 @@ def test_a_loaded_state_rewinds_all_and_those_who_load_it_too_join() -> None:
     assert made.used() == [(0, n) for n in range(10, 40)]
     made.begin(one, Position.from_state(state, {}))
     assert made.numbers.begun[-1] == (0, 10), "a second time opens the next generation"
+
+
+def test_all_ranks_that_are_started_again_and_again_from_one_state_go_on_whichever_comes_first() -> None:
+    made = World(24, 3)
+    trainers = [made.come(rank) for rank in range(3)]
+    for trainer in trainers:
+        made.begin(trainer)
+        made.next(trainer)
+    state = trainers[0].position
+    for rank in (1, 2):  # they load it, and one of them uses a batch, before all are killed once more
+        for trainer in [*made.trainers]:
+            made.vanish(trainer)
+        trainers = [made.come(each) for each in range(3)]
+        made.begin(trainers[rank], state)
+        made.next(trainers[rank])
+        made.next(trainers[rank])
+    for trainer in [*made.trainers]:
+        made.vanish(trainer)
+    trainers = [made.come(each) for each in range(3)]
+    for rank in (0, 2, 1):
+        made.begin(trainers[rank], state)
+        assert made.next(trainers[rank]) == 3 + rank, "before the last of them has come"
+    made.finish(trainers, 1)
+    assert [trainer.error for trainer in trainers] == [None] * 3
+    assert made.used() == [(0, number) for number in range(3, 24)]
 
 
 def test_dynamic_batches_go_to_whoever_asks_first_and_each_is_used_once() -> None:

@@ -34,18 +34,20 @@ class Seen:
     paddings: list[int] = field(default_factory=list)
     error: Error | None = None
     whole: bool = False
+    died: bool = False  # in it, and the next process was given another pass: an error may not have been told
 
     def cut(self, count: int) -> None:
         """Forget what came behind ``count`` batches."""
         del self.batches[count:], self.pool_weights[count:], self.paddings[count:]
-        self.whole, self.error = False, None
+        self.whole, self.error, self.died = False, None, False
 
 
 class Trainer:
-    """Process of rank ``rank``, which begins with ``state``, if it has one."""
+    """Process of rank ``rank``, which begins with ``state``, if it has one. ``takes_over``: it comes in the place of
+    one that died, and goes on where the service says."""
 
-    def __init__(self, team: Team, rank: int, state: dict[str, Any] | None) -> None:
-        self.team, self.rank, self._state = team, rank, state
+    def __init__(self, team: Team, rank: int, state: dict[str, Any] | None, *, takes_over: bool = False) -> None:
+        self.team, self.rank, self._state, self._takes_over = team, rank, state, takes_over
         self.machine = -1 - rank
         self.client: Client | None = None
         self.task = Task(team.world.network, self.machine, self._run)
@@ -57,10 +59,11 @@ class Trainer:
             client = self.client = Client(
                 Target(ADDRESS), team.options, rank=self.rank, world_size=team.size, timeout=30.0
             )
-            if self._state is not None:
+            if self._takes_over:
+                team.take_over(self.rank, client.state_dict())
+            elif self._state is not None:
                 client.load_state_dict(self._state)
-            state = client.state_dict()
-            if self._state is None and state["batch"] == 0:  # else it came so late that all is over for it
+            elif (state := client.state_dict())["batch"] == 0:  # else it came so late that all is over for it
                 team.note(self.rank, (0, 0), state)
             while (number := team.next_pass(self.rank)) < world.case.passes:
                 self._read_pass(client, number)
@@ -107,12 +110,18 @@ class Team:
         """Of each rank the states behind each step."""
         self.restarts = 0
         self._restarting = False
+        self._replaced: set[Trainer] = set()  # that died, and for which others come
         self.trainers = [Trainer(self, rank, None) for rank in range(size)]
 
     @property
     def over(self) -> bool:
         """True when each rank has had all its passes."""
-        return not self._restarting and all(each.task.over for each in self.trainers)
+        return not self._restarting and not self._replaced and all(each.task.over for each in self.trainers)
+
+    @property
+    def has_finished(self) -> bool:
+        """True once a rank has had all its passes."""
+        return any(each.task.over for each in self.trainers if each not in self._replaced)
 
     def next_pass(self, rank: int) -> int:
         """Return the pass that ``rank`` reads next."""
@@ -131,12 +140,39 @@ class Team:
             assert state == other.get(step, state), f"rank {rank} has another state behind {step}"
         self.states[rank][step] = state
 
+    def take_over(self, rank: int, place: dict[str, Any]) -> None:
+        """A new process has the place of ``rank``, and goes on at ``place``: what the other one had and the service
+        does not know to be used comes again."""
+        passes, states = self.passes[rank], self.states[rank]
+        number, had = place["pass"], max(0, -(-(place["batch"] - rank) // self.size))
+        assert had <= (len(passes[number].batches) if number < len(passes) else 0), "a batch is lost"
+        for seen in passes[:number]:
+            seen.died = seen.died or not seen.whole
+            seen.whole = True
+        for seen in passes[number : number + 1]:
+            seen.cut(had)
+        del passes[number + 1 :]
+        for later in [each for each in states if each > (number, had)]:
+            del states[later]
+
     # -- what goes wrong -----------------------------------------------------------------------------------------------
     def lost(self, trainer: Trainer, error: Error) -> None:
         """``trainer`` cannot go on."""
         self.world.done[f"lost: {type(error).__name__}"] += 1
         self.world.check_loss(error)
         self.restart()
+
+    def replace(self, trainer: Trainer, seconds: float) -> None:
+        """The process of ``trainer`` dies, and another one takes its place."""
+        trainer.kill()
+        self._replaced.add(trainer)
+
+        def start() -> None:
+            if trainer in self._replaced:
+                self._replaced.remove(trainer)
+                self.trainers[trainer.rank] = Trainer(self, trainer.rank, None, takes_over=True)
+
+        self.world.network.at(seconds, start)
 
     def restart(self) -> None:
         """All processes end, and the program is started again, from a checkpoint."""
@@ -146,6 +182,7 @@ class Team:
 
     def _restart(self) -> None:
         self.end()
+        self._replaced.clear()
         self.restarts += 1
         random = self.world.random
         steps = sorted(set.intersection(*(set(states) for states in self.states))) or [(0, 0)]

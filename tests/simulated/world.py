@@ -23,7 +23,7 @@ import pytest
 from pydp2 import CacheType, provider
 from pydp2.client import client as client_module
 from pydp2.client import connection, reconnect
-from pydp2.errors import Error, Rewound
+from pydp2.errors import Error, JobTaken, Rewound
 from pydp2.file_list import FileList
 from pydp2.host import agent as agent_module
 from pydp2.host import service_link, watchdog
@@ -48,7 +48,7 @@ LOSE_HOSTS = ("cut", "hold", "crash", "freeze")
 OF_HOSTS = (*LOSE_HOSTS, "leave", "kill")
 KINDS = (
     *OF_HOSTS, "join", "stop server", "restart server", "crash server", "cut trainer", "hold trainer",
-    "freeze trainer", "trainers die",
+    "freeze trainer", "trainers die", "rank dies",
 )  # fmt: skip
 """What may go wrong."""
 
@@ -261,7 +261,10 @@ class World:
                 self.network.hold(trainer.machine, seconds)
             case "freeze trainer":
                 trainer.task.freeze(seconds)
-            case "trainers die":
+            case "rank dies" if self.case.ranks > 1 and self.lease == LONG and not self.team.has_finished:
+                if not trainer.task.over:
+                    self.team.replace(trainer, seconds)
+            case "trainers die" | "rank dies":
                 self.team.restart()
 
     # -- time goes on --------------------------------------------------------------------------------------------------
@@ -297,10 +300,13 @@ class World:
             self.disk.crash()
 
     def check_loss(self, error: Error) -> None:
-        """A trainer gives up only if it was away for longer than its lease, or the service was killed before it had
-        written down what several ranks need."""
+        """A trainer gives up only if it was away for longer than its lease, the service was killed before it had
+        written down what several ranks need, or a process without a state comes where others have loaded one."""
         unwritten = isinstance(error, Rewound) and self.case.ranks > 1 and self.done["crash server"]
-        assert self.lease < LONG or unwritten, error
+        stateless = isinstance(error, Rewound) and self.done["rank dies"] and self.team.restarts
+        # after a restart the service waits for the one that had the rank
+        replaced = isinstance(error, JobTaken) and self.done["rank dies"] and self.folder is not None
+        assert self.lease < LONG or unwritten or stateless or replaced, error
 
     def _check_end(self, host: Host) -> None:
         """A host ends only if it is told to, or is not what it must be."""

@@ -68,6 +68,7 @@ class Trainer:
     peer: bytes = b""
     session: str = ""
     pid: int = 0
+    attempt: int = 0  # of its connections, the number of the one that it has
     last_heard: float = 0.0
     joined: bool = True  # it knows the present generation
     state: PassState = PassState.BEFORE  # changed by move() alone

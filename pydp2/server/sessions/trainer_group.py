@@ -97,12 +97,13 @@ class TrainerGroup:
 
     # -- coming and going ------------------------------------------------------------------------------------------
     def attach(self, peer: bytes, attach: m.Attach, now: float) -> dict[str, Any]:
-        """Give ``peer`` the rank that it asks for and return where that stands. Raises OptionError, JobTaken."""
+        """Give ``peer`` the rank that it asks for and return where that stands. Raises OptionError, JobTaken, and
+        Rewound for a connection that its trainer has given up."""
         trainer = self.registry.claim(attach, now)
         if trainer.peer:
             self._fail(trainer, self.registry.replacement_error(trainer, now))
         self.registry.connect(trainer, peer)
-        trainer.pid, trainer.last_heard = attach.pid, now
+        trainer.pid, trainer.attempt, trainer.last_heard = attach.pid, attach.attempt, now
         self.delivery.claim(trainer)
         if trainer.session != attach.session:
             trainer.session, trainer.run, trainer.joined = attach.session, 0, True
@@ -149,7 +150,10 @@ class TrainerGroup:
         ):
             self._rewind(trainer, begin.state_name)
         elif not begin.state_name and (self._maybe_stale or lost or not trainer.joined):
-            self._fail(trainer, self._refuse_late(trainer) if self._maybe_stale or lost else self._rewound())
+            if self._maybe_stale or lost:
+                self._fail(trainer, self._refuse_late(trainer))
+            else:
+                self._fail_rewound(trainer)
             return
         if begin.state_name:
             self._joined.add(trainer.rank)
@@ -234,15 +238,16 @@ class TrainerGroup:
             if other is not trainer:
                 other.joined = False  # also of one that is away: it comes back with what it has had
                 if other.pending is not None or other.state is PassState.IN or other.rank in waiting:
-                    self._fail(other, self._rewound())
+                    self._fail_rewound(other)
             other.reset()
             other.pending = None
 
-    def _rewound(self) -> Rewound:
-        return Rewound(
+    def _fail_rewound(self, trainer: Trainer) -> None:
+        error = Rewound(
             f"another rank of job {self.registry.name!r} has loaded a state, and the service went back to it: load the "
             "same state here, too"
         )
+        self._tell(trainer, m.Failed(trainer.run, to_wire(error), self._loaded))
 
     def _start_pass(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
         try:

@@ -1,0 +1,43 @@
+"""Keep which state a client has loaded: until the service has gone there, and a little longer, because another rank may
+load the same one (docs/order.md, "Ranks")."""
+
+from __future__ import annotations
+
+_FEW = 16  # batches
+
+
+class LoadedState:
+    """Loaded state of a client, which begins a run with ``name`` until the service answers."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        """Name of the state that the next run asks for; empty: none."""
+        self.is_repeat = False
+        """True if a run has asked for it before."""
+        self._origin = ""  # the one that this client loaded last, if it may go back to it
+        self._batches = 0  # had since then
+
+    def load(self, name: str) -> None:
+        """Note that the state ``name`` was loaded."""
+        self.name, self.is_repeat = name, False
+        self._origin, self._batches = name, 0
+
+    def note_asked(self) -> None:
+        """Note that a run asks for it, or is about to."""
+        self.is_repeat = bool(self.name)
+
+    def note_answered(self) -> None:
+        """Note that the service has answered that run."""
+        self.name, self.is_repeat = "", False
+
+    def note_batch(self) -> None:
+        """Note that a batch was delivered."""
+        self._batches += 1
+
+    def rejoin(self, name: str) -> bool:
+        """Return True if the client goes on, once, with a service that went back to the state ``name``: it is the one
+        that it loaded itself, not many batches ago."""
+        if not name or name != self._origin or self._batches > _FEW:
+            return False
+        self.name, self.is_repeat, self._origin = name, True, ""
+        return True
