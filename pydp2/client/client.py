@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pydp2.client.connection import CLOSE_SECONDS, Target, ask_stats, connect_once, detach, parse_welcome
@@ -77,8 +76,10 @@ class Client:
         self._target, self.address = target, target.address
         self._dynamic = options.get("share") == "dynamic"
         self._shared = world_size > 1 or self._dynamic
-        prefetch, limit = int(options["prefetch"]), int(options["prefetch_bytes"])
-        self._window = PrefetchWindow(prefetch, limit, prompt=self._shared, grows=not self._dynamic)
+        self._window = PrefetchWindow(
+            int(options["prefetch"]), int(options["prefetch_bytes"]), prompt=self._shared, grows=not self._dynamic,
+            remote=target.is_secured,
+        )  # fmt: skip
         self._lease = float(options["lease"])
         self._spoke = time.monotonic()
         self.owner: object = None
@@ -290,9 +291,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- what a pass asks for --------------------------------------------------------------------------------------

@@ -13,21 +13,21 @@ from pydp2.protocol.batch_packing import BATCH_COST
 
 WINDOW_BYTES = 512 * 1024
 """Number of bytes that may be on their way to a trainer that asks for many batches at a time."""
-SHARED_WINDOW_BYTES = 8 * 1024 * 1024
-"""The same number for rows that stay where the service shows them: a message has their numbers, and nothing is copied
-before a batch is taken."""
+WIDE_WINDOW_BYTES = 8 * 1024 * 1024
+"""The same number for rows that stay where the service shows them, because a message has their numbers, and nothing is
+copied before a batch is taken; and for a service that may be on another host, because a round trip takes long."""
 _MAX_BATCHES = 64
 
 
 class PrefetchWindow:
     """Window of batches asked for and not taken. ``least``: ``prefetch``; ``limit``: ``prefetch_bytes``, beyond which
     the service sends nothing before it is told what was used. ``grows``: there may be more than ``prefetch`` if they
-    are small. ``done``: how many batches of the run were taken."""
+    are small. ``remote``: the service may be on another host. ``done``: how many batches of the run were taken."""
 
-    def __init__(self, least: int, limit: int, *, prompt: bool, grows: bool = True) -> None:
+    def __init__(self, least: int, limit: int, *, prompt: bool, grows: bool = True, remote: bool = False) -> None:
         self._prefetch = self._aim = least
         self._limit = limit
-        self._grows = grows
+        self._grows, self._remote = grows, remote
         self.prompt = prompt
         """True if a message says of each batch at once that it is used."""
         self._requested = self._reported = 0  # batches of the run: asked for, and reported as taken
@@ -57,9 +57,8 @@ class PrefetchWindow:
         bytes; ``shown``: they lie in memory that the service shows."""
         if not self._grows:
             return
-        more = max(
-            self._prefetch, min(_MAX_BATCHES, (SHARED_WINDOW_BYTES if shown else WINDOW_BYTES) // max(1, nbytes))
-        )
+        window = WIDE_WINDOW_BYTES if shown or self._remote else WINDOW_BYTES
+        more = max(self._prefetch, min(_MAX_BATCHES, window // max(1, nbytes)))
         self._aim = max(1, min(more, self._limit // (columns + BATCH_COST) - 1))  # one is in use
 
     def note_abandoned(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.client.prefetch_window import SHARED_WINDOW_BYTES, WINDOW_BYTES, PrefetchWindow
+from pydp2.client.prefetch_window import WIDE_WINDOW_BYTES, WINDOW_BYTES, PrefetchWindow
 from pydp2.protocol.batch_packing import BATCH_COST
 
 LIMIT = 1 << 40
@@ -41,11 +41,11 @@ def test_a_batch_is_asked_for_before_it_is_taken(
         ahead.note_taken(nbytes, nbytes)
 
 
-@given(st.integers(1, 9), sizes, st.booleans())
+@given(st.integers(1, 9), sizes, st.booleans(), st.booleans())
 def test_of_small_batches_more_are_asked_for_at_a_time_and_of_large_ones_prefetch(
-    least: int, nbytes: int, shown: bool
+    least: int, nbytes: int, shown: bool, remote: bool
 ) -> None:
-    ahead = PrefetchWindow(least, LIMIT, prompt=False)
+    ahead = PrefetchWindow(least, LIMIT, prompt=False, remote=remote)
     asked, said = ahead.start_pass(), 0
     for done in range(1000):
         count = say(ahead, done)
@@ -53,7 +53,7 @@ def test_of_small_batches_more_are_asked_for_at_a_time_and_of_large_ones_prefetc
         asked += count or 0
         asked -= 1
         ahead.note_taken(nbytes, nbytes, shown=shown)
-    aim = max(least, min(64, (SHARED_WINDOW_BYTES if shown else WINDOW_BYTES) // max(1, nbytes)))
+    aim = max(least, min(64, (WIDE_WINDOW_BYTES if shown or remote else WINDOW_BYTES) // max(1, nbytes)))
     assert asked <= aim
     assert said <= 2 + 1000 / max(1, (aim + 1) // 2)
 
