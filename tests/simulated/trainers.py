@@ -43,11 +43,10 @@ class Seen:
 
 
 class Trainer:
-    """Process of rank ``rank``, which begins with ``state``, if it has one. ``takes_over``: it comes in the place of
-    one that died, and goes on where the service says."""
+    """Process of rank ``rank``, which begins with ``state``, or where the service says."""
 
-    def __init__(self, team: Team, rank: int, state: dict[str, Any] | None, *, takes_over: bool = False) -> None:
-        self.team, self.rank, self._state, self._takes_over = team, rank, state, takes_over
+    def __init__(self, team: Team, rank: int, state: dict[str, Any] | None) -> None:
+        self.team, self.rank, self._state = team, rank, state
         self.machine = -1 - rank
         self.client: Client | None = None
         self.task = Task(team.world.network, self.machine, self._run)
@@ -59,12 +58,10 @@ class Trainer:
             client = self.client = Client(
                 Target(ADDRESS), team.options, rank=self.rank, world_size=team.size, timeout=30.0
             )
-            if self._takes_over:
-                team.take_over(self.rank, client.state_dict())
-            elif self._state is not None:
+            if self._state is not None:
                 client.load_state_dict(self._state)
-            elif (state := client.state_dict())["batch"] == 0:  # else it came so late that all is over for it
-                team.note(self.rank, (0, 0), state)
+            else:
+                team.begin(self.rank, client.state_dict())
             while (number := team.next_pass(self.rank)) < world.case.passes:
                 self._read_pass(client, number)
             client.close()
@@ -140,10 +137,13 @@ class Team:
             assert state == other.get(step, state), f"rank {rank} has another state behind {step}"
         self.states[rank][step] = state
 
-    def take_over(self, rank: int, place: dict[str, Any]) -> None:
-        """A new process has the place of ``rank``, and goes on at ``place``: what the other one had and the service
+    def begin(self, rank: int, place: dict[str, Any]) -> None:
+        """A process without a state begins as ``rank`` at ``place``: what another one before it had and the service
         does not know to be used comes again."""
         passes, states = self.passes[rank], self.states[rank]
+        if place["pass"] == place["batch"] == 0:
+            self.note(rank, (0, 0), place)
+        passes.extend(Seen(number) for number in range(len(passes), place["pass"]))  # without a batch for it
         number, had = place["pass"], max(0, -(-(place["batch"] - rank) // self.size))
         assert had <= (len(passes[number].batches) if number < len(passes) else 0), "a batch is lost"
         for seen in passes[:number]:
@@ -170,7 +170,7 @@ class Team:
         def start() -> None:
             if trainer in self._replaced:
                 self._replaced.remove(trainer)
-                self.trainers[trainer.rank] = Trainer(self, trainer.rank, None, takes_over=True)
+                self.trainers[trainer.rank] = Trainer(self, trainer.rank, None)
 
         self.world.network.at(seconds, start)
 
