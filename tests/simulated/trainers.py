@@ -108,6 +108,7 @@ class Team:
         self.restarts = 0
         self._restarting = False
         self._replaced: set[Trainer] = set()  # that died, and for which others come
+        self._late: set[int] = set()  # ranks for which another one has come
         self.trainers = [Trainer(self, rank, None) for rank in range(size)]
 
     @property
@@ -140,6 +141,8 @@ class Team:
     def begin(self, rank: int, place: dict[str, Any]) -> None:
         """A process without a state begins as ``rank`` at ``place``: what another one before it had and the service
         does not know to be used comes again."""
+        if rank in self._late and all(each.task.over for each in self.trainers if each.rank != rank):
+            self.restart()  # the job was over, and this process has begun another one, alone
         passes, states = self.passes[rank], self.states[rank]
         if place["pass"] == place["batch"] == 0:
             self.note(rank, (0, 0), place)
@@ -170,6 +173,7 @@ class Team:
         def start() -> None:
             if trainer in self._replaced:
                 self._replaced.remove(trainer)
+                self._late.add(trainer.rank)
                 self.trainers[trainer.rank] = Trainer(self, trainer.rank, None)
 
         self.world.network.at(seconds, start)
