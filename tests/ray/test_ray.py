@@ -1,11 +1,14 @@
 """A service on a Ray cluster of this machine: nodes come and go, and the stream stays that of a local service.
 
-Needs `pip install -e '.[test,ray]'`; skipped where Ray is not installed.
+Needs `pip install -e '.[test,ray]'`; skipped where Ray is not installed. The example needs `ray[train]` too.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +37,7 @@ def process(settings, filename):
         time.sleep(0.002)
         yield int(filename) * 1000 + i
 """
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs/examples/train_digits_ray.py"
 
 
 @pytest.fixture(autouse=True)
@@ -139,3 +143,37 @@ def test_the_service_lives_on_without_the_program_that_started_it(cluster: Any, 
             first.close()
         with pytest.raises(ServiceUnreachable):
             pydp2.ray.RayService("lasting")
+
+
+def train_digits(cluster: Any, folder: Path, *words: str) -> bytes:
+    """Run the example on the cluster; the file with its model and place in the data, and what it printed is checked."""
+    environment = os.environ | {
+        "RAY_ADDRESS": cluster.address,
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # so long a report takes, and 2 s by default
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    with subprocess.Popen(
+        [sys.executable, str(EXAMPLE), str(folder), "--passes", "2", "--every", "9", *words],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as running:  # fmt: skip
+        try:
+            output, _ = running.communicate(timeout=150)
+        except BaseException:
+            os.killpg(running.pid, signal.SIGKILL)
+            raise
+    assert running.returncode == 0, output
+    assert "accuracy on digits that were held out: 0.9" in output, output
+    return (folder / "model.npz").read_bytes()
+
+
+def test_the_example_with_a_trainer_that_is_killed_ends_with_the_weights_of_one_that_never_was(
+    cluster: Any, tmp_path: Path
+) -> None:
+    """It goes on from a checkpoint in the middle of a pass: bit by bit, momentum and place in the data too."""
+    pytest.importorskip("ray.train", exc_type=ImportError)
+    with alarm(320):
+        whole = train_digits(cluster, tmp_path / "whole")
+        killed = train_digits(cluster, tmp_path / "killed", "--kill-after", "13")
+    assert not (tmp_path / "whole/killed").exists()
+    assert (tmp_path / "killed/killed").exists()
+    assert killed == whole
