@@ -36,6 +36,7 @@ import pydp2.ray
 PARTS = ("weights", "bias", "_pace_weights", "_pace_bias")  # all that a step changes
 SERVICE, MODEL = "digits", "model.npz"
 RANKS = 2
+STREAM: dict[str, Any] = {"batch_size": 32, "seed": 7, "last_batch": "drop"}
 
 
 @ray.remote(num_cpus=0)
@@ -94,12 +95,16 @@ def train(options: dict[str, Any]) -> None:
     rank = ray.train.get_context().get_world_rank()
     mean = broadcast_from_rank_zero(Mean.remote(RANKS) if rank == 0 else None)
     model, step = Softmax(), 0
-    with pydp2.ray.connect(SERVICE, batch_size=32, seed=7, last_batch="drop") as data:
-        if (checkpoint := ray.train.get_checkpoint()) is not None:
+    with pydp2.ray.connect(SERVICE, **STREAM) as data:
+        if (checkpoint := ray.train.get_checkpoint()) is None:
+            data.load_state_dict(options["start"])  # the service would go on where trainers that died were
+        else:
             with checkpoint.as_directory() as folder:
                 restore(folder, model, data)
+        place = data.state_dict()
+        print(f"rank {rank} begins in pass {place['pass']} at batch {place['batch']}")
         # In the middle of a pass the loop below goes on there; the passes before it are over.
-        for _ in range(data.state_dict()["pass"], options["passes"]):
+        for _ in range(place["pass"], options["passes"]):
             for batch in data:
                 loss = model.step(batch)
                 arrays = [getattr(model, name) for name in PARTS]
@@ -130,19 +135,10 @@ def main() -> None:
     options = parser.parse_args()
     options.folder = options.folder.resolve()
     options.folder.mkdir(parents=True, exist_ok=True)
-    trainer = DataParallelTrainer(
-        train,
-        train_loop_config=vars(options) | {"folder": str(options.folder)},
-        scaling_config=ray.train.ScalingConfig(num_workers=RANKS, resources_per_worker={"CPU": 0.5}),
-        run_config=ray.train.RunConfig(
-            name="digits",
-            storage_path=str(options.folder),
-            failure_config=ray.train.FailureConfig(max_failures=1),
-            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2),
-        ),
-    )
-    with pydp2.ray.launch("train.list", "digits_provider.process", name=SERVICE, root=path("digits")):
-        result = trainer.fit()
+    with pydp2.ray.launch("train.list", "digits_provider.process", name=SERVICE, root=path("digits")) as service:
+        with service.connect(job="start", **STREAM) as data:
+            start = data.state_dict()
+        result = fit(vars(options) | {"folder": str(options.folder), "start": start})
     model = Softmax()
     with result.checkpoint.as_directory() as folder:
         shutil.copy(Path(folder) / MODEL, options.folder / MODEL)
@@ -151,6 +147,21 @@ def main() -> None:
     held_out = {"is_train": False, "workers": 1, "batch_size": 64}
     with pydp2.load("test.list", "digits_provider.process", root=path("digits"), **held_out) as unseen:
         print(f"accuracy on digits that were held out: {model.accuracy(unseen):.4f}")
+
+
+def fit(options: dict[str, Any]) -> Any:
+    """Have Ray Train run :func:`train` in each rank, and again from the last checkpoint if one of them dies."""
+    return DataParallelTrainer(
+        train,
+        train_loop_config=options,
+        scaling_config=ray.train.ScalingConfig(num_workers=RANKS, resources_per_worker={"CPU": 0.5}),
+        run_config=ray.train.RunConfig(
+            name="digits",
+            storage_path=options["folder"],
+            failure_config=ray.train.FailureConfig(max_failures=1),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=2),
+        ),
+    ).fit()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Needs `pip install -e '.[test,ray]'`; skipped where Ray is not installed. The ex
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -145,15 +146,15 @@ def test_the_service_lives_on_without_the_program_that_started_it(cluster: Any, 
             pydp2.ray.RayService("lasting")
 
 
-def train_digits(cluster: Any, folder: Path, *words: str) -> bytes:
-    """Run the example on the cluster; the file with its model and place in the data, and what it printed is checked."""
+def train_digits(cluster: Any, folder: Path, *words: str) -> tuple[bytes, str]:
+    """Run the example on the cluster: the file with its model and place in the data, and what it printed."""
     environment = os.environ | {
         "RAY_ADDRESS": cluster.address,
-        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # so long a report takes, and 2 s by default
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # every so often it looks for reports; every 2 s by default
         "OPENBLAS_NUM_THREADS": "1",
     }
     with subprocess.Popen(
-        [sys.executable, str(EXAMPLE), str(folder), "--passes", "2", "--every", "9", *words],
+        [sys.executable, str(EXAMPLE), str(folder), "--passes", "2", "--every", "4", *words],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     ) as running:  # fmt: skip
         try:
@@ -163,17 +164,21 @@ def train_digits(cluster: Any, folder: Path, *words: str) -> bytes:
             raise
     assert running.returncode == 0, output
     assert "accuracy on digits that were held out: 0.9" in output, output
-    return (folder / "model.npz").read_bytes()
+    return (folder / "model.npz").read_bytes(), output
 
 
 def test_the_example_with_a_trainer_that_is_killed_ends_with_the_weights_of_one_that_never_was(
     cluster: Any, tmp_path: Path
 ) -> None:
-    """It goes on from a checkpoint in the middle of a pass: bit by bit, momentum and place in the data too."""
+    """Bit by bit, momentum and place in the data too; it begins anew, or goes on in the middle of a pass."""
     pytest.importorskip("ray.train", exc_type=ImportError)
-    with alarm(320):
-        whole = train_digits(cluster, tmp_path / "whole")
-        killed = train_digits(cluster, tmp_path / "killed", "--kill-after", "13")
-    assert not (tmp_path / "whole/killed").exists()
-    assert (tmp_path / "killed/killed").exists()
+    later = re.compile(r"begins in pass 0 at batch [1-9]")
+    with alarm(470):
+        whole, _ = train_digits(cluster, tmp_path / "whole")
+        early, of_early = train_digits(cluster, tmp_path / "early", "--kill-after", "3")  # no checkpoint is there
+        killed, of_killed = train_digits(cluster, tmp_path / "killed", "--kill-after", "15")
+    assert [(tmp_path / each / "killed").exists() for each in ("whole", "early", "killed")] == [False, True, True]
+    assert early == whole
+    assert not later.search(of_early)
     assert killed == whole
+    assert later.search(of_killed), of_killed
