@@ -19,7 +19,13 @@ from pydp2.transport.keys import KeyPair, new_key_pair
 
 @pytest.fixture
 def connection() -> ConnectionFile:
-    return ConnectionFile(with_key("tcp://head:7700", new_key_pair().public), {role: new_key_pair() for role in ROLES})
+    public = new_key_pair().public
+    return ConnectionFile(
+        with_key("tcp://head:7700", public),
+        {role: new_key_pair() for role in ROLES},
+        with_key("tcp://head:7701", public),
+        with_key("ipc:///tmp/pydp2-0/d/s", public),
+    )
 
 
 def test_a_connection_file_is_read_as_it_was_written_and_is_private_from_its_first_moment(
