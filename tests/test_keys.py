@@ -73,6 +73,9 @@ def test_a_connection_file_that_others_can_read_is_refused(connection: Connectio
         lambda plain: plain["keys"].update(trainer={"public": "a"}),
         lambda plain: plain["keys"].update(trainer={"public": "a", "secret": "b"}),
         lambda plain: plain["keys"].update(trainer=7), lambda plain: plain.clear(),
+        lambda plain: plain.update(local_address=7), lambda plain: plain.update(local_address="ipc:///tmp/s"),
+        lambda plain: plain.update(local_address=plain["address"]),
+        lambda plain: plain.update(local_address=with_key("ipc:///tmp/s", "0" * 64)),
     ],
 )  # fmt: skip
 def test_a_damaged_connection_file_is_refused_by_name(
