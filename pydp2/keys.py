@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pydp2.errors import OptionError
-from pydp2.service_address import split_key
+from pydp2.service_address import ipc_path, split_key
 from pydp2.transport.keys import KEY_DIGITS, KeyPair, new_key_pair, public_key
 
 ROLES = ("trainer", "observer", "worker")
@@ -76,16 +76,22 @@ def _reason(error: Exception) -> str:
 @dataclass(frozen=True)
 class ConnectionFile:
     """Content of a connection file: the address of a service with its public key, and a pair of keys for each role.
-    ``host_address``: where workers on other hosts connect; "" if there can be none."""
+    ``host_address``: where workers on other hosts connect; "" if there can be none. ``local_address``: where processes
+    of the same machine and user connect, to share memory with the service; elsewhere nothing is there."""
 
     address: str
     keys: Mapping[str, KeyPair] = field(repr=False)
     host_address: str = ""
+    local_address: str = ""
 
     def write(self, path: Path) -> None:
         """Write it to ``path`` with mode 0600, in place of a file that is there. Raises OptionError."""
         keys = {role: {"public": pair.public, "secret": pair.secret} for role, pair in self.keys.items()}
-        where = {"address": self.address, "host_address": self.host_address}
+        where = {
+            "address": self.address,
+            "host_address": self.host_address,
+            "local_address": self.local_address,
+        }
         text = json.dumps({"pydp2": _VERSION, **where, "keys": keys}, indent=1)
         try:
             _write_private(path, text + "\n")
@@ -101,17 +107,22 @@ class ConnectionFile:
             plain = json.loads(_read_private(path))
             pairs = {role: KeyPair(pair["public"], pair["secret"]) for role, pair in plain["keys"].items()}
             address, host_address = plain["address"], plain.get("host_address", "")
+            local_address = plain.get("local_address", "")
             keys = [key for pair in pairs.values() for key in (pair.public, pair.secret)]
             if plain["pydp2"] != _VERSION or not split_key(address)[1] or not all(map(_KEY.fullmatch, keys)):
                 raise ValueError
             if host_address and not split_key(host_address)[1]:
+                raise ValueError
+            if local_address and (
+                ipc_path(local_address) is None or split_key(local_address)[1] != split_key(address)[1]
+            ):
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
             why = _reason(error)
             raise OptionError(
                 f"{path} must be a connection file, as `pydp2 serve --connection {path.name}` writes it: {why}"
             ) from None
-        return cls(address, pairs, host_address)
+        return cls(address, pairs, host_address, local_address)
 
     def pair(self, path: Path, *roles: str) -> KeyPair:
         """Return the keys of the first of ``roles`` that it has. Raises OptionError if it has none; ``path`` is named

@@ -204,7 +204,8 @@ class _ServerActor:
         """Return addresses and keys for ``role``."""
         found = ConnectionFile.read(self._file)
         pair = found.keys[role]
-        return {"address": found.address, "host_address": found.host_address, "keys": (pair.public, pair.secret)}
+        addresses = (found.address, found.host_address, found.local_address)
+        return {"addresses": addresses, "keys": (pair.public, pair.secret)}
 
     def stats(self) -> dict[str, Any]:
         """Return the statistics of the service."""
@@ -334,7 +335,8 @@ def _connection_file(server: Any, role: str) -> Iterator[Path]:
     found = _ray().get(server.connection.remote(role), timeout=_START_SECONDS)
     with tempfile.TemporaryDirectory(prefix="pydp2-ray-") as folder:
         file = Path(folder) / "run.json"
-        ConnectionFile(found["address"], {role: KeyPair(*found["keys"])}, found["host_address"]).write(file)
+        address, host_address, local_address = found["addresses"]
+        ConnectionFile(address, {role: KeyPair(*found["keys"])}, host_address, local_address).write(file)
         yield file
 
 

@@ -1,7 +1,8 @@
 """Parse addresses of services: ``ipc://PATH``, ``tcp://HOST:PORT?token=HEX`` or ``tcp://HOST:PORT?key=HEX``.
 
 The token is a secret that admits its holder. The key is the public one of the service: it is no secret, and a peer
-needs keys of its own. Nothing here opens a socket. Messages and logs show an address without its token or key.
+needs keys of its own. A service with keys has an address for its own machine and user too, ``ipc://PATH?key=HEX``.
+Nothing here opens a socket. Messages and logs show an address without its token or key.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ MAX_PATH_BYTES = 107 - len(INNER_SUFFIX)
 """Number of bytes of a path: an address of a Unix socket holds 108, the last one a NUL."""
 _TOKEN = re.compile(r"[0-9a-fA-F]{32,128}")
 _KEY = re.compile(r"[0-9a-fA-F]{64}")
+_PATH_AND_KEY = re.compile(r"(ipc://.*)\?key=([0-9a-f]{64})", re.DOTALL)  # anything else is a path that looks odd
 
 
 def ipc_path(address: str) -> str | None:
     """Return the path of an ``ipc://`` address, None for any other."""
-    path = address.removeprefix("ipc://")
+    path = split_key(address)[0].removeprefix("ipc://") if address.startswith("ipc://") else address
     return None if path == address else path
 
 
@@ -44,10 +46,12 @@ def split_token(address: str) -> tuple[str, str]:
 
 
 def split_key(address: str) -> tuple[str, str]:
-    """Return where to connect, and the public key of the service in a ``tcp://`` address, '' if it names none.
+    """Return where to connect, and the public key of the service in an address, '' if it names none.
 
     Raises OptionError for an invalid key.
     """
+    if local := _PATH_AND_KEY.fullmatch(address):
+        return local[1], local[2]
     endpoint, mark, key = address.partition("?key=")
     if not mark or not address.startswith("tcp://"):
         return address, ""
@@ -72,7 +76,7 @@ def with_token(endpoint: str, token: str) -> str:
 
 def without_token(address: str) -> str:
     """Return ``address`` without its token or key, for messages and logs."""
-    return address.partition("?")[0] if address.startswith("tcp://") else address
+    return address.partition("?")[0] if address.startswith("tcp://") else split_key(address)[0]
 
 
 def new_token() -> str:

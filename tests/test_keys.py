@@ -19,7 +19,13 @@ from pydp2.transport.keys import KeyPair, new_key_pair
 
 @pytest.fixture
 def connection() -> ConnectionFile:
-    return ConnectionFile(with_key("tcp://head:7700", new_key_pair().public), {role: new_key_pair() for role in ROLES})
+    public = new_key_pair().public
+    return ConnectionFile(
+        with_key("tcp://head:7700", public),
+        {role: new_key_pair() for role in ROLES},
+        with_key("tcp://head:7701", public),
+        with_key("ipc:///tmp/pydp2-0/d/s", public),
+    )
 
 
 def test_a_connection_file_is_read_as_it_was_written_and_is_private_from_its_first_moment(
@@ -67,6 +73,9 @@ def test_a_connection_file_that_others_can_read_is_refused(connection: Connectio
         lambda plain: plain["keys"].update(trainer={"public": "a"}),
         lambda plain: plain["keys"].update(trainer={"public": "a", "secret": "b"}),
         lambda plain: plain["keys"].update(trainer=7), lambda plain: plain.clear(),
+        lambda plain: plain.update(local_address=7), lambda plain: plain.update(local_address="ipc:///tmp/s"),
+        lambda plain: plain.update(local_address=plain["address"]),
+        lambda plain: plain.update(local_address=with_key("ipc:///tmp/s", "0" * 64)),
     ],
 )  # fmt: skip
 def test_a_damaged_connection_file_is_refused_by_name(

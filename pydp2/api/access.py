@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydp2.api.rundir import RunDir
 from pydp2.client import Target
 from pydp2.errors import OptionError
 from pydp2.keys import CONNECTION_VARIABLE, ROLES, ConnectionFile, own_pair
@@ -16,6 +17,7 @@ from pydp2.service_address import split_key, split_token, with_key, without_toke
 from pydp2.transport.keys import KeyPair, new_key_pair
 
 _LAST_PORT = 65_535
+_KEY_DIGITS_OF_PATH = 16
 _KEPT = "connection.json"  # in a state directory: the keys of a service that can be started again
 
 
@@ -33,9 +35,14 @@ class ServiceKeys:
         """Role of each public key of this run."""
         return {pair.public: role for role, pair in self.of_run.items()}
 
-    def connection(self, address: str, host_address: str) -> ConnectionFile:
+    def connection(self, address: str, host_address: str, local_address: str) -> ConnectionFile:
         """Return what the connection file of the service at these addresses holds."""
-        return ConnectionFile(address, self.of_run, host_address)
+        return ConnectionFile(address, self.of_run, host_address, local_address)
+
+    def local_address(self, rundir: RunDir) -> str:
+        """Return the address for processes of this machine and user. Its path has the key of the service in it, so it
+        leads to no other service, also where the connection file was copied to another machine."""
+        return with_key(rundir.address(self.pair.public[:_KEY_DIGITS_OF_PATH]), self.pair.public)
 
 
 def is_loopback(address: str) -> bool:
@@ -159,4 +166,5 @@ def find_target(
     found = ConnectionFile.read(Path(where))
     if for_hosts and not found.host_address:
         raise OptionError(f"{where} must name where hosts connect; use the file that a service of this release writes")
-    return Target(found.host_address if for_hosts else found.address, pair or found.pair(Path(where), *roles))
+    pair = pair or found.pair(Path(where), *roles)
+    return Target(found.host_address, pair) if for_hosts else Target(found.address, pair, found.local_address)

@@ -247,6 +247,7 @@ def launch(
             cache_size=chosen.cache_size,
             metrics=chosen.metrics,
             host_address=None if keys is None else worker_address(bind, chosen.worker_bind),
+            local_address="" if keys is None else keys.local_address(rundir),
             timing=timing.DEFAULT_TIMING,
         )
         service = _start(spec, served.files, rundir, locks, keys)
@@ -433,11 +434,12 @@ def _start(spec: ServiceSpec, files: FileList, rundir: RunDir, locks: list[int],
     address = str(answer["address"])
     try:
         if keys is not None and spec.connection is not None:
-            keys.connection(address, str(answer["host_address"])).write(Path(spec.connection))
+            found = keys.connection(address, str(answer["host_address"]), spec.local_address)
+            found.write(Path(spec.connection))
     except BaseException:
         _end(process, ours, rundir, os.getpid())
         raise
-    target = Target(address, None if keys is None else keys.of_run["trainer"])
+    target = Target(address, None if keys is None else keys.of_run["trainer"], spec.local_address)
     return Service(process, ours, target, rundir, str(answer["host_address"]))
 
 

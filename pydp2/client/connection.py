@@ -33,10 +33,12 @@ _POLL_SECONDS = 1.0  # seconds after which a wait checks again that the other si
 
 @dataclass(frozen=True)
 class Target:
-    """Address of a service, and this peer's keys for it, if it has some."""
+    """Address of a service, and this peer's keys for it, if it has some. ``local_address``: where processes of its
+    machine and user connect, to share memory with it; "" if it is not known."""
 
     address: str
     key_pair: KeyPair | None = field(default=None, repr=False)
+    local_address: str = ""
 
     @property
     def name(self) -> str:
@@ -51,6 +53,21 @@ class Target:
 
 class NotAdmitted(ServiceUnreachable):
     """The service is there and does not admit this peer: to wait would not help."""
+
+
+def _local_line(zmq: Any, target: Target, deadline: float) -> Line | None:
+    """Return a line to the local address of ``target``; None if the service is on another machine, or another user's.
+    Raises HubUnavailable if it is there and has no room."""
+    if not target.local_address:
+        return None
+    try:
+        return Line(zmq, target.local_address, watch=True, deadline=deadline, key_pair=target.key_pair)
+    except HubUnavailable as reason:
+        if str(reason):
+            raise
+    except (AdmissionRefused, ServiceUnreachable):
+        pass
+    return None
 
 
 class Connection:
@@ -69,7 +86,9 @@ class Connection:
         self._session = session
         self._zmq = new_context()
         try:
-            self._line = Line(self._zmq, target.address, watch=True, deadline=deadline, key_pair=target.key_pair)
+            self._line = _local_line(self._zmq, target, deadline) or Line(
+                self._zmq, target.address, watch=True, deadline=deadline, key_pair=target.key_pair
+            )
         except AdmissionRefused as why:
             self._zmq.term()
             raise NotAdmitted(f"the service at {self.name} turned this process away: {why}") from None

@@ -64,7 +64,9 @@ def serve(
             workers = Hub(zmq, spec.worker_address, -1, reserve=_KEPT)
             hubs.append(workers)
             access = _access(spec, "trainer", "observer")
-            clients = Hub(zmq, spec.client_address, HEADER_LIMIT, max_waiting=_BACKLOG, access=access)
+            clients = Hub(
+                zmq, spec.client_address, HEADER_LIMIT, max_waiting=_BACKLOG, access=access, local=spec.local_address
+            )
             hubs.append(clients)
             address = _advertised(clients.address, spec.advertise)
             hosts: HostGateway | None = None

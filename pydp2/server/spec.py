@@ -76,6 +76,8 @@ class ServiceSpec(WorkerTerms):
     metrics: str | None = None
     host_address: str | None = None
     """Address for workers on other hosts; None: all workers are on this one."""
+    local_address: str = ""
+    """Address of a service with keys for trainers of this machine and user."""
 
 
 def status_rows(workers: int) -> int:

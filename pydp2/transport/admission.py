@@ -41,7 +41,7 @@ class Admission:
     """
 
     def __init__(self, path: str, reserve: int) -> None:
-        self.inner_path = f"{path}{INNER_SUFFIX}"
+        self.path, self.inner_path = path, f"{path}{INNER_SUFFIX}"
         self.refusal = ""
         self.foreign_count = 0
         self._reserve = reserve

@@ -126,7 +126,6 @@ def secure_server(socket: zmq.Socket[bytes], pair: KeyPair) -> None:
     require_curve()
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(pair.secret))
-    set_heartbeats(socket)
 
 
 def secure_client(socket: zmq.Socket[bytes], pair: KeyPair, server_key: str) -> None:
@@ -135,10 +134,10 @@ def secure_client(socket: zmq.Socket[bytes], pair: KeyPair, server_key: str) -> 
     socket.setsockopt(zmq.CURVE_SERVERKEY, bytes.fromhex(server_key))
     socket.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(pair.public))
     socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(pair.secret))
-    set_heartbeats(socket)
 
 
 def set_heartbeats(socket: zmq.Socket[bytes]) -> None:
-    """Have ``socket`` notice within seconds that the path to the other end is cut: the kernel tells nobody."""
+    """Have ``socket`` notice within seconds that the path to the other end is cut: the kernel tells nobody. This holds
+    for what it binds or connects to afterwards."""
     socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)

@@ -39,7 +39,7 @@ from pydp2.transport.address_space import capped_size
 from pydp2.transport.admission import Admission, request_admission
 from pydp2.transport.fd_broadcast import FdOffer, FdRequest
 from pydp2.transport.fd_passing import FdReceiver, SentFd, send_new_slab
-from pydp2.transport.keys import Access, KeyPair, PeerKeys, secure_client
+from pydp2.transport.keys import Access, KeyPair, PeerKeys, secure_client, set_heartbeats
 from pydp2.transport.slabs import TOKEN_BYTES, SlabReader, SlabWriter, are_large, put_in_slab
 from pydp2.transport.zap import ZapHandler, present_token
 
@@ -94,6 +94,7 @@ class Hub:
     A peer that sends a frame above ``max_frame`` bytes loses its connection. ``max_waiting``: messages of one peer that
     may wait here to be received; with more, that peer has to wait (0: any number). ``reserve``: descriptors that peers
     leave to others. ``access``: the keys that a TCP address needs; without them it gets a token, if it has none.
+    ``local``: an ipc address where peers of this machine and user come in too, with the same keys, and share memory.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Hub:
         max_waiting: int = 0,
         reserve: int = RESERVED_DESCRIPTORS,
         access: Access | None = None,
+        local: str = "",
     ) -> None:
         self._peer_keys = None if access is None else PeerKeys(access)
         self.on_refusal: Callable[[str, str], None] = lambda text, kind: None
@@ -117,7 +119,7 @@ class Hub:
             _set_options(self._socket, address, max_frame)
             self._socket.setsockopt(zmq.RCVHWM, max_waiting)
             self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-            self.address = self._bind(context, address, reserve)
+            self.address = self._bind(context, address, reserve, local)
         except (zmq.ZMQError, OSError, OptionError) as exc:
             self._socket.close()
             self._close_listeners()
@@ -127,18 +129,16 @@ class Hub:
                 "a fresh one"
             ) from None
         self._max_frame = max_frame
-        self._fd_receiver = FdReceiver(self.address)
+        self._fd_receiver = FdReceiver(local or self.address)
         self._slab_writers: dict[bytes, SlabWriter] = {}
         self._slab_readers: dict[bytes, SlabReader] = {}
         self.fd_offer = FdOffer()
         """Offer of a descriptor to peers that can be given one."""
 
-    def _bind(self, context: zmq.Context[zmq.Socket[bytes]], address: str, reserve: int) -> str:
+    def _bind(self, context: zmq.Context[zmq.Socket[bytes]], address: str, reserve: int, local: str) -> str:
         """Bind, and return the address that was really bound."""
         if (path := ipc_path(address)) is not None:
-            self._admission = Admission(path, reserve)
-            self._socket.setsockopt(zmq.USE_FD, self._admission.listen_inner())
-            self._socket.bind(f"ipc://{self._admission.inner_path}")
+            self._bind_path(path, reserve)
             return address
         endpoint, token = split_token(address)
         token = token or new_token()
@@ -147,6 +147,9 @@ class Hub:
             self._zap.require_token(self._socket, token)
         else:
             self._zap.require_key(self._socket, self._peer_keys.pair, self._peer_keys.is_allowed)
+            if (path := ipc_path(local)) is not None:
+                self._bind_path(path, reserve)
+            set_heartbeats(self._socket)
         monitor = self._socket.get_monitor_socket(zmq.EVENT_LISTENING)
         try:
             self._socket.bind(endpoint)
@@ -156,6 +159,12 @@ class Hub:
             monitor.close(linger=0)
         bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         return with_token(bound, token) if self._peer_keys is None else with_key(bound, self._peer_keys.pair.public)
+
+    def _bind_path(self, path: str, reserve: int) -> None:
+        self._admission = Admission(path, reserve)
+        self._socket.setsockopt(zmq.USE_FD, self._admission.listen_inner())
+        self._socket.bind(f"ipc://{self._admission.inner_path}")
+        self._socket.setsockopt(zmq.USE_FD, -1)
 
     @property
     def listeners(self) -> list[Any]:
@@ -173,7 +182,9 @@ class Hub:
             self._admission.answer_requests()
             if self._admission.foreign_count:
                 self._admission.foreign_count = 0
-                self.on_refusal(f"a process of another user tried to connect to {self.address}", "refused")
+                self.on_refusal(
+                    f"a process of another user tried to connect to ipc://{self._admission.path}", "refused"
+                )
             if self._admission.refusal:
                 self.on_refusal(self._admission.refusal, LACKS_DESCRIPTORS)
                 self._admission.refusal = ""
@@ -365,9 +376,6 @@ class Line:
             raise
 
     def _connect(self, address: str, deadline: float | None) -> None:
-        if (path := ipc_path(address)) is not None:
-            self._socket.connect(f"ipc://{request_admission(path, deadline) if path else path}")
-            return
         endpoint, server_key = split_key(address)
         if server_key and self._key_pair is None:
             raise ServiceUnreachable(
@@ -376,6 +384,11 @@ class Line:
             )
         if server_key and self._key_pair is not None:
             secure_client(self._socket, self._key_pair, server_key)
+        if (path := ipc_path(address)) is not None:
+            self._socket.connect(f"ipc://{request_admission(path, deadline) if path else path}")
+            return
+        if server_key:
+            set_heartbeats(self._socket)
             self._socket.connect(endpoint)
             return
         endpoint, token = split_token(address)

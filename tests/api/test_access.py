@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 
 import pydp2
 from pydp2 import keys
 from pydp2.errors import OptionError, ServiceLost, ServiceUnreachable
 from pydp2.keys import ConnectionFile
-from pydp2.service_address import split_key, without_token
+from pydp2.service_address import ipc_path, split_key, with_key, without_token
 from tests.conftest import wait_until
 from tests.faults.relay import free_port
 from tests.runs import NUMBERS
@@ -51,6 +53,11 @@ def passed(data: pydp2.Client) -> list[list[int]]:
         return [batch[0].tolist() for batch in data]
 
 
+def transport_of(data: pydp2.Client) -> str:
+    """How a trainer is connected: ``ipc`` or ``tcp``."""
+    return data._connection._line.handle.getsockopt_string(zmq.LAST_ENDPOINT).partition("://")[0]
+
+
 def go_on(data: pydp2.Client, stream: Iterator[pydp2.Batch]) -> None:
     """Read the rest of the pass, and others, slowly, for a while."""
     deadline = time.monotonic() + 30
@@ -73,6 +80,67 @@ def test_with_the_connection_file_a_trainer_gets_the_stream_of_a_local_one(
     assert "jobs" in service.stats()
     service.close()
     assert not file.exists(), "it is of no use any more"
+
+
+def test_a_trainer_of_this_machine_shares_memory_with_a_service_with_keys(
+    service: pydp2.Service, file: Path, whole: list[list[int]]
+) -> None:
+    for attach in (lambda: pydp2.connect(file, **OPTIONS), lambda: service.connect(**OPTIONS)):
+        with attach() as data:
+            assert transport_of(data) == "ipc"
+            assert [batch[0].tolist() for batch in data] == whole
+            assert data._connection.shared_rows is not None
+
+
+def test_on_another_machine_a_trainer_with_the_same_file_connects_over_tcp(
+    service: pydp2.Service, file: Path, whole: list[list[int]], tmp_path: Path
+) -> None:
+    found = ConnectionFile.read(file)
+    public = split_key(found.address)[1]
+    listens = socket.socket(socket.AF_UNIX)
+    listens.bind(str(tmp_path / "left"))
+    listens.close()  # its name stays, as on a file system that two machines share
+    for path in (tmp_path / "none", tmp_path / "left", file / "no folder"):
+        ConnectionFile(found.address, found.keys, "", with_key(f"ipc://{path}", public)).write(tmp_path / "copy.json")
+        with pydp2.connect(tmp_path / "copy.json", **OPTIONS) as data:
+            assert transport_of(data) == "tcp"
+            assert [batch[0].tolist() for batch in data] == whole
+            assert data._connection.shared_rows is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize("modes", ["as they are", "open to all"])
+def test_another_user_with_a_copy_of_the_file_connects_over_tcp(
+    modes: str, provider: str, file: Path, whole: list[list[int]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pydp2.launch(FILES, provider, workers=1, connection=file):
+        local = Path(ipc_path(ConnectionFile.read(file).local_address) or "")
+        assert stat.S_IMODE(local.stat().st_mode) == 0o600
+        assert stat.S_IMODE(local.parent.stat().st_mode) == 0o700
+        os.chown(file, 65534, 65534)
+        folders = [*file.parents[:-1]]
+        if modes == "open to all":
+            local.chmod(0o666)
+            folders += local.parents[:-1]
+        closed = {each: each.stat().st_mode for each in folders if not each.stat().st_mode & 0o001}
+        for folder in closed:
+            folder.chmod(0o711)
+        child = os.fork()
+        if child == 0:
+            status = 9
+            try:
+                os.setgid(65534)
+                os.setuid(65534)
+                with pydp2.connect(file, **OPTIONS) as data:
+                    status = 0 if transport_of(data) == "tcp" and [batch[0].tolist() for batch in data] == whole else 1
+            finally:
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        for folder, mode in closed.items():
+            folder.chmod(mode)
+        assert status == 0
+    said = capfd.readouterr().err
+    assert (f"a process of another user tried to connect to ipc://{local}\n" in said) == (modes == "open to all"), said
 
 
 @pytest.mark.real_starts
@@ -107,18 +175,19 @@ def test_an_observer_asks_for_statistics_and_reads_no_batch(service: pydp2.Servi
         next(iter(data))
 
 
-@pytest.mark.parametrize("lacks", ["key", "keys of this run", "service"])
+@pytest.mark.parametrize("lacks", ["key", "keys of this run", "keys of this run, here", "service"])
 def test_without_its_keys_one_is_told_what_to_do(
     lacks: str, service: pydp2.Service, file: Path, provider: str, tmp_path: Path
 ) -> None:
     where: str | Path
     if lacks == "key":
         where, text = service.address, "needs a key of yours: connect with the connection file"
-    elif lacks == "keys of this run":
+    elif lacks.startswith("keys of this run"):
+        local = ConnectionFile.read(file).local_address if lacks.endswith("here") else ""
         where, text = tmp_path / "other.json", "does not know the key of this process"
         with pydp2.launch(FILES, provider, workers=1, bind="tcp://127.0.0.1:*", connection=where):
             others = ConnectionFile.read(where).keys
-        ConnectionFile(service.address, others).write(where)
+        ConnectionFile(service.address, others, "", local).write(where)
     else:
         where, text = tmp_path / "kept.json", "no service with the key of this address answers"
         ConnectionFile.read(file).write(where)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
+import json
 import os
 import signal
 import tempfile
@@ -31,7 +33,8 @@ from pydp2.errors import (
 from pydp2.keys import ConnectionFile
 from tests.conftest import wait_until
 from tests.faults.relay import Relay
-from tests.runs import NUMBERS, alarm, processes
+from tests.runs import NUMBERS, Program, alarm, processes
+from tests.runs import program as program
 
 pytestmark = pytest.mark.usefixtures("short_host_timeout")
 
@@ -159,6 +162,14 @@ def serving(provider: str, file: Path, **options: Any) -> Iterator[pydp2.Service
         yield service
 
 
+def elsewhere(file: Path) -> Path:
+    """A copy of the connection file as a trainer on another host has it: nothing is at the local address there."""
+    found = ConnectionFile.read(file)
+    copy = file.with_name("copy.json")
+    ConnectionFile(found.address, found.keys, found.host_address).write(copy)
+    return copy
+
+
 def digest(batch: pydp2.Batch) -> bytes:
     found = hashlib.blake2b()
     for column in batch:
@@ -199,8 +210,9 @@ def test_the_stream_of_three_hosts_is_that_of_a_local_service(
         made = [joined(workers=n) for n in (1, 2, 3)]
         assert wait_until(lambda: active(service) == 6)
         assert sorted(each["places"] for each in hosts(service)) == [1, 2, 3]
-        with pydp2.connect(file, **OPTIONS) as data:
-            assert stream(data, 2) == whole
+        for where in (file, elsewhere(file)):  # with shared memory, and without
+            with pydp2.connect(where, job=where.name, **OPTIONS) as data:
+                assert stream(data, 2) == whole
         assert all(each["received_bytes"] for each in hosts(service))
     assert [host.ended() for host in made] == ["its program closed it"] * 3
 
@@ -216,6 +228,90 @@ def test_workers_here_and_elsewhere_feed_one_stream(
         assert {each["host"] for each in service.stats()["workers"]} == {0, 1}
         with service.connect(**OPTIONS) as data:
             assert stream(data) == whole
+
+
+RANK = """
+from __future__ import annotations
+import hashlib, json, signal, sys
+import pydp2
+
+{digest}
+rank, world_size, steps = map(int, sys.argv[2:])
+with pydp2.connect(sys.argv[1], rank=rank, world_size=world_size, timeout=60.0, batch_size=16, seed=5) as data:
+    batches = iter(data)
+    seen = [digest(next(batches)).hex() for _ in range(steps)]
+    print(json.dumps([seen, data.state_dict()]), flush=True)
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+def test_a_job_of_four_ranks_fed_by_two_hosts_goes_on_with_two_ranks_and_workers_here(
+    steps: int,
+    provider_file: Callable[[str], str],
+    file: Path,
+    joined: Callable[..., Host],
+    program: Callable[..., Program],
+) -> None:
+    """Trainers, hosts and service are killed in the middle of a pass; what follows is what would have followed."""
+    provider = provider_file(KINDS)
+    whole = local(provider)
+    code = RANK.format(digest=inspect.getsource(digest) + inspect.getsource(vars_of))
+    with serving(provider, file) as service:
+        made = [joined(workers=2) for _ in range(2)]
+        assert wait_until(lambda: active(service) == 4)
+        trainers = [program(code, str(elsewhere(file)), str(rank), "4", str(steps)) for rank in range(4)]
+        said = [json.loads(trainer.said("[")) for trainer in trainers]
+        for pid in [*(trainer.pid for trainer in trainers), *processes("pydp2-host"), service.pid]:
+            os.kill(pid, signal.SIGKILL)
+        assert [trainer.ended() for trainer in trainers] == [-signal.SIGKILL] * 4
+    for host in made:
+        host.ended()
+    assert not processes("pydp2-")
+    for rank, (seen, _) in enumerate(said):
+        assert seen == [each.hex() for each in whole[rank::4][:steps]]
+    state = said[0][1]
+    assert [each for _, each in said] == [state] * 4, "the state is the same in all ranks"
+    assert (state["pass"], state["batch"]) == (0, 4 * steps)
+    with alarm(120), contextlib.ExitStack() as stack:
+        service = stack.enter_context(pydp2.launch(FILES, provider, workers=1))
+        ranks = [stack.enter_context(service.connect(rank=n, world_size=2, **OPTIONS)) for n in range(2)]
+        for rank in ranks:
+            rank.load_state_dict(state)
+        assert in_steps(ranks) == whole[4 * steps :]
+
+
+def in_steps(ranks: list[pydp2.Client]) -> list[bytes]:
+    """The rest of a pass as its ranks see it, one batch of each after the other."""
+    streams, seen = [iter(rank) for rank in ranks], []
+    while step := [digest(batch) for stream in streams if (batch := next(stream, None)) is not None]:
+        seen += step
+    return seen
+
+
+def test_three_ranks_with_buckets_and_a_cache_in_memory_see_what_they_see_without_hosts(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file(KINDS.replace("pool_size=300", "pool_size=300, cache=CacheType.CACHE_PASS_IN_MEM"))
+    options = OPTIONS | {"bucket_by": "ids", "bucket_bounds": [8, 16, 24], "last_batch": "pad"}
+
+    def three_passes(where: str | Path) -> list[list[bytes]]:
+        with contextlib.ExitStack() as stack:
+            ranks = [stack.enter_context(pydp2.connect(where, rank=n, world_size=3, **options)) for n in range(3)]
+            return [in_steps(ranks) for _ in range(3)]
+
+    with pydp2.launch(FILES, provider, workers=2) as service:
+        whole = three_passes(service.address)
+        cached = service.stats()["cache"]
+    with serving(provider, file) as service:
+        for _ in range(3):
+            joined(workers=1)
+        assert wait_until(lambda: active(service) == 3)
+        assert three_passes(elsewhere(file)) == whole
+        assert service.stats()["cache"] == cached
+        assert all(each["received_bytes"] for each in hosts(service))
+    assert len({*map(tuple, whole)}) == 3, "each pass has an order of its own"
+    assert all(len(each) % 3 == 0 for each in whole)
 
 
 def test_a_trainer_that_comes_before_the_first_worker_waits_for_it(

@@ -1,11 +1,15 @@
 """A service on a Ray cluster of this machine: nodes come and go, and the stream stays that of a local service.
 
-Needs `pip install -e '.[test,ray]'`; skipped where Ray is not installed.
+Needs `pip install -e '.[test,ray]'`; skipped where Ray is not installed. The example needs `ray[train]` too.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +38,7 @@ def process(settings, filename):
         time.sleep(0.002)
         yield int(filename) * 1000 + i
 """
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs/examples/train_digits_ray.py"
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +140,52 @@ def test_the_service_lives_on_without_the_program_that_started_it(cluster: Any, 
             again = pydp2.ray.RayService("lasting")
             with again.connect(**OPTIONS) as data:
                 assert sum(1 for _ in data) == len(whole(provider))
+                assert data._connection.shared_rows is not None, "it is on the node of the server"
         finally:
             first.close()
         with pytest.raises(ServiceUnreachable):
             pydp2.ray.RayService("lasting")
+
+
+def train_digits(cluster: Any, folder: Path, *words: str) -> tuple[bytes, str]:
+    """Run the example on the cluster: the file with its model and place in the data, and what it printed."""
+    environment = os.environ | {
+        "RAY_ADDRESS": cluster.address,
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # every so often it looks for reports; every 2 s by default
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    with subprocess.Popen(
+        [sys.executable, str(EXAMPLE), str(folder), "--passes", "2", "--every", "4", *words],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    ) as running:  # fmt: skip
+        try:
+            output, _ = running.communicate(timeout=150)
+        except BaseException:
+            os.killpg(running.pid, signal.SIGKILL)
+            raise
+    assert running.returncode == 0, output
+    assert "accuracy on digits that were held out: 0.9" in output, output
+    return (folder / "model.npz").read_bytes(), output
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What the example ends with if nothing happens."""
+    pytest.importorskip("ray.train", exc_type=ImportError)
+    folder = tmp_path_factory.mktemp("undisturbed")
+    made, _ = train_digits(cluster, folder)
+    assert not (folder / "killed").exists()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("steps", "goes_on"), [(3, False), (15, True)], ids=["before the first checkpoint", "behind the third"]
+)
+def test_the_example_with_a_trainer_that_is_killed_ends_with_the_weights_of_one_that_never_was(
+    steps: int, goes_on: bool, cluster: Any, undisturbed: bytes, tmp_path: Path
+) -> None:
+    """Bit by bit, momentum and place in the data too; it begins anew, or goes on in the middle of a pass."""
+    made, said = train_digits(cluster, tmp_path, "--kill-after", str(steps))
+    assert (tmp_path / "killed").exists()
+    assert made == undisturbed
+    assert bool(re.search(r"begins in pass 0 at batch [1-9]", said)) == goes_on, said

@@ -1,9 +1,10 @@
-"""Connections with keys: who comes in, in which role, and who does not any more."""
+"""Connections with keys: who comes in, in which role, and who does not any more; over TCP, and on this machine."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import zmq
@@ -11,8 +12,10 @@ import zmq
 from pydp2.errors import OptionError, ServiceUnreachable
 from pydp2.service_address import split_key, with_key
 from pydp2.transport import keys, sockets
+from pydp2.transport.admission import request_admission
 from pydp2.transport.keys import KeyPair, new_key_pair, public_key
-from tests.transport.conftest import waiting
+from pydp2.transport.slabs import MIN_SLAB_BYTES
+from tests.transport.conftest import let_in, waiting
 
 
 class Allowed:
@@ -31,18 +34,20 @@ class Allowed:
 
 
 class Ends:
-    """A hub with keys on the loopback, and lines to it."""
+    """A hub with keys on the loopback, and with ``local`` at that path too, and lines to it."""
 
-    def __init__(self, access: Allowed) -> None:
+    def __init__(self, access: Allowed, local: Path | None = None) -> None:
+        self.local = "" if local is None else with_key(f"ipc://{local}", access.pair.public)
         self._contexts = [sockets.new_context()]
         self._lines: list[sockets.Line] = []
         self.refusals: list[str] = []
-        self.hub = sockets.Hub(self._contexts[0], "tcp://127.0.0.1:*", -1, access=access)
+        self.hub = sockets.Hub(self._contexts[0], "tcp://127.0.0.1:*", -1, access=access, local=self.local)
         self.hub.on_refusal = lambda text, kind: self.refusals.append(text)
 
     def line(self, pair: KeyPair | None, address: str = "") -> sockets.Line:
         self._contexts.append(sockets.new_context())
-        line = sockets.Line(self._contexts[-1], address or self.hub.address, watch=True, key_pair=pair)
+        where = address or self.hub.address
+        line = let_in(self.hub, lambda: sockets.Line(self._contexts[-1], where, watch=True, key_pair=pair))
         self._lines.append(line)
         return line
 
@@ -63,11 +68,11 @@ class Ends:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[[Allowed], Ends]]:
+def opened() -> Iterator[Callable[..., Ends]]:
     made: list[Ends] = []
 
-    def make(access: Allowed) -> Ends:
-        made.append(Ends(access))
+    def make(access: Allowed, local: Path | None = None) -> Ends:
+        made.append(Ends(access, local))
         return made[-1]
 
     yield make
@@ -83,16 +88,17 @@ def test_a_pair_shows_its_public_key_alone() -> None:
     assert len(pair.public) == len(pair.secret) == keys.KEY_DIGITS
 
 
+@pytest.mark.parametrize("is_local", [False, True])
 def test_a_peer_whose_key_is_allowed_talks_to_the_hub_in_the_role_of_its_key(
-    opened: Callable[[Allowed], Ends],
+    is_local: bool, opened: Callable[..., Ends], tmp_path: Path
 ) -> None:
     trainer, observer = new_key_pair(), new_key_pair()
     access = Allowed(trainer=trainer, observer=observer)
-    ends = opened(access)
+    ends = opened(access, tmp_path / "s" if is_local else None)
     assert split_key(ends.hub.address)[1] == access.pair.public
     assert access.pair.secret not in ends.hub.address
     for pair, role in ((trainer, "trainer"), (observer, "observer")):
-        line = ends.line(pair)
+        line = ends.line(pair, ends.local)
         line.send([b"head", b"body"])
         heard = ends.heard()
         assert heard is not None
@@ -107,7 +113,7 @@ def test_a_peer_whose_key_is_allowed_talks_to_the_hub_in_the_role_of_its_key(
 
 
 @pytest.mark.parametrize("wrong", ["a key that nobody knows", "the key of another service", "a token", "nothing"])
-def test_no_other_peer_says_a_word_to_the_hub(wrong: str, opened: Callable[[Allowed], Ends]) -> None:
+def test_no_other_peer_says_a_word_to_the_hub(wrong: str, opened: Callable[..., Ends]) -> None:
     known = new_key_pair()
     ends = opened(Allowed(trainer=known))
     endpoint, _ = split_key(ends.hub.address)
@@ -140,7 +146,7 @@ def test_no_other_peer_says_a_word_to_the_hub(wrong: str, opened: Callable[[Allo
 
 
 def test_a_peer_whose_key_was_removed_is_not_heard_any_more(
-    opened: Callable[[Allowed], Ends], monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., Ends], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "_REFRESH_SECONDS", 0.1)
     stays, goes = new_key_pair(), new_key_pair()
@@ -170,6 +176,55 @@ def test_a_peer_whose_key_was_removed_is_not_heard_any_more(
     farewell = lines[1].receive(30_000)
     assert farewell is not None
     assert [bytes(frame) for frame in farewell] == [b"farewell"]
+
+
+def test_peers_of_this_machine_share_memory_with_the_hub_beside_others_over_tcp(
+    opened: Callable[..., Ends], tmp_path: Path
+) -> None:
+    trainer = new_key_pair()
+    ends = opened(Allowed(trainer=trainer), tmp_path / "s")
+    for address, shares in ((ends.local, True), (ends.hub.address, False)):
+        line = ends.line(trainer, address)
+        line.send([b"first"])
+        heard = ends.heard()
+        assert heard is not None
+        line.share_receive_slab()
+        line.send([b"second"])
+        assert ends.heard() == (heard[0], [b"second"])
+        ends.hub.send(heard[0], [b"large", bytes(MIN_SLAB_BYTES)])
+        assert line.wait(30_000)
+        frames: list[sockets.Frame] = []
+        line.receive_frames(frames)
+        assert line.is_in_slab(frames) == shares
+        assert [len(frame) for frame in line.open_message(frames)] == [5, MIN_SLAB_BYTES]
+        assert line.write_progress(7) == shares
+        assert ends.hub.progress_of(heard[0]) == (7 if shares else 0)
+
+
+@pytest.mark.parametrize("wrong", ["a key that nobody knows", "the key of another service", "nothing"])
+def test_on_this_machine_too_no_peer_without_a_key_says_a_word(
+    wrong: str, opened: Callable[..., Ends], tmp_path: Path
+) -> None:
+    known = new_key_pair()
+    path = tmp_path / "s"
+    ends = opened(Allowed(trainer=known), path)
+    if wrong == "nothing":
+        with pytest.raises(ServiceUnreachable, match="needs a key of yours"):
+            ends.line(None, ends.local)
+        inner = let_in(ends.hub, lambda: request_admission(str(path), None))
+        raw = zmq.Context()
+        socket = raw.socket(zmq.DEALER)
+        socket.connect(f"ipc://{inner}")
+        socket.send(b"hello")
+        assert ends.heard(1.0) is None
+        raw.destroy(linger=0)
+        return
+    of_service = ends.local if wrong == "a key that nobody knows" else with_key(f"ipc://{path}", new_key_pair().public)
+    line = ends.line(known if wrong == "the key of another service" else new_key_pair(), of_service)
+    line.send([b"hello"])
+    assert ends.heard(1.0) is None
+    assert line.wait(30_000)
+    assert line.is_lost
 
 
 def test_without_curve_it_is_said_what_is_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
