@@ -41,6 +41,7 @@ from pydp2.transport import Hub, PeerGone, Poller
 from pydp2.transport.keys import KeyPair
 
 _MAX_MESSAGES = 256  # of workers taken in one round
+_MAX_COMPRESSED = 16  # the same, where it takes up to 15 ms to compress one: the service is to hear in between
 _FIRST_REST, _LONGEST_REST = 0.2, 5.0  # seconds between two attempts to join
 _LAST_WORDS_MS = 500  # for the last message to the service
 
@@ -112,7 +113,7 @@ class Agent:
         if not ready.isdisjoint(self._hub.listeners) or now - self._accepted_at > self._timing.descriptor_check:
             self._accepted_at = now
             self._hub.accept(now)
-        self._worker_messages(_MAX_MESSAGES)
+        self._worker_messages(_MAX_COMPRESSED if self._setup.compress else _MAX_MESSAGES)
         self._watchdog.check(now)
         for worker in [worker for worker, until in self._unheard.items() if now > until]:
             del self._unheard[worker]
@@ -150,7 +151,8 @@ class Agent:
         """Join when the old workers are gone and it is time."""
         if self._life.state is AgentState.ENDED or self._connections or now < self._rest_until:
             return
-        self._link = ServiceLink(self._setup.address, KeyPair(self._setup.public_key, self._setup.secret_key))
+        pair = KeyPair(self._setup.public_key, self._setup.secret_key)
+        self._link = ServiceLink(self._setup.address, pair, compresses=bool(self._setup.compress))
         self._poll.add(self._link.handle)
         self._life.move(AgentEvent.CONNECT)
         self._heard_at = self._beat_at = now
@@ -161,7 +163,7 @@ class Agent:
         self._link.send(
             m.Join(
                 m.WIRE_VERSION, RELEASE, self._setup.name, self._setup.places, self._link.session, self._setup.digest,
-                about,
+                about, self._setup.compress,
             )
         )  # fmt: skip
 

@@ -7,6 +7,7 @@ that start late, stand still or die, hosts that come and go. The oracle says wha
 
 from __future__ import annotations
 
+import importlib.util
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ from pydp2.server.loop import Server
 from pydp2.server.sessions import gateway
 from pydp2.server.spec import ServiceSpec
 from pydp2.server.timing import Timing
+from pydp2.transport import compression
 
 from ..server.cases import TYPES, Bad, Case, Sample, weight
 from ..server.simulation import Worker as PausedWorker
@@ -42,6 +44,8 @@ from .network import ENGINE, HEARTBEAT_TIMEOUT, Hub, Line, Network, NoContext, P
 
 TIMING = Timing(host_beat=0.05, host_timeout=HEARTBEAT_TIMEOUT, host_drain=1.0, tick=0.1, worker_last_words=0.05)
 STEPS = 200_000
+COMPRESSES = importlib.util.find_spec("zstandard") is not None
+"""Every other host compresses what its workers send, if that can be."""
 _SIGTERM = b"\x0f"
 
 
@@ -253,7 +257,7 @@ class Host:
         setup = AgentSetup(
             address="tcp://head:7701?key=" + "a" * 64, public_key="", secret_key="", name=f"host {number}",
             places=world.random.choice([1, 1, 2, 3]), root="/", path=(), worker_address="", digest=world.digest,
-            patience=1e9,
+            patience=1e9, compress="zstd" if COMPRESSES and number % 2 else "",
         )  # fmt: skip
         engine: Any = self.engine
         hub: Any = self.hub
@@ -419,6 +423,8 @@ class World:
             monkeypatch.setattr(module, "Poller", Poller)
         monkeypatch.setattr(service_link, "new_context", NoContext)
         monkeypatch.setattr(service_link, "Line", self._connect)
+        monkeypatch.setattr(compression, "MIN_FRAME_BYTES", 1)
+        monkeypatch.setattr(compression, "_WORTH", -1)  # small frames may become twice as large
         monkeypatch.setattr(gateway, "_READ_AHEAD", self.case.budget)
         monkeypatch.setattr(gateway, "_READ_AHEAD_WORKER", 0)
         monkeypatch.setattr(gateway, "create_shared_pool", lambda slots: None)
