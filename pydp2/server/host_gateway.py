@@ -186,7 +186,7 @@ class HostGateway:
     def _check_codec(self, join: m.Join) -> None:
         """Raise HostRefused unless this service can inflate what the host compresses."""
         if join.codec not in ("", CODEC):
-            raise HostRefused(f"a host may compress with {CODEC}, {join.name} does with {join.codec!r:.40}")
+            raise HostRefused(f"a host may compress with {CODEC}, {join.name:.100} does with {join.codec!r:.40}")
         if join.codec and self._inflater is None:
             try:
                 self._inflater = FrameInflater(self._memory_limit)
