@@ -68,6 +68,12 @@ def _print_stats(line: StatsLine, found: dict[str, Any]) -> None:
         _print_hosts(found["hosts"])
 
 
+def _received_text(host: dict[str, Any]) -> str:
+    """Return how much came from ``host``; of what it compressed, also how much that was before."""
+    came, inflated = size_text(host["received_bytes"]), size_text(host["inflated_bytes"])
+    return came if host["received_bytes"] == host["inflated_bytes"] else f"{came} ({inflated} inflated)"
+
+
 def _print_hosts(found: list[dict[str, Any]]) -> None:
     """Print a table of the hosts that run workers of the service."""
     from rich.table import Table
@@ -75,7 +81,7 @@ def _print_hosts(found: list[dict[str, Any]]) -> None:
     hosts = Table("host", "state", "workers", "received", "waiting there", "round trip", "memory", box=None)
     for each in found:
         hosts.add_row(
-            each["host"], each["state"], str(each["places"]), size_text(each["received_bytes"]),
+            each["host"], each["state"], str(each["places"]), _received_text(each),
             size_text(each.get("waiting_bytes", 0)), f"{each.get('round_trip_ms', 0.0):.1f} ms",
             size_text(each.get("memory", 0)),
         )  # fmt: skip

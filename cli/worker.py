@@ -31,6 +31,10 @@ from pydp2_cli.signals import signals_call
     "--patience", type=click.FloatRange(0), default=300.0, show_default=True, metavar="SECONDS",
     help="End after so many seconds without a service.",
 )  # fmt: skip
+@click.option(
+    "--compress", type=click.Choice(["zstd"]),
+    help="Compress what the workers send, for a slow network; default: none. Needs pip install 'pydp2[zstd]'.",
+)  # fmt: skip
 def command(
     address: str | None,
     key: Path | None,
@@ -39,6 +43,7 @@ def command(
     name: str | None,
     maps: tuple[str, ...],
     patience: float,
+    compress: str | None,
 ) -> None:
     """Run workers on this machine for a service on another host, until that service ends.
 
@@ -53,7 +58,9 @@ def command(
     import pydp2
 
     renamed = dict(_parse_map(each) for each in maps)
-    host = pydp2.WorkerHost(address, key=key, workers=workers, root=root, name=name, maps=renamed, patience=patience)
+    host = pydp2.WorkerHost(
+        address, key=key, workers=workers, root=root, name=name, maps=renamed, patience=patience, compress=compress
+    )
     with signals_call(host.leave):
         click.echo(f"pydp2: this host ends: {host.run()}", err=True)
 

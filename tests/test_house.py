@@ -32,6 +32,7 @@ LIBRARIES = {  # numpy is at home everywhere
     "rich": {"cli"},
     "matplotlib": {"cli"},
     "cramjam": {"formats"},
+    "zstandard": {"transport"},
     "PIL": {"mx"},
     "sklearn": {"sample_data"},  # the script that made the digits
 }

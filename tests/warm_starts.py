@@ -77,6 +77,7 @@ class WarmServer:
         self.pid = pid
         self.returncode: int | None = None
         self._status = status  # a pipe: the exit status comes when the process has ended
+        self._one_reads = threading.Lock()  # a thread may wait while another one sends a signal
 
     def poll(self) -> int | None:
         """Return the exit status, None while the process runs."""
@@ -100,11 +101,15 @@ class WarmServer:
             os.kill(self.pid, number)
 
     def _look(self, seconds: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
-            answer = os.read(self._status, 16)
-            assert answer, "the process that is forked has ended"
-            self.returncode = int(answer)
-            os.close(self._status)
+        with contextlib.suppress(OSError):  # another thread has read it, and closed the pipe
+            if self.returncode is None and not select.select([self._status], [], [], seconds)[0]:
+                return None
+        with self._one_reads:
+            if self.returncode is None:
+                answer = os.read(self._status, 16)
+                assert answer, "the process that is forked has ended"
+                self.returncode = int(answer)
+                os.close(self._status)
         return self.returncode
 
 

@@ -18,7 +18,7 @@ from pydp2.api.interpreter import start_interpreter
 from pydp2.api.rundir import RunDir
 from pydp2.api.service import require_allowed_process, search_path
 from pydp2.client import Target
-from pydp2.errors import HostRefused, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
+from pydp2.errors import HostRefused, OptionError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.file_list import FileList
 from pydp2.host.list_entries import map_entries
 from pydp2.host.service_link import ServiceLink
@@ -26,6 +26,7 @@ from pydp2.host.setup import AgentSetup, send_setup
 from pydp2.protocol import messages as m
 from pydp2.release import RELEASE
 from pydp2.server.spec import receive_plain
+from pydp2.transport.compression import CODEC, FrameCompressor
 
 _ANSWER_SECONDS = 10.0  # for the service to send what it is made from
 _REST_SECONDS = 0.5  # between two attempts to reach the service
@@ -53,6 +54,8 @@ class WorkerHost:
         name: what the service calls this host; default: its host name.
         maps: beginnings of entries of the list, and what they are here: ``{"/data": "/mnt/data"}``.
         patience: seconds without a service after which :meth:`run` ends.
+        compress: ``"zstd"`` compresses what workers send, for a slow network; the service and this host need
+            ``pip install 'pydp2[zstd]'``. Default: none.
 
     Raises:
         OptionError: what was asked for cannot be.
@@ -68,13 +71,19 @@ class WorkerHost:
         name: str | None = None,
         maps: Mapping[str, str] | None = None,
         patience: float = 300.0,
+        compress: str | None = None,
     ) -> None:
         require_allowed_process()
+        if compress not in (None, CODEC):
+            raise OptionError(f"compress must be {CODEC!r} or None, got {compress!r:.40}")
+        if compress is not None:
+            FrameCompressor()  # a library that is not installed shows at once
         self._address, self._key = address, key
         self._places = machine.cores() if workers is None else workers
         self._root = Path.cwd() if root is None else Path(root).resolve()
         self._name = socket.gethostname() if name is None else name
         self._maps, self._patience = dict(maps or {}), patience
+        self._compress = compress or ""
         machine.check_open_files(self._places)
         find_service(address, key)  # what is wrong with it shows at once
         self._agent: subprocess.Popen[bytes] | None = None
@@ -157,6 +166,7 @@ class WorkerHost:
                 address=target.address, public_key=target.key_pair.public, secret_key=target.key_pair.secret,
                 name=self._name, places=self._places, root=str(self._root), path=tuple(search_path()),
                 worker_address=rundir.address("workers"), digest=spec.digest, patience=self._patience,
+                compress=self._compress,
             )  # fmt: skip
             process, channel = start_interpreter("pydp2.host.main", "main", passed=[rundir.lock])
             self._agent = process

@@ -23,12 +23,11 @@ from pydp2.engine import Engine, EngineLost, EngineNote, Exited, Started
 from pydp2.errors import ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire, shorten
 from pydp2.file_list import FileList
 from pydp2.host.agent_state import AgentEvent, AgentLife, AgentState
-from pydp2.host.early_hellos import EarlyHellos
 from pydp2.host.list_entries import opened_entries
 from pydp2.host.service_link import ServiceLink
 from pydp2.host.setup import AgentSetup
-from pydp2.host.watch_state import WatchEvent
 from pydp2.host.watchdog import Watchdog, WorkerConnection
+from pydp2.host.worker_inbox import WorkerInbox
 from pydp2.log_writer import write_stderr
 from pydp2.metrics import resident_bytes
 from pydp2.protocol import messages as m
@@ -41,6 +40,7 @@ from pydp2.transport import Hub, PeerGone, Poller
 from pydp2.transport.keys import KeyPair
 
 _MAX_MESSAGES = 256  # of workers taken in one round
+_MAX_COMPRESSED = 16  # the same, where it takes up to 15 ms to compress one: the service is to hear in between
 _FIRST_REST, _LONGEST_REST = 0.2, 5.0  # seconds between two attempts to join
 _LAST_WORDS_MS = 500  # for the last message to the service
 
@@ -76,8 +76,7 @@ class Agent:
         self._end: AgentEnd | None = None
         self._status_rows: dict[int, int] = {}
         self._connections: dict[int, WorkerConnection] = {}
-        self._number: dict[bytes, int] = {}
-        self._early = EarlyHellos()
+        self._inbox = WorkerInbox(hub, engine, self._connections, self._from_worker, self._may_begin, self._log)
         self._unheard: dict[int, float] = {}  # workers that ended, and until when their last words may come
         self._watchdog = Watchdog(terms, files, engine, self._connections, self._status_rows.get, self._log)
         self._poll = Poller()
@@ -112,7 +111,7 @@ class Agent:
         if not ready.isdisjoint(self._hub.listeners) or now - self._accepted_at > self._timing.descriptor_check:
             self._accepted_at = now
             self._hub.accept(now)
-        self._worker_messages(_MAX_MESSAGES)
+        self._inbox.receive(now, _MAX_COMPRESSED if self._setup.compress else _MAX_MESSAGES)
         self._watchdog.check(now)
         for worker in [worker for worker, until in self._unheard.items() if now > until]:
             del self._unheard[worker]
@@ -150,7 +149,8 @@ class Agent:
         """Join when the old workers are gone and it is time."""
         if self._life.state is AgentState.ENDED or self._connections or now < self._rest_until:
             return
-        self._link = ServiceLink(self._setup.address, KeyPair(self._setup.public_key, self._setup.secret_key))
+        pair = KeyPair(self._setup.public_key, self._setup.secret_key)
+        self._link = ServiceLink(self._setup.address, pair, compresses=bool(self._setup.compress))
         self._poll.add(self._link.handle)
         self._life.move(AgentEvent.CONNECT)
         self._heard_at = self._beat_at = now
@@ -161,7 +161,7 @@ class Agent:
         self._link.send(
             m.Join(
                 m.WIRE_VERSION, RELEASE, self._setup.name, self._setup.places, self._link.session, self._setup.digest,
-                about,
+                about, self._setup.compress,
             )
         )  # fmt: skip
 
@@ -296,9 +296,9 @@ class Agent:
                         self._connections[worker].pid = pid
                         if self._link is not None:
                             self._link.queue_event(worker, m.WorkerStarted(worker, pid))
-                        self._take_early(worker, pid)
+                        self._inbox.started(worker, pid, now)
                 case Exited(worker, _, status):
-                    self._worker_messages(None)  # all that it had sent comes before the news of its end
+                    self._inbox.receive(now)  # all that it had sent comes before the news of its end
                     connection = self._connections.get(worker)
                     if (
                         status == 0
@@ -317,8 +317,7 @@ class Agent:
         row = self._status_rows.pop(worker, None)
         if connection is None or row is None:
             return
-        self._number.pop(connection.peer, None)
-        self._hub.forget_peer(connection.peer)
+        self._inbox.forget(connection)
         if self._link is not None:
             running = WorkerStatus(self._engine.row(row)).running_sample
             self._link.queue_event(
@@ -329,78 +328,20 @@ class Agent:
                 ),
             )  # fmt: skip
 
-    def _worker_messages(self, most: int | None) -> None:
-        """Take what came from workers, ``most`` messages of it (None: all)."""
-        taken = 0
-        while most is None or taken < most:
-            received = self._hub.receive()
-            if received is None:
-                return
-            taken += 1
-            peer, frames = received
-            try:
-                self._worker_message(peer, frames)
-            except ProtocolError as error:
-                self._broke_protocol(self._number.get(peer), error)
+    def _may_begin(self, worker: int) -> bool:
+        if worker not in self._connections:
+            raise RemoteProtocolError(f"Hello from worker {worker}, which was not started")
+        return True
 
-    def _broke_protocol(self, worker: int | None, error: ProtocolError) -> None:
-        self._log(f"worker {worker} broke the protocol: {error}", "protocol")
-        if worker is not None:
-            self._connections[worker].begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
-            self._engine.kill(worker)
-
-    def _worker_message(self, peer: bytes, frames: list[memoryview]) -> None:
-        worker = self._number.get(peer)
-        if worker is None and len(frames) > 1:
-            return  # a worker that is gone
-        content = self._hub.open_message(peer, frames)
-        if worker is not None and self._connections[worker].link.state is LinkState.READY:
-            self._pass_on(worker, content)
-            return
-        message, _ = m.decode(content)
-        if isinstance(message, m.Hello):
-            self._worker_hello(peer, message)
-        elif worker is not None:
-            self._first_words(worker, message)
-        else:
-            self._early.add(peer, message)
-
-    def _worker_hello(self, peer: bytes, hello: m.Hello) -> None:
-        connection = self._connections.get(hello.worker)
-        if peer in self._number or connection is None:
-            raise RemoteProtocolError(f"Hello from worker {hello.worker}, which was not started")
-        if not connection.pid:  # the engine has not told yet that it started
-            self._early.hold(peer, hello)
-            return
-        if connection.pid != hello.pid:
-            raise RemoteProtocolError(f"Hello from worker {hello.worker} in process {hello.pid}")
-        connection.peer = peer
-        self._number[peer] = hello.worker
-        self._first_words(hello.worker, hello)
-
-    def _take_early(self, worker: int, pid: int) -> None:
-        """Take what ``worker`` said before the engine told that it is process ``pid``."""
-        peer, messages = self._early.take(worker, pid)
-        try:
-            for message in messages:
-                if isinstance(message, m.Hello):
-                    self._worker_hello(peer, message)
-                else:
-                    self._first_words(worker, message)
-        except ProtocolError as error:
-            self._broke_protocol(worker, error)
-
-    def _first_words(self, worker: int, message: m.Message) -> None:
-        """Check what ``worker`` says until it is ready, and pass it on."""
-        connection = self._connections[worker]
-        connection.link.check_received(message)
-        if isinstance(message, m.Declared):
-            self._watchdog.check_first_worker(connection.pid)
-        self._pass_on(worker, [m.encode(message)])
-
-    def _pass_on(self, worker: int, content: Sequence[Any]) -> None:
+    def _from_worker(self, worker: int, connection: WorkerConnection, frames: list[memoryview], now: float) -> None:
+        """Pass on what ``worker`` says; until it is ready, look at it too."""
+        if connection.link.state is not LinkState.READY:
+            message, _ = m.decode(frames)
+            connection.link.check_received(message)
+            if isinstance(message, m.Declared):
+                self._watchdog.check_first_worker(connection.pid)
         if self._link is not None:
-            self._link.queue_message(worker, content)
+            self._link.queue_message(worker, frames)
 
     # -- the end ---------------------------------------------------------------------------------------------------
     def _log(self, text: str, kind: str = "") -> None:

@@ -10,17 +10,20 @@ from pydp2.host.outgoing import OutgoingQueue
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, host_link
 from pydp2.transport import Line
+from pydp2.transport.compression import FrameCompressor
 from pydp2.transport.keys import KeyPair
 from pydp2.transport.sockets import new_context
 
 
 class ServiceLink:
-    """Connections to the service at ``address``, as ``pair``. ``session`` is fresh for each of them."""
+    """Connections to the service at ``address``, as ``pair``. ``session`` is fresh for each of them. ``compresses``:
+    frames of workers go compressed, if that makes them smaller."""
 
-    def __init__(self, address: str, pair: KeyPair) -> None:
+    def __init__(self, address: str, pair: KeyPair, *, compresses: bool = False) -> None:
         self.session = os.urandom(16).hex()
         self.queue = OutgoingQueue()
-        """What workers have sent, for the service."""
+        """What workers have sent, for the service. It counts the bytes that go over the connection."""
+        self._compressor = FrameCompressor() if compresses else None
         self._zmq = new_context()
         self._lines: list[Line] = []
         try:
@@ -64,9 +67,13 @@ class ServiceLink:
 
     def queue_message(self, worker: int, frames: Sequence[Any]) -> None:
         """Queue a message of ``worker``, its header first."""
-        head = m.FromWorker(worker, [])
+        header, *body = frames
+        sizes: list[int] = []
+        if self._compressor is not None:
+            body, sizes = self._compressor.compress(body)
+        head = m.FromWorker(worker, sizes)
         self._data_link.check_sending(head)
-        self.queue.push(worker, [m.encode(head), *frames])
+        self.queue.push(worker, [m.encode(head), header, *body])
 
     def flush(self) -> None:
         """Send what the window lets through."""

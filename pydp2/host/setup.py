@@ -29,6 +29,8 @@ class AgentSetup:
     digest: str
     patience: float
     """Seconds without a service after which the agent ends."""
+    compress: str = ""
+    """What the frames of workers are compressed with; "": they go as they are."""
 
 
 def send_setup(

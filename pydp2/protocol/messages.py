@@ -167,7 +167,8 @@ class Spec(Message):
 @dataclass(frozen=True, slots=True)
 class Join(Message):
     """Host: it can run ``places`` workers; it asks for :class:`Spec`. ``session`` is fresh for each time that it
-    joins. ``about`` has the versions of Python and numpy, and the byte order; ``digest`` is of the spec that it has."""
+    joins. ``about`` has the versions of Python and numpy, and the byte order; ``digest`` is of the spec that it has.
+    ``codec``: what it compresses the frames of workers with ("": it does not)."""
 
     version: int
     release: str
@@ -176,6 +177,7 @@ class Join(Message):
     session: str
     digest: str
     about: Plain
+    codec: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydp2.errors import Error, HostRefused, ProtocolError, RemoteProtocolError, shorten, to_wire
+from pydp2.errors import Error, HostRefused, OptionError, ProtocolError, RemoteProtocolError, shorten, to_wire
 from pydp2.file_list import FileList
 from pydp2.host.list_entries import opened_entries, sampled_entries
 from pydp2.protocol import messages as m
@@ -19,6 +19,7 @@ from pydp2.release import RELEASE
 from pydp2.server.spec import ServiceSpec
 from pydp2.server.workers.host_sessions import HostSession, HostSessions
 from pydp2.transport import Hub, PeerGone
+from pydp2.transport.compression import CODEC, MAX_INFLATED_BYTES, FrameInflater
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,9 @@ class HostGateway:
         self._frames: list[Any] = [spec.args, *files.to_buffers(), source]
         self._digest = _digest(m.encode(m.Spec(self._terms, "")), self._frames)
         self._events: list[HostEvent] = []
+        self._memory_limit = spec.memory_limit
+        self._inflater: FrameInflater | None = None  # once a host has joined that compresses
+        self._inflated = 0  # bytes, in this call of receive()
         if spec.workers:
             self.sessions.note_opened("the host of the service", opened_entries(files, Path(spec.root)), self._sampled)
 
@@ -102,9 +106,13 @@ class HostGateway:
 
     # -- what comes ------------------------------------------------------------------------------------------------
     def receive(self, now: float, most: int) -> tuple[list[HostEvent], bool]:
-        """Return what came from hosts, of at most ``most`` messages, and True if there may be more."""
+        """Return what came from hosts, of at most ``most`` messages, and True if there may be more. What hosts have
+        compressed is inflated here, and a call ends early rather than hold much of it."""
         more = True
+        self._inflated = 0
         for _ in range(most):
+            if self._inflated >= MAX_INFLATED_BYTES:
+                break
             received = self.hub.receive()
             if received is None:
                 more = False
@@ -130,7 +138,9 @@ class HostGateway:
         session.heard_at = now
         if peer == session.data:
             session.data_link.check_received(message)
-            session.received += sum(map(len, frames))
+            size = sum(map(len, frames))
+            session.received += size
+            session.inflated += size
             if session.owes_report:
                 self._report(session, now)
             self._take_data(session, message, body)
@@ -156,7 +166,9 @@ class HostGateway:
                     self._send(peer, m.Spec(self._terms, self._digest), self._frames)
                 case m.Join():
                     self.sessions.check_version(message.version, message.release)
+                    self._check_codec(message)
                     session = self.sessions.join(peer, message.name, message.places, message.session, now)
+                    session.compresses = bool(message.codec)
                     session.link.check_received(message)
                     frames = self._frames if message.digest != self._digest else []
                     self._send_control(session, m.Spec(self._terms, self._digest), frames)
@@ -170,6 +182,19 @@ class HostGateway:
         except HostRefused as error:
             self._log(str(error), "host refused")
             self._send(peer, m.Refused(to_wire(error)))
+
+    def _check_codec(self, join: m.Join) -> None:
+        """Raise HostRefused unless this service can inflate what the host compresses."""
+        if join.codec not in ("", CODEC):
+            raise HostRefused(f"a host may compress with {CODEC}, {join.name:.100} does with {join.codec!r:.40}")
+        if join.codec and self._inflater is None:
+            try:
+                self._inflater = FrameInflater(self._memory_limit)
+            except OptionError as lacks:
+                raise HostRefused(
+                    f"a service needs zstandard to inflate what {join.name:.100} compresses, and it is not installed "
+                    "where this one runs; pip install 'pydp2[zstd]' there, or start that host without --compress"
+                ) from lacks
 
     def _prepared(self, session: HostSession, opened: Sequence[Any]) -> None:
         try:
@@ -190,16 +215,29 @@ class HostGateway:
         match message:
             case m.WorkerStarted(worker, pid):
                 self._events.append(RemoteStarted(session.host, worker, pid))
-            case m.FromWorker(worker):
+            case m.FromWorker(worker, raw_sizes):
                 if not body:
                     raise RemoteProtocolError("FromWorker: no message in it")
-                self._events.append(RemoteMessage(session.host, worker, [*body]))
+                frames = [*body] if not raw_sizes else self._inflate(session, body, raw_sizes)
+                self._events.append(RemoteMessage(session.host, worker, frames))
             case m.WorkerExited():
                 running = None
                 if message.running:
                     file, attempt, index = check_ints("WorkerExited", message.running, 3)
                     running = file, attempt, index
                 self._events.append(RemoteExited(session.host, message, running))
+
+    def _inflate(self, session: HostSession, body: Sequence[memoryview], raw_sizes: Sequence[Any]) -> list[memoryview]:
+        """Return the message ``body`` with the frames behind its header as they were before they were compressed.
+        Raises RemoteProtocolError."""
+        if self._inflater is None or not session.compresses:
+            raise RemoteProtocolError("FromWorker: compressed frames of a host that did not say so as it joined")
+        header, *packed = body
+        frames = self._inflater.inflate(packed, check_ints("FromWorker", raw_sizes, len(packed)))
+        more = sum(map(len, frames)) - sum(map(len, packed))
+        session.inflated += more
+        self._inflated += sum(raw_sizes)
+        return [header, *frames]
 
     def check_source(self, host: int, fingerprint: str, modules: dict[str, Any]) -> None:
         """Compare the code of a provider on ``host`` (0: this one) with that of the first one that declared it. Raises
@@ -293,7 +331,7 @@ class HostGateway:
             {
                 **session.figures, "host": session.name, "number": session.host, "places": session.places,
                 "state": session.link.state.value, "silent_seconds": round(now - session.heard_at, 3),
-                "received_bytes": session.received,
+                "received_bytes": session.received, "inflated_bytes": session.inflated,
             }
             for session in self.sessions
         ]  # fmt: skip

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pydp2.engine.base import Engine, EngineLost, EngineNote, Exited, Started
 from pydp2.errors import Error, HostRefused, ProtocolError, RemoteProtocolError, ServiceLost, from_wire
 from pydp2.file_list import FileList
-from pydp2.host.early_hellos import EarlyHellos
 from pydp2.host.watch_state import WatchEvent
 from pydp2.host.watchdog import Watchdog, WorkerConnection
+from pydp2.host.worker_inbox import WorkerInbox
 from pydp2.log_writer import write_stderr
 from pydp2.metrics import ScalingAdvisor, Totals, resident_bytes
 from pydp2.protocol import messages as m
@@ -101,9 +101,8 @@ class Server:
         self._engine = engine
         self._hub = workers
         self._connections: dict[int, WorkerConnection] = {}
-        self._number: dict[bytes, int] = {}
-        self._early = EarlyHellos()
         self._worker_pool = WorkerPool(spec.workers)
+        self._inbox = WorkerInbox(workers, engine, self._connections, self._handle_worker, self._may_begin, self.log)
         self._watchdog = Watchdog(spec, files, engine, self._connections, self._worker_pool.status_row_of, self.log)
         self._snapshotter = Snapshotter(spec.state_dir, self.log, spec.timing)
         self._gateway = ClientGateway(spec, files, clients, self._worker_pool, self.log, self._snapshotter)
@@ -179,7 +178,7 @@ class Server:
             self._engine_events()
         if not ready.isdisjoint(self._listeners) or now - self._accepted > self._timing.descriptor_check:
             self._accept(ready, now)
-        more = self._worker_messages(now, _MAX_MESSAGES)
+        more = self._inbox.receive(now, _MAX_MESSAGES)
         if self._hosts is not None:
             more = self._host_events(self._hosts, now) or more
         more = self._gateway.receive(now) or more
@@ -243,9 +242,9 @@ class Server:
             match event:
                 case Started(worker, pid):
                     self._connections.setdefault(worker, WorkerConnection(b"", worker_link(LinkRole.SERVER))).pid = pid
-                    self._take_early(worker, pid)
+                    self._inbox.started(worker, pid, time.monotonic())
                 case Exited(worker, _, status):
-                    self._worker_messages(time.monotonic())  # all that it had sent, before others get its files
+                    self._inbox.receive(time.monotonic())  # all that it had sent, before others get its files
                     connection = self._connections.get(worker)
                     if status == 0 and (
                         connection is None or connection.link.state in (LinkState.NEW, LinkState.STARTING)
@@ -266,8 +265,7 @@ class Server:
         connection = self._connections.pop(worker, None)
         status_row = self._worker_pool.status_row_of(worker)
         if connection is not None:
-            self._number.pop(connection.peer, None)
-            self._hub.forget_peer(connection.peer)
+            self._inbox.forget(connection)
         running = None if status_row is None else WorkerStatus(self._engine.row(status_row)).running_sample
         how = connection.kill_reason if connection is not None and connection.kill_reason else _describe_exit(status)
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
@@ -276,54 +274,8 @@ class Server:
             self._cell_grants.worker_gone(worker)
         self._apply(self._worker_pool.handle(WorkerGone(worker, running, how, not killed, hungry, timeout)))
 
-    def _worker_messages(self, now: float, most: int | None = None) -> bool:
-        """Take what came from workers, ``most`` messages of it (None: all). Return True if there may be more."""
-        taken = 0
-        while most is None or taken < most:
-            received = self._hub.receive()
-            if received is None:
-                return False
-            taken += 1
-            peer, frames = received
-            try:
-                self._worker_message(peer, frames, now)
-            except ProtocolError as error:
-                self._broke_protocol(self._number.get(peer), error)
-        return True
-
-    def _worker_message(self, peer: bytes, frames: list[memoryview], now: float) -> None:
-        worker = self._number.get(peer)
-        if worker is None and len(frames) > 1:
-            return  # a worker that is gone, and its memory is let go of; its files are with others
-        message, body = m.decode(self._hub.open_message(peer, frames))
-        if isinstance(message, m.Hello):
-            self._worker_hello(peer, message)
-        elif worker is not None:
-            self._handle_worker(worker, self._connections[worker], message, body, now)
-        else:
-            self._early.add(peer, message)
-
-    def _take_early(self, worker: int, pid: int) -> None:
-        """Take what ``worker`` said before the engine told that it is process ``pid``."""
-        peer, messages = self._early.take(worker, pid)
-        try:
-            for message in messages:
-                if isinstance(message, m.Hello):
-                    self._worker_hello(peer, message)
-                else:
-                    self._handle_worker(worker, self._connections[worker], message, [], time.monotonic())
-        except ProtocolError as error:
-            self._broke_protocol(worker, error)
-
-    def _broke_protocol(self, worker: int | None, error: ProtocolError) -> None:
-        self.log(f"worker {worker} broke the protocol: {error}", "protocol")
-        if worker is not None:
-            self._connections[worker].begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
-            self._engine.kill(worker)
-
-    def _handle_worker(
-        self, worker: int, connection: WorkerConnection, message: m.Message, body: Sequence[memoryview], now: float
-    ) -> None:
+    def _handle_worker(self, worker: int, connection: WorkerConnection, frames: list[memoryview], now: float) -> None:
+        message, body = m.decode(frames)
         connection.link.check_received(message)
         match message:
             case m.Declared(schema, source, notes, modules):
@@ -352,22 +304,11 @@ class Server:
             case m.Chunk():
                 self._chunk(worker, connection, message, body, now)
 
-    def _worker_hello(self, peer: bytes, hello: m.Hello) -> None:
-        if peer in self._number or not self._worker_pool.was_started(hello.worker):
-            raise RemoteProtocolError(f"Hello from worker {hello.worker}, which was not started")
-        if self._worker_pool.status_row_of(hello.worker) is None:
-            return  # it was killed as it began: its exit was noticed before its first message came
-        connection = self._connections.get(hello.worker)
-        if connection is None:  # the engine has not told yet that it started
-            self._early.hold(peer, hello)
-            return
-        if connection.pid != hello.pid:
-            raise RemoteProtocolError(
-                f"Hello from worker {hello.worker} in process {hello.pid}, it is in {connection.pid}"
-            )
-        connection.link.check_received(hello)
-        connection.peer = peer
-        self._number[peer] = hello.worker
+    def _may_begin(self, worker: int) -> bool:
+        """Return False if ``worker`` was killed as it began, and its exit was noticed before its first message came."""
+        if not self._worker_pool.was_started(worker):
+            raise RemoteProtocolError(f"Hello from worker {worker}, which was not started")
+        return self._worker_pool.status_row_of(worker) is not None
 
     def _chunk(
         self, worker: int, connection: WorkerConnection, chunk: m.Chunk, body: Sequence[memoryview], now: float
@@ -430,11 +371,7 @@ class Server:
     def _remote_message(self, hosts: HostGateway, host: int, worker: int, frames: list[memoryview], now: float) -> None:
         connection = self._remote(host, worker)
         try:
-            message, body = m.decode(frames)
-            if isinstance(message, m.Hello):
-                connection.link.check_received(message)
-            else:
-                self._handle_worker(worker, connection, message, body, now)
+            self._handle_worker(worker, connection, frames, now)
         except ProtocolError as error:
             self.log(f"worker {worker} broke the protocol: {error}", "protocol")
             connection.begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from pydp2_cli.stats import _received_text
 
 import pydp2
 from tests.conftest import wait_until
@@ -65,6 +66,11 @@ def test_it_shows_the_hosts_of_a_service(
             _, said = worker.communicate(timeout=30)
     assert worker.returncode == 0
     assert "pydp2: this host ends: it has left" in said
+
+
+def test_what_a_host_compressed_is_shown_in_both_sizes() -> None:
+    assert _received_text({"received_bytes": 28_500_000, "inflated_bytes": 64_000_000}) == "28 MB (64 MB inflated)"
+    assert _received_text({"received_bytes": 28_500_000, "inflated_bytes": 28_500_000}) == "28 MB"
 
 
 def test_where_no_service_is_the_exit_code_is_3(cli: Callable[..., Result], tmp_path: Path) -> None:

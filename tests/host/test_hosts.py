@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -30,7 +31,15 @@ from pydp2.errors import (
     ServiceLost,
     ServiceUnreachable,
 )
+from pydp2.file_list import FileList
+from pydp2.host.list_entries import sampled_entries
+from pydp2.host.service_link import ServiceLink
 from pydp2.keys import ConnectionFile
+from pydp2.metrics import resident_bytes
+from pydp2.protocol import messages as m
+from pydp2.release import RELEASE
+from pydp2.transport import Line
+from pydp2.transport.compression import FrameCompressor
 from tests.conftest import wait_until
 from tests.faults.relay import Relay
 from tests.runs import NUMBERS, Program, alarm, processes
@@ -215,6 +224,25 @@ def test_the_stream_of_three_hosts_is_that_of_a_local_service(
                 assert stream(data, 2) == whole
         assert all(each["received_bytes"] for each in hosts(service))
     assert [host.ended() for host in made] == ["its program closed it"] * 3
+
+
+@pytest.mark.parametrize("code", [KINDS, ROWS], ids=["all kinds of slots", "rows"])
+def test_the_stream_of_hosts_that_compress_is_that_of_a_local_service(
+    code: str, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    pytest.importorskip("zstandard")
+    provider = provider_file(code)
+    whole = local(provider, passes=2)
+    with serving(provider, file) as service:
+        joined(workers=2, name="packs", compress="zstd")
+        joined(workers=1, name="sends all")
+        assert wait_until(lambda: active(service) == 3)
+        with pydp2.connect(file, **OPTIONS) as data:
+            assert stream(data, 2) == whole
+        found = {each["host"]: each for each in hosts(service)}
+        saved = found["packs"]["inflated_bytes"] - found["packs"]["received_bytes"]
+        assert saved > 0 if code is ROWS else saved >= 0, "columns of other kinds can be too small for it"
+        assert found["sends all"]["inflated_bytes"] == found["sends all"]["received_bytes"] > 0
 
 
 def test_workers_here_and_elsewhere_feed_one_stream(
@@ -550,6 +578,70 @@ def test_a_service_without_keys_has_no_workers_elsewhere(provider_file: Callable
         assert service.host_address == ""
         with pytest.raises(OptionError, match="workers on other hosts need a service with keys"):
             pydp2.WorkerHost(service.address)
+
+
+def test_a_host_that_sends_bombs_loses_its_session_and_the_stream_goes_on(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("zstandard")
+    provider = provider_file(NUMBERS)
+    whole = local(provider)
+    (bomb,), _ = FrameCompressor().compress([bytes(32 << 20)])
+    with serving(provider, file, workers=1) as service:
+        before = resident_bytes(service.pid)
+        for size in (1024, 1 << 40):
+            with hostile(file) as (link, data):
+                data.send([m.encode(m.FromWorker(1, [size])), b"", bomb])
+                assert answer(link, m.Closing).reason == "it broke the protocol"
+        assert not hosts(service)
+        assert resident_bytes(service.pid) - before < 16 << 20
+        joined(workers=1, compress="zstd")
+        assert wait_until(lambda: active(service) == 2)
+        with service.connect(**OPTIONS) as data:
+            assert stream(data) == whole
+    screen = capfd.readouterr().err
+    assert f"a host broke the protocol: a frame of 1024 bytes that zstd takes for one of {32 << 20}" in screen
+    assert f"a host broke the protocol: a frame of {1 << 40} bytes, at most" in screen
+
+
+@contextlib.contextmanager
+def hostile(file: Path) -> Iterator[tuple[ServiceLink, Line]]:
+    """Both connections of a host that has joined, by hand."""
+    found = ConnectionFile.read(file)
+    link = ServiceLink(found.host_address, found.keys["worker"])
+    try:
+        link.send(m.Join(m.WIRE_VERSION, RELEASE, "hostile", 1, link.session, "", {}, "zstd"))
+        answer(link, m.Spec)
+        link.send(m.Prepared([0] * len(sampled_entries(FileList.of(FILES)))))
+        link.open_data()
+        answer(link, m.StartWorker)
+        yield link, link._data
+    finally:
+        link.close()
+
+
+def answer(link: ServiceLink, kind: type[Any]) -> Any:
+    """The next message of ``kind`` that the service sends."""
+    found: list[m.Message] = []
+
+    def there() -> bool:
+        while (received := link.receive()) is not None:
+            found.append(received[0])
+        return any(isinstance(each, kind) for each in found)
+
+    assert wait_until(there), found
+    return next(each for each in found if isinstance(each, kind))
+
+
+def test_what_a_host_compresses_with_must_be_known_and_installed(
+    provider_file: Callable[[str], str], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(provider_file(NUMBERS), file):
+        with pytest.raises(OptionError, match="compress must be 'zstd' or None, got 'lz77'"):
+            pydp2.WorkerHost(file, compress="lz77")
+        monkeypatch.setitem(sys.modules, "zstandard", None)
+        with pytest.raises(OptionError, match=r"which is not installed: pip install 'pydp2\[zstd\]'"):
+            pydp2.WorkerHost(file, compress="zstd")
 
 
 # -- what workers do there ---------------------------------------------------------------------------------------------

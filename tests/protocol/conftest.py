@@ -92,7 +92,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     ),
     m.AskSpec(1, "0.1.0"),
     m.Spec({"provider": "mytext.process", "start": "auto"}, "0123456789abcdef"),
-    m.Join(1, "0.1.0", "node7", 8, "fedcba9876543210", "0123456789abcdef", {"python": "3.11.7"}),
+    m.Join(1, "0.1.0", "node7", 8, "fedcba9876543210", "0123456789abcdef", {"python": "3.11.7"}, "zstd"),
     m.OpenData("fedcba9876543210"),
     m.Prepared([1, 0, 1]),
     m.StartWorker(3, 5),

@@ -70,7 +70,7 @@ def test_the_first_message_of_a_worker_that_was_killed_as_it_began_may_come_behi
     hello_comes(server, hub, first)
     assert capfd.readouterr().err == ""
     assert first not in server._connections
-    assert server._number == {}
+    assert server._inbox._number == {}
 
 
 def test_a_process_that_says_it_is_a_worker_that_nobody_started_breaks_the_protocol(

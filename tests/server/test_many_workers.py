@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from benchmarks.many import Scene, World, ready_seconds
-from pydp2.server.loop import Server
 from pydp2.server.sessions.gateway import read_ahead_budget
 
 from ..order.oracle import File, Options, Row, expect
@@ -31,16 +27,6 @@ def test_more_is_read_ahead_where_there_are_many_workers_if_the_memory_limit_all
     workers: int, limit: int, ahead: int
 ) -> None:
     assert read_ahead_budget(workers, limit) == ahead << 20
-
-
-def test_messages_of_workers_do_not_keep_trainers_waiting_but_those_of_a_dead_one_are_all_read() -> None:
-    waiting = [(b"peer", [memoryview(b"")])] * 1000
-    hub = SimpleNamespace(receive=lambda: waiting.pop() if waiting else None)
-    server: Any = SimpleNamespace(_hub=hub, _worker_message=lambda *message: None)
-    assert Server._worker_messages(server, 0.0, 256)
-    assert len(waiting) == 744
-    assert not Server._worker_messages(server, 0.0)
-    assert not waiting
 
 
 def test_a_thousand_workers_get_ready_in_little_time_of_the_loop() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pydp2.transport.compression import FrameInflater
+
 from ..seeds import each_seed
 from .schedules import play
 from .world import KINDS
@@ -23,6 +25,21 @@ def test_one_seed_is_one_schedule(tmp_path: Path) -> None:
     assert first.log == again.log
     assert first.done == again.done
     assert first.team.states == again.team.states
+
+
+def test_schedules_have_frames_that_are_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("zstandard")
+    sizes: list[int] = []
+    inflate = FrameInflater._inflated
+
+    def seen(self: FrameInflater, frame: memoryview, size: int) -> memoryview:
+        sizes.append(size)
+        return inflate(self, frame, size)
+
+    monkeypatch.setattr(FrameInflater, "_inflated", seen)
+    for seed in range(10):
+        play(seed, tmp_path)
+    assert len(sizes) > 10
 
 
 @pytest.mark.slow

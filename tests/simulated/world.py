@@ -34,7 +34,7 @@ from pydp2.server.loop import Server
 from pydp2.server.sessions import gateway
 from pydp2.server.snapshots import state_dir
 from pydp2.server.spec import ServiceSpec
-from pydp2.transport import shared_region
+from pydp2.transport import compression, shared_region
 
 from ..server.cases import TYPES, Bad, Case, Sample, weight
 from .disk import Disk
@@ -111,6 +111,8 @@ class World:
         patch(connection, "Frame", Frame)
         patch(client_module, "os", SimpleNamespace(urandom=self.random.randbytes))
         patch(client_module, "_LONG_STEP", float("inf"))  # its thread for the next batch would run beside the others
+        patch(compression, "MIN_FRAME_BYTES", 1)
+        patch(compression, "_WORTH", -1)  # small frames may become twice as large
         patch(gateway, "_READ_AHEAD", self.case.budget)
         patch(gateway, "_READ_AHEAD_WORKER", 0)
         patch(gateway, "create_shared_pool", lambda slots: None)

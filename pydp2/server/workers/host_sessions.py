@@ -39,7 +39,9 @@ class HostSession:
     data: bytes = b""
     sent_at: float = 0.0
     beat_ns: int = 0
-    received: int = 0
+    compresses: bool = False
+    received: int = 0  # bytes of its data, as they came over the connection
+    inflated: int = 0  # the same, once what it compressed is inflated
     reported: int = 0
     drain_until: float = 0.0
     running: dict[int, tuple[int, int, int]] = field(default_factory=dict)
