@@ -244,6 +244,27 @@ def test_all_ranks_that_are_started_again_and_again_from_one_state_go_on_whichev
     assert made.used() == [(0, number) for number in range(3, 24)]
 
 
+def test_a_rank_that_loads_a_state_again_and_has_used_nothing_since_disturbs_nobody() -> None:
+    made = World(6, 2)
+    trainers = [made.come(rank) for rank in range(2)]
+    for trainer in trainers:
+        made.begin(trainer)
+        made.next(trainer)
+    state = trainers[0].position
+    one, other = trainers
+    made.begin(other, state)
+    made.begin(one, state)
+    assert made.next(other) == 3, "in its hand when it is killed"
+    made.vanish(other)
+    assert [made.next(one), made.next(one), made.next(one)] == [2, 4, None]
+    made.close(one)
+    other = made.come(1)
+    made.begin(other, state)
+    run_out(made, [other])
+    assert made.used() == [(0, 3), (0, 5)]
+    assert made.numbers.begun == [(0, 0), (0, 2)]
+
+
 def test_dynamic_batches_go_to_whoever_asks_first_and_each_is_used_once() -> None:
     made = World(30, 1, dynamic=True)
     slow, fast = made.come(), made.come()

@@ -38,6 +38,7 @@ _RESTORED_BY = {
     PassState.ENDED: TrainerEvent.RESTORE_END,
     PassState.LEFT: TrainerEvent.LEAVE,
 }
+_UNFINISHED = (PassState.BEFORE, PassState.IN)
 _ERRORS = 16  # failed passes whose errors are kept
 _NAMED = 4  # ranks that are not there, of those that the others wait for
 
@@ -145,9 +146,7 @@ class TrainerGroup:
         # of a service that was killed, and nothing of it was written down
         lost = registry.dynamic and not trainer.run and begin.request_id > 1 and not self._restored
         trainer.begin_run(begin.request_id)
-        if begin.state_name and (
-            begin.state_name != self._loaded or (trainer.rank in self._joined and not begin.is_repeat)
-        ):
+        if begin.state_name and self._goes_back(trainer, begin):
             self._rewind(trainer, begin.state_name)
         elif not begin.state_name and (self._maybe_stale or lost or not trainer.joined):
             if self._maybe_stale or lost:
@@ -169,10 +168,20 @@ class TrainerGroup:
             self._rejoin.add(RejoinRequest(trainer, begin, start))
             self._finish_rejoin(now)
             return
-        if self.in_pass and begin.pass_id > self.runner.pass_id and trainer.state in (PassState.BEFORE, PassState.IN):
+        if self.in_pass and begin.pass_id > self.runner.pass_id and trainer.state in _UNFINISHED:
             self._leave(trainer, 0)
             self._settle()
         self._enter_pass(trainer, begin, start)
+
+    def _goes_back(self, trainer: Trainer, begin: m.BeginPass) -> bool:
+        """Return True if the state that ``trainer`` has loaded is not where the present generation began, or it has had
+        batches since then."""
+        if begin.state_name != self._loaded:
+            return True
+        if trainer.rank not in self._joined or begin.is_repeat:
+            return False
+        is_there = self.in_pass and begin.pass_id == self.runner.pass_id and trainer.state in _UNFINISHED
+        return self.registry.dynamic or not is_there or self.delivery.position_of(trainer) != begin.first_batch
 
     def _continues_unknown_pass(self, begin: m.BeginPass) -> bool:
         """Return True if ``begin`` comes from the middle of a pass that is not known here: of a service that was
@@ -214,7 +223,7 @@ class TrainerGroup:
             self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))  # it was over before this trainer began
         elif not self.in_pass:
             self._start_pass(trainer, begin, start)
-        elif begin.pass_id == pass_id and trainer.state in (PassState.BEFORE, PassState.IN):
+        elif begin.pass_id == pass_id and trainer.state in _UNFINISHED:
             self._join(trainer, begin, start)
         elif begin.pass_id == pass_id + 1 and begin.first_batch == 0:
             trainer.pending = begin
@@ -395,7 +404,7 @@ class TrainerGroup:
             return
         if registry.dynamic:
             self.runner.pass_id -= 1
-            waits = {rank.rank for rank in snapshot.ranks if rank.state in (PassState.BEFORE, PassState.IN)}
+            waits = {rank.rank for rank in snapshot.ranks if rank.state in _UNFINISHED}
             self._rejoin = Rejoin(
                 waits, now + registry.lease, dynamic=True, pass_id=snapshot.pass_id, snapshot=snapshot.running
             )
@@ -506,9 +515,7 @@ class TrainerGroup:
         """Return the trainers that others wait for, and whether they wait for ranks that are not there."""
         trainers = self.registry.trainers.values()
         if any(each.pending is not None for each in trainers):
-            late = [
-                each for each in trainers if each.pending is None and each.state in (PassState.BEFORE, PassState.IN)
-            ]
+            late = [each for each in trainers if each.pending is None and each.state in _UNFINISHED]
             return late, self.registry.absent > 0
         return self.delivery.late_trainers() if self.in_pass and self._has_demand() else ([], False)
 
