@@ -33,7 +33,6 @@ from pydp2.errors import (
     OutOfMemory,
     ProtocolError,
     RemoteProtocolError,
-    Rewound,
     StateMismatch,
     from_wire,
 )
@@ -433,11 +432,9 @@ class Client:
             case m.Failed() if message.request_id == now.run and self._loaded.rejoin(message.state_name):
                 self._begin()  # what waits here, this message too, is of a run that was left now
             case m.Failed() if message.request_id == now.run:
-                error = from_wire(message.error)
-                failed = now._replace(state=LoopState.FAILED)
-                if not isinstance(error, Rewound):
-                    session.progress = failed
-                raise error
+                if not is_rewind(message, now.run):
+                    session.progress = now._replace(state=LoopState.FAILED)
+                raise from_wire(message.error)
             case m.PassEnd() | m.Failed():
                 connection.stay_in_pass()
                 del inbox[0]
