@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from pydp2.client.connection import CLOSE_SECONDS, Target, ask_stats, connect_once, detach, parse_welcome
@@ -85,7 +86,10 @@ class Client:
         """Object that is kept as long as this client lives."""
         self._session = ClientGuard(Progress(Position()))
         name = os.urandom(8).hex()
-        self._attach = m.Attach(m.WIRE_VERSION, job, rank, world_size, name, dict(options), self._session.pid)
+        host = gethostname() if target.is_secured else ""
+        self._attach = m.Attach(
+            m.WIRE_VERSION, job, rank, world_size, name, dict(options), self._session.pid, host=host
+        )  # fmt: skip
         try:
             connection, answer = connect_once(target, self._attach, time.monotonic() + timeout, gone, self._session)
             try:

@@ -179,6 +179,13 @@ def test_another_world_size_or_a_rank_for_two_is_refused() -> None:
         made.come(0)
 
 
+def test_a_process_on_another_host_is_named_with_its_host() -> None:
+    made = World(8, 2)
+    made.team.attach(b"x", m.Attach(m.WIRE_VERSION, "default", 1, 2, "s", {}, 4711, 1, "node3"), made.now)
+    with pytest.raises(JobTaken, match=r"rank 1 is taken \(process 4711 on node3, last heard of 0 s ago\)"):
+        made.come(1)
+
+
 def test_an_older_connection_of_a_process_does_not_take_the_place_of_a_later_one() -> None:
     made = World(8, 2)
     first, second = (m.Attach(m.WIRE_VERSION, "default", 1, 2, "s", {}, 1, attempt) for attempt in (1, 2))

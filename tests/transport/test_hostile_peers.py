@@ -111,7 +111,8 @@ def an_attach(choose: random.Random) -> m.Message:
         choose.choice(["default", "", "x" * 100]),
     )
     rank, world_size = choose.choice([0, 0, 1, 2**61]), choose.choice([1, 1, 0, 2, 2**61])
-    return m.Attach(version, job, rank, world_size, choose.choice(["", "s"]), options, 1)
+    host = choose.choice(["", "", "node3", "\x1b[31m", "x" * 300])
+    return m.Attach(version, job, rank, world_size, choose.choice(["", "s"]), options, 1, choose.choice([0, 9]), host)
 
 
 def something(choose: random.Random) -> list[bytes]:

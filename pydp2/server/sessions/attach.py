@@ -27,6 +27,7 @@ _PLAN_OPTIONS = ("batch_size", "seed", "order", "interleave", "pool_bytes", "las
 _TRAINER_OPTIONS = ("prefetch", "lease")  # what each trainer of a job may say for itself
 _BATCHES_IN_FLIGHT = 4  # batches at a trainer and the service beside those that it has asked for ahead
 _SESSION_BYTES = 64  # characters
+_HOST_CHARACTERS = 255
 _MAX_JOBS = 16  # at a time: what is told of all of them fits into one message
 
 
@@ -40,6 +41,8 @@ def requested_options(attach: m.Attach, spec: ServiceSpec) -> JobOptions:
     place_options(attach.job, attach.rank, attach.world_size)
     if len(attach.session) > _SESSION_BYTES:
         raise OptionError(f"a session must be a text of at most {_SESSION_BYTES} characters, got {len(attach.session)}")
+    if len(attach.host) > _HOST_CHARACTERS or not attach.host.isprintable():
+        raise OptionError(f"a host must have a name of at most {_HOST_CHARACTERS} characters that can be printed")
     given = job_options(**attach.options)
     if given.share == "dynamic" and attach.world_size != 1:
         raise OptionError(

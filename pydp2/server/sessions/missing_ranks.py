@@ -52,5 +52,5 @@ class MissingRanks:
 
     def _why(self, trainer: Trainer, now: float) -> str:
         if trainer.peer:
-            return f"has not asked for a batch for {now - trainer.last_heard:.0f} s (process {trainer.pid})"
+            return f"has not asked for a batch for {now - trainer.last_heard:.0f} s ({trainer.process})"
         return f"is gone since {now - trainer.last_heard:.0f} s; connect it again with rank={trainer.rank}"

@@ -140,7 +140,7 @@ class RankRegistry:
         if trainer.peer and trainer.session != attach.session and silent < self.lease:
             who = "another trainer reads this job" if self.world == 1 else f"rank {attach.rank} is taken"
             raise JobTaken(
-                f"{who} (process {trainer.pid}, last heard of {silent:.0f} s ago); wait until it has closed its client "
+                f"{who} ({trainer.process}, last heard of {silent:.0f} s ago); wait until it has closed its client "
                 f"or been silent for lease={self.lease:g} s, or read a job of your own (job='…')"
             )
         return trainer

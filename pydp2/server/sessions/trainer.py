@@ -68,6 +68,7 @@ class Trainer:
     peer: bytes = b""
     session: str = ""
     pid: int = 0
+    host: str = ""  # where the process is, if that may be another host
     attempt: int = 0  # of its connections, the number of the one that it has
     last_heard: float = 0.0
     joined: bool = True  # it knows the present generation
@@ -87,6 +88,11 @@ class Trainer:
     ahead: int = 0  # the most that it asked for at a time beyond the one that it takes next
     pending: m.BeginPass | None = None  # of a pass that cannot begin yet
     asked_later: int = 0  # batches that it asked for in its present run, beside those that it asked for at first
+
+    @property
+    def process(self) -> str:
+        """Name of its process, for messages."""
+        return f"process {self.pid} on {self.host}" if self.host else f"process {self.pid}"
 
     def begin_run(self, run: int) -> None:
         """Begin the run with number ``run``, which it has asked for."""

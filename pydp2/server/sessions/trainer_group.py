@@ -104,7 +104,8 @@ class TrainerGroup:
         if trainer.peer:
             self._fail(trainer, self.registry.replacement_error(trainer, now))
         self.registry.connect(trainer, peer)
-        trainer.pid, trainer.attempt, trainer.last_heard = attach.pid, attach.attempt, now
+        trainer.pid, trainer.host, trainer.attempt = attach.pid, attach.host, attach.attempt
+        trainer.last_heard = now
         self.delivery.claim(trainer)
         if trainer.session != attach.session:
             trainer.session, trainer.run, trainer.joined = attach.session, 0, True
