@@ -272,6 +272,27 @@ def test_a_rank_that_loads_a_state_again_and_has_used_nothing_since_disturbs_nob
     assert made.numbers.begun == [(0, 0), (0, 2)]
 
 
+def test_a_rank_that_goes_back_to_the_same_state_does_not_wait_for_one_that_has_read_on_to_the_end() -> None:
+    made = World(6, 2)
+    trainers = [made.come(rank) for rank in range(2)]
+    for trainer in trainers:
+        made.begin(trainer)
+        made.next(trainer)
+    state = trainers[0].position
+    one, other = trainers
+    made.begin(other, state)
+    made.begin(one, state)
+    assert [made.next(other), made.next(other)] == [3, 5], "it uses the first of them"
+    made.vanish(other)
+    assert [made.next(one), made.next(one), made.next(one)] == [2, 4, None]
+    made.close(one)
+    other = made.come(1)
+    made.begin(other, state)
+    run_out(made, [other])
+    assert other.used == [(0, 3), (0, 5)]
+    assert made.numbers.begun == [(0, 0), (0, 2), (0, 2)]
+
+
 def test_dynamic_batches_go_to_whoever_asks_first_and_each_is_used_once() -> None:
     made = World(30, 1, dynamic=True)
     slow, fast = made.come(), made.come()

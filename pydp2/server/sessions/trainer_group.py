@@ -148,7 +148,7 @@ class TrainerGroup:
         lost = registry.dynamic and not trainer.run and begin.request_id > 1 and not self._restored
         trainer.begin_run(begin.request_id)
         if begin.state_name and self._goes_back(trainer, begin):
-            self._rewind(trainer, begin.state_name)
+            self._rewind(trainer, begin)
         elif not begin.state_name and (self._maybe_stale or lost or not trainer.joined):
             if self._maybe_stale or lost:
                 self._fail(trainer, self._refuse_late(trainer))
@@ -237,9 +237,13 @@ class TrainerGroup:
                 ),
             )
 
-    def _rewind(self, trainer: Trainer, loaded: str) -> None:
-        """Begin a new generation with the state ``loaded``, which ``trainer`` brought."""
+    def _rewind(self, trainer: Trainer, begin: m.BeginPass) -> None:
+        """Begin a new generation with the state that ``trainer`` names in ``begin``."""
+        loaded = begin.state_name
+        again = self.in_pass and loaded == self._loaded and begin.pass_id == self.runner.pass_id
+        done = {**self.registry.passed_through} if again else {}  # had the pass from there on, and left
         self.stop()
+        self.registry.passed_through.update(done)
         waiting = set() if self._rejoin is None else {*self._rejoin.requests}
         self._rejoin = None
         self._loaded, self._maybe_stale = loaded, False
