@@ -108,7 +108,10 @@ class Team:
         self.restarts = 0
         self._restarting = False
         self._replaced: set[Trainer] = set()  # that died, and for which others come
-        self._late: set[int] = set()  # ranks for which another one has come
+        self.late = 0
+        """Processes that came again."""
+        self.progress = world.network.clock.now
+        """Time when a trainer last got a batch or came to the end of a pass."""
         self.trainers = [Trainer(self, rank, None) for rank in range(size)]
 
     @property
@@ -120,6 +123,11 @@ class Team:
     def has_finished(self) -> bool:
         """True once a rank has had all its passes."""
         return any(each.task.over for each in self.trainers if each not in self._replaced)
+
+    @property
+    def is_alone(self) -> bool:
+        """True if ranks that came again may wait for others that have finished the job before."""
+        return self.late > 0 and self.has_finished
 
     def next_pass(self, rank: int) -> int:
         """Return the pass that ``rank`` reads next."""
@@ -136,13 +144,12 @@ class Team:
         """Keep the state of ``rank`` behind ``step``. It is that of all ranks."""
         for other in self.states:
             assert state == other.get(step, state), f"rank {rank} has another state behind {step}"
+        self.progress = self.world.network.clock.now
         self.states[rank][step] = state
 
     def begin(self, rank: int, place: dict[str, Any]) -> None:
         """A process without a state begins as ``rank`` at ``place``: what another one before it had and the service
         does not know to be used comes again."""
-        if rank in self._late and all(each.task.over for each in self.trainers if each.rank != rank):
-            self.restart()  # the job was over, and this process has begun another one, alone
         passes, states = self.passes[rank], self.states[rank]
         if place["pass"] == place["batch"] == 0:
             self.note(rank, (0, 0), place)
@@ -169,11 +176,11 @@ class Team:
         """The process of ``trainer`` dies, and another one takes its place."""
         trainer.kill()
         self._replaced.add(trainer)
+        self.late += 1
 
         def start() -> None:
             if trainer in self._replaced:
                 self._replaced.remove(trainer)
-                self._late.add(trainer.rank)
                 self.trainers[trainer.rank] = Trainer(self, trainer.rank, None)
 
         self.world.network.at(seconds, start)
@@ -188,6 +195,7 @@ class Team:
         self.end()
         self._replaced.clear()
         self.restarts += 1
+        self.late += 1
         random = self.world.random
         steps = sorted(set.intersection(*(set(states) for states in self.states))) or [(0, 0)]
         step = random.choice([steps[-1], steps[-1], random.choice(steps)])  # of the checkpoint

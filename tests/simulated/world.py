@@ -43,6 +43,7 @@ from .network import ClientLine, Frame, Hub, Line, Network, NoContext, Poller
 from .trainers import Seen, Team
 
 STEPS = 400_000
+PATIENCE = 120.0  # seconds in which some trainer gets on
 LONG = 30.0  # seconds: longer than all faults of a schedule together
 LOSE_HOSTS = ("cut", "hold", "crash", "freeze")
 OF_HOSTS = (*LOSE_HOSTS, "leave", "kill")
@@ -286,7 +287,11 @@ class World:
         try:
             while not self.is_over:
                 steps += 1
-                if steps > STEPS or not self.network.advance():
+                late = self.network.clock.now - self.team.progress > PATIENCE
+                if late and self.team.is_alone:
+                    self.team.late, self.team.progress = 0, self.network.clock.now
+                    self.team.restart()
+                elif late or steps > STEPS or not self.network.advance():
                     raise Stuck(
                         f"no end after {steps} steps and {self.network.clock.now - 1000:.1f} s; {self.log[-9:]}"
                     )
