@@ -240,7 +240,10 @@ class WorkerPool:
             return ""
         file, attempt, sample_index = event.running_sample
         dispatcher = self._attempts.dispatcher_of(attempt)
-        return "" if dispatcher is None else f" in file {dispatcher.label(file)}, sample {sample_index}"
+        ledger = None if dispatcher is None else dispatcher.ledgers.get(file)
+        if dispatcher is None or ledger is None or ledger.attempt != attempt:
+            return ""
+        return f" in file {dispatcher.label(file)}, sample {sample_index}"
 
     def _too_many_lost(self, host: int, blamed: bool) -> bool:
         """Return True if too many workers of ``host`` were lost in a row without a sample between them, none of them in
