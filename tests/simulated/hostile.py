@@ -22,7 +22,7 @@ from ..protocol.conftest import EXAMPLES
 from ..protocol.test_broken_frames import mutate, mutated_frames
 from .network import Line
 from .schedules import hosted, scheduled
-from .world import World
+from .world import Worker, World
 
 Message = list[bytes]
 STATES = ("before it joins", "joined", "at work", "draining", "its session is over")
@@ -43,7 +43,9 @@ class Recorded:
         self.of_hosts: dict[str, list[Message]] = defaultdict(list)
         self.of_service: dict[str, list[Message]] = defaultdict(list)
 
-        for example in EXAMPLES:  # of the kinds that come seldom
+        for kind in (m.Refused, m.Closing, m.KillWorker):  # those that come seldom
+            self.of_service[kind.__name__] += [[m.encode(each)] for each in EXAMPLES if type(each) is kind]
+        for example in EXAMPLES:
             if (LinkState.PREPARED, LinkRole.HOST, type(example)) in HOST_LINK or isinstance(example, m.WorkerExited):
                 self.of_hosts[type(example).__name__].append([m.encode(example)])
 
@@ -263,3 +265,61 @@ def lie_in(world: World, liars: Sequence[LyingHost], is_over: Callable[[], bool]
         raise AssertionError(f"no end after {steps} steps: {world.log[-9:]}")
     for liar in liars:
         liar.over = True
+
+
+class LyingService:
+    """In place of the service of ``world``: it lets hosts join, has them start workers, and says what is broken."""
+
+    def __init__(self, world: World, recorded: Recorded) -> None:
+        self.world, self.recorded = world, recorded
+        self._choose = Random(f"service {world.case.seed}")
+        self.sent = 0
+        """Broken messages that were sent."""
+        self.started = 0
+        """Workers that hosts were told to start, in order."""
+        world.turns.over = True
+        world.far.wake = self._came
+
+    def _came(self) -> None:
+        while (received := self.world.far.receive()) is not None:
+            peer, frames = received
+            name = msgpack.unpackb(frames[0])[0]
+            if name == "Join":
+                if self._choose.random() < 0.9:
+                    self._say(peer, m.Spec({}, self.world.digest))
+                self._later(peer)
+            elif name == "Prepared":
+                for row in range(self._choose.randrange(3)):
+                    self._say(peer, m.StartWorker(self.started, row))
+                    self.started += 1
+
+    def _say(self, peer: bytes, message: m.Message) -> None:
+        self.world.far.send(peer, [m.encode(message)])
+
+    def _later(self, peer: bytes) -> None:
+        self.world.network.at(self._choose.random() * 0.01, lambda: self._lie(peer))
+
+    def _lie(self, peer: bytes) -> None:
+        if peer not in self.world.far.peers:
+            return
+        kinds = self.recorded.of_service
+        message = self._choose.choice(kinds[self._choose.choice([*kinds])])
+        name, *fields = msgpack.unpackb(message[0])
+        if name in ("ToWorker", "KillWorker", "StartWorker") and self.started:
+            worker = self.started - self._choose.randrange(1, 4)  # one that may be there
+            message = [msgpack.packb([name, max(0, worker), *fields[1:]]), *message[1:]]
+        if name == "ToWorker" and self._choose.random() < 0.7:
+            message = [message[0], *broken(self._choose, message[1:])]
+        elif self._choose.random() < 0.9:
+            message = broken(self._choose, message)
+        self.world.far.send(peer, message or [b""])
+        self.sent += 1
+        self._later(peer)
+
+
+def hear_nothing(worker: Worker) -> None:
+    """A turn of a worker that does not look at what it is told."""
+    worker._at_work = False
+    worker.inbox.clear()
+    if worker.wire.dead:
+        worker.engine.buried(worker)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from .hostile import STATES, LyingHost, Recorded, lie_in, record
+from .hostile import STATES, LyingHost, LyingService, Recorded, hear_nothing, lie_in, record
 from .schedules import compare, hosted, scheduled
-from .world import World
+from .world import Host, Worker, World
 
 SENT = int(os.environ.get("PYDP2_FUZZ", "20000"))
 
@@ -62,3 +62,35 @@ def test_a_host_that_lies_in_any_state_changes_nothing(recorded: Recorded, tmp_p
             for liar in liars:
                 sent += liar.sent
     assert sent.keys() == set(STATES)
+
+
+def test_an_agent_whose_service_lies_joins_again_or_ends_with_a_reason(recorded: Recorded, tmp_path: Path) -> None:
+    sent = seed = workers = 0
+    ends: Counter[str] = Counter()
+    while sent < SENT // 4:
+        seed += 1
+        with scheduled(seed) as patch:
+            patch.setattr(World, "add_host", lambda world: None)
+            patch.setattr(Worker, "_turn", hear_nothing)
+            world = World(hosted(seed), tmp_path, patch)
+            world.faults = 0
+            service = LyingService(world, recorded)
+
+            def host_is_there(world: World = world, service: LyingService = service) -> bool:
+                for number in range(901, 904):
+                    if number not in world.hosts:
+                        world.hosts[number] = Host(world, number)
+                        ends["started"] += 1
+                return service.sent > 400
+
+            lie_in(world, [], host_is_there)
+            sent += service.sent
+            workers += service.started
+            for host in world.ended:
+                assert host.error is None or str(host.error), "it says why"
+                ends[type(host.error).__name__ if host.end is None else host.end.kind] += 1
+            for host in [*world.hosts.values()]:
+                host.crash()
+    assert ends.keys() >= {"started", "closed", "again"}
+    assert ends["started"] < sent / 10, "most of what is broken costs a session, and no agent"
+    assert workers > sent / 10

@@ -42,6 +42,7 @@ from .network import ENGINE, HEARTBEAT_TIMEOUT, Hub, Line, Network, NoContext, P
 
 TIMING = Timing(host_beat=0.05, host_timeout=HEARTBEAT_TIMEOUT, host_drain=1.0, tick=0.1, worker_last_words=0.05)
 STEPS = 200_000
+ROWS = 100  # that the shared memory of a host has
 _SIGTERM = b"\x0f"
 
 
@@ -131,6 +132,8 @@ class Engine:
         self.gone = False
 
     def start(self, worker: int, status_row: int) -> None:
+        if not 0 <= status_row < ROWS:
+            raise IndexError(status_row)
         self._rows[status_row] = array("q", bytes(64))
         slow = self.world.random.random() < 0.1
         delay = self.world.random.random() * (0.3 if slow else 0.02)
