@@ -126,6 +126,42 @@ class Flow:
         self._thread.join()
 
 
+class Stalled:
+    """So many connections to ``address`` that never finish their handshake, until :meth:`end`: one half says nothing,
+    the other one a byte a second. Each that is closed is opened again."""
+
+    def __init__(self, address: str, count: int) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(address, count))
+        self._thread.start()
+
+    def _run(self, address: str, count: int) -> None:
+        ones, said = [dial(address) for _ in range(count)], greeting(b"CURVE") + CURVE_HELLO
+        at = [0] * count
+        while not self._over.wait(1.0):
+            for number, one in enumerate(ones):
+                try:
+                    closed = not one.recv(1 << 10)
+                except BlockingIOError:
+                    closed = False
+                except OSError:
+                    closed = True
+                if closed:
+                    one.close()
+                    ones[number], at[number] = dial(address), 0
+                elif number % 2:
+                    with contextlib.suppress(OSError):
+                        one.send(said[at[number] : at[number] + 1])
+                    at[number] += 1
+        for one in ones:
+            one.close()
+
+    def end(self) -> None:
+        """Hang up."""
+        self._over.set()
+        self._thread.join()
+
+
 @contextlib.contextmanager
 def silent(address: str, count: int) -> Iterator[list[socket.socket]]:
     """``count`` connections to ``address`` that say nothing."""

@@ -304,6 +304,7 @@ class HostGateway:
         dropped = set(self.hub.take_dropped())
         for session in self.sessions:
             if dropped & {session.control, session.data}:
+                self.hub.note_refusal(session.control, "its key was removed", now)
                 self.turn_away(session.host, HostRefused("the key of this host was removed; ask for another one"))
             elif now - session.sent_at > self._timing.host_beat:
                 self._report(session, now)

@@ -59,12 +59,15 @@ class _Peer(NamedTuple):
     descriptor: int
     ends: tuple[Any, Any] | None
 
-    def end_connection(self) -> None:
-        """End its connection: libzmq finds it closed, as if the peer had done that. It cannot end a single one by
-        itself."""
+    def is_connected(self, *, end: bool = False) -> bool:
+        """Return True if its connection is there. ``end``: end it, so that libzmq finds it closed, as if the peer had
+        done that; libzmq cannot end a single one by itself."""
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.descriptor)) as connection:
             if self.ends is not None and _ends_of(connection) == self.ends:  # else the descriptor is another's now
-                connection.shutdown(socket.SHUT_RDWR)
+                if end:
+                    connection.shutdown(socket.SHUT_RDWR)
+                return True
+        return False
 
 
 def _ends_of(connection: socket.socket) -> tuple[Any, Any]:
@@ -89,6 +92,7 @@ class PeerKeys:
         self._access = access
         self._refreshed_at = 0.0
         self._peers: dict[bytes, _Peer] = {}
+        self._forgotten: dict[bytes, _Peer] = {}  # peers that the hub has forgotten; some are still connected
         self._ending: dict[bytes, tuple[float, _Peer]] = {}  # peers that are not heard any more, and when they are cut
         self._dropped: list[bytes] = []
 
@@ -106,6 +110,7 @@ class PeerKeys:
             return False
         known = self._peers.get(peer)
         if known is None:
+            self._forgotten.pop(peer, None)
             known = self._peers[peer] = _peer_of(frame)
         if self._access.role_of(known.key) is None:  # what came before its connection was ended
             del self._peers[peer]
@@ -129,7 +134,7 @@ class PeerKeys:
         for peer, (when, known) in [*self._ending.items()]:
             if now >= when:
                 del self._ending[peer]
-                known.end_connection()
+                known.is_connected(end=True)
 
     def _refresh(self, now: float) -> None:
         self._refreshed_at = now
@@ -139,6 +144,9 @@ class PeerKeys:
             if peer not in self._ending:
                 self._dropped.append(peer)
                 self.end(peer)
+        for peer, known in [*self._forgotten.items()]:
+            if not known.is_connected(end=self._access.role_of(known.key) is None):
+                del self._forgotten[peer]
 
     def take_dropped(self) -> list[bytes]:
         """Return the peers whose key was removed since the last call. Their connections end."""
@@ -152,7 +160,8 @@ class PeerKeys:
 
     def forget(self, peer: bytes) -> None:
         """Forget ``peer``, which is gone or has nothing to do here now. One that speaks again is known again."""
-        self._peers.pop(peer, None)
+        if (known := self._peers.pop(peer, None)) is not None and peer not in self._ending:
+            self._forgotten[peer] = known
 
 
 def require_curve() -> None:

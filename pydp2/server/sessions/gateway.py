@@ -364,7 +364,7 @@ class ClientGateway:
     # -- whether they live -----------------------------------------------------------------------------------------
     def watch(self, now: float) -> None:
         """Look whether trainers are still there, now and then, and whose lease ran out."""
-        self._drop_peers()
+        self._drop_peers(now)
         if now - self._probed > self._spec.timing.trainer_probe:
             self._probed = now
             for _, trainer in self._trainers():
@@ -390,10 +390,11 @@ class ClientGateway:
                 self._drop_job(job_session)
         self._write_snapshots(now)
 
-    def _drop_peers(self) -> None:
+    def _drop_peers(self, now: float) -> None:
         """Part from the peers whose key was removed."""
         for peer in self._hub.take_dropped():
             self._log("the connection of a peer ends: its key was removed", "refused")
+            self._hub.note_refusal(peer, "its key was removed", now)
             self._send(peer, m.Closing("the key of this process was removed", {}, False))
             self._vanish(peer)
 
