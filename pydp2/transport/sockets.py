@@ -52,6 +52,7 @@ Frames = Sequence[Any]
 _EVENT = struct.Struct("=Hi")  # first frame that a monitor gives; the second is the endpoint
 _DISCONNECT_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _HANDSHAKE_MS = 5_000
+_BACKLOG = 1024  # connections that the kernel keeps until libzmq accepts them: after a restart all peers come at once
 # Bytes of a slab for what a worker sends. Only as many are ever used as are under way at a time.
 _SEND_SLAB_BYTES = 256 << 20
 _RECEIVE_SLAB_BYTES = 256 << 20  # the same for what a trainer receives
@@ -87,6 +88,7 @@ def _set_options(socket: zmq.Socket[bytes], address: str, max_frame: int) -> Non
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, max_frame)
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+    socket.setsockopt(zmq.BACKLOG, _BACKLOG)
 
 
 class Hub:
