@@ -12,6 +12,7 @@ from pydp2_cli.output import count_text, size_text, stdout_console
 from pydp2_cli.stats_line import StatsLine
 
 _WATCH_SECONDS = 1.0
+_SHOWN_REFUSALS = 20
 
 
 @click.command("stats", short_help="Show how a service is doing.")
@@ -66,6 +67,8 @@ def _print_stats(line: StatsLine, found: dict[str, Any]) -> None:
         click.echo(f"wanted: {count_text(advice['wanted'], 'worker')} ({advice['reason']})")
     if names:
         _print_hosts(found["hosts"])
+    if found["refused"]:
+        _print_refused(found["refused"])
 
 
 def _received_text(host: dict[str, Any]) -> str:
@@ -86,3 +89,18 @@ def _print_hosts(found: list[dict[str, Any]]) -> None:
             size_text(each.get("memory", 0)),
         )  # fmt: skip
     stdout_console().print(hosts, markup=False)
+
+
+def _print_refused(found: list[dict[str, Any]]) -> None:
+    """Print a table of the peers that the service did not let in, the latest first."""
+    from rich.table import Table
+
+    refused = Table("refused", "from", "why", "times", "last", box=None)
+    for each in found[:_SHOWN_REFUSALS]:
+        refused.add_row(
+            f"port for {each['port']}", each["address"], each["reason"], f"{each['count']:,}",
+            f"{each['seconds_ago']:.0f} s ago",
+        )  # fmt: skip
+    stdout_console().print(refused, markup=False)
+    if len(found) > _SHOWN_REFUSALS:
+        click.echo(f"{len(found) - _SHOWN_REFUSALS} more addresses and reasons: pydp2 stats --json")

@@ -336,7 +336,7 @@ def builtin_name_of_mixed(error: ProviderError) -> str:
 
 def from_wire(wire: Mapping[str, Any]) -> Error:
     """Return the error that :func:`to_wire` made ``wire`` of; an unknown kind becomes a :class:`RemoteError`."""
-    message = str(wire.get("message", ""))
+    message = str(wire.get("message", "")) or "the other side gave no reason"
     kind = _KINDS.get(str(wire.get("kind", "")), RemoteError)
     if kind is ProviderError:
         return provider_error(message, str(wire.get("builtin", "")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import socket
 import struct
 import threading
@@ -122,6 +123,63 @@ class Flow:
 
     def end(self) -> None:
         """Nobody comes any more, and those who are there go."""
+        self._over.set()
+        self._thread.join()
+
+
+def _is_open(one: socket.socket) -> bool:
+    """Whether the other end has not closed the connection; takes what it said."""
+    try:
+        return bool(one.recv(1 << 10))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+class Stalled:
+    """So many connections to ``address`` that never finish their handshake, until :meth:`end`: one half says nothing,
+    the other one a byte a second. Each that is closed is opened again."""
+
+    def __init__(self, address: str, count: int) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(address, count))
+        self._thread.start()
+
+    def _run(self, address: str, count: int) -> None:
+        said = greeting(b"CURVE") + CURVE_HELLO
+        with selectors.DefaultSelector() as waits:
+
+            def come(number: int) -> None:
+                waits.register(dial(address), selectors.EVENT_READ, [number, 0])
+
+            for number in range(count):
+                come(number)
+                if number % 50 == 49:
+                    time.sleep(0.02)  # else the kernel takes some for connected that the service never sees
+            next_byte = time.monotonic()
+            while not self._over.is_set():
+                for key, _ in waits.select(0.1):
+                    one = key.fileobj
+                    assert isinstance(one, socket.socket)
+                    if not _is_open(one):
+                        waits.unregister(one)
+                        one.close()
+                        come(key.data[0])
+                if time.monotonic() > next_byte:
+                    next_byte += 1.0
+                    for key in [*waits.get_map().values()]:
+                        number, at = key.data
+                        if number % 2:
+                            key.data[1] += 1
+                            with contextlib.suppress(OSError):
+                                os.write(key.fd, said[at : at + 1])
+            for key in [*waits.get_map().values()]:
+                assert isinstance(key.fileobj, socket.socket)
+                key.fileobj.close()
+
+    def end(self) -> None:
+        """Hang up."""
         self._over.set()
         self._thread.join()
 

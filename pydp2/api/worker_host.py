@@ -24,8 +24,9 @@ from pydp2.host.list_entries import map_entries
 from pydp2.host.service_link import ServiceLink
 from pydp2.host.setup import AgentSetup, send_setup
 from pydp2.protocol import messages as m
+from pydp2.protocol.plain_data import decode_plain
 from pydp2.release import RELEASE
-from pydp2.server.spec import receive_plain
+from pydp2.server.spec import WorkerTerms, receive_plain
 from pydp2.transport.compression import CODEC, FrameCompressor
 
 _ANSWER_SECONDS = 10.0  # for the service to send what it is made from
@@ -154,7 +155,10 @@ class WorkerHost:
         if not isinstance(message, m.Spec) or len(body) != 4:
             raise RemoteProtocolError(f"expected Spec, got {type(message).__name__}")
         args, blob, offsets, source = (bytes(frame) for frame in body)
-        files = FileList.from_buffers(blob, offsets, source.decode() or None)
+        files = FileList.from_buffers(blob, offsets, source.decode(errors="replace") or None)
+        WorkerTerms.from_wire(message.terms, args)  # here an error has a place where it is shown
+        if not isinstance(decode_plain(args), dict):
+            raise RemoteProtocolError("Spec: the arguments of a provider must be a dict")
         return _Spec(message.terms, message.digest, args, files)
 
     def _run_agent(self, target: Target, spec: _Spec) -> dict[str, Any]:

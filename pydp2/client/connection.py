@@ -15,6 +15,7 @@ from pydp2.client.session import ClientGuard
 from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, LinkState, client_link
+from pydp2.protocol.plain_data import decode_plain
 from pydp2.protocol.used_word import pack_used
 from pydp2.schema.input_types import Slots
 from pydp2.service_address import split_key, without_token
@@ -96,6 +97,8 @@ class Connection:
             self._zmq.term()
             raise
         self._link = client_link(LinkRole.CLIENT)
+        self.last_body: list[Any] = []
+        """Raw frames of the message that :meth:`receive` returned last."""
         self.inbox: list[Any] = []
         """Items that came and were not taken yet: messages with their raw frames, as pairs, or what the caller has put
         in their place; behind them frames that are not decoded. A step replaces some of it at once, or nothing."""
@@ -192,7 +195,8 @@ class Connection:
         self.fetch(deadline)
         if not self.inbox or self.is_undecoded(self.inbox[0]):
             return None
-        message: m.Message = self.inbox.pop(0)[0]
+        message: m.Message
+        message, self.last_body = self.inbox.pop(0)
         if isinstance(message, m.Closing):
             raise self.service_closing(message)
         return message
@@ -340,10 +344,14 @@ def parse_welcome(answer: m.Message) -> m.Welcome:
 def ask_stats(target: Target, timeout: float = 5.0) -> dict[str, Any]:
     """Ask the service ``target`` once for its statistics."""
     connection, answer = connect_once(target, m.AskStats(), time.monotonic() + timeout)
+    body = connection.last_body
     connection.close()
-    if not isinstance(answer, m.Stats):
+    if not isinstance(answer, m.Stats) or len(body) != 1:
         raise RemoteProtocolError(f"expected Stats, got {type(answer).__name__}")
-    return answer.data
+    figures = decode_plain(body[0])
+    if not isinstance(figures, dict):
+        raise RemoteProtocolError("Stats: expected a dict")
+    return figures
 
 
 def detach(session: ClientGuard, connection: Connection, on_close: Callable[[], None] | None) -> None:

@@ -34,7 +34,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
 from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.release import RELEASE
-from pydp2.server.spec import WorkerTerms
+from pydp2.server.spec import WorkerTerms, status_rows
 from pydp2.service_address import without_token
 from pydp2.transport import Hub, PeerGone, Poller
 from pydp2.transport.keys import KeyPair
@@ -217,9 +217,7 @@ class Agent:
             case m.Spec(_, digest):
                 self._accepted(link, digest)
             case m.StartWorker(worker, status_row):
-                self._status_rows[worker] = status_row
-                self._connections[worker] = WorkerConnection(b"", worker_link(LinkRole.SERVER))
-                self._engine.start(worker, status_row)
+                self._start(worker, status_row)
             case m.KillWorker(worker):
                 self._engine.kill(worker)
             case m.ToWorker(worker):
@@ -243,6 +241,15 @@ class Agent:
         self._rate_from = (time.monotonic(), 0)
         link.open_data()
         link.send(m.Prepared(opened_entries(self._files, Path(self._setup.root))))
+
+    def _start(self, worker: int, status_row: int) -> None:
+        """Start a worker. Raises RemoteProtocolError if it was started already, or its status row is not free."""
+        rows = status_rows(self._setup.places)
+        if worker in self._connections or status_row >= rows or status_row in self._status_rows.values():
+            raise RemoteProtocolError(f"StartWorker: worker {worker} on status row {status_row} of {rows}")
+        self._status_rows[worker] = status_row
+        self._connections[worker] = WorkerConnection(b"", worker_link(LinkRole.SERVER))
+        self._engine.start(worker, status_row)
 
     def _taken(self, link: ServiceLink, total: int, sent_ns: int, now: float) -> None:
         """Note how much the service has taken, and fit the window to rate and round trip."""

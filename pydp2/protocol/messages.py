@@ -429,9 +429,10 @@ class AskStats(Message):
 
 @dataclass(frozen=True, slots=True)
 class Stats(Message):
-    """Server: the statistics of the service, as plain data."""
+    """Server: the statistics of the service. One frame, a dict of plain data: with many workers it is larger than a
+    header may be."""
 
-    data: Plain
+    has_body: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)

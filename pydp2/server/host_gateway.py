@@ -17,7 +17,7 @@ from pydp2.protocol.file_ranges import check_ints
 from pydp2.protocol.link_states import LinkState
 from pydp2.release import RELEASE
 from pydp2.server.spec import ServiceSpec
-from pydp2.server.workers.host_sessions import HostSession, HostSessions
+from pydp2.server.workers.host_sessions import MAX_BEATS, HostSession, HostSessions
 from pydp2.transport import Hub, PeerGone
 from pydp2.transport.compression import CODEC, MAX_INFLATED_BYTES, FrameInflater
 
@@ -73,6 +73,8 @@ class RemoteExited:
     running: tuple[int, int, int] | None
 
 
+_MAX_ASKED = 4096
+_MAX_STATUS = 1 << 16  # what os.waitpid gives is below
 HostEvent = HostReady | HostLeaves | HostGone | RemoteStarted | RemoteMessage | RemoteExited
 
 
@@ -94,6 +96,7 @@ class HostGateway:
         self._memory_limit = spec.memory_limit
         self._inflater: FrameInflater | None = None  # once a host has joined that compresses
         self._inflated = 0  # bytes, in this call of receive()
+        self._asked: dict[bytes, None] = {}  # peers that have got the spec already, the last few thousand
         if spec.workers:
             self.sessions.note_opened("the host of the service", opened_entries(files, Path(spec.root)), self._sampled)
 
@@ -122,8 +125,10 @@ class HostGateway:
                 self._handle(peer, frames, now)
             except ProtocolError as error:
                 self._log(f"a host broke the protocol: {error}", "protocol")
+                self.hub.note_refusal(peer, "broke the protocol", now)
                 if (session := self.sessions.at(peer)) is not None:
                     self._end(session, "broke the protocol", m.Closing("it broke the protocol", {}, True))
+                self.hub.end_peer(peer)
         events, self._events = self._events, []
         return events, more
 
@@ -134,6 +139,8 @@ class HostGateway:
         message, body = m.decode(frames)
         if session is None:
             self._greet(peer, message, now)
+            if self.sessions.at(peer) is None:
+                self.hub.forget_peer(peer)
             return
         session.heard_at = now
         if peer == session.data:
@@ -151,7 +158,9 @@ class HostGateway:
                 self._prepared(session, opened)
             case m.HostBeat(sent_ns, running, figures):
                 session.note_beat(now, sent_ns, running, figures)
-                self._report(session, now)
+                if now - session.beat_at >= self._timing.host_beat / MAX_BEATS:
+                    session.beat_at = now
+                    self._report(session, now)
             case m.Drain():
                 session.drain_until = now + self._timing.host_drain
                 self._log(f"{session.name} leaves: its workers end the files that they read", "host")
@@ -162,6 +171,7 @@ class HostGateway:
         try:
             match message:
                 case m.AskSpec(version, release):
+                    self._note_asked(peer)
                     self.sessions.check_version(version, release)
                     self._send(peer, m.Spec(self._terms, self._digest), self._frames)
                 case m.Join():
@@ -179,9 +189,22 @@ class HostGateway:
                         self._announce(found)
                 case m.HostBeat():  # of a session that is over
                     self._send(peer, m.Closing("its session is over", {}, True))
+                    self.hub.end_peer(peer)
+                case _:  # the same, or nothing that begins one
+                    self.hub.end_peer(peer)
         except HostRefused as error:
-            self._log(str(error), "host refused")
+            self._log(shorten(str(error), 2000), "host refused")
+            self.hub.note_refusal(peer, "not a host for this service", now)
             self._send(peer, m.Refused(to_wire(error)))
+            self.hub.end_peer(peer)
+
+    def _note_asked(self, peer: bytes) -> None:
+        """Note that ``peer`` asks for the spec, which may be large. Raises RemoteProtocolError if it has got it."""
+        if peer in self._asked:
+            raise RemoteProtocolError("AskSpec: the spec comes once over a connection")
+        self._asked[peer] = None
+        if len(self._asked) > _MAX_ASKED:
+            del self._asked[next(iter(self._asked))]
 
     def _check_codec(self, join: m.Join) -> None:
         """Raise HostRefused unless this service can inflate what the host compresses."""
@@ -221,6 +244,9 @@ class HostGateway:
                 frames = [*body] if not raw_sizes else self._inflate(session, body, raw_sizes)
                 self._events.append(RemoteMessage(session.host, worker, frames))
             case m.WorkerExited():
+                if message.status >= _MAX_STATUS:
+                    raise RemoteProtocolError(f"WorkerExited: status {message.status}")
+                session.ends_at.pop(message.worker, None)
                 running = None
                 if message.running:
                     file, attempt, index = check_ints("WorkerExited", message.running, 3)
@@ -250,9 +276,12 @@ class HostGateway:
         """Have ``host`` start a worker."""
         self._to_host(host, m.StartWorker(worker, status_row))
 
-    def kill(self, host: int, worker: int) -> None:
-        """Have ``host`` end a worker at once."""
-        self._to_host(host, m.KillWorker(worker))
+    def kill(self, host: int, worker: int, now: float) -> None:
+        """Have ``host`` end a worker at once. A host that does not is lost, because it keeps the worker's files."""
+        session = self.sessions.get(host)
+        if session is not None and worker not in session.ends_at:
+            session.ends_at[worker] = now + self._timing.host_timeout
+            self._send_control(session, m.KillWorker(worker))
 
     def send(self, host: int, worker: int, frames: Sequence[Any]) -> None:
         """Send a message to a worker of ``host``."""
@@ -305,7 +334,7 @@ class HostGateway:
             return
         self._send(session.control, last)
         for peer in (session.control, session.data):
-            self.hub.forget_peer(peer)
+            self.hub.end_peer(peer)
         self._events.append(HostGone(session.host, session.running, how))
 
     def watch(self, now: float) -> list[HostEvent]:
@@ -313,11 +342,17 @@ class HostGateway:
         dropped = set(self.hub.take_dropped())
         for session in self.sessions:
             if dropped & {session.control, session.data}:
+                self.hub.note_refusal(session.control, "its key was removed", now)
                 self.turn_away(session.host, HostRefused("the key of this host was removed; ask for another one"))
             elif now - session.sent_at > self._timing.host_beat:
                 self._report(session, now)
         for session in self.sessions.silent(now, self._timing.host_timeout):
             self._lose(session, f"nothing heard for {self._timing.host_timeout:g} s")
+        for session in self.sessions:
+            if any(now > when for when in session.ends_at.values()):
+                self._lose(
+                    session, f"a worker that it was told to end had not ended after {self._timing.host_timeout:g} s"
+                )
         events, self._events = self._events, []
         return events
 

@@ -216,9 +216,10 @@ class Server:
             hub.accept(now)
 
     def _log_refused(self, text: str, kind: str) -> None:
-        """Log why a connection was refused; a lack of descriptors once, until there has been none for a while."""
+        """Log why a connection was refused, whenever the hub says so; a lack of descriptors once, until there has been
+        none for a while."""
         if kind != LACKS_DESCRIPTORS:
-            self.log(text, kind)
+            self.log(f"{kind}: {text}", "")
             return
         now = time.monotonic()
         if now - self._lacked > self._timing.descriptor_notice:
@@ -279,6 +280,7 @@ class Server:
         connection.link.check_received(message)
         match message:
             case m.Declared(schema, source, notes, modules):
+                declared = Schema.from_wire(schema)
                 if self._hosts is not None:
                     try:
                         self._hosts.check_source(connection.host, source, modules)
@@ -290,7 +292,7 @@ class Server:
                         self.log(str(note), "")
                     if not connection.host:
                         self._watchdog.check_first_worker(connection.pid)
-                    self._schema = Schema.from_wire(schema)
+                    self._schema = declared
                     self._cell_grants = create_cell_grants(self._schema, self._spec.memory_limit)
                     if self._cell_grants is not None:
                         self._hub.fd_offer.offered = self._cell_grants.for_workers
@@ -375,7 +377,7 @@ class Server:
         except ProtocolError as error:
             self.log(f"worker {worker} broke the protocol: {error}", "protocol")
             connection.begin_end(WatchEvent.BREAK_PROTOCOL, "broke the protocol")
-            hosts.kill(host, worker)
+            hosts.kill(host, worker, now)
 
     def _remote_exited(self, exited: m.WorkerExited, running: tuple[int, int, int] | None) -> None:
         connection = self._connections.pop(exited.worker, None)
@@ -485,10 +487,19 @@ class Server:
             "metrics": None if self._endpoint is None else self._endpoint.address,
             "scaling": self._scaling.advice.to_plain(self._worker_pool.target),
             "hosts": [] if self._hosts is None else self._hosts.stats(now),
+            "refused": self._refused(now),
             "memory": resident_bytes(os.getpid()),
             "workers_lost": self._worker_pool.workers_lost,
             "uptime_seconds": now - self._began,
         }  # fmt: skip
+
+    def _refused(self, now: float) -> list[dict[str, Any]]:
+        """Return the peers that were not let in, as plain data, by the port that they came to."""
+        ports = {"workers": self._hub, "trainers": self._clients}
+        if self._hosts is not None:
+            ports["hosts"] = self._hosts.hub
+        found = [{"port": port, **each} for port, hub in ports.items() for each in hub.refusals.to_plain(now)]
+        return sorted(found, key=lambda each: each["seconds_ago"])
 
 
 def _describe_exit(status: int) -> str:

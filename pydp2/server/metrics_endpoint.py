@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -166,6 +167,12 @@ def _metrics(stats: Mapping[str, Any]) -> Iterator[_Metric]:
     scaling = stats["scaling"]
     yield "gauge", "pydp2_workers", "workers that there are to be", [], [([], float(scaling["workers"]))]
     yield "gauge", "pydp2_workers_wanted", "workers that there should be", [], [([], float(scaling["wanted"]))]
+    refused: Counter[tuple[str, str]] = Counter()
+    for each in stats["refused"]:
+        refused[each["port"], each["reason"]] += each["count"]
+    yield "counter", "pydp2_refused_peers", "peers that were not let in, or sent away", ["port", "reason"], [
+        ([*labels], float(count)) for labels, count in refused.items()
+    ]  # fmt: skip
     yield "counter", "pydp2_workers_lost", "workers that died", [], [([], float(stats["workers_lost"]))]
     yield "gauge", "pydp2_memory_bytes", "memory of the server process", [], [([], float(stats["memory"]))]
     yield "gauge", "pydp2_uptime_seconds", "seconds since the start", [], [([], float(stats["uptime_seconds"]))]

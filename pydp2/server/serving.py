@@ -36,6 +36,7 @@ _FAREWELL_MS = 1_000  # that last words have to leave in, where a peer is slow t
 _SPARE_BYTES = 4 << 20  # addresses, of which no page is used, for the last words of a server that has no memory left
 _COLLECT = 10_000  # lists and the like that are made and kept before one looks for rings of them; we make none
 _KEPT = 3  # descriptors that workers leave to others: theirs come out of what trainers leave
+_HOST_BACKLOG = 256  # messages of one host that wait here: what the loop takes in one round; more wait at the host
 _BACKLOG = 64  # messages of one client: more than one that waits for batches ever has under way
 
 
@@ -72,7 +73,10 @@ def serve(
             hosts: HostGateway | None = None
             host_address = ""
             if spec.host_address is not None:
-                far = Hub(host_zmq, spec.host_address, spec.memory_limit, access=_access(spec, "worker"))
+                far = Hub(
+                    host_zmq, spec.host_address, spec.memory_limit, max_waiting=_HOST_BACKLOG,
+                    access=_access(spec, "worker"),
+                )  # fmt: skip
                 hubs.append(far)
                 host_address = _advertised(far.address, spec.advertise)
                 hosts = HostGateway(spec, files, far)

@@ -16,6 +16,11 @@ from pydp2.server.timing import DEFAULT_TIMING, Timing
 
 _LENGTH = struct.Struct("<Q")
 _LIMIT = 1 << 32
+_MAX_SECONDS = 1e9
+_TERM_TYPES: dict[str, Any] = {
+    "provider": str, "is_train": bool, "start": str, "worker_memory": int | None, "sample_timeout": float | int | None,
+    "warn_changed": bool,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +48,12 @@ class WorkerTerms:
         try:
             timing = Timing(**plain["timing"])
             order = tuple(plain["input_order"])
+            if not all(isinstance(plain[name], kind) for name, kind in _TERM_TYPES.items()):
+                raise TypeError
+            if not all(isinstance(entry, str) for entry in order):
+                raise TypeError
+            if not all(type(each) in (int, float) and 0 < each < _MAX_SECONDS for each in asdict(timing).values()):
+                raise TypeError
             return cls(**{**plain, "args": args, "timing": timing, "input_order": order})
         except (TypeError, KeyError):
             raise RemoteProtocolError("Spec: its terms are not those of this version") from None

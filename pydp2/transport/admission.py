@@ -14,7 +14,7 @@ import socket
 import time
 
 from pydp2.service_address import INNER_SUFFIX
-from pydp2.transport.descriptors import descriptor_limit, is_same_user, open_descriptors, unix_listener
+from pydp2.transport.descriptors import descriptor_limit, foreign_user, open_descriptors, unix_listener
 
 _ADMIT, _LATER, _REFUSE = "pydp2 connect", "pydp2 later", "pydp2 refused"
 """Words that an answer begins with; a blank and the rest of the answer follow."""
@@ -36,14 +36,14 @@ class Admission:
     """Hub's end of admission, for a hub at ``path``. ``reserve``: descriptors that are kept for
     other things. Raises OSError.
 
-    ``refusal``: why peers were told to come later, since that was last cleared; ``foreign_count``: how
-    many came from other users.
+    ``refusal``: why peers were told to come later, since that was last cleared; ``foreign``: numbers of the other
+    users who came, since that was last cleared.
     """
 
     def __init__(self, path: str, reserve: int) -> None:
         self.path, self.inner_path = path, f"{path}{INNER_SUFFIX}"
         self.refusal = ""
-        self.foreign_count = 0
+        self.foreign: list[int] = []
         self._reserve = reserve
         self._admitted_at: list[float] = []  # when each of the peers was admitted that are on their way
         self._bound_paths: list[str] = []
@@ -91,8 +91,8 @@ class Admission:
             self._spare_descriptor = -1
 
     def _reply(self, connection: socket.socket) -> None:
-        if not is_same_user(connection):
-            self.foreign_count += 1
+        if (user := foreign_user(connection)) is not None:
+            self.foreign.append(user)
             text = f"{_REFUSE} this service belongs to user {os.geteuid()}, and only this user may connect to it"
         elif why := self._why_full():
             self.refusal = why

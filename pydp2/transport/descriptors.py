@@ -70,9 +70,10 @@ def unix_listener(path: str, kind: int) -> socket.socket:
     return listener
 
 
-def is_same_user(connection: socket.socket) -> bool:
-    """Return True if the other end of a Unix socket was opened by this user, or by root."""
+def foreign_user(connection: socket.socket) -> int | None:
+    """Return the number of the user who opened the other end of a Unix socket; None if it was this user, or root."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return True  # here the mode of the socket must do
+        return None  # here the mode of the socket must do
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return _CREDENTIALS.unpack(data)[1] in (os.geteuid(), 0)
+    user: int = _CREDENTIALS.unpack(data)[1]
+    return None if user in (os.geteuid(), 0) else user

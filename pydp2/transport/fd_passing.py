@@ -14,7 +14,7 @@ import socket
 from typing import NamedTuple
 
 from pydp2.service_address import ipc_path
-from pydp2.transport.descriptors import is_same_user, unix_listener
+from pydp2.transport.descriptors import foreign_user, unix_listener
 from pydp2.transport.slabs import TOKEN_BYTES, create_slab
 
 _MAX_SILENT = 8  # connections of peers that have handed over nothing yet
@@ -78,7 +78,7 @@ class FdReceiver:
                 connection, _ = self._socket.accept()
             except OSError:  # no connection waits, or no descriptor is left for one
                 return None
-            if is_same_user(connection):
+            if foreign_user(connection) is None:
                 connection.setblocking(False)
                 return connection
             connection.close()

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from typing import Any
 
+from pydp2.transport.refusals import Refusals
 from pydp2.transport.slabs import plain_frames
 from pydp2.transport.sockets import Frames, PeerGone
 
@@ -67,6 +68,7 @@ class InProcessHub:
 
     def __init__(self, max_frame: int = -1) -> None:
         self.address = f"memory://{id(self)}"
+        self.refusals = Refusals()
         self._max_frame = max_frame
         self._box = _Mailbox()
         self._lines: dict[bytes, InProcessLine] = {}
@@ -112,6 +114,12 @@ class InProcessHub:
     def take_dropped(self) -> list[bytes]:
         """Return an empty list: there are no keys."""
         return []
+
+    def note_refusal(self, peer: bytes, reason: str, now: float) -> None:
+        """Do nothing: everybody is let in."""
+
+    def end_peer(self, peer: bytes) -> None:
+        """Do nothing: there are no keys."""
 
     def progress_of(self, peer: bytes) -> int:
         """Return 0: no memory is shared with a peer."""

@@ -6,14 +6,18 @@ peers. What goes over such a connection is encrypted and authenticated, frame by
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import zmq
 from zmq.utils import z85
 
 from pydp2.errors import OptionError
+from pydp2.transport.refusals import Refusals
 
 KEY_DIGITS = 64
 """Number of hexadecimal digits of a key."""
@@ -21,6 +25,7 @@ _MIN_LIBZMQ = (4, 3, 3)  # older ones have known holes in their handshake
 _REFRESH_SECONDS = 2.0  # between two looks at which keys are allowed
 _HEARTBEAT_MS = 2_000
 _HEARTBEAT_TIMEOUT_MS = 10_000  # after which a path that carries nothing counts as cut
+_LAST_WORDS_SECONDS = 0.5  # for the last message to a peer to leave, before its connection is ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,56 +50,118 @@ class Access(Protocol):
         ...
 
 
-class PeerKeys:
-    """Keys of the peers of a hub that has the keys ``access``. libzmq asks for each peer once, when it connects; a key
-    may be removed later."""
+class _Peer(NamedTuple):
+    """Peer that was heard. ``descriptor``: that of its connection, which is libzmq's; ``ends``: the addresses of both
+    ends of it, None where they are not known."""
 
-    def __init__(self, access: Access) -> None:
+    key: str
+    address: str
+    descriptor: int
+    ends: tuple[Any, Any] | None
+
+    def is_connected(self, *, end: bool = False) -> bool:
+        """Return True if its connection is there. ``end``: end it, so that libzmq finds it closed, as if the peer had
+        done that; libzmq cannot end a single one by itself."""
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.descriptor)) as connection:
+            if self.ends is not None and _ends_of(connection) == self.ends:  # else the descriptor is another's now
+                if end:
+                    connection.shutdown(socket.SHUT_RDWR)
+                return True
+        return False
+
+
+def _ends_of(connection: socket.socket) -> tuple[Any, Any]:
+    return connection.getsockname(), connection.getpeername()
+
+
+def _peer_of(frame: zmq.Frame) -> _Peer:
+    """Return the peer that sent ``frame``: what libzmq was answered when it asked for it, and its connection."""
+    descriptor, ends = int(frame.get(zmq.SRCFD)), None
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        ends = _ends_of(connection)
+    return _Peer(str(frame.get("User-Id")), str(frame.get("Peer-Address")), descriptor, ends)
+
+
+class PeerKeys:
+    """Keys of the peers of a hub that has the keys ``access``; ``refusals`` are of that hub. libzmq asks for each peer
+    once, when it connects; a key may be removed later."""
+
+    def __init__(self, access: Access, refusals: Refusals) -> None:
+        self._refusals = refusals
         self.pair = access.pair
         self._access = access
         self._refreshed_at = 0.0
-        self._key_of: dict[bytes, str] = {}
-        self._dropped: set[bytes] = set()  # peers whose key was removed while they were connected
-        self._dropped_now: list[bytes] = []  # of them, those that :meth:`take_dropped` has not given yet
+        self._peers: dict[bytes, _Peer] = {}
+        self._forgotten: dict[bytes, _Peer] = {}  # peers that the hub has forgotten; some are still connected
+        self._ending: dict[bytes, tuple[float, _Peer]] = {}  # peers that are not heard any more, and when they are cut
+        self._dropped: list[bytes] = []
 
-    def is_allowed(self, key: str) -> bool:
-        """Return True if a peer with the public ``key`` may come in. It may have been allowed a moment ago."""
-        if self._access.role_of(key) is None:
-            self._refresh(time.monotonic())
+    def is_allowed(self, key: str, address: str) -> bool:
+        """Return True if a peer at the IP ``address`` may come in with the public ``key``. To see whether it is a new
+        key, files are read; that is not done for an address that is refused time and again."""
+        now = time.monotonic()
+        if self._access.role_of(key) is None and not self._refusals.is_frequent(address, now):
+            self._refresh(now)
         return self._access.role_of(key) is not None
 
     def admits(self, peer: bytes, frame: zmq.Frame) -> bool:
         """Return True if ``peer``, which sent ``frame``, may still be heard."""
-        if peer in self._dropped:
+        if peer in self._ending:
             return False
-        if peer not in self._key_of:
-            self._key_of[peer] = str(frame.get("User-Id"))  # what libzmq was answered when it asked for this peer
+        known = self._peers.get(peer)
+        if known is None:
+            self._forgotten.pop(peer, None)
+            known = self._peers[peer] = _peer_of(frame)
+        if self._access.role_of(known.key) is None:  # what came before its connection was ended
+            del self._peers[peer]
+            return False
         return True
 
     def role_of(self, peer: bytes) -> str:
         """Return the role of ``peer``, which was heard; ``""`` once its key was removed."""
-        return self._access.role_of(self._key_of.get(peer, "")) or ""
+        known = self._peers.get(peer)
+        return "" if known is None else self._access.role_of(known.key) or ""
+
+    def address_of(self, peer: bytes) -> str:
+        """Return the IP address of ``peer``, which was heard; ``""`` once it is forgotten."""
+        known = self._peers.get(peer)
+        return "" if known is None else known.address
 
     def refresh_if_due(self, now: float) -> None:
-        """Look again which keys are allowed, every other second."""
+        """Look again which keys are allowed, every other second, and end the connections that are to end."""
         if now - self._refreshed_at > _REFRESH_SECONDS:
             self._refresh(now)
+        for peer, (when, known) in [*self._ending.items()]:
+            if now >= when:
+                del self._ending[peer]
+                known.is_connected(end=True)
 
     def _refresh(self, now: float) -> None:
         self._refreshed_at = now
         self._access.refresh()
-        gone = [peer for peer, key in self._key_of.items() if self._access.role_of(key) is None]
-        self._dropped_now += [peer for peer in gone if peer not in self._dropped]
-        self._dropped.update(gone)
+        gone = [peer for peer, known in self._peers.items() if self._access.role_of(known.key) is None]
+        for peer in gone:
+            if peer not in self._ending:
+                self._dropped.append(peer)
+                self.end(peer)
+        for peer, known in [*self._forgotten.items()]:
+            if not known.is_connected(end=self._access.role_of(known.key) is None):
+                del self._forgotten[peer]
 
     def take_dropped(self) -> list[bytes]:
-        """Return the peers whose key was removed since the last call."""
-        dropped, self._dropped_now = self._dropped_now, []
+        """Return the peers whose key was removed since the last call. Their connections end."""
+        dropped, self._dropped = self._dropped, []
         return dropped
 
+    def end(self, peer: bytes) -> None:
+        """Hear ``peer`` no more, and end its connection once the last message to it had time to leave."""
+        if peer in self._peers and peer not in self._ending:
+            self._ending[peer] = time.monotonic() + _LAST_WORDS_SECONDS, self._peers[peer]
+
     def forget(self, peer: bytes) -> None:
-        """Forget ``peer``, which is gone. One whose key was removed stays unheard."""
-        self._key_of.pop(peer, None)
+        """Forget ``peer``, which is gone or has nothing to do here now. One that speaks again is known again."""
+        if (known := self._peers.pop(peer, None)) is not None and peer not in self._ending:
+            self._forgotten[peer] = known
 
 
 def require_curve() -> None:

@@ -10,7 +10,7 @@ No peer talks to a hub unasked. On a Unix socket a peer is told first where to c
 libzmq takes no frame before the peer has shown the token of the address or a key (:mod:`.zap`), because it queues what
 it takes without a limit: parts of a message that is never finished count for no high-water mark. See
 :meth:`Hub.accept`. A hub with keys looks every other second whether they still count: libzmq asks only at the beginning
-of a connection, and cannot end one, so the hub neither reads nor answers a peer whose key was removed.
+of a connection, so the hub hears a peer whose key was removed no more, and ends its connection (:mod:`.keys`).
 
 Large bodies go through shared memory (:mod:`.slabs`) where that is possible. Such a message is an empty frame, the
 reference, and the header. A peer offers a slab for what it receives by an empty frame and the token, and one for what
@@ -40,6 +40,7 @@ from pydp2.transport.admission import Admission, request_admission
 from pydp2.transport.fd_broadcast import FdOffer, FdRequest
 from pydp2.transport.fd_passing import FdReceiver, SentFd, send_new_slab
 from pydp2.transport.keys import Access, KeyPair, PeerKeys, secure_client, set_heartbeats
+from pydp2.transport.refusals import Refusals
 from pydp2.transport.slabs import TOKEN_BYTES, SlabReader, SlabWriter, are_large, put_in_slab
 from pydp2.transport.zap import ZapHandler, present_token
 
@@ -51,6 +52,7 @@ Frames = Sequence[Any]
 _EVENT = struct.Struct("=Hi")  # first frame that a monitor gives; the second is the endpoint
 _DISCONNECT_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _HANDSHAKE_MS = 5_000
+_BACKLOG = 1024  # connections that the kernel keeps until libzmq accepts them: after a restart all peers come at once
 # Bytes of a slab for what a worker sends. Only as many are ever used as are under way at a time.
 _SEND_SLAB_BYTES = 256 << 20
 _RECEIVE_SLAB_BYTES = 256 << 20  # the same for what a trainer receives
@@ -86,6 +88,7 @@ def _set_options(socket: zmq.Socket[bytes], address: str, max_frame: int) -> Non
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, max_frame)
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+    socket.setsockopt(zmq.BACKLOG, _BACKLOG)
 
 
 class Hub:
@@ -107,9 +110,10 @@ class Hub:
         access: Access | None = None,
         local: str = "",
     ) -> None:
-        self._peer_keys = None if access is None else PeerKeys(access)
+        self.refusals = Refusals()
+        self._peer_keys = None if access is None else PeerKeys(access, self.refusals)
         self.on_refusal: Callable[[str, str], None] = lambda text, kind: None
-        """Function that is called, with text and kind, when a peer was not let in."""
+        """Function that is called with text and kind, when the log is to say that peers were not let in."""
         self._filter_adjusted_at = 0.0
         self._admission: Admission | None = None
         self._zap: ZapHandler | None = None
@@ -180,22 +184,18 @@ class Hub:
         a second, and when one of :attr:`listeners` is readable."""
         if self._admission is not None:
             self._admission.answer_requests()
-            if self._admission.foreign_count:
-                self._admission.foreign_count = 0
-                self.on_refusal(
-                    f"a process of another user tried to connect to ipc://{self._admission.path}", "refused"
-                )
+            for user in self._admission.foreign:
+                self._refuse(f"user {user}", "of another user", now)
+            self._admission.foreign.clear()
             if self._admission.refusal:
                 self.on_refusal(self._admission.refusal, LACKS_DESCRIPTORS)
                 self._admission.refusal = ""
         if self._zap is not None:
             self._zap.answer_requests()
-            if self._zap.refused_count:
-                self._zap.refused_count = 0
+            for address in self._zap.refused:
                 lacks = "the token" if self._peer_keys is None else "a key that is allowed"
-                self.on_refusal(
-                    f"a process without {lacks} tried to connect to {without_token(self.address)}", "refused"
-                )
+                self._refuse(address, f"without {lacks}", now)
+            self._zap.refused.clear()
         if self._peer_keys is not None:
             self._peer_keys.refresh_if_due(now)
         if self._accept_filter is not None and now - self._filter_adjusted_at > _ADJUST_SECONDS:
@@ -204,6 +204,17 @@ class Hub:
             if self._accept_filter.refusal:
                 self.on_refusal(self._accept_filter.refusal, LACKS_DESCRIPTORS)
                 self._accept_filter.refusal = ""
+
+    def _refuse(self, address: str, reason: str, now: float) -> None:
+        """Count a peer that was not let in, and have the log say it if that is due."""
+        if count := self.refusals.add(address, reason, now):
+            text = f"a process {reason} tried to connect to {without_token(self.address)}"
+            self.on_refusal(f"{text} (from {address}, {count} so far)", "refused")
+
+    def note_refusal(self, peer: bytes, reason: str, now: float) -> None:
+        """Count ``peer``, which was heard and is sent away for ``reason``."""
+        if self._peer_keys is not None:
+            self.refusals.add(self._peer_keys.address_of(peer), reason, now)
 
     def pause_accepting(self, seconds: float) -> None:
         """Let no peer in by TCP for ``seconds`` if descriptors are few: another peer needs one."""
@@ -248,8 +259,14 @@ class Hub:
         return "trainer" if self._peer_keys is None else self._peer_keys.role_of(peer)
 
     def take_dropped(self) -> list[bytes]:
-        """Return the peers whose key was removed since the last call. They are not heard any more."""
+        """Return the peers whose key was removed since the last call. Their connections end in a moment."""
         return [] if self._peer_keys is None else self._peer_keys.take_dropped()
+
+    def end_peer(self, peer: bytes) -> None:
+        """Hear ``peer`` no more. If it has a key, end its connection once the last message to it had time to leave."""
+        if self._peer_keys is not None:
+            self._peer_keys.end(peer)
+        self.forget_peer(peer)
 
     def open_message(self, peer: bytes, frames: list[memoryview]) -> list[memoryview]:
         """Return the header and the frames of a message that ``peer`` sent, wherever they lie.

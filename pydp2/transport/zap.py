@@ -16,17 +16,17 @@ from pydp2.transport.keys import KeyPair, secure_server
 _MAX_ANSWERS = 256  # answers in one turn of the hub's loop
 _VERSION = b"1.0"
 _USER = b"pydp2"
-AccessRule = Callable[[Sequence[bytes]], bytes | None]
-"""Function from the credentials of a peer to its user id; None: the peer may not come in."""
+AccessRule = Callable[[Sequence[bytes], str], bytes | None]
+"""Function from the credentials of a peer and its IP address to its user id; None: the peer may not come in."""
 _DOMAIN = b"clients"
 
 
 class ZapHandler:
-    """Handler that answers for the sockets of ``context``. ``refused_count``: number of peers that were not let in.
-    Raises zmq.ZMQError if the context has a handler already."""
+    """Handler that answers for the sockets of ``context``. ``refused``: IP addresses of peers that were not let in,
+    since that was last cleared. Raises zmq.ZMQError if the context has a handler already."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.refused_count = 0
+        self.refused: list[str] = []
         self._rules: dict[tuple[bytes, bytes], AccessRule] = {}
         self._socket = context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -46,21 +46,21 @@ class ZapHandler:
         socket.setsockopt(zmq.PLAIN_SERVER, 1)
         socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
 
-        def rule(credentials: Sequence[bytes]) -> bytes | None:
+        def rule(credentials: Sequence[bytes], _: str) -> bytes | None:
             known = len(credentials) == 2 and hmac.compare_digest(credentials[1], token.encode())
             return b"client" if known else None
 
         self._rules[_DOMAIN, b"PLAIN"] = rule
 
-    def require_key(self, socket: zmq.Socket[bytes], pair: KeyPair, is_allowed: Callable[[str], bool]) -> None:
-        """Let only peers whose public key ``is_allowed`` talk to ``socket``, encrypted for ``pair``. Their user id is
-        that key. To be called before it is bound."""
+    def require_key(self, socket: zmq.Socket[bytes], pair: KeyPair, is_allowed: Callable[[str, str], bool]) -> None:
+        """Let only peers whose public key ``is_allowed``, given their IP address, talk to ``socket``, encrypted for
+        ``pair``. Their user id is that key. To be called before it is bound."""
         secure_server(socket, pair)
         socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
 
-        def rule(credentials: Sequence[bytes]) -> bytes | None:
+        def rule(credentials: Sequence[bytes], address: str) -> bytes | None:
             key = credentials[0].hex() if len(credentials) == 1 else ""
-            return key.encode() if is_allowed(key) else None
+            return key.encode() if is_allowed(key, address) else None
 
         self._rules[_DOMAIN, b"CURVE"] = rule
 
@@ -68,14 +68,16 @@ class ZapHandler:
         """Answer the requests, some at a time; never block."""
         for _ in range(_MAX_ANSWERS):
             try:
-                asker, empty, version, request, domain, _, _, mechanism, *credentials = self._socket.recv_multipart(
+                asker, empty, version, request, domain, peer, _, mechanism, *credentials = self._socket.recv_multipart(
                     zmq.NOBLOCK
                 )
             except zmq.Again:
                 return
             rule = self._rules.get((domain, mechanism)) if version == _VERSION else None
-            user = None if rule is None else rule(credentials)
-            self.refused_count += user is None
+            address = peer.decode("ascii", "replace")
+            user = None if rule is None else rule(credentials, address)
+            if user is None:
+                self.refused.append(address)
             said = [b"400", b"not known here", b""] if user is None else [b"200", b"", user]
             self._socket.send_multipart([asker, empty, _VERSION, request, *said, b""], zmq.NOBLOCK)
 

@@ -12,6 +12,7 @@ from . import (
     everybody_dies,
     greedy_trainers,
     kept,
+    liars,
     limits,
     lists,
     misbehave,
@@ -30,15 +31,13 @@ from .case import Fault
 
 _MODULES = (
     workers_die, server_dies, trainers_die, everybody_dies, ranks_die, slow, samples, misbehave, disk, kept, endings,
-    lists, network, clock, starts, short_pass, greedy_trainers, strangers, limits,
+    lists, network, clock, starts, short_pass, greedy_trainers, strangers, liars, limits,
 )  # fmt: skip
 
 ABSENT = {
-    "F20": "malformed frames: tests/protocol and tests/transport",
-    "F21": "amplification: tests/protocol and tests/transport",
-    "F22": "keys: this release binds to this host alone",
-    "F23": "pickle payloads: nothing unpickles, tests/test_house.py holds that",
-    "F24": "versions: tests/client and tests/protocol",
+    "F21": "amplification: tests/protocol, tests/transport, tests/host/test_hostile_hosts.py",
+    "F23": "pickle payloads: tests/host/test_hostile_hosts.py; tests/test_house.py holds that nothing unpickles",
+    "F24": "versions: tests/client, tests/protocol, tests/host/test_hostile_hosts.py",
     "F30": "soak: python -m tests.faults --minutes 1440",
 }
 """Faults without a round: why, or where they are."""

@@ -101,6 +101,14 @@ def test_f19_after_everybody_was_killed_the_next_start_works() -> None:
     hold("F19")
 
 
+def test_f20_broken_messages_of_peers_with_a_key_disturb_nobody() -> None:
+    hold("F20")
+
+
+def test_f22_a_peer_without_the_right_key_gets_nothing() -> None:
+    hold("F22")
+
+
 def test_f25_every_list_as_it_should_not_be_has_a_known_outcome() -> None:
     hold("F25")
 

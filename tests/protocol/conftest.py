@@ -142,7 +142,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Failed(4, ERROR),
     m.Detach(4, 3),
     m.AskStats(),
-    m.Stats({"samples": 1500, "rate": 0.5, "workers": [{"pid": 1}]}),
+    m.Stats(),
     m.Probe(),
     m.Closing("it ended", {}),
 )

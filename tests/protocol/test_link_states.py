@@ -188,7 +188,7 @@ class Served:
             case m.Attach():
                 self.answers.append(m.Welcome({}, {}))
             case m.AskStats():
-                self.answers.append(m.Stats({}))
+                self.answers.append(m.Stats())
             case m.BeginPass(run):
                 self.running = run
             case m.LeavePass(run) if run == self.running:

@@ -133,3 +133,24 @@ class HostSessionsWithMany(HostSessions):
     def __init__(self) -> None:
         super().__init__(2, "1.0")
         self.check_source("head", "11", {"*": "1"})
+
+
+def test_the_hosts_of_a_service_have_a_limited_number_of_workers_together(sessions: HostSessions) -> None:
+    for session in "abcd":
+        join(sessions, session, places=1024)
+    with pytest.raises(HostRefused, match="may have 4096 workers together, with this one they would have 4097"):
+        join(sessions, "e", places=1)
+    sessions.end(1)
+    join(sessions, "e", places=1)
+
+
+def test_a_name_is_shown_as_a_terminal_can_show_it(sessions: HostSessions) -> None:
+    assert join(sessions, name="\x1b[2Jnode\n7\u202e").name == "?[2Jnode?7?"
+    assert len(join(sessions, "b", name="x" * 60_000).name) == 100
+
+
+def test_of_the_figures_of_a_host_only_known_numbers_are_kept(sessions: HostSessions) -> None:
+    session = join(sessions)
+    figures = {"pid": 7, "memory": "x" * 60_000, "round_trip_ms": 0.5, "window_bytes": [[[]]], "other": 1}
+    session.note_beat(1.0, 5, [], figures)
+    assert session.figures == {"pid": 7, "round_trip_ms": 0.5}

@@ -11,7 +11,7 @@ from pydp2.errors import ProviderError
 from pydp2.order.sample_source import SampleRun
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, FileAssignment, FileRange
 from pydp2.protocol.messages import Assign, BeginReading, EndReading
-from pydp2.server.actions import Action, Fatal, Log, Send, Spawn, WorkerBroken, WorkerGone, WorkerReady
+from pydp2.server.actions import Action, Fatal, Log, Send, Spawn, TurnAway, WorkerBroken, WorkerGone, WorkerReady
 from pydp2.server.dispatch.file_dispatcher import CycleReading, FileDispatcher, ReadContext
 from pydp2.server.dispatch.ledger import NO_PAUSE
 from pydp2.server.spec import status_rows
@@ -238,3 +238,40 @@ def test_news_of_a_worker_that_is_not_known_changes_nothing(two: WorkerPool) -> 
     assert two.handle(WorkerGone(77, None, "was killed")) == []
     assert two.handle(WorkerReady(77, SAME)) == []
     assert two.active == [0, 1]
+
+
+def lost_in_a_row(worker_pool: WorkerPool, worker: int, most: int) -> tuple[int, list[Action]]:
+    """How many workers ended, beginning with ``worker``, until more follows than another one; and what that is."""
+    for number in range(most):
+        actions = worker_pool.handle(WorkerGone(worker, None, "ended with exit code 3", voluntary=True))
+        if found := [act for act in actions if not isinstance(act, Log | Spawn)]:
+            return number + 1, found
+        (spawned,) = [act.worker for act in actions if isinstance(act, Spawn)]
+        ready(worker_pool, spawned)
+        worker = worker_pool.active[-1]
+    return most, []
+
+
+def test_a_host_whose_workers_end_without_a_sample_is_turned_away_and_the_service_goes_on(two: WorkerPool) -> None:
+    started = [act.worker for act in two.add_host(1, 1) if isinstance(act, Spawn)]
+    ready(two, *started)
+    two.begin_pass(pass_over(4))
+    count, found = lost_in_a_row(two, two.active[-1], 30)
+    assert count == 20
+    (turned_away,) = found
+    assert isinstance(turned_away, TurnAway)
+    assert turned_away.host == 1
+    assert "20 workers in a row ended outside of process()" in str(turned_away.error)
+    two.remove_host(1, {}, "was turned away")
+    assert two.active == [0, 1]
+
+
+def test_a_host_that_names_a_sample_which_was_not_asked_for_is_not_believed(two: WorkerPool) -> None:
+    made = pass_over(4)
+    two.begin_pass(made)
+    two.dispatch()
+    attempt = made.ledgers[0].attempt
+    gone = WorkerGone(0, (1 << 40, attempt, 3), "ended with exit code 3", voluntary=True)
+    assert [act.text for act in two.handle(gone) if isinstance(act, Log)] == [
+        "worker 0 ended with exit code 3; its files go to another"
+    ]

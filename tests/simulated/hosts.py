@@ -26,6 +26,7 @@ TIMING = Timing(
 )  # fmt: skip
 COMPRESSES = importlib.util.find_spec("zstandard") is not None
 """Every other host compresses what its workers send, if that can be."""
+ROWS = 100  # that the shared memory of a host has
 _SIGTERM = b"\x0f"
 
 
@@ -98,6 +99,8 @@ class Engine:
         self.gone = False
 
     def start(self, worker: int, status_row: int) -> None:
+        if not 0 <= status_row < ROWS:
+            raise IndexError(status_row)
         self._rows[status_row] = array("q", bytes(64))
         slow = self.world.random.random() < 0.1
         delay = self.world.random.random() * (0.3 if slow else 0.02)

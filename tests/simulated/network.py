@@ -13,11 +13,14 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+from pydp2.transport.refusals import Refusals
 from pydp2.transport.slabs import plain_frames
 from pydp2.transport.sockets import PeerGone
 
 from .tasks import Task
 
+LAST_WORDS = 0.05
+"""Seconds between the end of a peer and that of its connection."""
 HEARTBEAT_TIMEOUT = 0.5
 """Seconds without a byte after which both ends of a connection take it for cut."""
 
@@ -100,6 +103,8 @@ class Hub:
         self.handle = object()
         self.box: deque[tuple[bytes, list[memoryview]]] = deque()
         self.peers: dict[bytes, Any] = {}
+        self.ended: set[bytes] = set()
+        self.refusals = Refusals()
         self.is_down = False
         """True once the process is gone that had it."""
         self._count = itertools.count(1)
@@ -133,7 +138,11 @@ class Hub:
         line.deliver(copied(frames))
 
     def receive(self) -> tuple[bytes, list[memoryview]] | None:
-        return self.box.popleft() if self.box else None
+        while self.box:
+            peer, frames = self.box.popleft()
+            if peer not in self.ended:
+                return peer, frames
+        return None
 
     def open_message(self, peer: bytes, frames: list[memoryview]) -> list[memoryview]:
         return frames
@@ -149,6 +158,14 @@ class Hub:
 
     def take_dropped(self) -> list[bytes]:
         return []
+
+    def note_refusal(self, peer: bytes, reason: str, now: float) -> None:
+        self.refusals.add("", reason, now)
+
+    def end_peer(self, peer: bytes) -> None:
+        self.ended.add(peer)
+        if (line := self.peers.get(peer)) is not None:
+            self.network.at(LAST_WORDS, line.cut)
 
     def progress_of(self, peer: bytes) -> int:
         return 0

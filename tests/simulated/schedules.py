@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from random import Random
@@ -63,13 +64,20 @@ def compare(this: HostedCase, passes: Sequence[Sequence[Seen]]) -> None:
             assert sum(seen[0].paddings) == expected.padding
 
 
-def play(seed: int, folder: Path) -> World:
-    """Run the schedule of ``seed``, and compare what came of it. ``folder`` is for files of its server."""
+@contextlib.contextmanager
+def scheduled(seed: int) -> Iterator[pytest.MonkeyPatch]:
+    """What the world of ``seed`` is made in: workers do nothing by the clock."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the file list is empty")
         for name, value in (("_POLL", -1.0), ("FLUSH", 1e9), ("_SLOW", 1e9)):  # what workers do by the clock
             patch.setattr(loop, name, value)  # is the scheduler's to decide
         patch.setattr(chunk_builder, "MAX_ROWS", Random(seed).choice([1, 2, 7, 50, 4096]))
+        yield patch
+
+
+def play(seed: int, folder: Path) -> World:
+    """Run the schedule of ``seed``, and compare what came of it. ``folder`` is for files of its server."""
+    with scheduled(seed) as patch:
         this = hosted(seed)
         world = World(this, folder, patch)
         compare(this, world.run())

@@ -71,6 +71,7 @@ class World:
         self.losses = 4  # hosts that may be lost: after five in a row, the file that they read counts as the cause
         self.lease = self.random.choice([1.5, LONG, LONG])
         self.done: Counter[str] = Counter()
+        self._is_ended = False
         self.hosts: dict[int, Host] = {}
         self.ended: deque[Host] = deque()
         self.turning: Host | None = None
@@ -299,6 +300,12 @@ class World:
                     self._check_end(self.ended.popleft())
             return self.team.passes
         finally:
+            self.end()
+
+    def end(self) -> None:
+        """End all processes that are left."""
+        if not self._is_ended:
+            self._is_ended = True
             self.team.end()
             for host in [*self.hosts.values()]:
                 host.crash()

@@ -143,6 +143,8 @@ def test_no_other_peer_says_a_word_to_the_hub(wrong: str, opened: Callable[..., 
     assert line.read_refusal or wrong != "a key that nobody knows", "the others do not understand each other at all"
     told = [text for text in ends.refusals if "without a key that is allowed tried to connect" in text]
     assert bool(told) == (wrong == "a key that nobody knows"), "libzmq asks once the encryption holds, not before"
+    counted = [(each["address"], each["reason"]) for each in ends.hub.refusals.to_plain(time.monotonic())]
+    assert counted == [("127.0.0.1", "without a key that is allowed")] * bool(told)
 
 
 def test_a_peer_whose_key_was_removed_is_not_heard_any_more(
@@ -176,6 +178,76 @@ def test_a_peer_whose_key_was_removed_is_not_heard_any_more(
     farewell = lines[1].receive(30_000)
     assert farewell is not None
     assert [bytes(frame) for frame in farewell] == [b"farewell"]
+    assert gone(ends, lines[1])
+    assert not lines[0].is_lost
+    with pytest.raises(sockets.PeerGone):
+        ends.hub.send(peers[1], [b"more"])
+
+
+def gone(ends: Ends, line: sockets.Line) -> bool:
+    """True if the connection of ``line`` ends within seconds."""
+    deadline = time.monotonic() + 10
+    while not line.is_lost and time.monotonic() < deadline:
+        waiting(ends.hub, 0.01)
+    return line.is_lost
+
+
+def test_the_connection_of_a_peer_ends_when_the_hub_wants_it(opened: Callable[[Allowed], Ends]) -> None:
+    pair = new_key_pair()
+    ends = opened(Allowed(trainer=pair))
+    lines = ends.line(pair), ends.line(pair)
+    peers = []
+    for line in lines:
+        line.send([b"first"])
+        heard = ends.heard()
+        assert heard is not None
+        peers.append(heard[0])
+    ends.hub.end_peer(peers[1])
+    lines[1].send([b"more"])
+    assert ends.heard(0.3) is None, "it is not heard any more"
+    assert gone(ends, lines[1])
+    lines[0].send([b"second"])
+    assert ends.heard() == (peers[0], [b"second"])
+    assert ends.hub._peer_keys is not None
+    assert ends.hub._peer_keys._peers.keys() == {peers[0]}
+    assert not ends.hub._peer_keys._ending
+
+
+def test_a_descriptor_that_became_another_connection_stays_open(opened: Callable[[Allowed], Ends]) -> None:
+    pair = new_key_pair()
+    ends = opened(Allowed(trainer=pair))
+    lines = ends.line(pair), ends.line(pair)
+    peers = []
+    for line in lines:
+        line.send([b"first"])
+        heard = ends.heard()
+        assert heard is not None
+        peers.append(heard[0])
+    known = ends.hub._peer_keys
+    assert known is not None
+    known._peers[peers[1]] = known._peers[peers[1]]._replace(descriptor=known._peers[peers[0]].descriptor)
+    ends.hub.end_peer(peers[1])
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        waiting(ends.hub, 0.01)
+    assert not lines[0].is_lost
+
+
+def test_an_address_that_is_refused_time_and_again_makes_the_hub_read_no_files(
+    opened: Callable[[Allowed], Ends],
+) -> None:
+    access = Allowed(trainer=new_key_pair())
+    ends = opened(access)
+    for _ in range(20):
+        ends.hub.refusals.add("127.0.0.1", "without a key that is allowed", time.monotonic())
+    known = ends.hub._peer_keys
+    assert known is not None
+    looks = access.looks
+    stranger = new_key_pair().public
+    assert not known.is_allowed(stranger, "127.0.0.1")
+    assert access.looks == looks
+    assert not known.is_allowed(stranger, "127.0.0.2")
+    assert access.looks == looks + 1
 
 
 def test_peers_of_this_machine_share_memory_with_the_hub_beside_others_over_tcp(

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgpack
+
 from pydp2.cache.disk import DiskCache
 from pydp2.cache.memory import MemoryCache
 from pydp2.errors import Error, JobTaken, OptionError, ProtocolError, RemoteProtocolError, Rewound, to_wire
@@ -188,7 +190,9 @@ class ClientGateway:
                 self._handle(peer, frames, now)
             except ProtocolError as error:
                 self._log(f"a client broke the protocol: {error}", "protocol")
+                self._hub.note_refusal(peer, "broke the protocol", now)
                 self._detach(peer, 0, 0)
+                self._hub.end_peer(peer)
                 self._forget(peer)
             self._deliver(now)
         return True
@@ -212,6 +216,7 @@ class ClientGateway:
                     "a trainer needs a key with the role trainer, this key has the role observer, which may only ask "
                     "for statistics; use another key"
                 )
+                self._hub.note_refusal(peer, "an observer that asked for batches", now)
                 self._send(peer, m.Refused(to_wire(no_role)))
             case m.Attach() if self._schema is None:
                 if len(self._pending) >= _MAX_PENDING:
@@ -220,7 +225,7 @@ class ClientGateway:
             case m.Attach():
                 self._attach(peer, message, now)
             case m.AskStats():
-                self._send(peer, m.Stats(self.stats()))
+                self._send(peer, m.Stats(), [msgpack.packb(self.stats())])
             case m.Detach(run, done):
                 self._detach(peer, run, done)
             case _:
@@ -359,7 +364,7 @@ class ClientGateway:
     # -- whether they live -----------------------------------------------------------------------------------------
     def watch(self, now: float) -> None:
         """Look whether trainers are still there, now and then, and whose lease ran out."""
-        self._drop_peers()
+        self._drop_peers(now)
         if now - self._probed > self._spec.timing.trainer_probe:
             self._probed = now
             for _, trainer in self._trainers():
@@ -385,10 +390,11 @@ class ClientGateway:
                 self._drop_job(job_session)
         self._write_snapshots(now)
 
-    def _drop_peers(self) -> None:
+    def _drop_peers(self, now: float) -> None:
         """Part from the peers whose key was removed."""
         for peer in self._hub.take_dropped():
-            self._log("a peer is not heard any more: its key was removed", "refused")
+            self._log("the connection of a peer ends: its key was removed", "refused")
+            self._hub.note_refusal(peer, "its key was removed", now)
             self._send(peer, m.Closing("the key of this process was removed", {}, False))
             self._vanish(peer)
 

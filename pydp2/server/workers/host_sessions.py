@@ -18,7 +18,11 @@ from pydp2.protocol.link_states import Link, LinkRole, LinkState, host_link
 
 MAX_PLACES = 1024
 """Number of workers that one host may run."""
+MAX_BEATS = 4
+"""Number of beats that are answered in the time between two; more come after a delay, or from a host that lies."""
 _MAX_HOSTS = 1024
+_MAX_ALL_PLACES = 4096  # workers of all hosts: each takes memory and time of the server, also if it does nothing
+_FIGURES = ("pid", "memory", "waiting_bytes", "window_bytes", "round_trip_ms")
 _NAME_LENGTH = 100
 _REPORT_BYTES = 1 << 20  # received since the host was told how much has come
 
@@ -42,10 +46,14 @@ class HostSession:
     compresses: bool = False
     received: int = 0  # bytes of its data, as they came over the connection
     inflated: int = 0  # the same, once what it compressed is inflated
+    beat_at: float = 0.0
+    """When the last beat that was answered came."""
     reported: int = 0
     drain_until: float = 0.0
     running: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     figures: Mapping[str, Any] = field(default_factory=dict)
+    ends_at: dict[int, float] = field(default_factory=dict)
+    """Workers that the host was told to end, and when that must be done."""
     rates: RateCounter = field(default_factory=RateCounter)
 
     @property
@@ -61,7 +69,9 @@ class HostSession:
     def note_beat(self, now: float, sent_ns: int, running: Sequence[Any], figures: Mapping[str, Any]) -> None:
         """Note what a beat says. Raises RemoteProtocolError."""
         rows = [check_ints("HostBeat", row, 4) for row in running]
-        self.heard_at, self.beat_ns, self.figures = now, sent_ns, figures
+        known = {name: figures.get(name) for name in _FIGURES}
+        self.figures = {name: value for name, value in known.items() if type(value) in (int, float)}
+        self.heard_at, self.beat_ns = now, sent_ns
         self.running = {worker: (file, attempt, index) for worker, file, attempt, index in rows}
 
 
@@ -104,9 +114,15 @@ class HostSessions:
             raise HostRefused(f"a host must have 1 to {MAX_PLACES} workers, it has {places}; start more agents")
         if len(self._sessions) >= _MAX_HOSTS:
             raise HostRefused(f"the service has {_MAX_HOSTS} hosts, which is the limit; end one of them")
+        others = sum(each.places for each in self._sessions.values())
+        if others + places > _MAX_ALL_PLACES:
+            raise HostRefused(
+                f"the hosts of a service may have {_MAX_ALL_PLACES} workers together, with this one they would have "
+                f"{others + places}; start fewer there"
+            )
         if not session or any(each.session == session for each in self._sessions.values()):
             raise HostRefused("the session of a host must be its own; join again")
-        made = HostSession(self._next, self._free_name(name[:_NAME_LENGTH] or "host"), places, session, peer, now)
+        made = HostSession(self._next, self._free_name(_shown_name(name)), places, session, peer, now)
         self._next += 1
         self._sessions[made.host] = self._at[peer] = made
         return made
@@ -165,3 +181,8 @@ class HostSessions:
                 f"a host needs the code of the provider as the service has it; {named} is another one on {name}; copy "
                 "the same files there, and start the agent again"
             )
+
+
+def _shown_name(name: str) -> str:
+    """Return ``name`` as a terminal can show it."""
+    return "".join(c if c.isprintable() else "?" for c in name[:_NAME_LENGTH]) or "host"

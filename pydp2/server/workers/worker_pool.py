@@ -64,6 +64,7 @@ class _Places:
         self.active = 0
         self.standby: set[int] = set()
         self.start_deaths = 0
+        self.fruitless_deaths = self.seen_committed = 0
 
     @property
     def wanted(self) -> int:
@@ -84,7 +85,6 @@ class WorkerPool:
         self._active: dict[int, None] = {}  # those of them that read, in the order in which they began
         self._hosts = {THIS_HOST: _Places(workers)}
         self._next = 0
-        self._fruitless_deaths = self._seen_committed = 0
         self._begun = self._committed = 0  # readings, and samples of those that are over
         self._attempts: Attempts[FileDispatcher] = Attempts()
         self._closing = False
@@ -143,9 +143,11 @@ class WorkerPool:
             self.workers_lost += 1
             where = self._describe_sample(event)
             out.append(Log(f"worker {worker.number} {event.how}{where}; its files go to another", kind="worker lost"))
-            if self.dispatchers and event.voluntary and self._too_many_lost(bool(where)):
-                return [Fatal(ServiceLost(_FRUITLESS.format(_MAX_FRUITLESS_DEATHS, event.how)))]
+            fruitless = self.dispatchers and event.voluntary and self._too_many_lost(worker.host, bool(where))
             self._hand_over_files(event)
+            if fruitless:
+                error = ServiceLost(_FRUITLESS.format(_MAX_FRUITLESS_DEATHS, event.how))
+                return [Fatal(error)] if worker.host == THIS_HOST else [*out, TurnAway(worker.host, error)]
         self._promote(worker.host)
         return out + self._replenish(worker.host)
 
@@ -238,16 +240,20 @@ class WorkerPool:
             return ""
         file, attempt, sample_index = event.running_sample
         dispatcher = self._attempts.dispatcher_of(attempt)
-        return "" if dispatcher is None else f" in file {dispatcher.label(file)}, sample {sample_index}"
+        ledger = None if dispatcher is None else dispatcher.ledgers.get(file)
+        if dispatcher is None or ledger is None or ledger.attempt != attempt:
+            return ""
+        return f" in file {dispatcher.label(file)}, sample {sample_index}"
 
-    def _too_many_lost(self, blamed: bool) -> bool:
-        """Return True if too many workers were lost in a row without a sample between them, none of them in a file
-        that can be blamed."""
+    def _too_many_lost(self, host: int, blamed: bool) -> bool:
+        """Return True if too many workers of ``host`` were lost in a row without a sample between them, none of them in
+        a file that can be blamed."""
+        places = self._hosts[host]
         committed = self._committed + sum(dispatcher.samples_committed for dispatcher in self.dispatchers.values())
-        if blamed or committed != self._seen_committed:
-            self._seen_committed, self._fruitless_deaths = committed, 0
-        self._fruitless_deaths += not blamed
-        return self._fruitless_deaths >= _MAX_FRUITLESS_DEATHS
+        if blamed or committed != places.seen_committed:
+            places.seen_committed, places.fruitless_deaths = committed, 0
+        places.fruitless_deaths += not blamed
+        return places.fruitless_deaths >= _MAX_FRUITLESS_DEATHS
 
     # -- state -----------------------------------------------------------------------------------------------------
     @property
