@@ -9,7 +9,7 @@ deadline on the first answer.
 No peer talks to a hub unasked. On a Unix socket a peer is told first where to connect (:mod:`.admission`); over TCP
 libzmq takes no frame before the peer has shown the token of the address or a key (:mod:`.zap`), because it queues what
 it takes without a limit: parts of a message that is never finished count for no high-water mark. See
-:meth:`Hub.accept`. A hub with keys looks every other second whether they still count: libzmq asks only at the beginning
+:meth:`Hub.accept`. A hub with keys looks once a second whether they still count: libzmq asks only at the beginning
 of a connection, so the hub hears a peer whose key was removed no more, and ends its connection (:mod:`.keys`).
 
 Large bodies go through shared memory (:mod:`.slabs`) where that is possible. Such a message is an empty frame, the
