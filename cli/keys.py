@@ -44,7 +44,7 @@ def new(folder: Path) -> None:
 @click.argument("public")
 @click.option(
     "--role", type=click.Choice(_ROLES), default="trainer", show_default=True,
-    help="What the key admits to: reading batches, or asking for statistics only.",
+    help="What the key admits to: reading batches, asking for statistics only, or running workers.",
 )  # fmt: skip
 def allow(folder: Path, name: str, public: str, role: str) -> None:
     """Let in the peer NAME with the key PUBLIC, 64 hexadecimal digits, at the service whose keys are in FOLDER.
@@ -63,7 +63,8 @@ def allow(folder: Path, name: str, public: str, role: str) -> None:
 def drop(folder: Path, name: str) -> None:
     """Let the peer NAME in no longer at the service whose keys are in FOLDER.
 
-    A service that is running ends its connections within three seconds.
+    A service that is running tells the peer so, and ends its connections within three seconds. What it has not sent by
+    then, it does not send any more.
     """
     from pydp2 import keys
 

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -216,14 +216,27 @@ def drop(folder: Path, name: str) -> None:
 def allowed_keys(folder: Path) -> list[AllowedKey]:
     """Return the public keys that the service with the keys in ``folder`` lets in. A file that holds no key counts for
     none."""
-    found = []
+    return [*_found_keys(folder, lambda error: None)]
+
+
+def _found_keys(folder: Path, on_error: Callable[[OSError], None]) -> Iterator[AllowedKey]:
+    """Yield the keys in ``folder``; ``on_error`` is called with what keeps one from being read."""
     for role in ROLES:
-        with contextlib.suppress(OSError):
-            for path in sorted((folder / _ALLOWED / role).glob(f"*{_SUFFIX}")):
-                with contextlib.suppress(OSError, ValueError):
-                    if _KEY.fullmatch(key := path.read_text(encoding="ascii").strip()):
-                        found.append(AllowedKey(path.name.removesuffix(_SUFFIX), role, key))
-    return found
+        try:
+            paths = sorted((folder / _ALLOWED / role).glob(f"*{_SUFFIX}"))
+        except OSError as error:
+            on_error(error)
+            continue
+        for path in paths:
+            try:
+                key = path.read_text(encoding="ascii").strip()
+            except OSError as error:
+                on_error(error)
+            except ValueError:
+                pass
+            else:
+                if _KEY.fullmatch(key):
+                    yield AllowedKey(path.name.removesuffix(_SUFFIX), role, key)
 
 
 class AllowedKeys:
@@ -242,7 +255,11 @@ class AllowedKeys:
         return self._roles.get(key)
 
     def refresh(self) -> None:
-        """Look again which keys the folder allows. One that cannot be read allows none."""
-        lasting = [] if self._folder is None else allowed_keys(self._folder)
+        """Look again which keys the folder allows. One that cannot be read allows none; but where this process has no
+        descriptor or memory left to read, all stays as it was."""
+        errors: list[OSError] = []
+        lasting = [] if self._folder is None else [*_found_keys(self._folder, errors.append)]
+        if any(error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM) for error in errors):
+            return
         known = {each.public: each.role for each in lasting} | self._of_run
         self._roles = {key: role for key, role in known.items() if role in self._admitted}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -188,3 +189,19 @@ def test_a_service_sees_what_its_folder_allows_when_it_looks_again(tmp_path: Pat
 def test_a_pair_is_no_text_of_its_secret() -> None:
     pair = KeyPair("1" * 64, "2" * 64)
     assert "2" not in f"{pair} {pair!r}"
+
+
+def test_keys_stay_allowed_while_no_descriptor_is_left_to_read_them(tmp_path: Path) -> None:
+    pair, peer = keys.new_folder(tmp_path / "service"), keys.new_folder(tmp_path / "peer").public
+    keys.allow(tmp_path / "service", "peer", "worker", peer)
+    allowed = keys.AllowedKeys(pair, {}, tmp_path / "service")
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1]))
+    try:
+        allowed.refresh()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert allowed.role_of(peer) == "worker"
+    keys.drop(tmp_path / "service", "peer")
+    allowed.refresh()
+    assert allowed.role_of(peer) is None

@@ -50,7 +50,7 @@ def encode_plain(value: object, name: str = "args") -> bytes:
         OptionTypeError: something in ``value`` is not plain data; the message gives its path and the way out.
         OptionError: ``value`` is too large, or nested too deep (as a value that holds itself is).
     """
-    data = _pack(_to_msgpack(value, name, 0))
+    data = pack_unchecked(_to_msgpack(value, name, 0))
     if len(data) > MAX_BYTES:
         raise OptionError(
             f"{name} may take {MAX_BYTES >> 20} MiB when sent to the workers, got {len(data) / (1 << 20):.0f} MiB; "
@@ -71,7 +71,8 @@ def decode_plain(data: bytes | memoryview) -> Any:
     return _unpack(view, 0)
 
 
-def _pack(plain: Any) -> bytes:
+def pack_unchecked(plain: Any) -> bytes:
+    """Return ``plain``, made of msgpack's own types, as bytes for :func:`decode_plain`; nothing in it is checked."""
     packed = msgpack.packb(plain, use_bin_type=True)
     assert isinstance(packed, bytes)
     return packed
@@ -107,7 +108,7 @@ def _to_msgpack(value: Any, path: str, depth: int) -> Any:
         items = [_to_msgpack(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
     else:
         items = [_to_msgpack(item, f"{path} (an element of the {kind.__name__})", depth + 1) for item in value]
-    return items if kind is list else msgpack.ExtType(_NESTED_CODES[kind], _pack(items))
+    return items if kind is list else msgpack.ExtType(_NESTED_CODES[kind], pack_unchecked(items))
 
 
 def _checked_text(value: str, path: str) -> str:
@@ -128,7 +129,7 @@ def _encode_array(value: np.ndarray[Any, Any] | np.generic, path: str) -> msgpac
         raise OptionTypeError(f"{path}: an array of Python objects cannot travel to the workers; use a list")
     if _dtype(dtype.str) != dtype:
         raise OptionTypeError(f"{path}: an array of {dtype} cannot travel to the workers; use one array for each field")
-    body = _pack([dtype.str, list(value.shape), value.tobytes()])
+    body = pack_unchecked([dtype.str, list(value.shape), value.tobytes()])
     return msgpack.ExtType(_ARRAY if isinstance(value, np.ndarray) else _SCALAR, body)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pydp2.protocol.file_ranges import check_ints
 from pydp2.protocol.link_states import LinkState
 from pydp2.release import RELEASE
 from pydp2.server.spec import ServiceSpec
-from pydp2.server.workers.host_sessions import MAX_BEATS, HostSession, HostSessions
+from pydp2.server.workers.host_sessions import MAX_BEATS, HostSession, HostSessions, shown
 from pydp2.transport import Hub, PeerGone
 from pydp2.transport.compression import CODEC, MAX_INFLATED_BYTES, FrameInflater
 
@@ -73,7 +73,8 @@ class RemoteExited:
     running: tuple[int, int, int] | None
 
 
-_MAX_ASKED = 4096
+_MAX_ASKED = 4096  # peers that are remembered to have got the spec
+_REASON_LENGTH = 500
 _MAX_STATUS = 1 << 16  # what os.waitpid gives is below
 HostEvent = HostReady | HostLeaves | HostGone | RemoteStarted | RemoteMessage | RemoteExited
 
@@ -251,7 +252,8 @@ class HostGateway:
                 if message.running:
                     file, attempt, index = check_ints("WorkerExited", message.running, 3)
                     running = file, attempt, index
-                self._events.append(RemoteExited(session.host, message, running))
+                exited = replace(message, kill_reason=shown(message.kill_reason, _REASON_LENGTH))
+                self._events.append(RemoteExited(session.host, exited, running))
 
     def _inflate(self, session: HostSession, body: Sequence[memoryview], raw_sizes: Sequence[Any]) -> list[memoryview]:
         """Return the message ``body`` with the frames behind its header as they were before they were compressed.

@@ -22,7 +22,7 @@ from pydp2.transport.refusals import Refusals
 KEY_DIGITS = 64
 """Number of hexadecimal digits of a key."""
 _MIN_LIBZMQ = (4, 3, 3)  # older ones have known holes in their handshake
-_REFRESH_SECONDS = 2.0  # between two looks at which keys are allowed
+_REFRESH_SECONDS = 1.0  # between two looks at which keys are allowed
 _HEARTBEAT_MS = 2_000
 _HEARTBEAT_TIMEOUT_MS = 10_000  # after which a path that carries nothing counts as cut
 _LAST_WORDS_SECONDS = 0.5  # for the last message to a peer to leave, before its connection is ended
@@ -128,7 +128,7 @@ class PeerKeys:
         return "" if known is None else known.address
 
     def refresh_if_due(self, now: float) -> None:
-        """Look again which keys are allowed, every other second, and end the connections that are to end."""
+        """Look again which keys are allowed, once a second, and end the connections that are to end."""
         if now - self._refreshed_at > _REFRESH_SECONDS:
             self._refresh(now)
         for peer, (when, known) in [*self._ending.items()]:

@@ -9,7 +9,7 @@ deadline on the first answer.
 No peer talks to a hub unasked. On a Unix socket a peer is told first where to connect (:mod:`.admission`); over TCP
 libzmq takes no frame before the peer has shown the token of the address or a key (:mod:`.zap`), because it queues what
 it takes without a limit: parts of a message that is never finished count for no high-water mark. See
-:meth:`Hub.accept`. A hub with keys looks every other second whether they still count: libzmq asks only at the beginning
+:meth:`Hub.accept`. A hub with keys looks once a second whether they still count: libzmq asks only at the beginning
 of a connection, so the hub hears a peer whose key was removed no more, and ends its connection (:mod:`.keys`).
 
 Large bodies go through shared memory (:mod:`.slabs`) where that is possible. Such a message is an empty frame, the
@@ -185,7 +185,7 @@ class Hub:
         if self._admission is not None:
             self._admission.answer_requests()
             for user in self._admission.foreign:
-                self._refuse(f"user {user}", "of another user", now)
+                self._refuse(f"user {user}", "of another user", now, f"ipc://{self._admission.path}")
             self._admission.foreign.clear()
             if self._admission.refusal:
                 self.on_refusal(self._admission.refusal, LACKS_DESCRIPTORS)
@@ -194,7 +194,7 @@ class Hub:
             self._zap.answer_requests()
             for address in self._zap.refused:
                 lacks = "the token" if self._peer_keys is None else "a key that is allowed"
-                self._refuse(address, f"without {lacks}", now)
+                self._refuse(address, f"without {lacks}", now, without_token(self.address))
             self._zap.refused.clear()
         if self._peer_keys is not None:
             self._peer_keys.refresh_if_due(now)
@@ -205,10 +205,10 @@ class Hub:
                 self.on_refusal(self._accept_filter.refusal, LACKS_DESCRIPTORS)
                 self._accept_filter.refusal = ""
 
-    def _refuse(self, address: str, reason: str, now: float) -> None:
-        """Count a peer that was not let in, and have the log say it if that is due."""
+    def _refuse(self, address: str, reason: str, now: float, at: str) -> None:
+        """Count a peer that was not let in ``at`` an address, and have the log say it if that is due."""
         if count := self.refusals.add(address, reason, now):
-            text = f"a process {reason} tried to connect to {without_token(self.address)}"
+            text = f"a process {reason} tried to connect to {at}"
             self.on_refusal(f"{text} (from {address}, {count} so far)", "refused")
 
     def note_refusal(self, peer: bytes, reason: str, now: float) -> None:
@@ -566,25 +566,6 @@ class Line:
         self._sent_slabs.clear()
         if self.fd_request is not None:
             self.fd_request.close()
-
-
-class Poller:
-    """Set of sockets and file descriptors to wait for together."""
-
-    def __init__(self) -> None:
-        self._poller = zmq.Poller()
-
-    def add(self, handle: Any) -> None:
-        """Watch a hub's or line's handle, or a file descriptor, for input."""
-        self._poller.register(handle, zmq.POLLIN)
-
-    def remove(self, handle: Any) -> None:
-        """Stop watching ``handle``."""
-        self._poller.unregister(handle)
-
-    def wait(self, timeout_ms: int) -> set[Any]:
-        """Return the handles that are readable, after at most ``timeout_ms``."""
-        return {handle for handle, _ in self._poller.poll(timeout_ms)}
 
 
 def _error_text(error: BaseException) -> str:

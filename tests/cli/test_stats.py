@@ -14,6 +14,9 @@ from click.testing import Result
 from pydp2_cli.stats import _received_text
 
 import pydp2
+from pydp2.errors import ServiceUnreachable
+from pydp2.keys import ConnectionFile
+from pydp2.transport.keys import new_key_pair
 from tests.conftest import wait_until
 from tests.runs import NUMBERS
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
@@ -43,6 +46,28 @@ def test_it_shows_how_a_service_is_doing(
             found = json.loads(cli("stats", "--json").stdout)
             assert list(found["jobs"]) == ["default"]
             assert cli("stats").stdout.startswith("pass 0 · ")
+
+
+def test_it_shows_who_was_not_let_in(
+    provider_file: Callable[[str], str], cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    file, other = tmp_path / "run.json", tmp_path / "other.json"
+    options: dict[str, Any] = {"workers": 1, "bind": "tcp://127.0.0.1:*"}
+    with pydp2.launch(["1"], provider_file(NUMBERS), **options, connection=file) as service:
+        known = ConnectionFile.read(file)
+        ConnectionFile(known.address, {"observer": new_key_pair()}, known.host_address).write(other)
+        assert "refused" not in cli("stats", str(file)).stdout
+        with pytest.raises(ServiceUnreachable, match="does not know the key"):
+            pydp2.stats(other)
+        (row,) = service.stats()["refused"]
+        assert row["count"] >= 1
+        assert row | {"count": 1, "seconds_ago": 0.0} == {
+            "port": "trainers", "address": "127.0.0.1", "reason": "without a key that is allowed", "count": 1,
+            "seconds_ago": 0.0,
+        }  # fmt: skip
+        shown = cli("stats", str(file)).stdout.splitlines()
+        assert shown[-2].split() == ["refused", "from", "why", "times", "last"]
+        assert shown[-1].strip().startswith("port for trainers  127.0.0.1  without a key that is allowed  ")
 
 
 def test_it_shows_the_hosts_of_a_service(

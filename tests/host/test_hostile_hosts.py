@@ -191,6 +191,22 @@ def test_a_host_that_does_not_end_a_worker_is_lost(
     assert "a worker that it was told to end had not ended after 2 s" in capfd.readouterr().err
 
 
+def test_statistics_of_a_thousand_workers_reach_whoever_asks(
+    provider_file: Callable[[str], str], file: Path, liars: Callable[..., Liar]
+) -> None:
+    with serving(provider_file(NUMBERS), file, workers=1) as service, service.connect(**OPTIONS) as data:
+        liar = liars(service.host_address, ConnectionFile.read(file).keys["worker"])
+        liar.join(len(FILES), places=1000)
+        for _ in range(1001):
+            while not isinstance(said := liar.heard(), m.StartWorker):
+                assert said is not None
+            liar.say(1, m.WorkerStarted(said.worker, 77))
+        liar.say(0, m.HostBeat(1, [], {"memory": "x" * 60_000, "deep": [[[[[[[[]]]]]]]]}))
+        assert wait_until(lambda: len(service.stats()["workers"]) > 1000)
+        assert len(data.stats()["workers"]) > 1000
+        assert stream(data), "who asked goes on"
+
+
 class Canary:
     """Something that shows if it is unpickled: the file ``path`` is there."""
 

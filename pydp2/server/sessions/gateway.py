@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgpack
-
 from pydp2.cache.disk import DiskCache
 from pydp2.cache.memory import MemoryCache
 from pydp2.errors import Error, JobTaken, OptionError, ProtocolError, RemoteProtocolError, Rewound, to_wire
@@ -21,6 +19,7 @@ from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
 from pydp2.protocol.early_ends import split_frames
 from pydp2.protocol.link_states import Link, LinkRole, LinkState, client_link
+from pydp2.protocol.plain_data import pack_unchecked
 from pydp2.rowstore.append_only import AppendOnlyStore
 from pydp2.rowstore.batch_rows import BatchRows
 from pydp2.rowstore.region_layout import RegionLayout
@@ -225,7 +224,7 @@ class ClientGateway:
             case m.Attach():
                 self._attach(peer, message, now)
             case m.AskStats():
-                self._send(peer, m.Stats(), [msgpack.packb(self.stats())])
+                self._send(peer, m.Stats(), [pack_unchecked(self.stats())])
             case m.Detach(run, done):
                 self._detach(peer, run, done)
             case _:

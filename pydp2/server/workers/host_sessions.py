@@ -122,7 +122,7 @@ class HostSessions:
             )
         if not session or any(each.session == session for each in self._sessions.values()):
             raise HostRefused("the session of a host must be its own; join again")
-        made = HostSession(self._next, self._free_name(_shown_name(name)), places, session, peer, now)
+        made = HostSession(self._next, self._free_name(shown(name, _NAME_LENGTH) or "host"), places, session, peer, now)
         self._next += 1
         self._sessions[made.host] = self._at[peer] = made
         return made
@@ -183,6 +183,6 @@ class HostSessions:
             )
 
 
-def _shown_name(name: str) -> str:
-    """Return ``name`` as a terminal can show it."""
-    return "".join(c if c.isprintable() else "?" for c in name[:_NAME_LENGTH]) or "host"
+def shown(text: str, limit: int) -> str:
+    """Return the first ``limit`` characters of ``text``, which a host sent, as a terminal can show them."""
+    return "".join(c if c.isprintable() else "?" for c in text[:limit])
