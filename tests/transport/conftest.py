@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pydp2.transport import PeerGone, in_process, slabs, sockets
+from pydp2.transport import PeerGone, Poller, in_process, slabs, sockets
 
 MAX_FRAME = 1 << 16
 Made = TypeVar("Made")
@@ -28,7 +28,7 @@ def let_in(hub: Any, make: Callable[[], Made]) -> Made:
 
 def waiting(hub: Any, seconds: float) -> bool:
     """Whether there is something for ``hub`` within ``seconds``; meanwhile it lets in who comes."""
-    poll = sockets.Poller()
+    poll = Poller()
     for handle in (hub.handle, *hub.listeners):
         poll.add(handle)
     deadline = time.monotonic() + seconds
