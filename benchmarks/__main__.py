@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import figures, latency, many, prepared, replay, rounds, show
-from benchmarks.job import WORKLOADS
+from benchmarks.job import PREPARED, WORKLOADS
 from benchmarks.results import tables
 
 _ALL = rounds.PEERS + rounds.NATIVE_PEERS
+_APART = ("ragged_blocks", "rows_f32_blocks", "words")  # samples that cost nothing, small and large, and some that do
 _PLAIN = ("spdl", "torch")  # peers that take part where the quickest ways to pass batches are compared
 
 
@@ -82,6 +83,14 @@ def _ceiling(given: argparse.Namespace) -> int:
         pythons=_pairs(given.python), memory=False, deadline=given.deadline, others=given.others, plain=True,
     )  # fmt: skip
     return _measure("ceiling", plan, given)
+
+
+def _hosts(given: argparse.Namespace) -> int:
+    plan = rounds.Plan(
+        workloads=tuple(given.workload), workers=given.workers, rounds=given.rounds, scale=given.scale,
+        folder=given.data, memory=False, deadline=given.deadline, others=given.others, hosts=True,
+    )  # fmt: skip
+    return _measure("hosts", plan, given)
 
 
 def _latency(given: argparse.Namespace) -> int:
@@ -198,6 +207,15 @@ def parser() -> argparse.ArgumentParser:
     ceiling.add_argument("--peer", nargs="*", choices=_PLAIN, default=_PLAIN, help="default: both")
     _add_plan(ceiling, replace(base, workers=(1, 2)))
     ceiling.set_defaults(do=_ceiling)
+
+    apart = commands.add_parser(
+        "hosts", help="what workers on another host cost, against workers on that of the service"
+    )
+    apart.add_argument(
+        "--workload", nargs="+", choices=(*WORKLOADS, *PREPARED), default=_APART, help=f"default: {', '.join(_APART)}"
+    )
+    _add_plan(apart, base)
+    apart.set_defaults(do=_hosts)
 
     felt = commands.add_parser("latency", help="how long next() takes for a trainer that is slower than the loader")
     felt.add_argument(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MARK = "PYDP2_BENCHMARK_RUN"
-SERVER = "pydp2-server"  # what pydp2 names its server in /proc
+SERVER, AGENT = "pydp2-server", "pydp2-host"  # what pydp2 names its processes in /proc
 _TICK = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
 
@@ -72,11 +72,23 @@ def busy() -> float:
     return (user + nice + system + sum(rest)) / _TICK  # idle and waiting for disks are left out
 
 
+def threads(pid: int) -> dict[int, float]:
+    """Seconds of user and system time of each thread of a process, by its number; none if the process is gone."""
+    found = {}
+    try:
+        for task in (_PROC / str(pid) / "task").iterdir():
+            found[int(task.name)] = sum(int(text) for text in (task / "schedstat").read_text().split()[:1]) / 1e9
+    except OSError:
+        pass
+    return found
+
+
 class Meter:
     """What a stretch of a run costs, from when this is made."""
 
     def __init__(self) -> None:
         self._spent, self._own = list(spent()), time.process_time()
+        self._threads = {one.pid: threads(one.pid) for one in self._spent if one.name == SERVER}
         self._busy, self._began = busy(), time.perf_counter()
 
     def stop(self) -> dict[str, float | None]:
@@ -84,7 +96,8 @@ class Meter:
 
         Returns:
             cpu: seconds of all processes of the run; trainer_cpu: of this process alone; server_cpu: of pydp2's
-            server, None where there is none; others: the share of all cores that anybody else took meanwhile.
+            server, None where there is none, server_thread_cpu: of its busiest thread; agent_cpu: of the agents of
+            hosts, None where there is none; others: the share of all cores that anybody else took meanwhile.
         """
         own, now = time.process_time() - self._own, list(spent())
         mine = _sum(now) - _sum(self._spent)
@@ -92,15 +105,26 @@ class Meter:
         return {
             "cpu": mine,
             "trainer_cpu": own,
-            "server_cpu": self._of_server(now),
+            "server_cpu": self._of(SERVER, now),
+            "server_thread_cpu": self._of_busiest_thread(),
+            "agent_cpu": self._of(AGENT, now),
             "others": max(0.0, taken - mine) / (seconds * (os.cpu_count() or 1)),
         }
 
-    def _of_server(self, now: list[Spent]) -> float | None:
-        """Seconds of the server itself, without those of the workers that ended."""
+    def _of(self, name: str, now: list[Spent]) -> float | None:
+        """Seconds of the processes of this name, without those of their children that ended."""
         before = {one.pid: one.own for one in self._spent}
-        taken = [one.own - before.get(one.pid, 0.0) for one in now if one.name == SERVER]
+        taken = [one.own - before.get(one.pid, 0.0) for one in now if one.name == name]
         return sum(taken) if taken else None
+
+    def _of_busiest_thread(self) -> float | None:
+        """Seconds of the thread of a server that took most."""
+        taken = [
+            seconds - before.get(number, 0.0)
+            for pid, before in self._threads.items()
+            for number, seconds in threads(pid).items()
+        ]
+        return max(taken, default=None)
 
 
 def _sum(times: Iterable[Spent]) -> float:

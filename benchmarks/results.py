@@ -47,7 +47,9 @@ class Row:
         rate, low, high: median, least and most of the pass that is reported.
         of_bare: its rate against the bare generator's, ``ahead``: pydp2's against it; medians of rounds.
         cpu: seconds of processor time of all processes for a million samples, or microseconds for one, in that pass;
-            server, trainer: those of pydp2's server, and of the process that receives the batches.
+            server, trainer: those of pydp2's server, and of the process that receives the batches; agent: those of
+            the agents of hosts; server_thread: those of the server's busiest thread.
+        server_more: the time of its server against that of pydp2's, median of rounds.
         others: the share of the machine that processes outside of the run took meanwhile; medians.
         peak: bytes of all processes together, at most.
         felt: what ``next()`` took, where that was measured: see :meth:`benchmarks.latency.Felt.figures`; medians of
@@ -72,6 +74,9 @@ class Row:
     peak: int | None
     server: float | None = None
     trainer: float | None = None
+    agent: float | None = None
+    server_thread: float | None = None
+    server_more: float | None = None
     felt: dict[str, float] | None = None
 
     @property
@@ -79,6 +84,11 @@ class Row:
         """Samples/s that the busier of server and trainer would let through if it had a core of its own."""
         busier = max(self.server or 0.0, self.trainer or 0.0)
         return 1e6 / busier if busier else None
+
+    @property
+    def server_carries(self) -> float | None:
+        """Samples/s at which the busiest thread of the server would fill one core."""
+        return 1e6 / self.server_thread if self.server_thread else None
 
 
 @dataclass(frozen=True)
@@ -146,6 +156,9 @@ def _row(name: str, timed: list[Run], watched: list[Run], number: int) -> Row:
         peak=max(peaks, default=None),
         server=_each(passes, "server_cpu"),
         trainer=_each(passes, "trainer_cpu"),
+        agent=_each(passes, "agent_cpu"),
+        server_thread=_each(passes, "server_thread_cpu"),
+        server_more=ratio(finished, name, OURS, lambda run: _each([run["passes"][number]], "server_cpu")),
         felt=_felt(passes),
     )
 

@@ -69,6 +69,13 @@ NATIVE = {
     ),
 }
 """Of a workload, the peers that read their own formats or work in their own way."""
+HOSTS = (
+    Contestant("pydp2", "pydp2"),
+    Contestant("pydp2 keys", "pydp2", (("network", "keys"),)),
+    Contestant("pydp2 hosts", "pydp2", (("network", "hosts"),)),
+)
+"""Workers on the host of the service; the same with a trainer that comes over TCP, with keys; and the workers too, as
+those of another host."""
 ALWAYS = ("bare", "pydp2")
 PEERS = tuple(dict.fromkeys(c.peer for c in CONTESTANTS if c.peer not in ALWAYS))
 NATIVE_PEERS = tuple(dict.fromkeys(c.peer for of in NATIVE.values() for c in of if c.peer != "pydp2"))
@@ -87,7 +94,7 @@ class Plan:
         deadline: seconds that one run may take.
         others: a run of which others took a greater share of the cores is tried again, twice at most.
         plain: only pydp2 and the peers take part, each in one way: no bare generator, nothing relaxed or cached.
-        native: those of :data:`NATIVE` take part instead.
+        native: those of :data:`NATIVE` take part instead; hosts: those of :data:`HOSTS`.
         options: of the jobs of a workload.
     """
 
@@ -103,10 +110,13 @@ class Plan:
     others: float = 1.0
     plain: bool = False
     native: bool = False
+    hosts: bool = False
     passes: int = 2
     options: Mapping[str, tuple[tuple[str, Any], ...]] | None = None
 
     def contestants(self, workload: str) -> list[Contestant]:
+        if self.hosts:
+            return [*HOSTS]
         if self.native:
             return [c for c in NATIVE[workload] if c.peer in ("pydp2", *self.peers)]
         if self.plain:

@@ -10,6 +10,7 @@ from benchmarks.results import OURS, Row, Table
 
 _NONE = "-"
 _WIDE = 132  # columns, where it goes to a file
+_WAYS = (" cached", " relaxed", " keys", " hosts")  # of the same libraries
 _OFTEN = 0.5  # the share of steps from which on a loader that was not ready is named
 
 
@@ -19,6 +20,10 @@ def _number(value: float | None, form: str = ",.0f") -> str:
 
 def _significant(value: float | None) -> str:
     return _NONE if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _times(value: float | None) -> str:
+    return _NONE if value is None else f"{_significant(value)}x"
 
 
 def _spread(row: Row) -> float | None:
@@ -34,7 +39,7 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "spread": lambda row: _number(_spread(row), ".0%"),
     "others": lambda row: _number(row.others, ".0%"),
     "of bare": lambda row: _number(row.of_bare, ".2f"),
-    "pydp2 against it": lambda row: _NONE if row.ahead is None else f"{_significant(row.ahead)}x",
+    "pydp2 against it": lambda row: _times(row.ahead),
     "second pass": lambda row: _number(row.second),
     "first batch, s": lambda row: _number(row.first, ".3f"),
     "start, s": lambda row: _number(row.start, ".2f"),
@@ -49,6 +54,18 @@ CEILING: dict[str, Callable[[Row], str]] = {
     "server us": lambda row: _significant(row.server),
     "trainer us": lambda row: _significant(row.trainer),
     "carries": lambda row: _number(row.carries),
+}
+
+
+HOSTS: dict[str, Callable[[Row], str]] = {
+    **{name: COLUMNS[name] for name in ("", "samples/s", "spread", "others")},
+    "of pydp2": lambda row: _times(row.ahead and 1 / row.ahead),
+    "server us": CEILING["server us"],
+    "of pydp2's": lambda row: _times(row.server_more),
+    "thread us": lambda row: _significant(row.server_thread),
+    "agent us": lambda row: _significant(row.agent),
+    "trainer us": CEILING["trainer us"],
+    "carries": lambda row: _number(row.server_carries),
 }
 
 
@@ -130,6 +147,7 @@ VIEWS = {
     "native": View(COLUMNS, sentences, passes=1),
     "ceiling": View(CEILING, sentences_of_ceiling, passes=1),
     "latency": View(LATENCY, sentences_of_latency),
+    "hosts": View(HOSTS, _failures, passes=1),
 }
 
 
@@ -168,6 +186,8 @@ def versions(result: dict[str, Any]) -> list[str]:
     """One line for each contestant whose libraries nobody before it has named."""
     lines: dict[str, None] = {}
     for name, libraries in result["versions"].items():
-        lines[f"{name.removesuffix(' cached').removesuffix(' relaxed')}: "
+        for way in _WAYS:
+            name = name.removesuffix(way)
+        lines[f"{name}: "
               + ", ".join(f"{library} {version}" for library, version in libraries.items())] = None  # fmt: skip
     return list(lines)

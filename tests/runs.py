@@ -101,9 +101,11 @@ class Program:
         script = folder / "program.py"
         script.write_text(code)
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has the background ignore Ctrl-C
+        main = threading.current_thread() is threading.main_thread()  # no other one may change handlers
+        before = signal.signal(signal.SIGINT, signal.default_int_handler) if main else None
         self.process = start_program([str(script), *words], folder, environment)
-        signal.signal(signal.SIGINT, before)
+        if main:
+            signal.signal(signal.SIGINT, before)  # a shell has the background ignore Ctrl-C
         self.pid = self.process.pid
         self.lines: list[str] = []
         self.screen = ""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +68,34 @@ def _until_all_workers_are_there(service: pydp2.Service, workers: int) -> None:
         time.sleep(0.01)
 
 
+@contextlib.contextmanager
+def _service(job: Job, address: str, args: dict[str, str]) -> Iterator[pydp2.Service]:
+    """A service with its workers. Option ``network``: "keys", trainers come over TCP; "hosts", so do the workers, which
+    an agent runs as if it were on another host."""
+    network = job.option("network")
+    if network is None:
+        with pydp2.launch(job.files(), address, args=args, workers=job.workers) as service:
+            yield service
+        return
+    with tempfile.TemporaryDirectory(prefix="pb-") as folder:
+        connection = Path(folder) / "run.json"
+        local = 0 if network == "hosts" else job.workers
+        with pydp2.launch(
+            job.files(), address, args=args, workers=local, bind="tcp://127.0.0.1:*", connection=connection
+        ) as service:
+            if network == "hosts":
+                host = pydp2.WorkerHost(connection, workers=job.workers, root=_PROVIDED.parents[2])
+                threading.Thread(target=host.run, name="host").start()  # it ends with the service
+            yield service
+
+
 def measure(job: Job) -> list[dict]:
     """Passes of a client, from ``iter()`` on the running service: nothing is read before that."""
     form = "_cached" if job.option("cache") else "_in_blocks" if job.option("blocks") else ""
     address = f"{_PROVIDED}:{job.workload}{form}"
     args = {"workload": job.workload, "folder": job.folder}
     with (
-        pydp2.launch(job.files(), address, args=args, workers=job.workers) as service,
+        _service(job, address, args) as service,
         service.connect(batch_size=BATCH, seed=1, order=job.option("order", "strict")) as client,
     ):
         _until_all_workers_are_there(service, job.workers)

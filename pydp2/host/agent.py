@@ -167,6 +167,7 @@ class Agent:
 
     def _serve_link(self, link: ServiceLink, now: float) -> None:
         """Take what the service said, and send what is due."""
+        ended = link.has_ended(now)  # before the look at messages, because the last one says why
         try:
             while self._link is link and self._end is None and (received := link.receive()) is not None:
                 self._heard_at = now
@@ -175,7 +176,7 @@ class Agent:
             self._lose(f"the service broke the protocol: {error}", now)
         if self._link is not link or self._end is not None:
             return
-        if link.is_lost:
+        if ended:
             if link.was_refused:
                 raise ServiceUnreachable(
                     f"the service at {self._name} does not admit the key of this host; it needs a key with the role "

@@ -14,6 +14,10 @@ from pydp2.transport.compression import FrameCompressor
 from pydp2.transport.keys import KeyPair
 from pydp2.transport.sockets import new_context
 
+_FAREWELL_SECONDS = 1.0
+"""A service that ends closes both connections at once. What it says last comes over the one for control, and may come
+after the end of the other one."""
+
 
 class ServiceLink:
     """Connections to the service at ``address``, as ``pair``. ``session`` is fresh for each of them. ``compresses``:
@@ -33,6 +37,7 @@ class ServiceLink:
             self.close()
             raise
         self._control, self._data = self._lines
+        self._data_lost_at: float | None = None
         self._link, self._data_link = host_link(LinkRole.HOST), host_link(LinkRole.HOST)
 
     @property
@@ -44,6 +49,14 @@ class ServiceLink:
     def is_lost(self) -> bool:
         """True if one of the connections has ended."""
         return any(line.is_lost for line in self._lines)
+
+    def has_ended(self, now: float) -> bool:
+        """Return True if no message of the service can be expected any more. What came before it can still be
+        received."""
+        if self._data_lost_at is None and self._data.is_lost:
+            self._data_lost_at = now
+        late = self._data_lost_at is not None and now - self._data_lost_at > _FAREWELL_SECONDS
+        return late or self._control.is_lost
 
     @property
     def was_refused(self) -> bool:

@@ -11,6 +11,8 @@ from . import (
     endings,
     everybody_dies,
     greedy_trainers,
+    hosts_die,
+    hosts_network,
     kept,
     liars,
     limits,
@@ -31,7 +33,7 @@ from .case import Fault
 
 _MODULES = (
     workers_die, server_dies, trainers_die, everybody_dies, ranks_die, slow, samples, misbehave, disk, kept, endings,
-    lists, network, clock, starts, short_pass, greedy_trainers, strangers, liars, limits,
+    lists, network, clock, starts, short_pass, greedy_trainers, strangers, liars, limits, hosts_die, hosts_network,
 )  # fmt: skip
 
 ABSENT = {
@@ -43,9 +45,9 @@ ABSENT = {
 """Faults without a round: why, or where they are."""
 
 
-def number(name: str) -> tuple[bool, int]:
-    """Its place among all: those of F before others, then by number."""
-    return not name.startswith("F"), int(name[1:])
+def number(name: str) -> tuple[bool, str, int]:
+    """Its place among all: those of F before others, then by letter and number."""
+    return not name.startswith("F"), name[0], int(name[1:])
 
 
 FAULTS: dict[str, Fault] = {

@@ -60,7 +60,7 @@ class Relay(threading.Thread):
         self.connections = 0
         """How many there have been."""
         self._down = False
-        self._cut = False
+        self._cut = self._cut_newest = False
         self._ends = False
         self._listener: socket.socket | None = None
         self._pairs: dict[socket.socket, _Pair] = {}
@@ -76,6 +76,11 @@ class Relay(threading.Thread):
     def cut(self, *, down: bool = False) -> None:
         """Reset all connections; ``down``: and take no new ones."""
         self._cut, self._down = True, down
+        self._settle()
+
+    def cut_newest(self) -> None:
+        """Reset the connection that was made last."""
+        self._cut_newest = True
         self._settle()
 
     def up(self) -> None:
@@ -105,6 +110,9 @@ class Relay(threading.Thread):
                 self._cut = False
                 for one in list(self._pairs):
                     self._drop(one)
+            if self._cut_newest and self._pairs:
+                self._cut_newest = False
+                self._drop([*self._pairs][-1])
             if self._ends:
                 break
             with self._changed:
@@ -156,16 +164,19 @@ class Relay(threading.Thread):
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if not data:
             self._drop(one)
             return
+        if not data:  # the end comes behind what was sent before it
+            self._selector.unregister(one)
         pair.waiting[pair.other[one]].append((time.monotonic() + self.delay, data))
 
     def _write(self, one: socket.socket) -> None:
         waiting = self._pairs[one].waiting[one]
         while waiting and not self.held and waiting[0][0] <= time.monotonic():
             when, data = waiting.popleft()
+            if not data:
+                self._drop(one)
+                return
             try:
                 sent = one.send(data)
             except BlockingIOError:
@@ -183,7 +194,8 @@ class Relay(threading.Thread):
             return
         for each in pair.other:
             del self._pairs[each]
-            self._selector.unregister(each)
+            with contextlib.suppress(KeyError):  # of one that has said its last
+                self._selector.unregister(each)
             self._close(each)
 
     def _close(self, one: socket.socket) -> None:

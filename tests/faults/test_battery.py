@@ -170,6 +170,39 @@ def test_a9_in_a_small_control_group_a_pass_is_exact_or_the_limit_is_named() -> 
     hold("A9")
 
 
+def test_h1_agents_of_hosts_that_are_killed_cost_nothing_but_time() -> None:
+    hold("H1")
+
+
+@pytest.mark.parametrize("seed", [pytest.param(1, id="short"), pytest.param(2, id="long", marks=pytest.mark.slow)])
+def test_h2_an_agent_that_is_stopped_goes_on_or_joins_anew(seed: int) -> None:
+    hold("H2", seed)
+
+
+def test_h3_hosts_that_are_cut_off_join_anew_by_themselves() -> None:
+    hold("H3")
+
+
+def test_h4_over_a_long_way_no_host_is_lost() -> None:
+    hold("H4")
+
+
+def test_h5_with_all_read_ahead_and_a_busy_server_no_host_is_lost() -> None:
+    hold("H5")
+
+
+def test_h6_hosts_that_join_and_leave_in_order_read_nothing_twice() -> None:
+    hold("H6")
+
+
+def test_h7_many_hosts_give_the_stream_of_workers_here() -> None:
+    hold("H7")
+
+
+def test_h8_over_a_link_that_loses_packets_no_host_is_lost() -> None:
+    hold("H8")
+
+
 def test_every_fault_of_the_battery_is_held_here() -> None:
-    here = {name.split("_")[1].upper() for name in globals() if re.match(r"test_[af]\d+_", name)}
+    here = {name.split("_")[1].upper() for name in globals() if re.match(r"test_[afh]\d+_", name)}
     assert here == set(FAULTS)

@@ -774,3 +774,28 @@ def test_a_host_waits_for_a_service_that_is_started_again(
         data.close()
     host.leave()
     assert host.error is None
+
+
+@pytest.mark.parametrize("service_ends", [True, False], ids=["the service ends", "it goes on"])
+def test_a_host_whose_data_cannot_leave_hears_what_the_service_says_last(
+    service_ends: bool, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], tmp_path: Path
+) -> None:
+    with serving(provider_file(SLOW), file) as service:
+        relay = Relay(service.host_address)
+        try:
+            found = ConnectionFile.read(file)
+            through = tmp_path / "through.json"
+            ConnectionFile(found.address, found.keys, relay.address).write(through)
+            host = joined(workers=1, file=through)
+            assert wait_until(lambda: active(service) == 1)
+            (before,) = hosts(service)
+            relay.delay = 0.3 if service_ends else 0.0
+            relay.cut_newest()  # the end of the connection for data is seen before what comes over the other one
+            if service_ends:
+                service.close()
+                assert host.ended(10.0) == "its program closed it"
+            else:
+                assert wait_until(lambda: [each["number"] for each in hosts(service)] not in ([], [before["number"]]))
+                assert wait_until(lambda: active(service) == 1)
+        finally:
+            relay.end()

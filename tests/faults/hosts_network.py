@@ -1,0 +1,304 @@
+"""H3 to H5 and H8: the network between a service and its hosts is cut, late, slow, loses packets, or is full."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from ..runs import eventually
+from .bench import Bench
+from .case import Event, Fault, Report, Schedule, Skip
+from .data import expected
+from .hosts_stage import BATCH, PATIENCE, TIMEOUT, Stage, nobody_is_blamed, paced, read, stage
+
+WORKERS = 2  # of each host
+
+
+def join(made: Stage, count: int) -> list[str]:
+    """Start ``count`` agents, each behind a relay; their names, once all are at work."""
+    names = [f"host{number}" for number in range(count)]
+    for name in names:
+        made.join(name, WORKERS, relayed=True)
+    made.wait_active(WORKERS * count)
+    return names
+
+
+# -- H3 ----------------------------------------------------------------------------------------------------------------
+def draw_cuts(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
+    """``at``: a share of the pass; ``which``: for how many seconds. One host is cut off, or all are."""
+    many, samples = (2, 18_000) if size == "quick" else (4, 60_000)
+    events = []
+    for _ in range(many):
+        what = f"{random.choice(['cut', 'down', 'silent', 'half-open'])} {random.choice(['one', 'all'])}"
+        seconds = random.choice([random.uniform(0.2, 1.5), TIMEOUT + random.uniform(0.5, 3.0)])
+        events.append(Event(what, random.uniform(0.05, 0.8), 0.0 if what.startswith("cut") else seconds))
+    return {"hosts": 2, "samples": samples}, events
+
+
+def play_cuts(bench: Bench, schedule: Schedule) -> Report:
+    """A host that was cut off joins anew by itself; one that was silent for a short time goes on."""
+    setup = schedule.setup
+    data = paced(bench, setup["samples"])
+    figures: dict[str, float | list[float]] = {}
+    noticed: list[float] = []
+    again: list[float] = []
+    with stage(bench, data) as made:
+        hosts, paths = join(made, setup["hosts"]), made.relays
+
+        def strike(event: Event) -> None:
+            how, _, whom = event.what.partition(" ")
+            names = hosts if whom == "all" else [hosts[len(again) % len(hosts)]]
+            numbers = {name: made.hosts()[name]["number"] for name in names if name in made.hosts()}
+            began = time.monotonic()
+            for name in names:
+                if how in ("cut", "down"):
+                    paths[name].cut(down=how == "down")
+                else:
+                    paths[name].held = True
+            if how in ("cut", "down") or event.which > TIMEOUT:
+                for name, number in numbers.items():
+                    made.wait_lost(name, number)
+                    noticed.append(time.monotonic() - began)
+            time.sleep(max(0.0, began + event.which - time.monotonic()))
+            for name in names:
+                if how == "half-open":
+                    paths[name].cut()
+                paths[name].up()
+            began = time.monotonic()
+            for name in names:
+                made.wait_active(WORKERS, name)
+                again.append(time.monotonic() - began)
+
+        seen = read(made, data, schedule.seed, schedule.events, strike)
+        figures["connections"] = sum(path.connections for path in paths.values())
+    assert max(noticed, default=0.0) < TIMEOUT + 5, f"noticed after {noticed} s"
+    nobody_is_blamed(bench)
+    figures |= {
+        "noticed s": noticed, "at work again s": again, "longest wait s": seen.longest, "samples again": seen.again,
+    }  # fmt: skip
+    return Report(0, figures)
+
+
+# -- H4 ----------------------------------------------------------------------------------------------------------------
+def draw_late(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
+    """The round trip, in milliseconds."""
+    return {
+        "hosts": 2,
+        "round trip": random.choice([1, 5, 20, 50]),
+        "samples": 12_000 if size == "quick" else 48_000,
+    }, []
+
+
+def play_late(bench: Bench, schedule: Schedule) -> Report:
+    """How fast a pass is over a long way, against one over a short way."""
+    setup = schedule.setup
+    data = paced(bench, setup["samples"])
+    with stage(bench, data) as made:
+        join(made, setup["hosts"])
+        near = read(made, data, schedule.seed)
+        for path in made.relays.values():
+            path.delay = setup["round trip"] / 2000
+        numbers = {name: host["number"] for name, host in made.hosts().items()}
+        far = read(made, data, schedule.seed)
+        assert {name: host["number"] for name, host in made.hosts().items()} == numbers, "a host was lost"
+    nobody_is_blamed(bench)
+    assert not far.again, f"{far.again} samples were read twice"
+    name = f"throughput at {setup['round trip']} ms"
+    return Report(0, {name: near.seconds / far.seconds, "longest wait s": far.longest})
+
+
+# -- H5 and H8: wide rows ----------------------------------------------------------------------------------------------
+WIDE = """
+import numpy as np
+from pydp2 import rows
+
+@provider(input_types={"name": integer_value(1 << 62), "row": dense_vector(1024)}, pool_size=1000)
+def process(settings, filename):
+    for first in range(0, COUNT, 64):
+        names = (int(filename) << 32) + np.arange(first, min(first + 64, COUNT))
+        yield rows(name=names, row=np.repeat((names % 9973).astype(np.float32)[:, None], 1024, 1))
+"""
+
+
+class WideStage(Stage):
+    """A stage over files of ``count`` rows of 4 KB."""
+
+    def __init__(self, bench: Bench, files: int, count: int, host: str = "127.0.0.1") -> None:
+        self.counts = (count,) * files
+        address = bench.write("wide", WIDE.replace("COUNT", str(count)))
+        super().__init__(bench, address, [str(n) for n in range(files)], host)
+
+    def read(
+        self, seed: int, batches: int | None = None, pause: float = 0.0, fill: bool = False, job: str = "default"
+    ) -> tuple[float, float]:
+        """Read a pass, or its first ``batches``, each compared with the oracle's; seconds, and the longest wait for a
+        batch. ``fill``: the trainer waits after the first one until all that may be read ahead is there."""
+        wanted = expected(self.counts, 1000, BATCH, seed)
+        longest, index = 0.0, -1
+        with self.service.connect(job=job, batch_size=BATCH, seed=seed, timeout=PATIENCE) as client:
+            began = asked = time.monotonic()
+            for index, batch in enumerate(client):
+                if index:
+                    longest = max(longest, time.monotonic() - asked)
+                names = wanted.batch(index)
+                assert np.array_equal(batch["name"], names), f"batch {index} is another one"
+                assert (batch["row"] == (names % 9973).astype(np.float32)[:, None]).all(), f"rows of batch {index}"
+                if index + 1 == batches:
+                    break
+                if fill and not index:
+                    self.wait_full()
+                    began = time.monotonic()
+                time.sleep(pause)
+                asked = time.monotonic()
+            seconds = time.monotonic() - began
+        assert index + 1 == (batches or wanted.batches), f"{index + 1} of {wanted.batches} batches came"
+        return seconds, longest
+
+    def wait_full(self) -> None:
+        """Until nearly all is there that may be read ahead."""
+
+        def full() -> bool:
+            figures = self.service.stats()["read_ahead"]
+            return bool(figures["used"] > 0.8 * figures["budget"] > 0)
+
+        assert eventually(full, PATIENCE), f"what is read ahead: {self.service.stats()['read_ahead']}"
+
+
+def draw_full(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
+    """How many hosts, and for how many milliseconds the trainer computes after a batch."""
+    return {
+        "hosts": random.choice([1, 2]),
+        "batches": 100 if size == "quick" else 400,
+        "step": random.choice([2, 5]),
+    }, []
+
+
+def play_full(bench: Bench, schedule: Schedule) -> Report:
+    """All that may be read ahead is there, another job keeps the server busy, and no host is taken for lost."""
+    setup = schedule.setup
+    made = WideStage(bench, 32, 4000)
+    busy = True
+    rates: list[float] = []
+    errors: list[BaseException] = []
+
+    def other() -> None:
+        try:
+            while busy:
+                seconds, _ = made.read(schedule.seed + 1, batches=300, job="other")
+                rates.append(300 * BATCH / seconds)
+        except BaseException as error:  # told in the thread that waits for us
+            errors.append(error)
+
+    trainer = threading.Thread(target=other, daemon=True)
+    try:
+        for number in range(setup["hosts"]):
+            made.join(f"host{number}", WORKERS)
+        made.wait_active(WORKERS * setup["hosts"])
+        numbers = {name: host["number"] for name, host in made.hosts().items()}
+        trainer.start()
+        seconds, longest = made.read(schedule.seed, setup["batches"], setup["step"] / 1000, fill=True)
+        assert {name: host["number"] for name, host in made.hosts().items()} == numbers, "a host was lost"
+        busy = False
+        trainer.join()
+        if errors:
+            raise errors[0]
+    finally:
+        busy = False
+        made.close()
+    nobody_is_blamed(bench)
+    return Report(
+        0, {"longest wait s": longest, "samples/s": setup["batches"] * BATCH / seconds, "samples/s of the other": rates}
+    )
+
+
+@contextlib.contextmanager
+def namespace(loss: int, rate: int) -> Iterator[tuple[str, list[str]]]:
+    """A network of its own, the address of this one in it, and the command that runs a program there. ``loss``: percent
+    of the packets that are lost, each way; ``rate``: Mbit/s, 0 for any. Raises Skip."""
+    if os.geteuid() or not shutil.which("ip") or not shutil.which("tc"):
+        raise Skip("no rights for a network of its own, or no ip and tc")
+    name = f"pf{os.getpid()}"
+    here, there, net = f"{name}a", f"{name}b", f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}"
+    try:
+        _network(f"ip netns add {name}")
+        _network(f"ip link add {here} type veth peer name {there} netns {name}")
+        _network(f"ip addr add {net}.1/30 dev {here}")
+        _network(f"ip link set {here} up")
+        inside = f"ip netns exec {name}"
+        for command in (f"ip addr add {net}.2/30 dev {there}", f"ip link set {there} up", "ip link set lo up"):
+            _network(f"{inside} {command}")
+        if rate:
+            _network(f"tc qdisc add dev {here} root tbf rate {rate}mbit burst 128kb latency 50ms")
+            _network(f"{inside} tc qdisc add dev {there} root tbf rate {rate}mbit burst 128kb latency 50ms")
+        if loss:  # a random number is compared with a limit: below it the packet goes on
+            _network(f"tc qdisc add dev {here} clsact")
+            limit = (1 << 32) * (100 - loss) // 100
+            code = f"4,32 0 0 4294963256,53 0 1 {limit},6 0 0 2,6 0 0 4294967295"
+            for way in ("ingress", "egress"):
+                _network(f"tc filter add dev {here} {way} bpf da bytecode", code)
+        yield f"{net}.1", inside.split()
+    finally:
+        for command in (f"ip link del {here}", f"ip netns del {name}"):
+            subprocess.run(command.split(), capture_output=True)
+
+
+def _network(command: str, *more: str) -> None:
+    done = subprocess.run([*command.split(), *more], capture_output=True, text=True)
+    if done.returncode:
+        raise Skip(f"this machine cannot do it: {command.split()[0]}: {done.stderr.strip().splitlines()[-1:]}")
+
+
+def draw_poor(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
+    """Percent of packets that are lost, Mbit/s of the link."""
+    loss, rate = random.choice([(1, 0), (5, 0), (0, 100), (1, 100)])
+    return {"loss": loss, "rate": rate, "count": 250 if size == "quick" else 1000}, []
+
+
+def play_poor(bench: Bench, schedule: Schedule) -> Report:
+    """Over a link that loses packets or carries little; how much of what it could carry are samples."""
+    setup = schedule.setup
+    with namespace(setup["loss"], setup["rate"]) as (address, prefix):
+        made = WideStage(bench, 32, setup["count"], address)
+        try:
+            made.join("far", 2, prefix=prefix)
+            made.wait_active(2)
+            number = made.hosts()["far"]["number"]
+            seconds, longest = made.read(schedule.seed)
+            assert made.hosts()["far"]["number"] == number, "the host was lost"
+        finally:
+            made.close()
+    nobody_is_blamed(bench)
+    carried = sum(made.counts) * 4104 * 8 / seconds / 1e6
+    link = f"{setup['rate']} Mbit/s" if setup["rate"] else "any rate"
+    figures: dict[str, float | list[float]] = {
+        f"Mbit/s, {setup['loss']} % lost, {link}": carried, "longest wait s": longest,
+    }  # fmt: skip
+    if setup["rate"] and not setup["loss"]:
+        figures["of the link"] = carried / setup["rate"]
+    return Report(0, figures)
+
+
+FAULTS = (
+    Fault(
+        "H3", "the way to one host or all is cut, silent, half open", "exact; noticed in time; joins anew by itself",
+        draw_cuts, play_cuts,
+    ),
+    Fault("H4", "a long way to hosts", "exact; nine tenths of a short way up to 20 ms", draw_late, play_late),
+    Fault(
+        "H5", "all is read ahead, and the server is busy", "exact; waits of at most 0.3 s; no host lost", draw_full,
+        play_full,
+    ),
+    Fault(
+        "H8", "the link of a host loses packets, carries little", "exact; no host lost; 85 % of the link", draw_poor,
+        play_poor,
+    ),
+)  # fmt: skip
