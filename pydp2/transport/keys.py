@@ -71,6 +71,9 @@ class _Peer(NamedTuple):
 
 
 def _ends_of(connection: socket.socket) -> tuple[Any, Any]:
+    """Return what tells ``connection`` from others: both addresses, or on this machine the process at the other end."""
+    if connection.family == socket.AF_UNIX and hasattr(socket, "SO_PEERCRED"):
+        return connection.getsockname(), connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     return connection.getsockname(), connection.getpeername()
 
 
