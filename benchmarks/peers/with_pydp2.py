@@ -6,7 +6,9 @@ import contextlib
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pydp2
 from benchmarks import consumer
 from benchmarks.job import BATCH, Batch, Job
 from benchmarks.prepared import told
+from pydp2.keys import ConnectionFile
 
 _PROVIDED = Path(__file__).with_name("provided.py")
 _PATIENCE = 30.0
@@ -69,13 +72,15 @@ def _until_all_workers_are_there(service: pydp2.Service, workers: int) -> None:
 
 
 @contextlib.contextmanager
-def _service(job: Job, address: str, args: dict[str, str]) -> Iterator[pydp2.Service]:
-    """A service with its workers. Option ``network``: "keys", trainers come over TCP; "hosts", so do the workers, which
-    an agent runs as if it were on another host."""
+def _service(
+    job: Job, address: str, args: dict[str, str]
+) -> Iterator[tuple[pydp2.Service, Callable[..., pydp2.Client]]]:
+    """A service with its workers, and what connects a trainer to it. Option ``network``: "keys", trainers come over
+    TCP; "hosts", so do the workers, which an agent runs as if it were on another host."""
     network = job.option("network")
     if network is None:
         with pydp2.launch(job.files(), address, args=args, workers=job.workers) as service:
-            yield service
+            yield service, service.connect
         return
     with tempfile.TemporaryDirectory(prefix="pb-") as folder:
         connection = Path(folder) / "run.json"
@@ -86,7 +91,9 @@ def _service(job: Job, address: str, args: dict[str, str]) -> Iterator[pydp2.Ser
             if network == "hosts":
                 host = pydp2.WorkerHost(connection, workers=job.workers, root=_PROVIDED.parents[2])
                 threading.Thread(target=host.run, name="host").start()  # it ends with the service
-            yield service
+            far = Path(folder) / "far.json"
+            replace(ConnectionFile.read(connection), local_address="").write(far)  # else they would share memory
+            yield service, partial(pydp2.connect, far)
 
 
 def measure(job: Job) -> list[dict]:
@@ -95,8 +102,8 @@ def measure(job: Job) -> list[dict]:
     address = f"{_PROVIDED}:{job.workload}{form}"
     args = {"workload": job.workload, "folder": job.folder}
     with (
-        _service(job, address, args) as service,
-        service.connect(batch_size=BATCH, seed=1, order=job.option("order", "strict")) as client,
+        _service(job, address, args) as (service, connect),
+        connect(batch_size=BATCH, seed=1, order=job.option("order", "strict")) as client,
     ):
         _until_all_workers_are_there(service, job.workers)
         return consumer.passes(job, lambda: client, _ARRAYS[told(job.workload)[0]])
