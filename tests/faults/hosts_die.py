@@ -262,7 +262,8 @@ FAULTS = (
     ),
     Fault("H2", "agents of hosts are stopped", "exact; noticed in time; joins anew", draw_stops, play_stops),
     Fault(
-        "H6", "hosts join and leave in a pass", "exact; drained within 20 s; no begun file again", draw_drains, play_drains
+        "H6", "hosts join and leave in a pass", "exact; drained within 20 s; little is read again", draw_drains,
+        play_drains,
     ),
     Fault("H7", "many hosts, all kinds of slots, ranks", "byte for byte the local stream", draw_many, play_many),
 )  # fmt: skip
