@@ -36,6 +36,14 @@ class Peer:
     def deliver(self, frames: list[memoryview]) -> None:
         self.heard.append(m.decode(frames)[0])
 
+    def cut(self) -> None:
+        self._hub.peers.pop(self._peer, None)
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the service hears it no more."""
+        return self._peer in self._hub.ended
+
     def say(self, message: m.Message, *frames: Any) -> None:
         self._hub.put(self._peer, copied([m.encode(message), *frames]))
 
@@ -122,6 +130,7 @@ def test_a_host_that_says_wrong_sizes_loses_its_session(side: Side, sizes: list[
     assert events == [HostGone(1, {}, "broke the protocol")]
     assert why in side.log[-1]
     assert control.heard[-1] == m.Closing("it broke the protocol", {}, True)
+    assert control.has_ended
     assert not list(side.gateway.sessions)
 
 
