@@ -46,7 +46,7 @@ class Trainer:
     """Process of rank ``rank``, which begins with ``state``, or where the service says."""
 
     def __init__(self, team: Team, rank: int, state: dict[str, Any] | None) -> None:
-        self.team, self.rank, self._state = team, rank, state
+        self.team, self.rank, self.state = team, rank, state
         self.machine = -1 - rank
         self.client: Client | None = None
         self.task = Task(team.world.network, self.machine, self._run)
@@ -58,8 +58,8 @@ class Trainer:
             client = self.client = Client(
                 Target(ADDRESS), team.options, rank=self.rank, world_size=team.size, timeout=30.0
             )
-            if self._state is not None:
-                client.load_state_dict(self._state)
+            if self.state is not None:
+                client.load_state_dict(self.state)
             else:
                 team.begin(self.rank, client.state_dict())
             while (number := team.next_pass(self.rank)) < world.case.passes:

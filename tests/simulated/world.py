@@ -266,7 +266,9 @@ class World:
             case "freeze trainer":
                 trainer.task.freeze(seconds)
             case "rank dies" if self.case.ranks > 1 and self.lease == LONG and not self.team.has_finished:
-                if not trainer.task.over:
+                if trainer.state is not None:  # the next one would not know whether that was loaded
+                    self.team.restart()
+                elif not trainer.task.over:
                     self.team.replace(trainer, seconds)
             case "trainers die" | "rank dies":
                 self.team.restart()
