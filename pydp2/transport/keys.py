@@ -17,7 +17,7 @@ import zmq
 from zmq.utils import z85
 
 from pydp2.errors import OptionError
-from pydp2.transport.refusals import Refusals
+from pydp2.transport.refusals import UNKNOWN_KEY, Refusals
 
 KEY_DIGITS = 64
 """Number of hexadecimal digits of a key."""
@@ -103,7 +103,7 @@ class PeerKeys:
         """Return True if a peer at the IP ``address`` may come in with the public ``key``. To see whether it is a new
         key, files are read; that is not done for an address that is refused time and again."""
         now = time.monotonic()
-        if self._access.role_of(key) is None and not self._refusals.is_frequent(address, now):
+        if self._access.role_of(key) is None and not self._refusals.is_frequent(address, UNKNOWN_KEY, now):
             self._refresh(now)
         return self._access.role_of(key) is not None
 

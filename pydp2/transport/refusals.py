@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+UNKNOWN_KEY = "without a key that is allowed"
+"""Reason to refuse a peer."""
 OTHERS = "others"
 """In place of the address of peers for which there is no room."""
 _MAX_ENTRIES = 256
@@ -62,13 +64,14 @@ class Refusals:
             others.count, others.last = others.count + moved.count, max(others.last, moved.last)
         return self._entries.setdefault((address, reason), _Entry())
 
-    def is_frequent(self, address: str, now: float) -> bool:
-        """Return True if peers at ``address`` were refused so often in the last minute that nothing is done for the
-        next one. While so many addresses come that there is no room for them, that counts for each new one."""
-        entries = [entry for (where, _), entry in self._entries.items() if where == address]
-        if not entries:
-            return sum(now - entry.last <= _MINUTE for entry in self._entries.values()) >= _MAX_ENTRIES
-        return sum(entry.recent for entry in entries if now - entry.since <= _MINUTE) >= _FREQUENT
+    def is_frequent(self, address: str, reason: str, now: float) -> bool:
+        """Return True if peers at ``address`` were refused for ``reason`` so often in the last minute that little is
+        done for the next one. While so many addresses come that there is no room for them, so it is for each new
+        one."""
+        entry = self._entries.get((address, reason))
+        if entry is None:
+            return sum(now - each.last <= _MINUTE for each in self._entries.values()) >= _MAX_ENTRIES
+        return entry.recent >= _FREQUENT and now - entry.since <= _MINUTE
 
     def to_plain(self, now: float) -> list[dict[str, Any]]:
         """Return all of it as plain data, the latest first."""

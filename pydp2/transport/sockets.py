@@ -40,7 +40,7 @@ from pydp2.transport.admission import Admission, request_admission
 from pydp2.transport.fd_broadcast import FdOffer, FdRequest
 from pydp2.transport.fd_passing import FdReceiver, SentFd, send_new_slab
 from pydp2.transport.keys import Access, KeyPair, PeerKeys, secure_client, set_heartbeats
-from pydp2.transport.refusals import Refusals
+from pydp2.transport.refusals import UNKNOWN_KEY, Refusals
 from pydp2.transport.slabs import TOKEN_BYTES, SlabReader, SlabWriter, are_large, put_in_slab
 from pydp2.transport.zap import ZapHandler, present_token
 
@@ -193,8 +193,8 @@ class Hub:
         if self._zap is not None:
             self._zap.answer_requests()
             for address in self._zap.refused:
-                lacks = "the token" if self._peer_keys is None else "a key that is allowed"
-                self._refuse(address, f"without {lacks}", now, without_token(self.address))
+                why = "without the token" if self._peer_keys is None else UNKNOWN_KEY
+                self._refuse(address, why, now, without_token(self.address))
             self._zap.refused.clear()
         if self._peer_keys is not None:
             self._peer_keys.refresh_if_due(now)

@@ -1,6 +1,6 @@
 """A host or a service that has a key, and lies: the other end says what is wrong and lives, and the stream is exact.
 
-``PYDP2_FUZZ=300000`` sends as many broken messages instead of 20,000.
+``PYDP2_FUZZ=300000`` sends as many broken messages, in all tests together, instead of 20,000.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_a_service_lives_whatever_its_hosts_say(
     monkeypatch.setattr(World, "add_host", lambda world: None)
     sent: Counter[str] = Counter()
     seed = 0
-    while sum(sent.values()) < SENT:
+    while sum(sent.values()) < 5 * SENT // 8:
         seed += 1
         with quiet_world(seed, tmp_path, passes=1 << 30) as world:
             liars = [LyingHost(world, number, recorded, is_harmless=False) for number in range(901, 905)]

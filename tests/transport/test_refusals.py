@@ -45,17 +45,18 @@ def test_of_too_many_addresses_the_oldest_become_others_and_none_is_lost() -> No
 
 def test_an_address_is_frequent_for_a_minute() -> None:
     refusals = Refusals()
-    for number in range(20):
-        assert not refusals.is_frequent("a", 1.0)
-        refusals.add("a", WHY if number % 2 else "another", 1.0)
-    assert refusals.is_frequent("a", 2.0)
-    assert not refusals.is_frequent("b", 2.0)
-    assert not refusals.is_frequent("a", 62.0)
+    for _ in range(20):
+        assert not refusals.is_frequent("a", WHY, 1.0)
+        refusals.add("a", WHY, 1.0)
+    assert refusals.is_frequent("a", WHY, 2.0)
+    assert not refusals.is_frequent("a", "another", 2.0)
+    assert not refusals.is_frequent("b", WHY, 2.0)
+    assert not refusals.is_frequent("a", WHY, 62.0)
 
 
 def test_while_more_addresses_come_than_have_room_each_new_one_is_frequent() -> None:
     refusals = Refusals()
     for number in range(300):
         refusals.add(str(number), WHY, 1.0)
-    assert refusals.is_frequent("new", 2.0)
-    assert not refusals.is_frequent("new", 62.0)
+    assert refusals.is_frequent("new", WHY, 2.0)
+    assert not refusals.is_frequent("new", WHY, 62.0)
