@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pydp2.service_address import ipc_path, split_token
@@ -20,6 +20,20 @@ from .runs import eventually, processes
 
 GREETING = 64  # bytes
 LARGE = bytes(64 << 10)
+
+
+def as_another_user(work: Callable[[], bool]) -> bool:
+    """Whether ``work()`` is true in a process of user 65534. Only root can have that."""
+    child = os.fork()
+    if child == 0:
+        status = 9
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            status = 0 if work() else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def dial(address: str) -> socket.socket:

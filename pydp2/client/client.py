@@ -91,7 +91,7 @@ class Client:
             m.WIRE_VERSION, job, rank, world_size, name, dict(options), self._session.pid, host=host
         )  # fmt: skip
         try:
-            connection, answer = connect_once(target, self._attach, time.monotonic() + timeout, gone, self._session)
+            connection, answer, _ = connect_once(target, self._attach, time.monotonic() + timeout, gone, self._session)
             try:
                 welcome = parse_welcome(answer)
                 self._session.progress = Progress(Position.from_welcome(welcome.service.get("position", {})))

@@ -23,7 +23,7 @@ from pydp2.transport import AdmissionRefused, HubUnavailable, Line
 from pydp2.transport.keys import KeyPair
 from pydp2.transport.sockets import Frame, new_context
 
-_attempts = itertools.count(1)  # of this process, for all its clients
+_connection_numbers = itertools.count(1)  # of this process, for all its clients
 _RETRY_SECONDS = 0.1  # seconds between attempts to connect
 CLOSE_SECONDS = 5.0
 """Number of seconds that a thread inside a client has to come out once the client is closed."""
@@ -97,8 +97,6 @@ class Connection:
             self._zmq.term()
             raise
         self._link = client_link(LinkRole.CLIENT)
-        self.last_body: list[Any] = []
-        """Raw frames of the message that :meth:`receive` returned last."""
         self.inbox: list[Any] = []
         """Items that came and were not taken yet: messages with their raw frames, as pairs, or what the caller has put
         in their place; behind them frames that are not decoded. A step replaces some of it at once, or nothing."""
@@ -189,17 +187,17 @@ class Connection:
         self.is_damaged = torn
         return bool(kept)
 
-    def receive(self, deadline: float) -> m.Message | None:
-        """Return the next message, or None when ``deadline`` (``time.monotonic``) has passed. Raises what :meth:`fetch`
-        does, and when the service says that it ends, ServiceLost or the error that it could not survive."""
+    def receive(self, deadline: float) -> tuple[m.Message, list[Any]] | None:
+        """Return the next message and its raw frames, or None when ``deadline`` (``time.monotonic``) has passed. Raises
+        what :meth:`fetch` does, and when the service says that it ends, ServiceLost or the error that it could not
+        survive."""
         self.fetch(deadline)
         if not self.inbox or self.is_undecoded(self.inbox[0]):
             return None
-        message: m.Message
-        message, self.last_body = self.inbox.pop(0)
+        message, body = self.inbox.pop(0)
         if isinstance(message, m.Closing):
             raise self.service_closing(message)
-        return message
+        return message, body
 
     def service_closing(self, closing: m.Closing) -> Error:
         """Return the error that follows from the last message of the service."""
@@ -228,7 +226,7 @@ class Connection:
     def renew(self, first: m.Message, deadline: float) -> m.Message:
         """Connect anew, send ``first``, and return the answer; try until ``deadline``. Raises
         ServiceUnreachable, ServiceLost."""
-        other, answer = connect_once(self.target, first, deadline, session=self._session)
+        other, answer, _ = connect_once(self.target, first, deadline, session=self._session)
         self.close(0)
         self._zmq, self._line, self._link = other._zmq, other._line, other._link
         self.is_away = False
@@ -276,8 +274,9 @@ def connect_once(
     deadline: float,
     gone: Callable[[], bool] | None = None,
     session: ClientGuard | None = None,
-) -> tuple[Connection, m.Message]:
-    """Connect, send ``first``, and wait for the answer; try again until ``deadline`` while no service is there.
+) -> tuple[Connection, m.Message, list[Any]]:
+    """Connect, send ``first``, and wait for the answer; try again until ``deadline`` while no service is there. Return
+    the connection, the answer and its raw frames.
 
     ``gone()``: True if there will be no service any more. ``session``: the client that the connection is for.
     """
@@ -302,7 +301,7 @@ def connect_once(
                 raise
             else:
                 if answer is not None:
-                    return connection, answer
+                    return connection, *answer
                 connection.close(0)
         if time.monotonic() + _RETRY_SECONDS > deadline or (gone is not None and gone()):
             raise _unreachable(target, time.monotonic() - began, why)
@@ -312,8 +311,8 @@ def connect_once(
 
 
 def _numbered(first: m.Message) -> m.Message:
-    """Return ``first``, if it attaches a trainer with the number of this attempt."""
-    return replace(first, attempt=next(_attempts)) if isinstance(first, m.Attach) else first
+    """Return ``first``, with the number of this connection if it attaches a trainer."""
+    return replace(first, connection_number=next(_connection_numbers)) if isinstance(first, m.Attach) else first
 
 
 def _unreachable(target: Target, seconds: float, why: str) -> ServiceUnreachable:
@@ -343,8 +342,7 @@ def parse_welcome(answer: m.Message) -> m.Welcome:
 
 def ask_stats(target: Target, timeout: float = 5.0) -> dict[str, Any]:
     """Ask the service ``target`` once for its statistics."""
-    connection, answer = connect_once(target, m.AskStats(), time.monotonic() + timeout)
-    body = connection.last_body
+    connection, answer, body = connect_once(target, m.AskStats(), time.monotonic() + timeout)
     connection.close()
     if not isinstance(answer, m.Stats) or len(body) != 1:
         raise RemoteProtocolError(f"expected Stats, got {type(answer).__name__}")

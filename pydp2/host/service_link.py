@@ -26,7 +26,7 @@ class ServiceLink:
     def __init__(self, address: str, pair: KeyPair, *, compresses: bool = False) -> None:
         self.session = os.urandom(16).hex()
         self.queue = OutgoingQueue()
-        """What workers have sent, for the service. It counts the bytes that go over the connection."""
+        """Messages of workers that wait for the service, with their bytes as they go over the connection."""
         self._compressor = FrameCompressor() if compresses else None
         self._zmq = new_context()
         self._lines: list[Line] = []

@@ -30,7 +30,7 @@ class AgentSetup:
     patience: float
     """Seconds without a service after which the agent ends."""
     compress: str = ""
-    """What the frames of workers are compressed with; "": they go as they are."""
+    """Codec that compresses the frames of workers; "": none."""
 
 
 def send_setup(

@@ -280,9 +280,9 @@ class Drain(Message):
 class Attach(Message):
     """Client: attach as trainer ``rank`` of the ``world_size`` trainers of ``job``; ``options`` are the job's.
 
-    ``session`` is the client's own, so that it is known again when its connection breaks; ``attempt`` grows with each
-    connection that it makes, so that an older one, whose message comes late, does not take its place. ``host``: the
-    name of its host, if that may be another one.
+    ``session`` is the client's own, so that it is known again when its connection breaks; ``connection_number``
+    grows with each connection that it makes, so that an older one, whose message comes late, does not take its place.
+    ``host``: the name of its host, if that may be another one.
     """
 
     version: int
@@ -292,7 +292,7 @@ class Attach(Message):
     session: str
     options: Plain
     pid: int
-    attempt: int = 0
+    connection_number: int = 0
     host: str = ""
 
 

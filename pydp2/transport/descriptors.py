@@ -70,10 +70,17 @@ def unix_listener(path: str, kind: int) -> socket.socket:
     return listener
 
 
+def peer_credentials(connection: socket.socket) -> tuple[int, int, int] | None:
+    """Return the numbers of process, user and group that opened the other end of a Unix socket; None where the system
+    does not tell. Raises OSError."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, group = _CREDENTIALS.unpack(data)
+    return process, user, group
+
+
 def foreign_user(connection: socket.socket) -> int | None:
     """Return the number of the user who opened the other end of a Unix socket; None if it was this user, or root."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return None  # here the mode of the socket must do
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    user: int = _CREDENTIALS.unpack(data)[1]
-    return None if user in (os.geteuid(), 0) else user
+    found = peer_credentials(connection)  # None: here the mode of the socket must do
+    return None if found is None or found[1] in (os.geteuid(), 0) else found[1]

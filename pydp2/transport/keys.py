@@ -17,6 +17,7 @@ import zmq
 from zmq.utils import z85
 
 from pydp2.errors import OptionError
+from pydp2.transport.descriptors import peer_credentials
 from pydp2.transport.refusals import UNKNOWN_KEY, Refusals
 
 KEY_DIGITS = 64
@@ -72,8 +73,8 @@ class _Peer(NamedTuple):
 
 def _ends_of(connection: socket.socket) -> tuple[Any, Any]:
     """Return what tells ``connection`` from others: both addresses, or on this machine the process at the other end."""
-    if connection.family == socket.AF_UNIX and hasattr(socket, "SO_PEERCRED"):
-        return connection.getsockname(), connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    if connection.family == socket.AF_UNIX:
+        return connection.getsockname(), peer_credentials(connection)
     return connection.getsockname(), connection.getpeername()
 
 

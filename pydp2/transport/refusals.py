@@ -20,7 +20,7 @@ _MAX_LINES = 10  # lines of the log in a minute
 
 @dataclass(slots=True)
 class _Entry:
-    """What is known of an address and a reason. ``recent``: refusals since ``since``, a minute at most."""
+    """Refusals of one address for one reason. ``recent``: those since ``since``, a minute at most."""
 
     count: int = 0
     last: float = 0.0

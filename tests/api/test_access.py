@@ -22,6 +22,7 @@ from tests.conftest import wait_until
 from tests.faults.relay import free_port
 from tests.runs import NUMBERS
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
+from tests.strangers import as_another_user
 
 FILES = [str(n) for n in range(4)]
 
@@ -125,20 +126,15 @@ def test_another_user_with_a_copy_of_the_file_connects_over_tcp(
         closed = {each: each.stat().st_mode for each in folders if not each.stat().st_mode & 0o001}
         for folder in closed:
             folder.chmod(0o711)
-        child = os.fork()
-        if child == 0:
-            status = 9
-            try:
-                os.setgid(65534)
-                os.setuid(65534)
-                with pydp2.connect(file, **OPTIONS) as data:
-                    status = 0 if transport_of(data) == "tcp" and [batch[0].tolist() for batch in data] == whole else 1
-            finally:
-                os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        def reads_over_tcp() -> bool:
+            with pydp2.connect(file, **OPTIONS) as data:
+                return transport_of(data) == "tcp" and [batch[0].tolist() for batch in data] == whole
+
+        read = as_another_user(reads_over_tcp)
         for folder, mode in closed.items():
             folder.chmod(mode)
-        assert status == 0
+        assert read
     said = capfd.readouterr().err
     refused = f"a process of another user tried to connect to ipc://{local} (from user 65534,"
     assert (refused in said) == (modes == "open to all"), said

@@ -201,6 +201,13 @@ def local(provider: str, *, passes: int = 1, files: list[str] = FILES, **options
         return stream(data, passes)
 
 
+def through(relay: Relay, file: Path) -> Path:
+    """A connection file beside ``file`` with which hosts come through ``relay``."""
+    found, other = ConnectionFile.read(file), file.with_name("through.json")
+    ConnectionFile(found.address, found.keys, relay.address).write(other)
+    return other
+
+
 def hosts(service: pydp2.Service) -> list[dict[str, Any]]:
     return service.stats()["hosts"]
 
@@ -417,17 +424,14 @@ def test_a_host_that_dies_or_stands_still_costs_nothing_but_time(
 
 @pytest.mark.parametrize("how", ["cut", "carries nothing"])
 def test_a_host_whose_path_fails_joins_again_by_itself(
-    how: str, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], tmp_path: Path
+    how: str, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
     provider = provider_file(SLOW)
     whole = local(provider)
     with serving(provider, file) as service:
         relay = Relay(service.host_address)
         try:
-            found = ConnectionFile.read(file)
-            through = tmp_path / "through.json"
-            ConnectionFile(found.address, found.keys, relay.address).write(through)
-            host = joined(workers=2, file=through)
+            host = joined(workers=2, file=through(relay, file))
             with pydp2.connect(file, **OPTIONS) as data:
                 seen, batches = [], iter(data)
                 seen += [digest(next(batches)) for _ in range(3)]
@@ -778,15 +782,12 @@ def test_a_host_waits_for_a_service_that_is_started_again(
 
 @pytest.mark.parametrize("service_ends", [True, False], ids=["the service ends", "it goes on"])
 def test_a_host_whose_data_cannot_leave_hears_what_the_service_says_last(
-    service_ends: bool, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], tmp_path: Path
+    service_ends: bool, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
     with serving(provider_file(SLOW), file) as service:
         relay = Relay(service.host_address)
         try:
-            found = ConnectionFile.read(file)
-            through = tmp_path / "through.json"
-            ConnectionFile(found.address, found.keys, relay.address).write(through)
-            host = joined(workers=1, file=through)
+            host = joined(workers=1, file=through(relay, file))
             assert wait_until(lambda: active(service) == 1)
             (before,) = hosts(service)
             relay.delay = 0.3 if service_ends else 0.0

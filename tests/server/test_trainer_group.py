@@ -188,7 +188,7 @@ def test_a_process_on_another_host_is_named_with_its_host() -> None:
 
 def test_an_older_connection_of_a_process_does_not_take_the_place_of_a_later_one() -> None:
     made = World(8, 2)
-    first, second = (m.Attach(m.WIRE_VERSION, "default", 1, 2, "s", {}, 1, attempt) for attempt in (1, 2))
+    first, second = (m.Attach(m.WIRE_VERSION, "default", 1, 2, "s", {}, 1, number) for number in (1, 2))
     made.team.attach(b"second", second, made.now)
     with pytest.raises(Rewound, match="a later connection of the same process has rank 1 of job 'default'"):
         made.team.attach(b"first", first, made.now)
@@ -251,16 +251,21 @@ def test_all_ranks_that_are_started_again_and_again_from_one_state_go_on_whichev
     assert made.used() == [(0, number) for number in range(3, 24)]
 
 
-def test_a_rank_that_loads_a_state_again_and_has_used_nothing_since_disturbs_nobody() -> None:
-    made = World(6, 2)
-    trainers = [made.come(rank) for rank in range(2)]
-    for trainer in trainers:
+def begun_from_a_state(length: int) -> tuple[World, Trainer, Trainer, Position]:
+    """Two ranks that have loaded the state behind their first step, and that state."""
+    made = World(length, 2)
+    one, other = made.come(0), made.come(1)
+    for trainer in (one, other):
         made.begin(trainer)
         made.next(trainer)
-    state = trainers[0].position
-    one, other = trainers
+    state = one.position
     made.begin(other, state)
     made.begin(one, state)
+    return made, one, other, state
+
+
+def test_a_rank_that_loads_a_state_again_and_has_used_nothing_since_disturbs_nobody() -> None:
+    made, one, other, state = begun_from_a_state(6)
     assert made.next(other) == 3, "in its hand when it is killed"
     made.vanish(other)
     assert [made.next(one), made.next(one), made.next(one)] == [2, 4, None]
@@ -273,15 +278,7 @@ def test_a_rank_that_loads_a_state_again_and_has_used_nothing_since_disturbs_nob
 
 
 def test_a_rank_that_goes_back_to_the_same_state_does_not_wait_for_one_that_has_read_on_to_the_end() -> None:
-    made = World(22, 2)
-    trainers = [made.come(rank) for rank in range(2)]
-    for trainer in trainers:
-        made.begin(trainer)
-        made.next(trainer)
-    state = trainers[0].position
-    one, other = trainers
-    made.begin(other, state)
-    made.begin(one, state)
+    made, one, other, state = begun_from_a_state(22)
     assert [made.next(other) for _ in range(3)] == [3, 5, 7], "it uses two of them"
     assert [made.next(one) for _ in range(11)] == [*range(2, 22, 2), None]
     made.vanish(other)

@@ -156,12 +156,7 @@ def test_a_peer_whose_key_was_removed_is_not_heard_any_more(
     access.roles[goes.public] = "trainer"
     ends = opened(access)
     lines = ends.line(stays), ends.line(goes)
-    peers = []
-    for line in lines:
-        line.send([b"first"])
-        heard = ends.heard()
-        assert heard is not None
-        peers.append(heard[0])
+    peers = [first_heard(ends, line) for line in lines]
     assert ends.hub.take_dropped() == []
     del access.roles[goes.public]
     looks = access.looks
@@ -184,6 +179,14 @@ def test_a_peer_whose_key_was_removed_is_not_heard_any_more(
         ends.hub.send(peers[1], [b"more"])
 
 
+def first_heard(ends: Ends, line: sockets.Line) -> bytes:
+    """The peer that ``line`` is at the hub, which hears it for the first time."""
+    line.send([b"first"])
+    heard = ends.heard()
+    assert heard is not None
+    return heard[0]
+
+
 def gone(ends: Ends, line: sockets.Line) -> bool:
     """True if the connection of ``line`` ends within seconds."""
     deadline = time.monotonic() + 10
@@ -196,12 +199,7 @@ def test_the_connection_of_a_peer_ends_when_the_hub_wants_it(opened: Callable[[A
     pair = new_key_pair()
     ends = opened(Allowed(trainer=pair))
     lines = ends.line(pair), ends.line(pair)
-    peers = []
-    for line in lines:
-        line.send([b"first"])
-        heard = ends.heard()
-        assert heard is not None
-        peers.append(heard[0])
+    peers = [first_heard(ends, line) for line in lines]
     ends.hub.end_peer(peers[1])
     lines[1].send([b"more"])
     assert ends.heard(0.3) is None, "it is not heard any more"
@@ -217,12 +215,7 @@ def test_a_descriptor_that_became_another_connection_stays_open(opened: Callable
     pair = new_key_pair()
     ends = opened(Allowed(trainer=pair))
     lines = ends.line(pair), ends.line(pair)
-    peers = []
-    for line in lines:
-        line.send([b"first"])
-        heard = ends.heard()
-        assert heard is not None
-        peers.append(heard[0])
+    peers = [first_heard(ends, line) for line in lines]
     known = ends.hub._peer_keys
     assert known is not None
     known._peers[peers[1]] = known._peers[peers[1]]._replace(descriptor=known._peers[peers[0]].descriptor)

@@ -22,7 +22,18 @@ from pydp2.service_address import INNER_SUFFIX, ipc_path, split_token, without_t
 from tests.runs import NUMBERS, Program, eventually, processes
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 from tests.runs import program as program
-from tests.strangers import FLOODS, SERVICE, Crowd, descriptors, descriptors_at_rest, dial, greeting, resident, silent
+from tests.strangers import (
+    FLOODS,
+    SERVICE,
+    Crowd,
+    as_another_user,
+    descriptors,
+    descriptors_at_rest,
+    dial,
+    greeting,
+    resident,
+    silent,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at the server in /proc")
 FILES = [str(n) for n in range(8)]
@@ -308,22 +319,16 @@ def test_another_user_is_turned_away_even_where_the_mode_lets_it_in(
         for folder in (tmp_path, *tmp_path.parents[:-1]):
             if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & 0o001:
                 folder.chmod(0o711)
-        child = os.fork()
-        if child == 0:
-            status = 9
-            try:
-                os.setgid(65534)
-                os.setuid(65534)
-                kind = socket.SOCK_SEQPACKET if socket_of else socket.SOCK_STREAM
-                one = socket.socket(socket.AF_UNIX, kind)
-                one.settimeout(10)
-                one.connect(path)
-                if socket_of:
-                    one.send(bytes(16))
-                status = 0 if socket_of or b"belongs to user 0" in one.recv(1000) else 1
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def is_turned_away() -> bool:
+            one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET if socket_of else socket.SOCK_STREAM)
+            one.settimeout(10)
+            one.connect(path)
+            if socket_of:
+                one.send(bytes(16))
+            return bool(socket_of) or b"belongs to user 0" in one.recv(1000)
+
+        assert as_another_user(is_turned_away)
         assert one_trainer(service)
     said = capfd.readouterr().err
     assert ("of another user tried to connect" in said) == (not socket_of)

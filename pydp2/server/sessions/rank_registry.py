@@ -87,7 +87,7 @@ class RankRegistry:
     def claim(self, attach: m.Attach, now: float) -> Trainer:
         """Return the trainer whose rank ``attach`` asks for. Raises OptionError, JobTaken, Rewound."""
         known = self.by_session(attach.session)
-        if known is not None and attach.attempt < known.attempt:
+        if known is not None and attach.connection_number < known.connection_number:
             raise Rewound(f"a later connection of the same process has rank {known.rank} of job {self.name!r}")
         return self._newcomer(attach.session) if self.dynamic else self._rank(attach, now)
 

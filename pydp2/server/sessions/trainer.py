@@ -69,7 +69,7 @@ class Trainer:
     session: str = ""
     pid: int = 0
     host: str = ""  # where the process is, if that may be another host
-    attempt: int = 0  # of its connections, the number of the one that it has
+    connection_number: int = 0  # of the connections that its process has made, the one that it has
     last_heard: float = 0.0
     joined: bool = True  # it knows the present generation
     state: PassState = PassState.BEFORE  # changed by move() alone

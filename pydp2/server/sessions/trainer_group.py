@@ -104,7 +104,8 @@ class TrainerGroup:
         if trainer.peer:
             self._fail(trainer, self.registry.replacement_error(trainer, now))
         self.registry.connect(trainer, peer)
-        trainer.pid, trainer.host, trainer.attempt = attach.pid, attach.host, attach.attempt
+        trainer.pid, trainer.host = attach.pid, attach.host
+        trainer.connection_number = attach.connection_number
         trainer.last_heard = now
         self.delivery.claim(trainer)
         if trainer.session != attach.session:
@@ -440,12 +441,18 @@ class TrainerGroup:
             else:
                 self._end = outcome
                 if isinstance(outcome, PassBroken):
-                    self._errors = {**dict([*self._errors.items()][1 - _ERRORS :]), self.runner.pass_id: outcome.error}
+                    self._keep_error(outcome.error)
         else:
             return True
         self._finish()
         self._settle()
         return False
+
+    def _keep_error(self, error: Error) -> None:
+        """Keep why the present pass failed, for ranks that ask for it later."""
+        self._errors[self.runner.pass_id] = error
+        if len(self._errors) > _ERRORS:
+            del self._errors[min(self._errors)]
 
     def _has_demand(self) -> bool:
         """Return True if some trainer can take a batch that is not cut yet."""
