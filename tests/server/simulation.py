@@ -175,6 +175,7 @@ class Trainer:
         self.rewinds = case.rewinds
         self.credit = self.delivered = 0
         self.points: list[tuple[SnapshotPoint | None, dict[int, tuple[int, str]], int, dict[str, Any]]] = []
+        self.told: dict[int, set[int]] = {}  # files that ended early before a batch, when it was cut first
         self.buckets: dict[str, Any] = {}  # what the trainer knows of them
         self.outcomes: list[Outcome] = []
         self.passes = case.passes
@@ -210,7 +211,7 @@ class Trainer:
         self.outcomes.append(outcome)
         if self.plan.buckets is not None:
             self.buckets = {**self.buckets, "group": self.plan.buckets.group_size}
-        self.points = [(None, {}, 0, dict(self.buckets))]
+        self.points, self.told = [(None, {}, 0, dict(self.buckets))], {}
         outcome.bounds = tuple(self.buckets["bounds"]) if "bounds" in self.buckets else None
         self._read(self.job.begin(pass_id, PassSnapshot(buckets=self.buckets)))
 
@@ -247,10 +248,14 @@ class Trainer:
             self._rewind()
 
     def _rewind(self) -> None:
-        """Back to where some batch was delivered, as a trainer's checkpoint may want it, with a new trainer."""
+        """Back to where some batch was delivered, as a trainer's checkpoint may want it, with a new trainer.
+        The service may know more early ends than those before that batch: other ranks were told."""
         outcome = self.outcome
         batch = self.world.random.randrange(len(self.points))
         point, early_ends, outcome.padding, self.buckets = self.points[batch]
+        if self.world.random.random() < 0.5:
+            early_ends = self.points[-1][1]
+        self.told |= {index: {*ends} for index, (_, ends, _, _) in enumerate(self.points)}
         del self.points[batch + 1 :], outcome.batches[batch:], outcome.pool_weights[batch:]
         if point is not None:
             point = SnapshotPoint.from_wire(point.to_wire(), point.pool, len(self.world.case.files))
@@ -303,6 +308,8 @@ class Trainer:
         if point is not None and point.in_tail and cut.tail_consumed:
             point = replace(point, batch_index=cut.index + 1, tail_consumed=cut.tail_consumed)
         self.points.append((point, {file: (y, why) for file, y, why in early_ends}, padding, self.buckets))
+        index = len(self.points) - 1
+        assert self.told.get(index, self.points[-1][1].keys()) == self.points[-1][1].keys(), "as when it was cut first"
 
 
 class _Rows:

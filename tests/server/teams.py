@@ -74,6 +74,10 @@ class Numbers:
         self.begun.append((pass_id, batch))
         return "a reading"
 
+    @property
+    def early_ends(self) -> dict[int, tuple[int, str]]:
+        return {}
+
     def has_early_ends(self, early_ends: Mapping[int, Any]) -> bool:
         return True
 

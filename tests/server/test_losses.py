@@ -98,7 +98,9 @@ def test_a_pass_that_is_taken_up_goes_on_counting_and_knows_which_ends_were_met(
     saved = SnapshotPoint(9, b"", False, 0, 3, 0, 5, cycle_length, merged=100, dropped=6)
     made = losses(budget=8, early_ends={2: FACT, 0: (5, "why"), 3: (1, "later")}, saved=saved)
     assert (made.dropped, made.taken, made.ended) == (6, 100, 1)
+    assert made.met == [[2, *FACT]]
     made.end(0, 5, None)
+    assert made.met == [[2, *FACT], [0, 5, "why"]], "not of file 3, which comes later"
     assert made.error is None
     made.end(3, 1, None)
     assert isinstance(made.error, BudgetExceeded)

@@ -143,7 +143,9 @@ def test_what_a_rank_asks_for_before_its_pass_can_begin_is_sent_when_it_does() -
     assert indices == [0, 2, 4, 6, 8], "two with the beginning, three later"
 
 
-def test_a_rank_that_was_cut_off_while_a_pass_failed_is_told_when_others_are_in_the_next_one() -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_rank_that_was_cut_off_while_a_pass_failed_is_told_when_others_are_in_the_next_one(killed: bool) -> None:
+    """Also if the service was killed meanwhile and started again."""
     made = World(4, 2)
     made.numbers.errors = {0: ProviderError("of pass 0")}
     one, other = made.come(0), made.come(1)
@@ -156,7 +158,11 @@ def test_a_rank_that_was_cut_off_while_a_pass_failed_is_told_when_others_are_in_
     one.position = one.position.next_pass()
     made.begin(one)
     assert made.next(one) == 0
-    made.reconnect(other)
+    if killed:
+        made.crash()
+        other.inbox.clear()
+    else:
+        made.reconnect(other)
     made.receive(other)
     assert str(other.error) == "of pass 0"
 

@@ -6,7 +6,8 @@ ends the pass, and what is told of it are the same in every run (docs/order.md, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from pydp2.errors import (
     count_text,
 )
 from pydp2.order.snapshot import SnapshotPoint
+from pydp2.protocol.early_ends import EarlyEnds, to_list
 from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Action, Log, Loss
 from pydp2.server.dispatch.ledger import MAX_MEMORY_DEATHS
 
@@ -45,7 +47,7 @@ class Losses:
         pass_id: int,
         label: Callable[[int], str],
         budget: float | None,
-        early_ends: Mapping[int, tuple[int, str]],
+        early_ends: EarlyEnds,
         saved: SnapshotPoint | None,
         order: npt.NDArray[np.int64],
     ) -> None:
@@ -54,14 +56,20 @@ class Losses:
         self._budget = budget
         self.early_ends: dict[int, tuple[int, str]] = dict(early_ends)
         """Files that end early, and why: (sample index, reason). What no data explains."""
-        self.ended = 0 if saved is None else _ends_met(early_ends, saved, order)
-        """Files whose early end the merge has met."""
+        self.met: list[list[Any]] = [] if saved is None else _met_before(early_ends, saved, order)
+        """Those whose end the merge has met, in that order: ``[file, sample index, reason]``. A pass that is taken up
+        may know of others that come later."""
         self.dropped = 0 if saved is None else saved.dropped
         self.taken = 0 if saved is None else saved.merged
         """Good samples that the merge has taken."""
         self._changed: set[int] = set()
         self.error: Error | None = None
         """The budget is exceeded."""
+
+    @property
+    def ended(self) -> int:
+        """Number of files whose early end the merge has met."""
+        return len(self.met)
 
     def drop(self, file: int, dropped_sample: DroppedSample) -> list[Action]:
         """Count a dropped sample of ``file`` that the merge passed."""
@@ -76,13 +84,13 @@ class Losses:
         worker said so now."""
         if early is None and file not in self.early_ends:
             return []
-        self.ended += 1
         out: list[Action] = []
         kind, reason = ENDED_EARLY, self.early_ends.get(file, (0, ""))[1]
         if early is not None:
             kind, reason = _kind(early), str(early)
             self.early_ends[file] = (y, reason[:_REASON])
             out.append(Log(f"the rest of a file is left out: {reason}", kind="skipped"))
+        self.met.append([file, *self.early_ends[file]])
         self._judge(reason)
         slot = early.slot if isinstance(early, BadSample) else ""
         exception = builtin_name_of_mixed(early) if isinstance(early, ProviderError) else ""
@@ -132,11 +140,12 @@ class Losses:
             )
 
 
-def _ends_met(early_ends: Collection[int], saved: SnapshotPoint, order: npt.NDArray[np.int64]) -> int:
-    """Return for how many files with ``early_ends`` the merge had met the end at the point ``saved``."""
-    cycle_files = [cycle_file.file for cycle_file in saved.cycle]
+def _met_before(early_ends: EarlyEnds, saved: SnapshotPoint, order: npt.NDArray[np.int64]) -> list[list[Any]]:
+    """Return those of ``early_ends`` that the merge had met at the point ``saved``."""
+    in_cycle = {cycle_file.file for cycle_file in saved.cycle}
     merged = order[: saved.next_file]
-    return int(np.isin(merged, [file for file in early_ends if file not in cycle_files]).sum())
+    over = set(merged[np.isin(merged, [*early_ends])].tolist()) - in_cycle
+    return to_list({file: early_end for file, early_end in early_ends.items() if file in over})
 
 
 def condemnation(

@@ -59,8 +59,8 @@ class Delivery(Protocol):
         """Return True if all batches that ``trainer`` needs from ``begin`` on are still to be had."""
         ...
 
-    def join(self, trainer: Trainer, begin: m.BeginPass, early_ends: int) -> None:
-        """Go on with ``trainer`` where ``begin`` says; it knows ``early_ends`` early-end records."""
+    def join(self, trainer: Trainer, begin: m.BeginPass, early_ends: Iterable[int]) -> None:
+        """Go on with ``trainer`` where ``begin`` says; it knows the ``early_ends`` of these files."""
         ...
 
     def acknowledge(self, batches: Iterable[int]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -17,7 +17,7 @@ from pydp2.order.file_order import block_length, files_in_order
 from pydp2.order.plan import UNBOUNDED, BucketPlan, PassPlan
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol.batch_packing import BATCH_COST
-from pydp2.protocol.early_ends import to_list
+from pydp2.protocol.early_ends import EarlyEnds
 from pydp2.rowstore.append_only import AppendOnlyStore
 from pydp2.rowstore.batch_rows import BatchRows
 from pydp2.rowstore.cells import CellStore
@@ -216,9 +216,14 @@ class PassRunner:
             return {}
         return {**self._bounds, "group": self._batcher.plan.buckets.group_size}
 
-    def has_early_ends(self, early_ends: Mapping[int, tuple[int, str]]) -> bool:
+    @property
+    def early_ends(self) -> EarlyEnds:
+        """Files of this pass that are known to end early, also those whose end no batch has met yet."""
+        return {} if self.dispatcher is None else self.dispatcher.losses.early_ends
+
+    def has_early_ends(self, early_ends: EarlyEnds) -> bool:
         """Return True if this pass has all of ``early_ends``."""
-        known = {} if self.dispatcher is None else self.dispatcher.losses.early_ends
+        known = self.early_ends
         return all(file in known and known[file][0] == y for file, (y, _) in early_ends.items())
 
     @property
@@ -291,9 +296,9 @@ class PassRunner:
             self.total_samples += rows
         self.batches += len(batches)
         self.total_batches += len(batches)
-        early_ends = self.dispatcher.losses.early_ends
-        if len(self._early_ends) != len(early_ends):
-            self._early_ends = to_list(early_ends)
+        met = self.dispatcher.losses.met
+        if len(self._early_ends) != len(met):
+            self._early_ends = met.copy()
         last = batches[-1].cut
         return BatchGroup(batches, last.index + 1, last.tail_consumed, self._point(), self._early_ends)
 

@@ -128,7 +128,7 @@ class RankedDelivery:
     def can_join(self, trainer: Trainer, begin: m.BeginPass) -> bool:
         return begin.first_batch + trainer.rank >= self._opened
 
-    def join(self, trainer: Trainer, begin: m.BeginPass, early_ends: int) -> None:
+    def join(self, trainer: Trainer, begin: m.BeginPass, early_ends: Iterable[int]) -> None:
         trainer.join(begin, early_ends)
 
     def acknowledge(self, batches: Iterable[int]) -> None:

@@ -78,7 +78,7 @@ class SharedDelivery:
     def can_join(self, trainer: Trainer, begin: m.BeginPass) -> bool:
         return True
 
-    def join(self, trainer: Trainer, begin: m.BeginPass, early_ends: int) -> None:
+    def join(self, trainer: Trainer, begin: m.BeginPass, early_ends: Iterable[int]) -> None:
         self._used.update(trainer.join(begin, early_ends))
         received = batches_received(begin, self._waiting)  # it was given up for lost, and these were taken back
         self._used.update(received)

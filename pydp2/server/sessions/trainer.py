@@ -83,7 +83,8 @@ class Trainer:
     used_count: int = 0  # batches of the present run that are used
     first_unused: int = 0  # before this batch it has had all of its own
     point: SnapshotPoint | None = None  # the last one told
-    early_ends_known: int = 0  # told
+    told: set[int] = field(default_factory=set)  # files that it knows to end early
+    met: int = 0  # early ends that came with its last batch, and with those before it
     prefetch: int = 0  # batches that it asked for when it joined
     ahead: int = 0  # the most that it asked for at a time beyond the one that it takes next
     pending: m.BeginPass | None = None  # of a pass that cannot begin yet
@@ -160,8 +161,8 @@ class Trainer:
         self.credit -= 1
         return batch
 
-    def join(self, begin: m.BeginPass, early_ends: int) -> list[int]:
-        """Go on with the run of ``begin``; the trainer knows ``early_ends`` early-end records. Return the numbers of
+    def join(self, begin: m.BeginPass, early_ends: Iterable[int]) -> list[int]:
+        """Go on with the run of ``begin``; the trainer knows the ``early_ends`` of these files. Return the numbers of
         the batches that it has used."""
         used = batches_received(begin, self.in_flight)
         self.in_flight = deque(without_received(self.in_flight, used))
@@ -173,14 +174,17 @@ class Trainer:
         self.prefetch = begin.credit
         self.credit = begin.credit + self.asked_later  # while the run could not begin
         self.ahead = max(begin.credit, self.credit - 1)
-        self.early_ends_known = early_ends
+        self.told, self.met = set(early_ends), 0
         return used
+
+    def _forget_told(self) -> None:
+        self.point, self.told, self.met = None, set(), 0
 
     def disconnect(self) -> None:
         """Forget the connection: what was sent and not used is sent again to the process that comes next."""
         self.peer = b""
         self.sent = self.sent_bytes = self.unread_bytes = self.used_count = self.credit = 0
-        self.point, self.early_ends_known = None, 0
+        self._forget_told()
         self.pending = None
 
     def reset(self) -> None:
@@ -188,14 +192,17 @@ class Trainer:
         self.move(TrainerEvent.RESET)
         self.clear()
         self.used_count = self.credit = self.first_unused = 0
-        self.point, self.early_ends_known = None, 0
+        self._forget_told()
 
     def head(self, batch: InFlightBatch, at: ResumePoint) -> tuple[m.BatchHead, list[Any]]:
         """Return the message that announces ``batch``, and its frames. ``at``: where the trainer is once it has it."""
         cut, picked = batch.batch.cut, batch.batch.rows
         point = None if at.point is self.point else at.point
-        early_ends = to_frames(batch.group.early_ends[self.early_ends_known :])
-        self.point, self.early_ends_known = at.point, len(batch.group.early_ends)
+        self.point, early_ends = at.point, []
+        if self.met != len(met := batch.group.early_ends):
+            early_ends = to_frames(early_end for early_end in met if early_end[0] not in self.told)
+            self.told.update(file for file, *_ in met)
+            self.met = len(met)
         head = m.BatchHead(
             self.run, cut.index, len(picked), cut.size, cut.pool_weight, cut.padding, at.tail_consumed, at.batch_index,
             at.acknowledged_ahead, {} if point is None else point.to_wire(), len(early_ends), batch.batch.bucket,

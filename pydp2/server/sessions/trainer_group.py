@@ -16,7 +16,6 @@ from pydp2.errors import Error, RemoteProtocolError, Rewound, to_wire
 from pydp2.options.tables import JobOptions
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
-from pydp2.protocol.early_ends import by_file, to_list
 from pydp2.protocol.used_word import unpack_used
 from pydp2.server.actions import JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
@@ -85,7 +84,7 @@ class TrainerGroup:
         self._on_begin = on_begin
         self._on_end = on_end
         self._log = log
-        self._early_ends: list[list[Any]] = []  # the last ones that trainers were told
+        self._early_ends_written = 0  # known when the job was last found to be written down
         self._end: PassEnded | PassBroken | None = None
         self._errors: dict[int, Error] = {}  # of passes that failed: a rank that was cut off meanwhile asks for one
         self._loaded = ""  # the state that the present generation began with
@@ -280,7 +279,7 @@ class TrainerGroup:
             each.reset()
         self.in_pass, self._end, self._start = True, None, start.at.point
         self._errors = {failed: error for failed, error in self._errors.items() if failed < pass_id}
-        self._early_ends = to_list(start.early_ends)
+        self._early_ends_written = len(self.runner.early_ends)
         self.snapshot_due = not self.registry.alone
         self.delivery.begin(start.at)
         if start.at.batch_index:
@@ -295,7 +294,7 @@ class TrainerGroup:
         if not (self.delivery.can_join(trainer, begin) and self.runner.has_early_ends(start.early_ends)):
             self._fail(trainer, self._refuse_late(trainer))
             return
-        self.delivery.join(trainer, begin, len(start.early_ends))
+        self.delivery.join(trainer, begin, start.early_ends)
         trainer.point = self._start if begin.snapshot else None
 
     def _refuse_late(self, trainer: Trainer) -> Rewound:
@@ -386,9 +385,18 @@ class TrainerGroup:
         pass_id = -1 if registry.alone else self.runner.pass_id + (running is not None)
         if self.in_pass and not registry.alone and self.runner.plan.order == "strict":
             at = self.delivery.resume_point().with_tail_in_point()
-            running = PassSnapshot(at, by_file(self._early_ends), self.runner.buckets)
+            running = PassSnapshot(at, dict(self.runner.early_ends), self.runner.buckets)
         return JobSnapshot(
-            registry.name, registry.world, options, fits, ranks, pass_id, self._loaded, sorted(self._joined), running
+            registry.name,
+            registry.world,
+            options,
+            fits,
+            ranks,
+            pass_id,
+            self._loaded,
+            sorted(self._joined),
+            running,
+            {} if registry.alone else self._errors.copy(),
         )
 
     def restore(self, snapshot: JobSnapshot, now: float, *, last: bool = True) -> None:
@@ -396,6 +404,7 @@ class TrainerGroup:
         registry = self.registry
         self._restored = True
         self._loaded, self._joined = snapshot.loaded, set(snapshot.begun_state)
+        self._errors = {**snapshot.errors}
         registry.restore(
             (
                 Trainer(rank.rank, session=rank.session, joined=rank.joined)
@@ -416,6 +425,7 @@ class TrainerGroup:
             )
             return
         self._open(snapshot.pass_id, snapshot.running)
+        self._errors = {**snapshot.errors}  # also of this pass, which some ranks may have been told
         for rank in snapshot.ranks:
             known = registry.trainers.get(rank.rank)
             if known is not None:  # one that had not begun may have, since
@@ -453,6 +463,7 @@ class TrainerGroup:
         self._errors[self.runner.pass_id] = error
         if len(self._errors) > _ERRORS:
             del self._errors[min(self._errors)]
+        self.snapshot_due = not self.registry.alone
 
     def _has_demand(self) -> bool:
         """Return True if some trainer can take a batch that is not cut yet."""
@@ -462,8 +473,8 @@ class TrainerGroup:
         )
 
     def _queue(self, group: BatchGroup) -> None:
-        if len(group.early_ends) != len(self._early_ends):
-            self._early_ends = group.early_ends
+        if self._early_ends_written != (known := len(self.runner.early_ends)):
+            self._early_ends_written = known
             self.snapshot_due = not self.registry.alone
         self.delivery.queue(group)
 

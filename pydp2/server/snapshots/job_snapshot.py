@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from pydp2.errors import Error, StateMismatch
+from pydp2.errors import Error, StateMismatch, from_wire, to_wire
 from pydp2.options.tables import WORLD_LIMIT, JobOptions, job_options
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
@@ -80,7 +80,8 @@ class PassSnapshot:
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
     """Job as it is written down. ``pass_id``: the pass under way, or the last one; -1: none yet. ``loaded``: the
-    state that its generation began with; ``begun_state``: the ranks that began from it."""
+    state that its generation began with; ``begun_state``: the ranks that began from it; ``errors``: of passes that
+    failed."""
 
     name: str
     world: int
@@ -91,6 +92,7 @@ class JobSnapshot:
     loaded: str
     begun_state: list[int]
     running: PassSnapshot | None
+    errors: dict[int, Error] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the snapshot as plain values for a file."""
@@ -104,6 +106,7 @@ class JobSnapshot:
             "pass": self.pass_id,
             "loaded": self.loaded,
             "began": self.begun_state,
+            "errors": [[pass_id, to_wire(error)] for pass_id, error in self.errors.items()],
             "running": None
             if run is None
             else {
@@ -127,6 +130,7 @@ class JobSnapshot:
                 ],
                 check_int(plain["pass"], -1), str(plain["loaded"]), [check_int(rank) for rank in plain["began"]],
                 None if run is None else _pass_from_plain(run, files),
+                {check_int(pass_id): from_wire(error) for pass_id, error in plain.get("errors", [])},
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError, Error) as error:
             raise StateMismatch(
