@@ -72,10 +72,11 @@ NATIVE = {
 HOSTS = (
     Contestant("pydp2", "pydp2"),
     Contestant("pydp2 keys", "pydp2", (("network", "keys"),)),
+    Contestant("pydp2 workers", "pydp2", (("network", "workers"),)),
     Contestant("pydp2 hosts", "pydp2", (("network", "hosts"),)),
 )
-"""Workers on the host of the service; the same with a trainer that comes over TCP, with keys; and the workers too, as
-those of another host."""
+"""Workers and trainer on the host of the service; a trainer that comes over TCP, with keys; workers that do, as those
+of another host; and both."""
 ALWAYS = ("bare", "pydp2")
 PEERS = tuple(dict.fromkeys(c.peer for c in CONTESTANTS if c.peer not in ALWAYS))
 NATIVE_PEERS = tuple(dict.fromkeys(c.peer for of in NATIVE.values() for c in of if c.peer != "pydp2"))

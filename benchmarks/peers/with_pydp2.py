@@ -75,8 +75,8 @@ def _until_all_workers_are_there(service: pydp2.Service, workers: int) -> None:
 def _service(
     job: Job, address: str, args: dict[str, str]
 ) -> Iterator[tuple[pydp2.Service, Callable[..., pydp2.Client]]]:
-    """A service with its workers, and what connects a trainer to it. Option ``network``: "keys", trainers come over
-    TCP; "hosts", so do the workers, which an agent runs as if it were on another host."""
+    """A service with its workers, and what connects a trainer to it. Option ``network``: with "keys" the trainer comes
+    over TCP; with "workers" the workers do, which an agent runs as if it were on another host; with "hosts" both."""
     network = job.option("network")
     if network is None:
         with pydp2.launch(job.files(), address, args=args, workers=job.workers) as service:
@@ -84,16 +84,16 @@ def _service(
         return
     with tempfile.TemporaryDirectory(prefix="pb-") as folder:
         connection = Path(folder) / "run.json"
-        local = 0 if network == "hosts" else job.workers
+        local = job.workers if network == "keys" else 0
         with pydp2.launch(
             job.files(), address, args=args, workers=local, bind="tcp://127.0.0.1:*", connection=connection
         ) as service:
-            if network == "hosts":
+            if not local:
                 host = pydp2.WorkerHost(connection, workers=job.workers, root=_PROVIDED.parents[2])
                 threading.Thread(target=host.run, name="host").start()  # it ends with the service
-            far = Path(folder) / "far.json"
-            replace(ConnectionFile.read(connection), local_address="").write(far)  # else they would share memory
-            yield service, partial(pydp2.connect, far)
+            if network != "workers":  # else they would share memory
+                replace(ConnectionFile.read(connection), local_address="").write(connection)
+            yield service, partial(pydp2.connect, connection)
 
 
 def measure(job: Job) -> list[dict]:
