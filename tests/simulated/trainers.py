@@ -18,6 +18,8 @@ from .tasks import Task
 if TYPE_CHECKING:
     from .world import World
 
+LONG = 30.0
+"""Seconds: longer than all faults of a schedule together."""
 ADDRESS = "tcp://head:7700?key=" + "a" * 64
 Step = tuple[int, int]
 """Number of a pass, and of the batches of it that a rank has had."""
@@ -126,8 +128,9 @@ class Team:
 
     @property
     def is_alone(self) -> bool:
-        """True if ranks that came again may wait for others that have finished the job before."""
-        return self.late > 0 and self.has_finished
+        """True if ranks may wait for others that have finished the job: those that came again, and those that were away
+        for longer than their lease, so that the job was over when they came back."""
+        return (self.late > 0 or self.world.lease < LONG) and self.has_finished
 
     def next_pass(self, rank: int) -> int:
         """Return the pass that ``rank`` reads next."""

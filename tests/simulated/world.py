@@ -40,11 +40,10 @@ from ..server.cases import TYPES, Bad, Case, Sample, weight
 from .disk import Disk
 from .hosts import TIMING, Engine, Host, Turns
 from .network import ClientLine, Frame, Hub, Line, Network, NoContext, Poller
-from .trainers import Seen, Team
+from .trainers import LONG, Seen, Team
 
 STEPS = 400_000
 PATIENCE = 120.0  # seconds in which some trainer gets on
-LONG = 30.0  # seconds: longer than all faults of a schedule together
 LOSE_HOSTS = ("cut", "hold", "crash", "freeze")
 OF_HOSTS = (*LOSE_HOSTS, "leave", "kill")
 KINDS = (
