@@ -31,8 +31,10 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
     from pydp2.api.worker_host import WorkerHost as WorkerHost
     from pydp2.client import Client as Client
     from pydp2.columns.batch import Batch as Batch
+    from pydp2.columns.batch import BinaryArray as BinaryArray
     from pydp2.columns.batch import Csr as Csr
     from pydp2.columns.batch import Ragged as Ragged
+    from pydp2.columns.batch import StringArray as StringArray
     from pydp2.columns.checksum import checksums as checksums
     from pydp2.diagnostics.bench import bench as bench
     from pydp2.diagnostics.check import check as check
@@ -56,6 +58,10 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
         integer_value,
         integer_value_sequence,
         integer_value_sub_sequence,
+        raw,
+        raw_sequence,
+        scalar,
+        scalar_sequence,
         sparse_binary_vector,
         sparse_binary_vector_sequence,
         sparse_binary_vector_sub_sequence,
@@ -67,6 +73,8 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
         sparse_vector,
         sparse_vector_sequence,
         sparse_vector_sub_sequence,
+        text,
+        text_sequence,
     )
 
 __version__ = _release.RELEASE
@@ -88,6 +96,10 @@ __all__ = [
     "integer_value_sequence",
     "integer_value_sub_sequence",
     "provider",
+    "raw",
+    "raw_sequence",
+    "scalar",
+    "scalar_sequence",
     "sparse_binary_vector",
     "sparse_binary_vector_sequence",
     "sparse_binary_vector_sub_sequence",
@@ -99,10 +111,13 @@ __all__ = [
     "sparse_vector",
     "sparse_vector_sequence",
     "sparse_vector_sub_sequence",
+    "text",
+    "text_sequence",
 ]
 
 _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "Batch": "pydp2.columns.batch",
+    "BinaryArray": "pydp2.columns.batch",
     "CacheEntry": "pydp2.api.cache_admin",
     "CacheFolder": "pydp2.api.cache_admin",
     "CacheType": "pydp2.providers",
@@ -112,6 +127,7 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "Ragged": "pydp2.columns.batch",
     "Service": "pydp2.api.service",
     "Source": "pydp2.api.sources",
+    "StringArray": "pydp2.columns.batch",
     "WorkerHost": "pydp2.api.worker_host",
     "bench": "pydp2.diagnostics.bench",
     "check": "pydp2.diagnostics.check",

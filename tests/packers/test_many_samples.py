@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 import pydp2
 from pydp2 import rows
-from pydp2.columns.batch import Batch, Csr, Ragged
+from pydp2.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray
 from pydp2.columns.columns import Columns
 from pydp2.errors import BadSample, OptionError, OptionTypeError, ProviderError
 from pydp2.packers.many_samples import ManySamples
 from pydp2.packers.packer import Packer
 from pydp2.packers.slot_order import SlotOrder
 from pydp2.schema.input_types import (
+    STRING_TYPES,
     DataType,
     InputType,
     SequenceType,
@@ -71,7 +72,7 @@ def _edges(draw: Any, groups: int) -> Any:
 def values(draw: Any, declared: InputType, count: int, good: bool) -> Any:
     """Values of ``count`` samples of a slot in any form that :func:`rows` takes; mostly ones that fit if ``good``."""
     if draw(st.integers(0, 9)) == 0:  # any form for any slot
-        other = st.sampled_from([InputType(3, s, t) for s in SequenceType for t in DataType])
+        other = st.sampled_from([InputType(3 * (t not in STRING_TYPES), s, t) for s in SequenceType for t in DataType])
         declared = declared if good else draw(other)
     if declared.seq_type == SequenceType.NO_SEQUENCE:
         return draw(_elements(declared, count, good))
@@ -98,6 +99,8 @@ def _elements(draw: Any, declared: InputType, count: int, good: bool) -> Any:
     if declared.type == DataType.Index:
         array = draw(_ids(count, good, declared.dim))
         return array.tolist() if draw(st.integers(0, 3)) == 0 else array
+    if declared.type in STRING_TYPES:
+        return draw(_strings(count, good, declared.type == DataType.Text))
     edges = draw(_edges(count))
     indices = draw(_ids(int(edges[-1]), good, declared.dim))
     if good:  # each once in a row
@@ -108,6 +111,22 @@ def _elements(draw: Any, declared: InputType, count: int, good: bool) -> Any:
         binary = not binary
     numbers = None if binary else draw(_numbers((int(edges[-1]),), good))
     return Csr(edges, indices, numbers, (count, declared.dim))
+
+
+@st.composite
+def _strings(draw: Any, count: int, good: bool, is_text: bool) -> Any:
+    """Strings in a list or in an array, one that may be no text at times."""
+    if not good and draw(st.integers(0, 3)) == 0:
+        is_text = not is_text
+    given_ = draw(st.lists(st.text(max_size=5).map(str.encode), min_size=count, max_size=count))
+    if draw(st.booleans()):
+        return [string.decode() if is_text else string for string in given_]
+    edges = np.concatenate([[0], np.cumsum([len(string) for string in given_], dtype=np.int64)])
+    if not good:  # a string may begin or end inside of a character
+        inner = st.lists(st.integers(0, int(edges[-1])), min_size=max(count - 1, 0), max_size=max(count - 1, 0))
+        edges[1:-1] = sorted(draw(inner))
+    data = np.frombuffer(b"".join(given_), np.uint8)
+    return (StringArray if is_text else BinaryArray)(edges, data)
 
 
 @st.composite
