@@ -58,10 +58,6 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
         integer_value,
         integer_value_sequence,
         integer_value_sub_sequence,
-        raw,
-        raw_sequence,
-        scalar,
-        scalar_sequence,
         sparse_binary_vector,
         sparse_binary_vector_sequence,
         sparse_binary_vector_sub_sequence,
@@ -73,9 +69,13 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
         sparse_vector,
         sparse_vector_sequence,
         sparse_vector_sub_sequence,
-        text,
-        text_sequence,
     )
+    from pydp2.schema.input_types import raw as raw
+    from pydp2.schema.input_types import raw_sequence as raw_sequence
+    from pydp2.schema.input_types import scalar as scalar
+    from pydp2.schema.input_types import scalar_sequence as scalar_sequence
+    from pydp2.schema.input_types import text as text
+    from pydp2.schema.input_types import text_sequence as text_sequence
 
 __version__ = _release.RELEASE
 
@@ -96,10 +96,6 @@ __all__ = [
     "integer_value_sequence",
     "integer_value_sub_sequence",
     "provider",
-    "raw",
-    "raw_sequence",
-    "scalar",
-    "scalar_sequence",
     "sparse_binary_vector",
     "sparse_binary_vector_sequence",
     "sparse_binary_vector_sub_sequence",
@@ -111,8 +107,6 @@ __all__ = [
     "sparse_vector",
     "sparse_vector_sequence",
     "sparse_vector_sub_sequence",
-    "text",
-    "text_sequence",
 ]
 
 _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
@@ -140,9 +134,15 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "packing": "pydp2.native",
     "peek": "pydp2.diagnostics.peek",
     "provider": "pydp2.providers",
+    "raw": "pydp2.schema.input_types",
+    "raw_sequence": "pydp2.schema.input_types",
     "replay": "pydp2.diagnostics.replay",
     "rows": "pydp2.packers.many_samples",
+    "scalar": "pydp2.schema.input_types",
+    "scalar_sequence": "pydp2.schema.input_types",
     "stats": "pydp2.api.service",
+    "text": "pydp2.schema.input_types",
+    "text_sequence": "pydp2.schema.input_types",
 }
 """Public names, and the module that each is imported from."""
 

@@ -436,9 +436,6 @@ cdef class NativeSlotWriter:
         if is_float(item) or type(<object>item) is _float64:
             out[0] = as_double(item)
             return 0
-        if type(<object>item) is _float32:
-            out[0] = float(<object>item)
-            return 0
         if not self._strict and is_int(item):
             try:
                 out[0] = PyLong_AsDouble(<object>item)
@@ -515,7 +512,9 @@ cdef class NativeSlotWriter:
         """Write a number as number ``i`` of those at ``at``."""
         cdef double number
         if self._code == c'f':
-            if self._number(item, &number) < 0:
+            if type(<object>item) is _float32:
+                number = float(<object>item)
+            elif self._number(item, &number) < 0:
                 return UNSURE
             (<float*>at)[i] = <float>number
             return UNSURE if isinf((<float*>at)[i]) and not isinf(number) else 0
