@@ -269,6 +269,9 @@ class _Normaliser:
 
     def number(self, value: object, path: ValuePath) -> Any:
         """Return the number of a scalar slot."""
+        if isinstance(value, list | tuple):
+            hint = " (write x[0])" if len(value) == 1 else ""
+            raise bad_sample(self.label, f"a number{hint}", value, path)
         if is_float(self.declared.element_dtype):
             return self.floating(value, path)
         return np.array([self.integer(value, path)], self.declared.element_dtype)

@@ -30,8 +30,11 @@ from pydp2.schema.input_types import (
     integer_value,
     integer_value_sequence,
     integer_value_sub_sequence,
+    scalar,
+    scalar_sequence,
     sparse_binary_vector,
     sparse_float_vector,
+    text,
 )
 
 FLOATS = [0.0, -1.5, 3.25, 1e39, 7e4, float("nan"), float("inf")]
@@ -342,6 +345,10 @@ def test_what_was_packed_does_not_change_with_what_was_yielded(declared: InputTy
          "a value for each index, it has 3 for 2"),
         (lambda: rows(a=Csr(np.array([1, 2]), np.ones(2, int), None, (1, 9))), OptionError,
          "a: indptr must rise from 0"),
+        (lambda: rows(a=StringArray(np.array([0, 2]), np.zeros(3, np.uint8))), OptionError,
+         "a: offsets must rise from 0 to 3"),
+        (lambda: rows(a=BinaryArray(np.array([0, 1]), np.zeros(1))), OptionTypeError,  # type: ignore[arg-type]
+         "a: data must be an array (bytes,) of uint8"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_rows_is_said_where_it_is_written(call: Any, kind: type[Exception], words: str) -> None:
@@ -411,3 +418,23 @@ def test_columns_are_views_of_what_was_yielded() -> None:
     laid = rows(array).columns(Slots((dense_vector(16),)), 0, 1000)
     assert isinstance(laid, Columns)
     assert np.shares_memory(laid.arrays[0][0], array)
+
+
+def test_text_is_packed_together_only_where_each_string_is_whole() -> None:
+    data = np.frombuffer("aé€".encode(), np.uint8)
+    slots = Slots((text(),))
+    assert rows(StringArray(np.array([0, 1, 3, 6]), data)).columns(slots, 0, 3) is not None
+    assert rows(BinaryArray(np.array([0, 1, 3, 6]), data)).columns(slots, 0, 3) is None
+    split = rows(StringArray(np.array([0, 2, 6]), data))  # the second string begins inside of a character
+    assert split.columns(slots, 0, 2) is None
+    with pytest.raises(BadSample, match=r"expected a str \(write x.decode\(\)\), got b'a\\xc3'"):
+        Packer(slots, strict=False).add([split.sample(0, True)])
+
+
+def test_numbers_by_themselves_are_packed_together() -> None:
+    packer = Packer(Slots((scalar("float64"), scalar_sequence("int32"))), strict=True)
+    laid = rows(np.arange(3.0), np.arange(6).reshape(3, 2)).columns(packer._slots, 0, 3)
+    assert laid is not None
+    assert packer.add_columns(laid) == []
+    ((numbers,), (counts, steps)) = packer.finish().columns.arrays
+    assert [numbers.tolist(), counts.tolist(), steps.tolist()] == [[0, 1, 2], [2, 2, 2], [0, 1, 2, 3, 4, 5]]
