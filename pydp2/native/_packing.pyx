@@ -471,84 +471,90 @@ cdef class NativeSlotWriter:
                 (<double*>at)[i] = number
         elif self._least == self._most:  # float16, bfloat16
             return UNSURE
-        elif self._integers(value, at) < 0:
+        elif self._integers(items, width, at) < 0:
             return UNSURE
         self._values.used += width * self._size
         return width * self._size
 
-    cdef int _integers(self, object value, char* at) except -2:
-        """Take one element of ints, for an integer dtype or bool."""
+    cdef int _integers(self, PyObject** items, Py_ssize_t count, char* at) except -2:
+        """Write ``count`` ints, for an integer dtype or bool."""
         cdef Py_ssize_t i
-        cdef PyObject** items = PySequence_Fast_ITEMS(value)
-        for i in range(self._width):
-            if self._integer(items[i], at, i) < 0:
-                return UNSURE
-        return 0
-
-    cdef inline int _integer(self, PyObject* item, char* at, Py_ssize_t i) except -2:
-        """Write an int as number ``i`` of those at ``at``."""
         cdef int64_t got
         cdef int overflow = 0
-        if is_int(item) or is_bool(item):
-            got = as_int(item, &overflow)
-        elif _is_numpy_int(<object>item):
-            number = PyNumber_Index(<object>item)
-            got = as_int(<PyObject*>number, &overflow)
-        else:
-            return UNSURE
-        if overflow or got < self._least or got > self._most:
-            return UNSURE
-        if self._size == 1:
-            (<int8_t*>at)[i] = <int8_t>got
-        elif self._size == 2:
-            (<int16_t*>at)[i] = <int16_t>got
-        elif self._size == 4:
-            (<int32_t*>at)[i] = <int32_t>got
-        else:
-            (<int64_t*>at)[i] = got
+        for i in range(count):
+            if not is_int(items[i]):
+                return self._converted_integers(items, count, at)
+            got = as_int(items[i], &overflow)
+            if overflow or got < self._least or got > self._most:
+                return UNSURE
+            if self._size == 1:
+                (<int8_t*>at)[i] = <int8_t>got
+            elif self._size == 2:
+                (<int16_t*>at)[i] = <int16_t>got
+            elif self._size == 4:
+                (<int32_t*>at)[i] = <int32_t>got
+            else:
+                (<int64_t*>at)[i] = got
         return 0
 
-    cdef inline int _store_number(self, PyObject* item, char* at, Py_ssize_t i) except -2:
-        """Write a number as number ``i`` of those at ``at``."""
-        cdef double number
-        if self._code == c'f':
-            if type(<object>item) is _float32:
-                number = float(<object>item)
-            elif self._number(item, &number) < 0:
+    cdef int _converted_integers(self, PyObject** items, Py_ssize_t count, char* at) except -2:
+        """Write ``count`` ints as :meth:`_integers` does, some of which may be bools or ints of numpy."""
+        cdef Py_ssize_t i
+        cdef PyObject* item
+        for i in range(count):
+            if not is_int(items[i]) and not is_bool(items[i]) and not _is_numpy_int(<object>items[i]):
                 return UNSURE
-            (<float*>at)[i] = <float>number
-            return UNSURE if isinf((<float*>at)[i]) and not isinf(number) else 0
-        if self._code == c'd':
-            return self._number(item, (<double*>at) + i)
-        return UNSURE if self._least == self._most else self._integer(item, at, i)  # equal: float16, bfloat16
+            number = int(<object>items[i])
+            item = <PyObject*>number
+            if self._integers(&item, 1, at + i * self._size) < 0:
+                return UNSURE
+        return 0
+
+    cdef int _floats(self, PyObject** items, Py_ssize_t count, char* at) except -2:
+        """Write ``count`` numbers by themselves, for float32 or float64."""
+        cdef Py_ssize_t i
+        cdef double number
+        for i in range(count):
+            if type(<object>items[i]) is _float32:
+                number = float(<object>items[i])
+            elif self._number(items[i], &number) < 0:
+                return UNSURE
+            if self._code == c'd':
+                (<double*>at)[i] = number
+            else:
+                (<float*>at)[i] = <float>number
+                if isinf((<float*>at)[i]) and not isinf(number):
+                    return UNSURE
+        return 0
+
+    cdef int _scalars(self, PyObject** items, Py_ssize_t count) except -2:
+        """Take ``count`` numbers by themselves."""
+        cdef char* at = self._values.reserve(count * self._size)
+        cdef int taken = UNSURE
+        if self._code in (c'f', c'd'):
+            taken = self._floats(items, count, at)
+        elif self._least != self._most:  # equal: float16, bfloat16
+            taken = self._integers(items, count, at)
+        if taken == 0:
+            self._values.used += count * self._size
+        return taken
 
     cdef Py_ssize_t _one_number(self, object value) except -2:
         """Take one number by itself."""
+        cdef PyObject* item = <PyObject*>value
         if type(value) is _ndarray:
             return self._array(value, 1)
-        if self._store_number(<PyObject*>value, self._values.reserve(8), 0) < 0:
-            return UNSURE
-        self._values.used += self._size
-        return self._size
+        return self._size if self._scalars(&item, 1) == 0 else UNSURE
 
     cdef Py_ssize_t _numbers(self, object value, Py_ssize_t* counted) except -2:
         """Take a sequence of numbers."""
-        cdef Py_ssize_t i, count
-        cdef char* at
-        cdef PyObject** items
         if type(value) is _ndarray:
-            count = counted[0] = len(value) if value.ndim else 0
-            return self._array(value, count) if value.ndim else UNSURE
+            counted[0] = len(value) if value.ndim else 0
+            return self._array(value, counted[0]) if value.ndim else UNSURE
         if not _is_list_or_tuple(value):
             return UNSURE
-        count = counted[0] = PySequence_Fast_GET_SIZE(value)
-        at = self._values.reserve(count * self._size)
-        items = PySequence_Fast_ITEMS(value)
-        for i in range(count):
-            if self._store_number(items[i], at, i) < 0:
-                return UNSURE
-        self._values.used += count * self._size
-        return count * self._size
+        counted[0] = PySequence_Fast_GET_SIZE(value)
+        return counted[0] * self._size if self._scalars(PySequence_Fast_ITEMS(value), counted[0]) == 0 else UNSURE
 
     cdef Py_ssize_t _rows_of(self, object value, Py_ssize_t* count) except -2:
         """Take an array with an element a row."""
@@ -559,16 +565,17 @@ cdef class NativeSlotWriter:
         size = self._array(value, count[0] * self._width)
         return size
 
-    cdef Py_ssize_t _array(self, object value, Py_ssize_t width) except -2:
+    cdef inline Py_ssize_t _array(self, object value, Py_ssize_t width) except -2:
         """Take ``width`` numbers in an array."""
+        if not self._as_bits:
+            return self._buffer(value, width)
+        return self._buffer(value.view(_uint16), width) if value.dtype == self._dtype else UNSURE
+
+    cdef Py_ssize_t _buffer(self, object value, Py_ssize_t width) except -2:
         cdef Py_buffer view
         cdef Py_ssize_t i
         cdef char* at
         cdef double number
-        if self._as_bits:
-            if value.dtype != self._dtype:
-                return UNSURE
-            value = value.view(_uint16)
         try:
             PyObject_GetBuffer(value, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
         except (BufferError, ValueError):

@@ -162,7 +162,7 @@ class InputType:
 
     def as_declared(self, elements: NDArray[Any]) -> NDArray[Any]:
         """Return ``elements``, of :attr:`stored_dtype`, as an array of :attr:`element_dtype`, without a copy."""
-        return elements if elements.dtype == self.element_dtype else elements.view(self.element_dtype)
+        return elements if self.dtype is None or not is_bfloat16(self.dtype) else elements.view(self.dtype)
 
     def __repr__(self) -> str:
         sequence, kind = _enum_name(SequenceType, self.seq_type), _enum_name(DataType, self.type)
