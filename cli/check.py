@@ -212,9 +212,9 @@ def _values(slot: Any) -> str:
 
 
 def _lengths(slot: Any) -> str:
-    """How many sub-sequences, steps and entries there are in each."""
+    """How many sub-sequences, steps, entries and bytes there are in each."""
     parts = []
-    for kind, word in (("subs", "sub-sequences"), ("steps", "steps"), ("nnz", "entries")):
+    for kind, word in (("subs", "sub-sequences"), ("steps", "steps"), ("nnz", "entries"), ("nbytes", "bytes")):
         seen = slot.ranges.get(kind)
         if seen is not None and seen.count:
             many = f"{seen.least}" if seen.least == seen.most else f"{seen.least} … {seen.most}"

@@ -137,10 +137,10 @@ def _array(value: Any) -> str:
     """Return the first values of a slot of a batch as text."""
     import numpy as np
 
-    if not hasattr(value, "dtype"):
-        value = value.values if hasattr(value, "sequence_start_positions") else value.indices
-        if not hasattr(value, "dtype"):
-            value = value.indices
-    flat = np.asarray(value).reshape(-1)
+    if hasattr(value, "sequence_start_positions"):
+        value = value.values
+    if hasattr(value, "offsets"):
+        return _value(value[: _ENTRIES + 1].to_list())
+    flat = np.asarray(value if hasattr(value, "dtype") else value.indices).reshape(-1)
     entries = " ".join(f"{entry:g}" if flat.dtype.kind == "f" else str(entry) for entry in flat[:_ENTRIES].tolist())
     return f"{entries} …" if len(flat) > _ENTRIES else entries

@@ -31,8 +31,10 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
     from pydp2.api.worker_host import WorkerHost as WorkerHost
     from pydp2.client import Client as Client
     from pydp2.columns.batch import Batch as Batch
+    from pydp2.columns.batch import BinaryArray as BinaryArray
     from pydp2.columns.batch import Csr as Csr
     from pydp2.columns.batch import Ragged as Ragged
+    from pydp2.columns.batch import StringArray as StringArray
     from pydp2.columns.checksum import checksums as checksums
     from pydp2.diagnostics.bench import bench as bench
     from pydp2.diagnostics.check import check as check
@@ -68,6 +70,12 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
         sparse_vector_sequence,
         sparse_vector_sub_sequence,
     )
+    from pydp2.schema.input_types import raw as raw
+    from pydp2.schema.input_types import raw_sequence as raw_sequence
+    from pydp2.schema.input_types import scalar as scalar
+    from pydp2.schema.input_types import scalar_sequence as scalar_sequence
+    from pydp2.schema.input_types import text as text
+    from pydp2.schema.input_types import text_sequence as text_sequence
 
 __version__ = _release.RELEASE
 
@@ -103,6 +111,7 @@ __all__ = [
 
 _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "Batch": "pydp2.columns.batch",
+    "BinaryArray": "pydp2.columns.batch",
     "CacheEntry": "pydp2.api.cache_admin",
     "CacheFolder": "pydp2.api.cache_admin",
     "CacheType": "pydp2.providers",
@@ -112,6 +121,7 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "Ragged": "pydp2.columns.batch",
     "Service": "pydp2.api.service",
     "Source": "pydp2.api.sources",
+    "StringArray": "pydp2.columns.batch",
     "WorkerHost": "pydp2.api.worker_host",
     "bench": "pydp2.diagnostics.bench",
     "check": "pydp2.diagnostics.check",
@@ -124,9 +134,15 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "packing": "pydp2.native",
     "peek": "pydp2.diagnostics.peek",
     "provider": "pydp2.providers",
+    "raw": "pydp2.schema.input_types",
+    "raw_sequence": "pydp2.schema.input_types",
     "replay": "pydp2.diagnostics.replay",
     "rows": "pydp2.packers.many_samples",
+    "scalar": "pydp2.schema.input_types",
+    "scalar_sequence": "pydp2.schema.input_types",
     "stats": "pydp2.api.service",
+    "text": "pydp2.schema.input_types",
+    "text_sequence": "pydp2.schema.input_types",
 }
 """Public names, and the module that each is imported from."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 from collections.abc import Sequence
@@ -14,9 +15,20 @@ from hypothesis import strategies as st
 
 from pydp2.columns.columns import Columns
 from pydp2.packers.packer import Packer
-from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots
+from pydp2.schema.input_types import (
+    STRING_TYPES,
+    DataType,
+    InputType,
+    SequenceType,
+    Slots,
+    dense_vector,
+    is_bfloat16,
+    is_float,
+)
 
-DENSE_DTYPES = [None, "float64", "float16", "uint8", "int64", "uint64"]
+DENSE_DTYPES: list[Any] = [None, "float64", "float16", "bool", "uint8", "int64", "uint64"]
+with contextlib.suppress(ImportError):
+    DENSE_DTYPES.append(dense_vector(1, dtype="bfloat16").dtype)
 
 
 @st.composite
@@ -24,9 +36,11 @@ def input_types(draw: Any) -> InputType:
     """Any declaration, narrow ones, and a few wider than int32."""
     kind = draw(st.sampled_from(list(DataType)))
     level = draw(st.sampled_from(list(SequenceType)))
+    if kind in STRING_TYPES:
+        return InputType(0, level, kind)
     if kind != DataType.Dense:
         return InputType(draw(st.sampled_from([1, 3, 10, 2**31, 2**31 + 1, 2**40])), level, kind)
-    dim, shape = draw(st.sampled_from([(1, None), (3, None), (4, (2, 2)), (6, (1, 3, 2))]))
+    dim, shape = draw(st.sampled_from([(1, None), (3, None), (4, (2, 2)), (6, (1, 3, 2)), (1, ())]))
     dtype = draw(st.sampled_from(DENSE_DTYPES))
     return InputType(dim, level, kind, None if dtype is None else np.dtype(dtype), shape)
 
@@ -49,14 +63,21 @@ def _id_lists(dim: int, unique: bool) -> Any:
 
 
 def _numbers(dtype: np.dtype[Any]) -> Any:
-    if dtype.kind == "f":
-        return st.one_of(st.floats(width=dtype.itemsize * 8), st.sampled_from([0.0, -0.0, math.inf, math.nan]))
+    if is_float(dtype):
+        width = 32 if is_bfloat16(dtype) else dtype.itemsize * 8
+        numbers_ = st.floats(-(2.0**126), 2.0**126, width=width) if is_bfloat16(dtype) else st.floats(width=width)
+        return st.one_of(numbers_, st.sampled_from([0.0, -0.0, math.inf, math.nan]))
+    if dtype.kind == "b":
+        return st.booleans()
     info = np.iinfo(dtype)
     return st.integers(int(info.min), int(info.max))
 
 
 def _dense(declared: InputType) -> Any:
     dtype = declared.element_dtype
+    if declared.is_scalar:
+        number = _numbers(dtype)
+        return st.one_of(number, number.map(dtype.type), number.map(lambda v: np.array(v, dtype)))
     lists = st.lists(_numbers(dtype), min_size=declared.dim, max_size=declared.dim)
     arrays = lists.map(lambda v: np.array(v, dtype).reshape(declared.element_shape))
     return st.one_of(lists, lists.map(tuple), arrays, arrays.map(np.asfortranarray))
@@ -83,11 +104,18 @@ def good_values(declared: InputType) -> Any:
             element = _dense(declared)
         elif declared.type == DataType.SparseNonValue:
             element = _id_lists(declared.dim, unique=True)
+        elif declared.type == DataType.Text:
+            element = st.text(max_size=8) | st.text("ab", max_size=8).map(np.str_)
+        elif declared.type == DataType.Raw:
+            binary = st.binary(max_size=8)
+            element = binary | binary.map(bytearray) | binary.map(lambda v: np.frombuffer(v, np.uint8))
         else:
             element = _pairs(declared.dim)
         sequence = st.lists(element, max_size=4)
         if declared.type == DataType.Dense:
             stacked = st.lists(_dense(declared), min_size=1, max_size=4)
+            if declared.is_scalar:
+                sequence |= stacked.map(lambda v: np.array([np.array(e, declared.element_dtype) for e in v]))
             sequence |= stacked.map(lambda v: np.array([np.array(e, declared.element_dtype).ravel() for e in v]))
     return (element, sequence, st.lists(sequence, max_size=3))[declared.seq_type]
 
@@ -123,6 +151,8 @@ def values(declared: InputType) -> Any:
     inner = close
     if declared.type == DataType.Dense:
         inner = st.lists(close, min_size=declared.dim, max_size=declared.dim) | ARRAYS
+    elif declared.type in STRING_TYPES:
+        inner = st.sampled_from(["", "aé€", "\ud800", "\udcff", b"", b"\xff", np.str_("a"), np.bytes_(b"b")]) | SCALARS
     elif declared.type == DataType.SparseNonValue:
         inner = st.lists(st.integers(0, 11) | SCALARS, max_size=3)
     elif declared.type == DataType.SparseValue:
@@ -148,7 +178,7 @@ def _scalar(value: Any) -> Any:
         value = value[()]
     if isinstance(value, np.integer | np.bool_) and not isinstance(value, np.timedelta64):
         return value.item()
-    return value
+    return np.float32(value) if isinstance(value, np.generic) and is_bfloat16(value.dtype) else value
 
 
 def _is_id(value: Any, dim: int) -> bool:
@@ -162,11 +192,11 @@ def _is_number(value: Any, dtype: np.dtype[Any], strict: bool) -> bool:
     if isinstance(value, np.timedelta64) or not isinstance(value, numbers.Real):
         return False
     whole = isinstance(value, int)
-    if dtype.kind in "iu":
+    if dtype.kind in "iub":
         if not math.isfinite(value) if not whole else False:
             return False
-        info = np.iinfo(dtype)
-        return int(value) == value and info.min <= int(value) <= info.max
+        least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        return int(value) == value and least <= int(value) <= most
     if strict and whole:
         return False
     try:
@@ -179,11 +209,20 @@ def _is_number(value: Any, dtype: np.dtype[Any], strict: bool) -> bool:
 def _fits_element(declared: InputType, value: Any, strict: bool) -> bool:
     if declared.type == DataType.Index:
         return _is_id(value, declared.dim)
+    if declared.type == DataType.Text:
+        return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+    if declared.type == DataType.Raw:
+        array = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 1
+        return array or isinstance(value, bytes | bytearray | memoryview)
     dtype = declared.element_dtype
     if declared.type == DataType.Dense and isinstance(value, np.ndarray):
+        if is_bfloat16(value.dtype):
+            value = value.astype(np.float32)
         if value.dtype.kind not in "fiub" or value.size != declared.dim:
             return False
         return all(_is_number(v, dtype, strict=False) for v in value.ravel().tolist())
+    if declared.is_scalar:
+        return _is_number(value, dtype, strict)
     items = _items(value)
     if items is None:
         return False
@@ -218,13 +257,12 @@ def canonical(declared: InputType, value: Any, level: int | None = None) -> Any:
     if declared.type == DataType.Index:
         return int(value)
     if declared.type == DataType.Dense:
+        entries = np.ravel(value) if isinstance(value, np.ndarray) else [value] if declared.is_scalar else value
         with np.errstate(over="ignore"):
-            flat = (
-                [np.array(_scalar(v)).astype(declared.element_dtype) for v in np.ravel(value)]
-                if isinstance(value, np.ndarray)
-                else [np.array(_scalar(v)).astype(declared.element_dtype) for v in value]
-            )
+            flat = [np.array(_scalar(v)).astype(declared.element_dtype) for v in entries]
         return [repr(v.item()) for v in flat]
+    if declared.type in STRING_TYPES:
+        return str(value) if declared.type == DataType.Text else bytes(value)
     if declared.type == DataType.SparseNonValue:
         return [int(v) for v in value]
     return [(int(i), repr(np.float32(v).item())) for i, v in value]

@@ -1,4 +1,5 @@
-"""Define what a trainer holds: a batch and the three kinds of values in it (arrays, :class:`Csr`, :class:`Ragged`).
+"""Define what a trainer holds: a batch and the kinds of values in it (arrays, :class:`Csr`, :class:`BinaryArray`,
+:class:`StringArray`, :class:`Ragged`).
 
 A batch belongs to its user: every array in it may be written to, and none is shared with another batch.
 """
@@ -8,14 +9,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, AnyStr, Generic, Self, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.columns.columns import Array, Columns, offsets
+from pydp2.columns.columns import Array, Columns, Ints, expand_ranges, offsets, strings
 from pydp2.errors import OptionError, OptionTypeError, count_text
-from pydp2.schema.input_types import INT32_RANGE, DataType, SequenceType
+from pydp2.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, SequenceType
 
 Positions = NDArray[np.int32] | NDArray[np.int64]
 
@@ -60,16 +61,114 @@ class Csr:
 
 
 @dataclass(frozen=True, eq=False)
+class _Strings(Generic[AnyStr]):
+    """Strings of any length, one after the other; ``len()``: their number."""
+
+    offsets: Ints
+    data: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {count_text(len(self), 'string')}, {count_text(len(self.data), 'byte')}>"
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> AnyStr: ...
+    @overload
+    def __getitem__(self, key: slice) -> Self: ...
+    def __getitem__(self, key: SupportsIndex | slice) -> AnyStr | Self:
+        """Return one string, or some as an array like this one: over the same bytes if the step of the slice is 1.
+        Raises IndexError for a string that is not there."""
+        if isinstance(key, slice):
+            return self._sliced(key)
+        try:
+            i = range(len(self))[key]
+        except IndexError:
+            raise IndexError(f"there is no string {key}: the array has {len(self)}") from None
+        return self._sliced(slice(i, i + 1)).to_list()[0]
+
+    def __iter__(self) -> Iterator[AnyStr]:
+        return iter(self.to_list())
+
+    def to_list(self) -> list[AnyStr]:
+        """Return the strings as objects of Python."""
+        raise NotImplementedError
+
+    def _sliced(self, key: slice) -> Self:
+        starts, ends = self.offsets[:-1][key], self.offsets[1:][key]
+        edges = offsets(ends - starts)
+        if key.step is None or key.step == 1:
+            lo = int(starts[0]) if len(starts) else 0
+            return type(self)(edges, self.data[lo : lo + int(edges[-1])])
+        return type(self)(edges, self.data[expand_ranges(starts, ends - starts)])
+
+    def _to_pyarrow(self, kind: str) -> Any:
+        try:
+            pyarrow: Any = importlib.import_module("pyarrow")
+        except ImportError as exc:
+            raise ImportError(
+                f"{type(self).__name__}.to_pyarrow() needs pyarrow, which is not installed: pip install pyarrow"
+            ) from exc
+        buffers = [None, *map(pyarrow.py_buffer, (self.offsets, self.data))]
+        return pyarrow.Array.from_buffers(getattr(pyarrow, kind)(), len(self), buffers)
+
+
+class BinaryArray(_Strings[bytes]):
+    """Bytes objects, one after the other: number i is ``data[offsets[i]:offsets[i + 1]]``.
+
+    ``offsets``: ``(len + 1,)`` int64, from 0 to the number of bytes; ``data``: uint8. This is the layout of Arrow's
+    type large_binary. ``a[i]`` is a bytes object, ``a[lo:hi]`` an array like this one; iterating gives bytes objects.
+    See docs/semantics.md.
+    """
+
+    def to_list(self) -> list[bytes]:
+        """Return the strings as bytes objects."""
+        return strings(self.offsets, self.data, False)
+
+    def to_pyarrow(self) -> Any:
+        """Return a ``pyarrow.LargeBinaryArray`` over these arrays, without a copy.
+
+        Raises ImportError, with the remedy, if pyarrow is not installed. See docs/semantics.md.
+        """
+        return self._to_pyarrow("large_binary")
+
+
+class StringArray(_Strings[str]):
+    """Text as UTF-8, one string after the other: number i is ``data[offsets[i]:offsets[i + 1]]``.
+
+    ``offsets``: ``(len + 1,)`` int64, from 0 to the number of bytes; ``data``: uint8. This is the layout of Arrow's
+    type large_string. ``a[i]`` is a str, ``a[lo:hi]`` an array like this one; iterating gives str objects. See
+    docs/semantics.md.
+    """
+
+    def to_list(self) -> list[str]:
+        """Return the strings as str objects."""
+        return strings(self.offsets, self.data, True)
+
+    def to_numpy(self) -> NDArray[Any]:
+        """Return a numpy array ``(len,)`` of ``numpy.dtypes.StringDType()``, a copy."""
+        return np.array(self.to_list(), np.dtypes.StringDType())
+
+    def to_pyarrow(self) -> Any:
+        """Return a ``pyarrow.LargeStringArray`` over these arrays, without a copy.
+
+        Raises ImportError, with the remedy, if pyarrow is not installed. See docs/semantics.md.
+        """
+        return self._to_pyarrow("large_string")
+
+
+@dataclass(frozen=True, eq=False)
 class Ragged:
     """Sequences, one after the other: sequence i has the time steps ``[p[i], p[i + 1])`` of ``values``, p being
     ``sequence_start_positions``.
 
-    ``values``: an array with one row per time step, or a :class:`Csr`. ``sub_sequence_start_positions``: of nested
-    sequences, also counted in time steps; else None. Both are int32, and end with the number of time steps.
-    ``len()``: number of sequences. See docs/semantics.md.
+    ``values``: an array with one row per time step, or a :class:`Csr`, :class:`StringArray` or :class:`BinaryArray`.
+    ``sub_sequence_start_positions``: of nested sequences, also counted in time steps; else None. Both are int32, and
+    end with the number of time steps. ``len()``: number of sequences. See docs/semantics.md.
     """
 
-    values: Array | Csr
+    values: Array | Csr | BinaryArray | StringArray
     sequence_start_positions: Positions
     sub_sequence_start_positions: Positions | None = None
 
@@ -87,11 +186,16 @@ class Ragged:
 
         ``length``: of the result, default the longest sequence; longer sequences lose their end, and the lengths say
         what is left. Nested sequences are padded as one sequence of time steps each. Raises OptionTypeError for sparse
-        values, OptionError for a negative length. See docs/semantics.md.
+        values and strings, OptionError for a negative length. See docs/semantics.md.
         """
         if isinstance(self.values, Csr):
             raise OptionTypeError(
                 "Ragged.pad() needs dense or integer steps, but these are sparse; use .values.to_scipy() and "
+                ".sequence_start_positions"
+            )
+        if isinstance(self.values, BinaryArray | StringArray):
+            raise OptionTypeError(
+                "Ragged.pad() needs dense or integer steps, but these are strings; use .values.to_list() and "
                 ".sequence_start_positions"
             )
         starts = self.sequence_start_positions.astype(np.int64)
@@ -108,7 +212,7 @@ class Ragged:
         return result, lengths
 
 
-Value = Array | Csr | Ragged
+Value = Array | Csr | Ragged | BinaryArray | StringArray
 
 
 def _summary(value: Value) -> str:
@@ -211,9 +315,12 @@ def _slot_value(columns: Columns, slot: int) -> Value:
     declared = columns.slots.types[slot]
     arrays = [a if a.flags.writeable else a.copy() for a in columns.arrays[slot]]
     levels, leaves = arrays[: declared.seq_type], arrays[declared.seq_type :]
-    values: Array | Csr
+    values: Array | Csr | BinaryArray | StringArray
     if declared.type in (DataType.Dense, DataType.Index):
-        values = leaves[0]
+        values = declared.as_declared(leaves[0])
+    elif declared.type in STRING_TYPES:
+        edges = offsets(leaves[0])
+        values = StringArray(edges, leaves[1]) if declared.type == DataType.Text else BinaryArray(edges, leaves[1])
     else:
         floats = leaves[2] if declared.type == DataType.SparseValue else None
         values = Csr(start_positions(leaves[0]), leaves[1], floats, (len(leaves[0]), declared.dim))

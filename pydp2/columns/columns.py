@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pydp2.columns.checksum import crc32
 from pydp2.errors import RemoteProtocolError
-from pydp2.schema.input_types import DataType, Field, InputType, Slots
+from pydp2.schema.input_types import STRING_TYPES, DataType, Field, InputType, Slots
 
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
@@ -81,11 +81,13 @@ class Columns:
     dense                 values ``(n, dim)`` or ``(n, *shape)``
     index                 ids ``(n,)``
     sparse                nnz ``(n,)``, indices ``(sum nnz,)``, and for float ones values ``(sum nnz,)``
+    text, raw             nbytes ``(n,)``, bytes ``(sum nbytes,)``: of text as UTF-8
     sequence              steps ``(rows,)``, then the above with n = sum of steps
     nested sequence       subs ``(rows,)``, steps ``(sum subs,)``, then the above with n = sum of steps
     ====================  ==================================================================================
 
-    Counts are int32; ids and indices int32, or int64 where dim is above 2**31. See docs/architecture.md.
+    Counts are int32; ids and indices int32, or int64 where dim is above 2**31; bytes uint8; values of bfloat16 uint16
+    here. See docs/architecture.md.
     """
 
     __slots__ = ("_row_offsets", "arrays", "rows", "slots")
@@ -119,8 +121,9 @@ class Columns:
         return known
 
     def lengths(self, slot: int) -> Ints:
-        """Return how many time steps each row has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
-        edges = self.row_offsets(slot)[self.slots.types[slot].seq_type - 1]
+        """Return how many time steps each row has in ``slot``, a sequence or nested sequence, or how many bytes, of a
+        single string: ``(rows,)``."""
+        edges = self.row_offsets(slot)[self.slots.types[slot].length_level]
         return edges[1:] - edges[:-1]
 
     def slice(self, lo: int, hi: int) -> Columns:
@@ -192,8 +195,8 @@ class Columns:
         return result
 
     def samples(self) -> list[list[Any]]:
-        """Return for each row the list of its slots' values, as a provider could have yielded them: ints, lists, pairs;
-        dense elements as arrays of the slot's dtype and shape (views of the columns)."""
+        """Return for each row the list of its slots' values, as a provider could have yielded them: ints, lists, pairs,
+        str, bytes; dense elements as arrays of the slot's dtype and shape (views of the columns), or numpy numbers."""
         slots = [_slot_values(self, i, t) for i, t in enumerate(self.slots.types)]
         return [list(row) for row in zip(*slots, strict=True)]
 
@@ -247,16 +250,30 @@ def _slot_values(columns: Columns, slot: int, slot_type: InputType) -> list[Any]
     leaves = arrays[slot_type.seq_type :]
     values: list[Any]
     if slot_type.type == DataType.Dense:
-        values = list(leaves[0])
+        values = list(slot_type.as_declared(leaves[0]))
     elif slot_type.type == DataType.Index:
         values = leaves[0].tolist()
     elif slot_type.type == DataType.SparseNonValue:
         values = _group(leaves[1].tolist(), leaves[0])
+    elif slot_type.type in STRING_TYPES:
+        values = strings(offsets(leaves[0]), leaves[1], slot_type.type == DataType.Text)
     else:
         values = _group(list(zip(leaves[1].tolist(), leaves[2].tolist(), strict=True)), leaves[0])
     for counts in reversed(groups):
         values = _group(values, counts)
     return values
+
+
+def strings(edges: Ints, data: Array, is_text: bool) -> list[Any]:
+    """Return the strings ``data[edges[i]:edges[i + 1]]``, of uint8: each a str, of UTF-8, or a bytes object. Raises
+    UnicodeDecodeError for bytes that are no UTF-8."""
+    whole: str | bytes = data.tobytes()
+    limits = edges.tolist()
+    if is_text and isinstance(whole, bytes):
+        if not whole.isascii():
+            return [whole[lo:hi].decode() for lo, hi in pairwise(limits)]
+        whole = whole.decode()
+    return [whole[lo:hi] for lo, hi in pairwise(limits)]
 
 
 def _group(values: list[Any], counts: Array) -> list[Any]:

@@ -7,16 +7,17 @@ from itertools import pairwise
 from typing import Any
 
 from pydp2.columns.batch import Batch
-from pydp2.columns.columns import Array, offsets
-from pydp2.schema.input_types import DataType, InputType, SequenceType
+from pydp2.columns.columns import Array, offsets, strings
+from pydp2.schema.input_types import STRING_TYPES, DataType, InputType, SequenceType
 
 
 def unbatch(batch: Batch) -> Iterator[tuple[Any, ...]]:
     """Yield each sample of ``batch`` as the tuple of its slot values, in slot order; rows that
     are only padding left out.
 
-    Dense: an array, a view into the batch; index: an int; sparse: a list of indices or of (index, value) pairs.
-    Sequences of dense or integer steps: an array, one row a step; of sparse ones: a list. Nested: a list of sequences.
+    Dense: an array, a view into the batch, or a numpy number; index: an int; sparse: a list of indices or of (index,
+    value) pairs; text: a str; raw: bytes. Sequences of dense or integer steps: an array, one row a step; of others: a
+    list. Nested: a list of sequences.
     """
     columns = batch._columns
     slots = [
@@ -29,9 +30,11 @@ def unbatch(batch: Batch) -> Iterator[tuple[Any, ...]]:
 def _sample_values(slot_type: InputType, arrays: tuple[Array, ...]) -> Callable[[int], Any]:
     """Return a function ``value(i)`` of one slot."""
     levels, leaves = arrays[: slot_type.seq_type], arrays[slot_type.seq_type :]
-    steps = _sequence_reader(slot_type, leaves)
+    if slot_type.type == DataType.Dense:
+        leaves = (slot_type.as_declared(leaves[0]),)
     if slot_type.seq_type == SequenceType.NO_SEQUENCE:
         return _element_reader(slot_type, leaves)
+    steps = _sequence_reader(slot_type, leaves)
     edges = offsets(levels[-1]).tolist()
     if slot_type.seq_type == SequenceType.SEQUENCE:
         return lambda i: steps(edges[i], edges[i + 1])
@@ -43,6 +46,9 @@ def _sequence_reader(slot_type: InputType, leaves: tuple[Array, ...]) -> Callabl
     """Return a function ``steps(lo, hi)`` that gives these time steps as one sequence."""
     if slot_type.type in (DataType.Dense, DataType.Index):
         return lambda lo, hi: leaves[0][lo:hi]
+    if slot_type.type in STRING_TYPES:
+        every = strings(offsets(leaves[0]), leaves[1], slot_type.type == DataType.Text)
+        return lambda lo, hi: every[lo:hi]
     element = _element_reader(slot_type, leaves)
     return lambda lo, hi: [element(j) for j in range(lo, hi)]
 
@@ -52,6 +58,8 @@ def _element_reader(slot_type: InputType, leaves: tuple[Array, ...]) -> Callable
         return lambda j: leaves[0][j]
     if slot_type.type == DataType.Index:
         return lambda j: int(leaves[0][j])
+    if slot_type.type in STRING_TYPES:
+        return strings(offsets(leaves[0]), leaves[1], slot_type.type == DataType.Text).__getitem__
     edges = offsets(leaves[0]).tolist()
     if slot_type.type == DataType.SparseNonValue:
         return lambda j: leaves[1][edges[j] : edges[j + 1]].tolist()

@@ -10,13 +10,15 @@ import numpy as np
 
 from pydp2.columns.columns import Array
 from pydp2.errors import count_text
-from pydp2.schema.input_types import DataType, Field, InputType, SequenceType, Slots
+from pydp2.schema.input_types import STRING_TYPES, DataType, Field, InputType, SequenceType, Slots, is_bfloat16
 
 _NAMES = {
     DataType.Dense: "dense_vector",
     DataType.SparseNonValue: "sparse_binary_vector",
     DataType.SparseValue: "sparse_float_vector",
     DataType.Index: "integer_value",
+    DataType.Text: "text",
+    DataType.Raw: "raw",
 }
 _LEVELS = {SequenceType.NO_SEQUENCE: "", SequenceType.SEQUENCE: "_sequence", SequenceType.SUB_SEQUENCE: "_sub_sequence"}
 _FORMS = 6  # different ones that are kept
@@ -24,12 +26,18 @@ _FORMS = 6  # different ones that are kept
 
 def type_text(slot: InputType) -> str:
     """Return ``slot`` as its author writes it, as ``dense_vector(64)``."""
-    arguments = [str(slot.dim)]
-    if slot.dtype is not None:
-        arguments.append(f'dtype="{slot.dtype.name}"')
-    if slot.shape is not None:
-        arguments.append(f"shape={slot.shape}")
-    return f"{_NAMES[DataType(slot.type)]}{_LEVELS[SequenceType(slot.seq_type)]}({', '.join(arguments)})"
+    name, level = _NAMES[DataType(slot.type)], SequenceType(slot.seq_type)
+    arguments = [] if slot.type in STRING_TYPES else [str(slot.dim)]
+    if slot.is_scalar:
+        name, arguments = "scalar", [] if slot.dtype is None else [f'"{slot.dtype.name}"']
+    else:
+        if slot.dtype is not None:
+            arguments.append(f'dtype="{slot.dtype.name}"')
+        if slot.shape is not None:
+            arguments.append(f"shape={slot.shape}")
+    if level == SequenceType.SUB_SEQUENCE and (slot.is_scalar or slot.type in STRING_TYPES):
+        return f"{name}({', '.join([*arguments, 'seq_type=SequenceType.SUB_SEQUENCE'])})"
+    return f"{name}{_LEVELS[level]}({', '.join(arguments)})"
 
 
 @dataclass
@@ -67,21 +75,20 @@ class Range:
 @dataclass
 class SlotFigures:
     """Figures of one slot. ``given``: the forms in which its values were yielded, with how many of each; ``ranges``: by
-    kind of array ("values", "ids", "indices", and how many "nnz", "steps", "subs" there are in each)."""
+    kind of array ("values", "ids", "indices", and how many "nnz", "nbytes", "steps", "subs" there are in each)."""
 
     slot: str
     declared: str
     ranges: dict[str, Range]
     given: dict[str, int] = field(default_factory=dict)
-    _shaped: bool = True
+    _type: InputType | None = None
     _kinds: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, label: str, slot: InputType, fields: Sequence[Field]) -> SlotFigures:
         """Return figures of a slot without any values."""
         kinds = tuple(each.kind for each in fields)
-        shaped = slot.type == DataType.Dense and slot.seq_type == SequenceType.NO_SEQUENCE
-        return cls(label, type_text(slot), {kind: Range() for kind in kinds}, {}, shaped, kinds)
+        return cls(label, type_text(slot), {kind: Range() for kind in kinds if kind != "bytes"}, {}, slot, kinds)
 
     def add_value(self, value: Any) -> None:
         """Note the form in which ``value`` was given."""
@@ -92,17 +99,22 @@ class SlotFigures:
             self.given["others"] = self.given.get("others", 0) + 1
 
     def _form(self, value: Any) -> str:
+        slot = self._type
+        shaped = slot is not None and slot.type == DataType.Dense and slot.seq_type == SequenceType.NO_SEQUENCE
         if isinstance(value, np.ndarray):
-            if self._shaped:
+            if shaped:
                 return f"{value.dtype} array {value.shape}"
             return f"{value.dtype} array of {count_text(value.ndim, 'dimension')}"
         name = type(value).__name__
-        return f"{name} of {len(value)}" if self._shaped and isinstance(value, list | tuple) else name
+        return f"{name} of {len(value)}" if shaped and isinstance(value, list | tuple) else name
 
     def add(self, arrays: Sequence[Array]) -> None:
         """Add the arrays that values became."""
         for kind, array in zip(self._kinds, arrays, strict=True):
-            self.ranges[kind].add(array)
+            if kind == "values" and self._type is not None and is_bfloat16(self._type.element_dtype):
+                array = self._type.as_declared(array).astype(np.float32)
+            if kind in self.ranges:
+                self.ranges[kind].add(array)
 
     def join(self, other: SlotFigures) -> None:
         """Add the figures of another file."""

@@ -194,12 +194,13 @@ def to_ragged(tensor: LoDTensor) -> Ragged:
 def from_ragged(ragged: Ragged) -> LoDTensor:
     """Return ``ragged`` as a tensor with one or two levels of LoD. The values are not copied.
 
-    Raises OptionTypeError for sparse values, because a tensor cannot hold them. Raises OptionError if a level has no
-    sequence, if positions do not match, or if an empty sub-sequence lies between two sequences: positions counted in
-    time steps do not show to which of the two it belongs. See docs/fluid.md.
+    Raises OptionTypeError for sparse values and strings, because a tensor cannot hold them. Raises OptionError if a
+    level has no sequence, if positions do not match, or if an empty sub-sequence lies between two sequences: positions
+    counted in time steps do not show to which of the two it belongs. See docs/fluid.md.
     """
-    if isinstance(ragged.values, Csr):
-        raise OptionTypeError("a LoD tensor holds dense or integer steps, these are sparse (Csr)")
+    if not isinstance(ragged.values, np.ndarray):
+        what = "sparse (Csr)" if isinstance(ragged.values, Csr) else f"strings ({type(ragged.values).__name__})"
+        raise OptionTypeError(f"a LoD tensor holds dense or integer steps, these are {what}")
     starts = ragged.sequence_start_positions.astype(np.int64)
     subs = ragged.sub_sequence_start_positions
     if len(starts) < 2 or (subs is not None and len(subs) < 2):

@@ -72,7 +72,7 @@ class ClientProvider(EpochProvider):
             )
         if declared.type == DataType.Index:
             return (self._size,)
-        return (self._size, *(declared.shape or (declared.dim,)))
+        return (self._size, *declared.element_shape)
 
     @property
     def batch_size(self) -> int:

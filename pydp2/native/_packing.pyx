@@ -18,11 +18,13 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_CheckExact, PyDict_Size
 from cpython.list cimport PyList_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_RawFree, PyMem_RawRealloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM
+from cpython.unicode cimport PyUnicode_AsUTF8String, PyUnicode_CheckExact, PyUnicode_GET_LENGTH
 from libc.math cimport isinf
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -40,6 +42,9 @@ cdef extern from "Python.h":
     bint is_float "PyFloat_CheckExact"(PyObject*)
     double as_double "PyFloat_AS_DOUBLE"(PyObject*)
     bint is_int "PyLong_CheckExact"(PyObject*)
+    bint is_bool "PyBool_Check"(PyObject*)
+    bint is_ascii "PyUnicode_IS_COMPACT_ASCII"(object)
+    const char* ascii_data "PyUnicode_DATA"(object)
 
 cdef extern from *:
     """
@@ -66,13 +71,19 @@ cdef extern from "<time.h>" nogil:
 
 cdef enum:
     UNSURE = -1
-    DENSE = 0  # DataType.Dense: this module imports nothing of pydp2
+    DENSE = 0  # as in DataType: this module imports nothing of pydp2
+    TEXT = 4
+    RAW = 5
+    SCALAR = 100  # dense elements that are one number each
+    _MAX_COUNT = 0x7FFFFFFF
     _COPY_LIMIT = 64 * 1024
 
 cdef double _LARGEST = 3.4e38  # a larger value, or NaN, is checked more closely
 
 cdef object _ndarray = np.ndarray
 cdef object _float64 = np.float64
+cdef object _float32 = np.float32
+cdef object _uint16 = np.uint16
 cdef tuple _numpy_ints = (np.int64, np.int32, np.int16, np.int8, np.uint8, np.uint16, np.uint32, np.uint64)
 
 
@@ -183,12 +194,12 @@ cdef class NativeSlotWriter:
     """
 
     cdef object _python_writer
-    cdef object _dtype, _pair
+    cdef object _dtype, _stored_dtype, _pair
     cdef int _kind, _depth, _size
     cdef char _code
     cdef Py_ssize_t _width
     cdef int64_t _dim, _least, _most
-    cdef bint _strict, _wide
+    cdef bint _strict, _wide, _as_bits
     cdef ByteBuffer _values, _second
     cdef ByteBuffer _counts0, _counts1, _counts2
     cdef Py_ssize_t _rows, _rows_in_python
@@ -203,15 +214,21 @@ cdef class NativeSlotWriter:
         self._kind = slot_type.type
         self._depth = depth
         dtype = self._dtype = slot_type.element_dtype
+        stored = self._stored_dtype = slot_type.stored_dtype
+        self._as_bits = stored is not dtype
         self._size = dtype.itemsize
         self._pair = np.dtype([("i", dtype), ("v", np.float32)])
-        self._code = ord(dtype.char)
+        self._code = ord(stored.char)
         self._width = slot_type.dim if self._kind == DENSE else 1
+        if slot_type.is_scalar:
+            self._kind = SCALAR
         self._dim = slot_type.dim
         self._wide = self._size == 8
         self._strict = strict
         self._least = self._most = 0
-        if dtype.kind in "iu":
+        if dtype.kind == "b":
+            self._most = 1
+        elif dtype.kind in "iu":
             info = np.iinfo(dtype)
             self._least, self._most = int(info.min), min(int(info.max), 2**63 - 1)
         self._values, self._second = ByteBuffer(), ByteBuffer()
@@ -261,7 +278,9 @@ cdef class NativeSlotWriter:
         cdef Py_ssize_t count, size, more, i
         cdef ByteBuffer counts
         if level == 0:
-            return self._dense(value) if self._kind == 0 else self._one_id(value)
+            if self._kind == DENSE:
+                return self._dense(value)
+            return self._one_id(value) if self._kind != SCALAR else self._one_number(value)
         if level == 1:
             size = self._many(value, &count)
             if size < 0:
@@ -276,7 +295,7 @@ cdef class NativeSlotWriter:
                 if more < 0:
                     return UNSURE
                 size += more
-        if count > 0x7FFFFFFF:
+        if count > _MAX_COUNT:
             return UNSURE
         counts = self._counts_at(level)
         (<int32_t*>counts.reserve(4))[0] = <int32_t>count
@@ -285,7 +304,7 @@ cdef class NativeSlotWriter:
 
     cdef Py_ssize_t _many(self, object value, Py_ssize_t* count) except -2:
         cdef Py_ssize_t i, size
-        if self._kind == 0:
+        if self._kind == DENSE:
             if type(value) is _ndarray:
                 return self._rows_of(value, count)
             if not _is_list_or_tuple(value):
@@ -298,7 +317,9 @@ cdef class NativeSlotWriter:
             return count[0] * self._width * self._size
         if self._kind == 2:
             return self._pairs(value, count)
-        return self._ids(value, count)
+        if self._kind < TEXT:
+            return self._ids(value, count)
+        return self._numbers(value, count) if self._kind == SCALAR else self._string(value, count)
 
     # -- ids and indices -------------------------------------------------------------------------------------------
     cdef inline int _id(self, PyObject* item, int64_t* out) except -2:
@@ -448,22 +469,21 @@ cdef class NativeSlotWriter:
                 if self._number(items[i], &number) < 0:
                     return UNSURE
                 (<double*>at)[i] = number
-        elif self._least == self._most:  # float16
+        elif self._least == self._most:  # float16, bfloat16
             return UNSURE
-        elif self._integers(value, at) < 0:
+        elif self._integers(items, width, at) < 0:
             return UNSURE
         self._values.used += width * self._size
         return width * self._size
 
-    cdef int _integers(self, object value, char* at) except -2:
-        """Take one element of ints, for an integer dtype."""
+    cdef int _integers(self, PyObject** items, Py_ssize_t count, char* at) except -2:
+        """Write ``count`` ints, for an integer dtype or bool."""
         cdef Py_ssize_t i
         cdef int64_t got
         cdef int overflow = 0
-        cdef PyObject** items = PySequence_Fast_ITEMS(value)
-        for i in range(self._width):
+        for i in range(count):
             if not is_int(items[i]):
-                return UNSURE
+                return self._converted_integers(items, count, at)
             got = as_int(items[i], &overflow)
             if overflow or got < self._least or got > self._most:
                 return UNSURE
@@ -477,6 +497,65 @@ cdef class NativeSlotWriter:
                 (<int64_t*>at)[i] = got
         return 0
 
+    cdef int _converted_integers(self, PyObject** items, Py_ssize_t count, char* at) except -2:
+        """Write ``count`` ints as :meth:`_integers` does, some of which may be bools or ints of numpy."""
+        cdef Py_ssize_t i
+        cdef PyObject* item
+        for i in range(count):
+            if not is_int(items[i]) and not is_bool(items[i]) and not _is_numpy_int(<object>items[i]):
+                return UNSURE
+            number = int(<object>items[i])
+            item = <PyObject*>number
+            if self._integers(&item, 1, at + i * self._size) < 0:
+                return UNSURE
+        return 0
+
+    cdef int _floats(self, PyObject** items, Py_ssize_t count, char* at) except -2:
+        """Write ``count`` numbers by themselves, for float32 or float64."""
+        cdef Py_ssize_t i
+        cdef double number
+        for i in range(count):
+            if type(<object>items[i]) is _float32:
+                number = float(<object>items[i])
+            elif self._number(items[i], &number) < 0:
+                return UNSURE
+            if self._code == c'd':
+                (<double*>at)[i] = number
+            else:
+                (<float*>at)[i] = <float>number
+                if isinf((<float*>at)[i]) and not isinf(number):
+                    return UNSURE
+        return 0
+
+    cdef int _scalars(self, PyObject** items, Py_ssize_t count) except -2:
+        """Take ``count`` numbers by themselves."""
+        cdef char* at = self._values.reserve(count * self._size)
+        cdef int taken = UNSURE
+        if self._code in (c'f', c'd'):
+            taken = self._floats(items, count, at)
+        elif self._least != self._most:  # equal: float16, bfloat16
+            taken = self._integers(items, count, at)
+        if taken == 0:
+            self._values.used += count * self._size
+        return taken
+
+    cdef Py_ssize_t _one_number(self, object value) except -2:
+        """Take one number by itself."""
+        cdef PyObject* item = <PyObject*>value
+        if type(value) is _ndarray:
+            return self._array(value, 1)
+        return self._size if self._scalars(&item, 1) == 0 else UNSURE
+
+    cdef Py_ssize_t _numbers(self, object value, Py_ssize_t* counted) except -2:
+        """Take a sequence of numbers."""
+        if type(value) is _ndarray:
+            counted[0] = len(value) if value.ndim else 0
+            return self._array(value, counted[0]) if value.ndim else UNSURE
+        if not _is_list_or_tuple(value):
+            return UNSURE
+        counted[0] = PySequence_Fast_GET_SIZE(value)
+        return counted[0] * self._size if self._scalars(PySequence_Fast_ITEMS(value), counted[0]) == 0 else UNSURE
+
     cdef Py_ssize_t _rows_of(self, object value, Py_ssize_t* count) except -2:
         """Take an array with an element a row."""
         cdef Py_ssize_t size
@@ -486,8 +565,13 @@ cdef class NativeSlotWriter:
         size = self._array(value, count[0] * self._width)
         return size
 
-    cdef Py_ssize_t _array(self, object value, Py_ssize_t width) except -2:
+    cdef inline Py_ssize_t _array(self, object value, Py_ssize_t width) except -2:
         """Take ``width`` numbers in an array."""
+        if not self._as_bits:
+            return self._buffer(value, width)
+        return self._buffer(value.view(_uint16), width) if value.dtype == self._dtype else UNSURE
+
+    cdef Py_ssize_t _buffer(self, object value, Py_ssize_t width) except -2:
         cdef Py_buffer view
         cdef Py_ssize_t i
         cdef char* at
@@ -547,6 +631,45 @@ cdef class NativeSlotWriter:
         self._second.used += count * 4
         return count * (self._size + 4)
 
+    # -- strings ---------------------------------------------------------------------------------------------------
+    cdef Py_ssize_t _string(self, object value, Py_ssize_t* counted) except -2:
+        """Take the bytes of a string."""
+        if self._kind == TEXT:
+            if not PyUnicode_CheckExact(value):
+                return UNSURE
+            if is_ascii(value):
+                return self._copy_bytes(ascii_data(value), PyUnicode_GET_LENGTH(value), counted)
+            try:
+                value = PyUnicode_AsUTF8String(value)
+            except UnicodeEncodeError:
+                return UNSURE
+        elif not PyBytes_CheckExact(value):
+            return self._buffer_bytes(value, counted)
+        return self._copy_bytes(PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), counted)
+
+    cdef Py_ssize_t _buffer_bytes(self, object value, Py_ssize_t* counted) except -2:
+        cdef Py_buffer view
+        if type(value) is not bytearray and type(value) is not memoryview and type(value) is not _ndarray:
+            return UNSURE
+        try:
+            PyObject_GetBuffer(value, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
+        except (BufferError, ValueError):
+            return UNSURE
+        try:
+            if view.ndim != 1 or view.format[0] != c'B' or view.format[1] != 0:
+                return UNSURE
+            return self._copy_bytes(<const char*>view.buf, view.len, counted)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef inline Py_ssize_t _copy_bytes(self, const char* data, Py_ssize_t size, Py_ssize_t* counted) except -2:
+        if size > _MAX_COUNT:
+            return UNSURE
+        counted[0] = size
+        memcpy(self._values.reserve(size), data, size)
+        self._values.used += size
+        return size
+
     # -- what the packer calls -------------------------------------------------------------------------------------
     def add(self, value):
         """Take one value and return its bytes. Raises anything that the slot writer in Python raises."""
@@ -580,7 +703,7 @@ cdef class NativeSlotWriter:
             self._rows_in_python = 0
             return self._python_writer.finish()
         counts = self._finish_counts()
-        runs = [_array(self._values.detach(), self._dtype)]
+        runs = [_array(self._values.detach(), self._stored_dtype)]
         if self._kind == 2:
             runs.append(_array(self._second.detach(), np.float32))
         self._rows = 0

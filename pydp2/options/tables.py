@@ -210,7 +210,7 @@ class JobOptions(_Options):
     )
     bucket_by: str | int | None = _option(
         or_none(slot_name_or_index),
-        "name or number of a sequence slot; each batch then holds samples of similar length in this slot",
+        "name or number of a slot of sequences, text or bytes; each batch then holds samples of similar length in it",
         None,
     )
     bucket_bounds: tuple[int, ...] | None = _option(

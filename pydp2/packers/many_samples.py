@@ -9,16 +9,17 @@ sample, and judged there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 
-from pydp2.columns.batch import Csr, Ragged
+from pydp2.columns.batch import BinaryArray, Csr, Ragged, StringArray
 from pydp2.columns.columns import Array, Columns, Ints
 from pydp2.errors import OptionError, OptionTypeError, count_text
-from pydp2.packers.normalise import REAL_KINDS, integer_limits
-from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots
+from pydp2.packers.normalise import MAX_STRING_BYTES, REAL_KINDS, integer_limits
+from pydp2.schema.input_types import STRING_TYPES, DataType, InputType, SequenceType, Slots, is_bfloat16
 
 _INT_TYPES = {int, bool, np.int64, np.int32}
 Arrays = tuple[Array, ...]
@@ -27,10 +28,11 @@ Arrays = tuple[Array, ...]
 def rows(*values: Any, **named: Any) -> ManySamples:
     """Return many samples for one ``yield`` of ``process``: by the names of the slots, or all in their order.
 
-    Each value holds one entry per sample: an array whose first axis is samples, a :class:`Ragged` or :class:`Csr` as a
-    batch has them, or a list or tuple. Sample i is what ``{"pixel": X[i], "label": y[i]}`` would be, with the same
-    checks and messages; entry i of a Csr is the list of its indices, or of its (index, value) pairs. Nothing is copied
-    before a sample is sent, so the values must not change until ``process`` is asked for what comes after them.
+    Each value holds one entry per sample: an array whose first axis is samples, a :class:`Ragged`, :class:`Csr`,
+    :class:`StringArray` or :class:`BinaryArray` as a batch has them, or a list or tuple. Sample i is what ``{"pixel":
+    X[i], "label": y[i]}`` would be, with the same checks and messages; entry i of a Csr is the list of its indices, or
+    of its (index, value) pairs. Nothing is copied before a sample is sent, so the values must not change until
+    ``process`` is asked for what comes after them.
 
     Raises OptionTypeError or OptionError for values that are something else, or whose numbers of samples differ.
     """
@@ -117,13 +119,16 @@ def _slot_values(label: str, value: Any) -> _SlotValues:
         return _RaggedValues(label, value)
     if isinstance(value, Csr):
         return _CsrValues(label, value)
+    if isinstance(value, BinaryArray | StringArray):
+        return _StringValues(label, value)
     if isinstance(value, np.ndarray) and value.ndim:
         return _ArrayValues(_without_memmap(value))
     if isinstance(value, list | tuple):
         return _ListValues(value)
     what = "an array without dimensions" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
     raise OptionTypeError(
-        f"rows() takes numpy arrays with one entry per sample, Ragged, Csr, lists and tuples; {label} is {what}"
+        "rows() takes numpy arrays with one entry per sample, Ragged, Csr, StringArray, BinaryArray, lists and tuples; "
+        f"{label} is {what}"
     )
 
 
@@ -166,10 +171,9 @@ class _ArrayValues:
 
     def to_arrays(self, slot_type: InputType, lo: int, hi: int) -> Arrays | None:
         some = self._values[lo:hi]
-        depth = slot_type.seq_type + (slot_type.type in (DataType.SparseNonValue, DataType.SparseValue))
-        if depth == 0:
+        if slot_type.depth == 0:
             return _element_array(slot_type, some)
-        if depth > 1 or slot_type.type == DataType.SparseValue or some.ndim < 2:
+        if slot_type.depth > 1 or slot_type.type == DataType.SparseValue or some.ndim < 2:
             return None
         length = some.shape[1]  # all entries have the same length
         leaf = _element_array(slot_type, some.reshape(-1, *some.shape[2:])) if some.size else None
@@ -178,11 +182,13 @@ class _ArrayValues:
 
 def _element_array(slot_type: InputType, values: Array) -> Arrays | None:
     """Return ``values`` as the elements of a slot, one per entry of the first axis."""
-    if type(values) is not np.ndarray:
+    if type(values) is not np.ndarray or slot_type.type in STRING_TYPES:
         return None
     if slot_type.type == DataType.Dense:
+        if is_bfloat16(values.dtype):
+            values = values.astype(np.float32)
         fits = values.dtype.kind in REAL_KINDS and values.size == len(values) * slot_type.dim
-        return (values,) if fits and values.ndim > 1 else None
+        return (values,) if fits and (values.ndim > 1 or slot_type.is_scalar) else None
     return (values,) if values.ndim == 1 and values.dtype.kind in "iub" else None
 
 
@@ -191,7 +197,7 @@ def exceeds_id_dtype(columns: Columns) -> bool:
     be bad before all else."""
     for declared, arrays, depth in zip(columns.slots.types, columns.arrays, columns.slots.depths, strict=True):
         ids = arrays[depth]
-        if declared.type != DataType.Dense and ids.size:
+        if declared.type != DataType.Dense and declared.type not in STRING_TYPES and ids.size:
             least, most = integer_limits(declared.element_dtype)
             if int(ids.min()) < least or int(ids.max()) > most:
                 return True
@@ -217,11 +223,7 @@ class _CsrValues:
         return indices if self._values is None else list(zip(indices, self._values[lo:hi].tolist(), strict=True))
 
     def to_arrays(self, slot_type: InputType, lo: int, hi: int) -> Arrays | None:
-        if slot_type.seq_type + (slot_type.type in (DataType.SparseNonValue, DataType.SparseValue)) != 1:
-            return None
-        edges = self._starts[lo : hi + 1]
-        elements = self.element_arrays(slot_type, int(edges[0]), int(edges[-1]))
-        return None if elements is None else (_group_sizes(edges), *elements)
+        return _grouped(self, slot_type, self._starts[lo : hi + 1])
 
     def element_arrays(self, slot_type: InputType, lo: int, hi: int) -> Arrays | None:
         """Return its entries ``lo`` to ``hi`` as indices, and values if there are."""
@@ -229,10 +231,58 @@ class _CsrValues:
         if indices.ndim != 1 or indices.dtype.kind not in "iu":
             return None
         if slot_type.type != DataType.SparseValue:
-            return (indices,) if values is None and slot_type.type != DataType.Dense else None
+            fits = values is None and slot_type.type in (DataType.SparseNonValue, DataType.Index)
+            return (indices,) if fits else None
         if values is None or values.ndim != 1 or values.dtype.kind != "f" or values.itemsize > 8:
             return None
         return indices, values[lo:hi]
+
+
+class _StringValues:
+    def __init__(self, label: str, value: BinaryArray | StringArray) -> None:
+        data = np.asarray(value.data)
+        if data.dtype != np.uint8 or data.ndim != 1:
+            raise OptionTypeError(f"{label}: data must be an array (bytes,) of uint8")
+        self._starts = _checked_offsets(label, "offsets", value.offsets, len(data))
+        self._data = data
+        self._is_text = isinstance(value, StringArray)
+        self._counts_fit = bool((np.diff(self._starts) <= MAX_STRING_BYTES).all())
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def value_of(self, i: int) -> str | bytes:
+        string = self._data[self._starts[i] : self._starts[i + 1]].tobytes()
+        try:
+            return string.decode() if self._is_text else string
+        except UnicodeDecodeError:
+            return string  # a sample of a text slot is bad by that
+
+    def to_arrays(self, slot_type: InputType, lo: int, hi: int) -> Arrays | None:
+        return _grouped(self, slot_type, self._starts[lo : hi + 1])
+
+    def element_arrays(self, slot_type: InputType, lo: int, hi: int) -> Arrays | None:
+        """Return its bytes ``lo`` to ``hi``."""
+        fits = self._is_text and self._is_utf8 if slot_type.type == DataType.Text else not self._is_text
+        return (self._data[lo:hi],) if fits and self._counts_fit and slot_type.type in STRING_TYPES else None
+
+    @cached_property
+    def _is_utf8(self) -> bool:
+        """True if each string is UTF-8: if all together are, and none begins inside of a character."""
+        try:
+            self._data.tobytes().decode()
+        except UnicodeDecodeError:
+            return False
+        starts = self._starts[self._starts < len(self._data)]
+        return not (self._data[starts] & 0xC0 == 0x80).any()
+
+
+def _grouped(values: _CsrValues | _StringValues, slot_type: InputType, edges: Ints) -> Arrays | None:
+    """Return the groups of ``values`` between ``edges`` as arrays of a slot with one level of counts."""
+    if slot_type.depth != 1:
+        return None
+    elements = values.element_arrays(slot_type, int(edges[0]), int(edges[-1]))
+    return None if elements is None else (_group_sizes(edges), *elements)
 
 
 class _RaggedValues:
@@ -263,9 +313,7 @@ class _RaggedValues:
         return [self._inner.value_of(i) for i in range(lo, hi)]
 
     def to_arrays(self, slot_type: InputType, lo: int, hi: int) -> Arrays | None:
-        sparse = isinstance(self._inner, _CsrValues)
-        has = 1 + (self._sub_starts is not None) + sparse
-        if has != slot_type.seq_type + (slot_type.type in (DataType.SparseNonValue, DataType.SparseValue)):
+        if 1 + (self._sub_starts is not None) + isinstance(self._inner, _CsrValues | _StringValues) != slot_type.depth:
             return None
         counts: list[Array] = []
         edges = self._starts[lo : hi + 1]
@@ -275,7 +323,7 @@ class _RaggedValues:
             edges = self._sub_starts[of_subs[0] : of_subs[-1] + 1]
         counts.append(_group_sizes(edges))
         first, last = int(edges[0]), int(edges[-1])
-        if isinstance(self._inner, _CsrValues):
+        if isinstance(self._inner, _CsrValues | _StringValues):
             inner = self._inner._starts[first : last + 1]
             counts.append(_group_sizes(inner))
             elements = self._inner.element_arrays(slot_type, int(inner[0]), int(inner[-1]))

@@ -18,12 +18,22 @@ from typing import Any
 import numpy as np
 
 from pydp2.errors import BadSample, count_text
-from pydp2.schema.input_types import INT32_RANGE, DataType, InputType, SequenceType, Slots
+from pydp2.schema.input_types import (
+    INT32_RANGE,
+    STRING_TYPES,
+    DataType,
+    InputType,
+    SequenceType,
+    Slots,
+    is_bfloat16,
+    is_float,
+)
 
 ValuePath = tuple[int, ...]
 
 PAIR_DTYPE = np.dtype([("i", np.int64), ("v", np.float64)])  # of (index, value) pairs on the general path
 REAL_KINDS = "fiub"
+MAX_STRING_BYTES = 2**31 - 1  # counts are int32
 _INT_TYPES = {int, bool, np.int32, np.int64}
 _FLOAT_TYPES = {float, np.float16, np.float32, np.float64}
 
@@ -43,7 +53,7 @@ def describe(value: object) -> str:
         return f"a {masked}numpy array of shape {value.shape} and dtype {value.dtype}"
     name = type(value).__name__
     try:
-        text = _repr.repr(value)
+        text = _repr.repr(value[:_MAX_REPR] if isinstance(value, bytes | bytearray) else value)
     except Exception:  # a user's __repr__ may raise: the type still helps
         return f"a {name}"
     if len(text) > _MAX_REPR:
@@ -78,7 +88,9 @@ def _list_hint(value: object, kind: type[int] | type[float]) -> str:
 
 
 def integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Return the least and the greatest value of an integer dtype."""
+    """Return the least and the greatest value of an integer dtype; 0 and 1 of bool."""
+    if dtype.kind == "b":
+        return 0, 1
     info = np.iinfo(dtype.type)
     return int(info.min), int(info.max)
 
@@ -86,8 +98,10 @@ def integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 def expected_value(slot_type: InputType) -> str:
     """Return the words for one number that fits a dense slot or the values of a sparse one."""
     dtype = slot_type.element_dtype if slot_type.type == DataType.Dense else np.dtype(np.float32)
-    if dtype.kind == "f":
+    if is_float(dtype):
         return f"a number within the range of {dtype}"
+    if dtype.kind == "b":
+        return "a bool, 0 or 1"
     least, most = integer_limits(dtype)
     return f"a whole number in [{least}, {most}]"
 
@@ -95,8 +109,9 @@ def expected_value(slot_type: InputType) -> str:
 def normalise(slots: Slots, slot: int, value: object, strict: bool) -> Any:
     """Return ``value`` of one slot with every element in the one form that the packer always takes.
 
-    Ids become lists of ints or integer arrays, dense elements lists of floats or arrays of a real dtype, pairs arrays
-    of :data:`PAIR_DTYPE`. Raises :class:`BadSample`, at the first thing that has a wrong type or length.
+    Ids become lists of ints or integer arrays, dense elements lists of floats or arrays of a real dtype, single numbers
+    floats or such arrays, pairs arrays of :data:`PAIR_DTYPE`, strings a str or bytes. Raises :class:`BadSample`, at the
+    first thing that has a wrong type or length.
     """
     return _Normaliser(slots.types[slot], slots.label(slot), strict).slot_value(value)
 
@@ -127,6 +142,10 @@ class _Normaliser:
         kind = self.declared.type
         if kind == DataType.Index:
             return expected_id(self.declared.dim)
+        if kind in STRING_TYPES:
+            return "a str" if kind == DataType.Text else "bytes"
+        if self.declared.is_scalar:
+            return expected_value(self.declared)
         if kind == DataType.SparseNonValue:
             return "a list, tuple or numpy array of indices"
         if kind == DataType.SparseValue:
@@ -154,13 +173,18 @@ class _Normaliser:
         """Return one sequence of elements."""
         if self.declared.type == DataType.Index:
             return self.ids(value, "a list, tuple or numpy array of ints", path)
+        if self.declared.is_scalar and type(value) is np.ndarray and value.ndim == 1 and value.dtype.kind in REAL_KINDS:
+            return np.ascontiguousarray(value)
         steps = self.sequence_items(value, self.expected_kind(SequenceType.SEQUENCE), path)
         return [self.element(step, (*path, i)) for i, step in enumerate(steps)]
 
     def element(self, value: object, path: ValuePath) -> Any:
-        """Return one dense or sparse element."""
+        """Return one element of any type but an id."""
         if self.declared.type == DataType.Dense:
-            return self.dense(value, path)
+            scalar = self.declared.is_scalar and not isinstance(value, np.ndarray)
+            return self.number(value, path) if scalar else self.dense(value, path)
+        if self.declared.type in STRING_TYPES:
+            return self.string(value, path)
         words = self.expected_kind(SequenceType.NO_SEQUENCE)
         if self.declared.type == DataType.SparseNonValue:
             return self.ids(value, words, path)
@@ -211,12 +235,55 @@ class _Normaliser:
             raise bad_sample(self.label, "an (index, value) pair", value, path)
         return self.id(value[0], (*path, 0)), self.floating(value[1], (*path, 1))
 
+    def string(self, value: object, path: ValuePath) -> str | bytes:
+        """Return one string of text or bytes."""
+        words = self.expected_kind(SequenceType.NO_SEQUENCE)
+        string: str | bytes
+        if self.declared.type == DataType.Text:
+            if not isinstance(value, str):
+                hint = " (write x.decode())" if isinstance(value, bytes | bytearray) else ""
+                raise bad_sample(self.label, words + hint, value, path)
+            string = str.__str__(value)
+            try:
+                size = len(string.encode())
+            except UnicodeEncodeError:
+                raise bad_sample(self.label, f"{words} without lone surrogates", value, path) from None
+        else:
+            string = self.raw_bytes(value, path)
+            size = len(string)
+        if size > MAX_STRING_BYTES:
+            raise bad_sample(self.label, f"{words} of at most {MAX_STRING_BYTES} bytes", value, path)
+        return string
+
+    def raw_bytes(self, value: object, path: ValuePath) -> bytes:
+        if isinstance(value, bytes | bytearray):
+            return bytes(value)
+        if isinstance(value, memoryview) or (type(value) is np.ndarray and value.dtype == np.uint8 and value.ndim == 1):
+            return value.tobytes()
+        words = self.expected_kind(SequenceType.NO_SEQUENCE)
+        if isinstance(value, str):
+            words += " (write x.encode())"
+        elif isinstance(value, np.ndarray):
+            words += " (write x.tobytes())"
+        raise bad_sample(self.label, words, value, path)
+
+    def number(self, value: object, path: ValuePath) -> Any:
+        """Return the number of a scalar slot."""
+        if isinstance(value, list | tuple):
+            hint = " (write x[0])" if len(value) == 1 else ""
+            raise bad_sample(self.label, f"a number{hint}", value, path)
+        if is_float(self.declared.element_dtype):
+            return self.floating(value, path)
+        return np.array([self.integer(value, path)], self.declared.element_dtype)
+
     def dense(self, value: object, path: ValuePath) -> Any:
         dim = self.declared.dim
         words = self.expected_kind(SequenceType.NO_SEQUENCE)
         if isinstance(value, np.ndarray):
             if isinstance(value, np.ma.MaskedArray):
                 raise bad_sample(self.label, words + _UNMASK_HINT, value, path)
+            if is_bfloat16(value.dtype):
+                value = value.astype(np.float32)
             if value.dtype.kind not in REAL_KINDS:
                 raise bad_sample(self.label, f"{count_text(dim, 'number')}, an array of a real dtype", value, path)
             if value.size != dim:
@@ -230,7 +297,7 @@ class _Normaliser:
         kinds = set(map(type, entries))
         if kinds == {float}:
             return list(entries)
-        if self.declared.element_dtype.kind == "f":
+        if is_float(self.declared.element_dtype):
             if kinds <= (_FLOAT_TYPES if self.strict else _FLOAT_TYPES | _INT_TYPES):
                 with contextlib.suppress(OverflowError):  # the long way finds which one it was
                     return list(map(float, entries))
@@ -243,6 +310,8 @@ class _Normaliser:
         """Return a number for a float slot as a float64."""
         if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in REAL_KINDS:
             value = value[()]
+        if isinstance(value, np.generic) and is_bfloat16(value.dtype):
+            value = np.float32(value)
         if isinstance(value, float | np.floating):
             number = float(value)
             if math.isinf(number) and np.isfinite(value):  # a long double may be wider than float64

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from pydp2.native import _packing
 from pydp2.packers import normalise
-from pydp2.schema.input_types import DataType, Slots
+from pydp2.schema.input_types import STRING_TYPES, DataType, Slots
 
 # Version 2 of the format has a fixed size for each type and no references between equal values.
 _MARSHAL_VERSION = 2
@@ -32,6 +32,9 @@ MARSHALLED_FLOATS = np.dtype({"names": ["v"], "formats": ["<f8"], "offsets": [1]
 MARSHALLED_INTS = np.dtype({"names": ["v"], "formats": ["<i4"], "offsets": [1], "itemsize": 5})
 MARSHALLED_PAIRS = np.dtype({"names": ["i", "v"], "formats": ["<i4", "<f8"], "offsets": [6, 11], "itemsize": 19})
 _MAX_CACHED_STRUCTS = 4096  # lengths above it are too rare to keep a Struct for
+
+_FLOAT64, _INT32, _INT64 = np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64)
+_pack_float = struct.Struct("d").pack
 
 _dumps = marshal.dumps
 _ndarray = np.ndarray
@@ -207,7 +210,7 @@ class DenseWriter:
         # Made at the first list, because a slot of arrays may be much wider than any list.
         self._float_marks = self._int_marks = b""
         # Ints belong to integer slots; a float slot takes them unless strict. (float16 cannot hold every int32.)
-        self._accepts_ints = dtype.kind in "iu" or (not strict and dtype.itemsize >= 4)
+        self._accepts_ints = dtype.kind in "iub" or (not strict and dtype.itemsize >= 4)
 
     def write_one(self, value: Any) -> int:
         runs = self.buffer
@@ -255,6 +258,77 @@ class DenseWriter:
         runs.open_bytes.extend(values)
 
 
+class ScalarWriter(DenseWriter):
+    """Writer of dense elements that are one number each."""
+
+    __slots__ = ("_int_dtype", "_pack_int")
+
+    def __init__(self, dim: int, dtype: np.dtype[Any], strict: bool) -> None:
+        super().__init__(dim, dtype, strict)
+        # To a float, an int goes by way of float64, which holds every int32 as it is.
+        self._int_dtype = _INT64 if dtype.kind in "iu" else _INT32
+        self._pack_int = struct.Struct(self._int_dtype.char).pack
+
+    def write_one(self, value: Any) -> int:
+        kind = type(value)
+        if kind is float:
+            self._append(_FLOAT64, _pack_float(value))
+        elif (kind is int or kind is bool) and self._accepts_ints:
+            self._append(self._int_dtype, self._pack_int(value))
+        elif kind is _ndarray and value.size == 1:
+            self._extend(value)
+        else:
+            raise NotCertain
+        return self.value_bytes
+
+    def write_many(self, values: Any) -> int:
+        kind = type(values)
+        count = len(values)
+        if kind is _ndarray:
+            if values.size != count or not values.ndim:
+                raise NotCertain
+            self._extend(values)
+        elif kind is not list and kind is not tuple:
+            raise NotCertain
+        elif set(map(type, values)) == {float}:
+            self._append(_FLOAT64, struct.pack(f"{count}d", *values))
+        else:
+            for value in values:
+                self.write_one(value)
+        return count
+
+    def _append(self, dtype: np.dtype[Any], data: bytes) -> None:
+        runs = self.buffer
+        if runs.dtype is not dtype:
+            runs.switch_dtype(dtype)
+        runs.open_bytes += data
+
+
+class StringWriter:
+    """Writer of strings; the entries of ``buffer`` are their bytes, of which each string is a sequence."""
+
+    __slots__ = ("_is_text", "buffer", "entries_per_value", "value_bytes")
+
+    def __init__(self, dtype: np.dtype[Any], is_text: bool) -> None:
+        self._is_text = is_text
+        self.buffer = TypedBuffer(dtype)
+        self.value_bytes = self.entries_per_value = 1
+
+    def write_one(self, value: Any) -> int:
+        raise NotCertain  # a byte is always in a string
+
+    def write_many(self, values: Any) -> int:
+        kind = type(values)
+        if kind is str and self._is_text:
+            values = values.encode()
+        elif kind is not bytes or self._is_text:
+            raise NotCertain
+        if len(values) > normalise.MAX_STRING_BYTES:
+            raise NotCertain
+        self.buffer.open_bytes += values
+        return len(values)
+
+
 class PythonSlotWriter:
     """Writer that packs the values of one slot. ``add(value)`` returns the column bytes of the value, or raises
     anything, after which only :meth:`rollback` is allowed."""
@@ -266,7 +340,10 @@ class PythonSlotWriter:
         self._slots, self._slot, self._strict = slots, slot, strict
         self._leaf_writer: LeafWriter
         if declared.type == DataType.Dense:
-            self._leaf_writer = DenseWriter(declared.dim, declared.element_dtype, strict)
+            writer = ScalarWriter if declared.is_scalar else DenseWriter
+            self._leaf_writer = writer(declared.dim, declared.element_dtype, strict)
+        elif declared.type in STRING_TYPES:
+            self._leaf_writer = StringWriter(declared.element_dtype, declared.type == DataType.Text)
         elif declared.type == DataType.SparseValue:
             self._leaf_writer = PairWriter(declared.element_dtype)
         else:

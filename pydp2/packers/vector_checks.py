@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydp2.columns.columns import Array, Ints, offsets
 from pydp2.errors import BadSample
 from pydp2.packers import normalise
-from pydp2.schema.input_types import DataType, InputType, Slots
+from pydp2.schema.input_types import STRING_TYPES, DataType, InputType, Slots, is_float
 
 _NO_POSITIONS: Ints = np.empty(0, np.int64)
 _FLOAT32 = np.dtype(np.float32)
@@ -47,7 +47,9 @@ class _ValueChecker:
         declared = self.declared
         if declared.type == DataType.Dense:
             flat = self.numbers(segments, declared.element_dtype, ())
-            return [flat.reshape(-1, *declared.element_shape)]
+            return [flat.view(declared.stored_dtype).reshape(-1, *declared.element_shape)]
+        if declared.type in STRING_TYPES:  # judged when they were taken
+            return [_concatenated(segments, declared.element_dtype)]
         if declared.type == DataType.SparseValue:
             indices = self.ids([run["i"] for run in segments], (0,))
             values = self.numbers([run["v"] for run in segments], _FLOAT32, (1,))
@@ -103,7 +105,7 @@ class _ValueChecker:
         """Return where the values at the flat ``positions`` stood in what was yielded, level by
         level, and their rows."""
         path: list[Ints] = []
-        if self.declared.type == DataType.Dense:
+        if self.declared.type == DataType.Dense and not self.declared.is_scalar:
             path.append(positions % self.declared.dim)
             positions = positions // self.declared.dim
         for counts in reversed(self.counts):
@@ -137,11 +139,11 @@ def cast(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[Array, Ints]:
     """Return ``values`` (flat, of any real dtype) as ``dtype``, and the positions of those that it cannot hold.
 
     NaN and infinity fit a float dtype; a finite value that becomes infinite does not. An integer dtype holds whole
-    numbers within its limits.
+    numbers within its limits, and bool 0 and 1.
     """
     if values.dtype == dtype:
         return _contiguous(values), _NO_POSITIONS
-    if dtype.kind == "f":
+    if is_float(dtype):
         with np.errstate(over="ignore"):
             result = values.astype(dtype)
         if np.isfinite(result).all():

@@ -102,7 +102,8 @@ class DataFeeder:
                     label, f"column {column} of the entry", f"an entry with {count_text(len(columns), 'column')}"
                 )
             value = columns[column]
-            if declared.type == DataType.Dense and declared.seq_type == SequenceType.NO_SEQUENCE:
+            dense = declared.type == DataType.Dense and declared.seq_type == SequenceType.NO_SEQUENCE
+            if dense and not declared.is_scalar:
                 value = _flat(self.slots.label(slot), declared, value, slot, shapes)
             values.append(value)
         return values

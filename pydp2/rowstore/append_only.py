@@ -107,9 +107,8 @@ class AppendOnlyStore:
         return Columns(slots, len(ids), [[next(taken) for _ in fields] for fields in slots.fields])
 
     def lengths(self, ids: Ints, slot: int) -> Ints:
-        """Return how many time steps each of the rows ``ids`` has in ``slot``, a sequence or nested
-        sequence: ``(rows,)``."""
-        edges = self._offsets[slot][self.layout.slots.types[slot].seq_type - 1]
+        """Return the length of each of the rows ``ids`` in ``slot`` (:meth:`Columns.lengths`): ``(rows,)``."""
+        edges = self._offsets[slot][self.layout.slots.types[slot].length_level]
         return edges[ids + 1] - edges[ids]
 
     def handles(self, ids: Ints) -> Ints:

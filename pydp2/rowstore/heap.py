@@ -295,9 +295,8 @@ class HeapStore:
         return result
 
     def lengths(self, ids: Ints, slot: int) -> Ints:
-        """Return how many time steps each of the rows ``ids`` has in ``slot``, a sequence or nested
-        sequence: ``(rows,)``."""
-        return self._arenas[slot][self._slots.types[slot].seq_type - 1].counts[ids]
+        """Return the length of each of the rows ``ids`` in ``slot`` (:meth:`Columns.lengths`): ``(rows,)``."""
+        return self._arenas[slot][self._slots.types[slot].length_level].counts[ids]
 
     def shared_row_count(self, ids: Ints) -> int:
         """Return 0: other processes can gather none of the rows."""

@@ -6,6 +6,7 @@ samples starts from there. Nothing here looks at a sample.
 
 from __future__ import annotations
 
+import importlib
 import math
 import operator
 import re
@@ -16,13 +17,13 @@ from functools import cached_property
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError, count_text
 
 INT32_RANGE = 2**31  # ids below it are int32; a wider slot takes int64
 _MAX_SIDES = 32  # numpy allows twice as many, and a batch adds one
-_DTYPE_CODE = re.compile("[<>|=]?[fiu][1248]")
+_DTYPE_CODE = re.compile("[<>|=]?[fiu][1248]|[|]b1|bfloat16")
 _ROW_BYTES_LIMIT = 2**40  # a dense row beyond it cannot be meant, and numpy cannot even shape it
 
 
@@ -33,6 +34,8 @@ class DataType(IntEnum):
     SparseNonValue = 1
     SparseValue = 2
     Index = 3
+    Text = 4
+    Raw = 5
 
 
 class SequenceType(IntEnum):
@@ -43,6 +46,8 @@ class SequenceType(IntEnum):
     SUB_SEQUENCE = 2
 
 
+STRING_TYPES = frozenset({DataType.Text, DataType.Raw})
+"""Types whose elements are strings: text, stored as UTF-8, and bytes."""
 _DATA_TYPES = frozenset(DataType)
 _SEQUENCE_TYPES = frozenset(SequenceType)
 
@@ -54,13 +59,24 @@ def _enum_name(kind: type[IntEnum], code: int) -> str:
         return f"INVALID({code})"
 
 
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Return True for the dtype of ``ml_dtypes.bfloat16``."""
+    return dtype.kind == "V" and dtype.name == "bfloat16"
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Return True for a dtype of floating-point numbers, bfloat16 included."""
+    return dtype.kind == "f" or is_bfloat16(dtype)
+
+
 @dataclass(frozen=True, repr=False)
 class InputType:
     """Declaration of one slot; made by the constructors below.
 
-    ``dim``: width of a dense or sparse element, or the range of an index. ``seq_type``, ``type``: codes of
-    :class:`SequenceType` and :class:`DataType`. Dense slots may also declare ``dtype`` (None: float32) and ``shape``
-    (None: ``(dim,)``). Raises :class:`OptionError` or :class:`OptionTypeError`. See docs/semantics.md.
+    ``dim``: width of a dense or sparse element, or the range of an index; 0 for text and bytes. ``seq_type``, ``type``:
+    codes of :class:`SequenceType` and :class:`DataType`. Dense slots may also declare ``dtype`` (None: float32) and
+    ``shape`` (None: ``(dim,)``; ``()``: one number). Raises :class:`OptionError` or :class:`OptionTypeError`. See
+    docs/semantics.md.
     """
 
     dim: int
@@ -79,14 +95,22 @@ class InputType:
         if not self.dim and (alone or self.type == DataType.Dense):
             what = "the range of an integer slot" if alone else "the width of a dense slot"
             raise OptionError(f"{what} must be at least 1, got 0: no value could be right")
+        if self.dim and self.type in STRING_TYPES:
+            raise OptionError(f"a slot of text or bytes has no width, so its dim must be 0, got {self.dim}")
         if self.type != DataType.Dense:
             if self.dtype is not None or self.shape is not None:
                 raise OptionError(f"only dense slots declare a dtype or a shape, got {self!r}")
             return
+        self._check_dense()
+
+    def _check_dense(self) -> None:
         if self.dtype is not None and not isinstance(self.dtype, np.dtype):
             raise OptionTypeError(f"the dtype of an input type must be a numpy dtype, got {self.dtype!r}")
-        if self.dtype is not None and (self.dtype.kind not in "fiu" or self.dtype.itemsize > 8):
-            raise OptionError(f"a dense slot's dtype must be float16 to float64 or an integer type, got {self.dtype}")
+        known = self.dtype is None or is_bfloat16(self.dtype) or self.dtype.kind in "fiub"
+        if not known or self.element_dtype.itemsize > 8:
+            raise OptionError(
+                f"a dense slot's dtype must be bool, an integer type, bfloat16 or float16 to float64, got {self.dtype}"
+            )
         if self.shape is not None and len(self.shape) > _MAX_SIDES:
             raise OptionError(f"a dense slot's shape has at most {_MAX_SIDES} sides, got {len(self.shape)}")
         if self.shape is not None and math.prod(self.shape) != self.dim:
@@ -97,15 +121,48 @@ class InputType:
 
     @property
     def element_dtype(self) -> np.dtype[Any]:
-        """dtype of a dense slot's values, or of the ids or indices of another slot."""
+        """dtype of a dense slot's values in a batch, of another slot's ids or indices, or of the bytes of strings."""
         if self.type == DataType.Dense:
             return self.dtype if self.dtype is not None else np.dtype(np.float32)
+        if self.type in STRING_TYPES:
+            return np.dtype(np.uint8)
         return np.dtype(np.int64 if self.dim > INT32_RANGE else np.int32)
 
     @property
     def element_shape(self) -> tuple[int, ...]:
         """Shape of one dense element."""
         return self.shape if self.shape is not None else (self.dim,)
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """dtype in which elements are stored and sent: that of the batch, or uint16 for bfloat16, which is no dtype of
+        numpy's own and has no buffers."""
+        dtype = self.element_dtype
+        return np.dtype(np.uint16) if is_bfloat16(dtype) else dtype
+
+    @property
+    def is_scalar(self) -> bool:
+        """True if an element is one number by itself, and no vector."""
+        return self.shape == ()
+
+    @property
+    def depth(self) -> int:
+        """Number of arrays that are counts: one for each level of sequences, one more where elements differ in size."""
+        return self.seq_type + (self.type not in (DataType.Dense, DataType.Index))
+
+    @property
+    def has_lengths(self) -> bool:
+        """True if samples have lengths by which they are put into buckets: a sequence, or strings."""
+        return bool(self.seq_type) or self.type in STRING_TYPES
+
+    @property
+    def length_level(self) -> int:
+        """Level below the rows on which :attr:`has_lengths` counts: time steps of a sequence, else bytes."""
+        return max(self.seq_type, 1) - 1
+
+    def as_declared(self, elements: NDArray[Any]) -> NDArray[Any]:
+        """Return ``elements``, of :attr:`stored_dtype`, as an array of :attr:`element_dtype`, without a copy."""
+        return elements if self.dtype is None or not is_bfloat16(self.dtype) else elements.view(self.dtype)
 
     def __repr__(self) -> str:
         sequence, kind = _enum_name(SequenceType, self.seq_type), _enum_name(DataType, self.type)
@@ -117,6 +174,21 @@ class InputType:
         return f"InputType({text})"
 
 
+def _dense_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        try:
+            dtype = importlib.import_module("ml_dtypes").bfloat16
+        except ImportError as exc:
+            raise ImportError(
+                "a slot of dtype bfloat16 needs ml_dtypes, which is not installed: pip install 'pydp2[bfloat16]'"
+            ) from exc
+    try:
+        made = np.dtype(dtype)
+    except TypeError as exc:
+        raise OptionTypeError(f"a dense slot's dtype must be one that numpy knows, got {dtype!r}") from exc
+    return made if is_bfloat16(made) else made.newbyteorder("=")
+
+
 def _input_type(
     dim: SupportsIndex,
     seq_type: int,
@@ -126,10 +198,7 @@ def _input_type(
 ) -> InputType:
     if isinstance(dim, bool) or not hasattr(dim, "__index__"):
         raise OptionTypeError(f"the width or range of a slot must be an int, got {dim!r}")
-    try:
-        made = None if dtype is None else np.dtype(dtype).newbyteorder("=")
-    except TypeError as exc:
-        raise OptionTypeError(f"a dense slot's dtype must be one that numpy knows, got {dtype!r}") from exc
+    made = None if dtype is None else _dense_dtype(dtype)
     width = operator.index(dim)
     try:
         sides = None if shape is None else tuple(operator.index(s) for s in shape)
@@ -161,8 +230,9 @@ def dense_vector(
     """Declare ``dim`` numbers: a list or tuple of floats, or a numpy array of any real dtype and
     any shape with dim elements.
 
+    ``dtype``: bool, an integer type, float16 to float64, or ``"bfloat16"``, which needs the package ml_dtypes.
     In a batch: ``(rows, dim)`` float32, or the declared ``dtype`` and ``(rows, *shape)``. Raises :class:`OptionError`,
-    :class:`OptionTypeError`. See docs/semantics.md.
+    :class:`OptionTypeError`, and ImportError, with the remedy, if ml_dtypes is not installed. See docs/semantics.md.
     """
     return _input_type(dim, seq_type, DataType.Dense, dtype, shape)
 
@@ -227,6 +297,41 @@ def integer_value_sub_sequence(value_range: SupportsIndex) -> InputType:
     return integer_value(value_range, SequenceType.SUB_SEQUENCE)
 
 
+def scalar(dtype: DTypeLike | None = None, seq_type: int = SequenceType.NO_SEQUENCE) -> InputType:
+    """Declare one number of any value: ``scalar()`` is float32, ``scalar("int64")`` an int.
+
+    In a batch: ``(rows,)`` of ``dtype``, which may be any of :func:`dense_vector`. Raises what that function raises.
+    See docs/semantics.md.
+    """
+    return _input_type(1, seq_type, DataType.Dense, dtype, ())
+
+
+def scalar_sequence(dtype: DTypeLike | None = None) -> InputType:
+    """Declare a list, tuple or 1-D array of numbers per sample, as of a time series. See docs/semantics.md."""
+    return scalar(dtype, SequenceType.SEQUENCE)
+
+
+def text(seq_type: int = SequenceType.NO_SEQUENCE) -> InputType:
+    """Declare one str, of any length; a :class:`pydp2.StringArray` in a batch. See docs/semantics.md."""
+    return _input_type(0, seq_type, DataType.Text)
+
+
+def text_sequence() -> InputType:
+    """Declare a list of str per sample. See docs/semantics.md."""
+    return text(SequenceType.SEQUENCE)
+
+
+def raw(seq_type: int = SequenceType.NO_SEQUENCE) -> InputType:
+    """Declare one bytes object, of any length, for example a file; a :class:`pydp2.BinaryArray` in a batch. See
+    docs/semantics.md."""
+    return _input_type(0, seq_type, DataType.Raw)
+
+
+def raw_sequence() -> InputType:
+    """Declare a list of bytes objects per sample. See docs/semantics.md."""
+    return raw(SequenceType.SEQUENCE)
+
+
 dense_slot = dense_array = dense_vector
 sparse_non_value_slot = sparse_binary_vector
 sparse_value_slot = sparse_vector = sparse_float_vector
@@ -239,8 +344,8 @@ integer_sequence = integer_value_sequence
 class Field(NamedTuple):
     """Array that a slot becomes, together with others.
 
-    ``kind``: "subs", "steps" or "nnz" (how many sub-sequences a row, steps a row or sub-sequence, entries an element
-    has), then "ids", "indices" or "values". ``shape``: of one entry.
+    ``kind``: "subs", "steps", "nnz" or "nbytes" (how many sub-sequences a row, steps a row or sub-sequence, entries an
+    element, bytes a string has), then "ids", "indices", "values" or "bytes". ``shape``: of one entry.
     """
 
     kind: str
@@ -253,15 +358,14 @@ class Field(NamedTuple):
         return self.dtype.itemsize * math.prod(self.shape)
 
 
-_COUNT_KINDS = ("subs", "steps", "nnz")
-
-
 def _fields_of(slot_type: InputType) -> tuple[Field, ...]:
     fields = [Field(k, np.dtype(np.int32), ()) for k in ((), ("steps",), ("subs", "steps"))[slot_type.seq_type]]
     if slot_type.type == DataType.Dense:
-        return (*fields, Field("values", slot_type.element_dtype, slot_type.element_shape))
+        return (*fields, Field("values", slot_type.stored_dtype, slot_type.element_shape))
     if slot_type.type == DataType.Index:
         return (*fields, Field("ids", slot_type.element_dtype, ()))
+    if slot_type.type in STRING_TYPES:
+        return (*fields, Field("nbytes", np.dtype(np.int32), ()), Field("bytes", slot_type.element_dtype, ()))
     fields += [Field("nnz", np.dtype(np.int32), ()), Field("indices", slot_type.element_dtype, ())]
     if slot_type.type == DataType.SparseValue:
         fields.append(Field("values", np.dtype(np.float32), ()))
@@ -318,7 +422,7 @@ class Slots:
     def depths(self) -> tuple[int, ...]:
         """Number of arrays of each slot that are counts. Array number i of a slot has an entry per row for i = 0, else
         as many as its count array number ``min(i, depth) - 1`` sums to."""
-        return tuple(sum(f.kind in _COUNT_KINDS for f in fields) for fields in self.fields)
+        return tuple(t.depth for t in self.types)
 
     @cached_property
     def row_bytes(self) -> int:
@@ -328,7 +432,13 @@ class Slots:
     def to_wire(self) -> list[Any]:
         """Return plain lists of plain values; see :meth:`from_wire`."""
         types = [
-            [t.dim, int(t.seq_type), int(t.type), t.dtype.str if t.dtype else None, list(t.shape) if t.shape else None]
+            [
+                t.dim,
+                int(t.seq_type),
+                int(t.type),
+                None if t.dtype is None else "bfloat16" if is_bfloat16(t.dtype) else t.dtype.str,
+                None if t.shape is None else list(t.shape),
+            ]
             for t in self.types
         ]
         return [types, None if self.names is None else list(self.names)]

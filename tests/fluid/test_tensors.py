@@ -173,6 +173,9 @@ def test_what_the_other_side_does_not_have_is_refused() -> None:
     csr = pydp2.Csr(np.array([0, 1], np.int32), np.array([0], np.int32), None, (1, 5))
     with pytest.raises(OptionTypeError, match="dense or integer steps, these are sparse"):
         from_ragged(pydp2.Ragged(csr, np.array([0, 1], np.int32)))
+    strings = pydp2.BinaryArray(np.array([0, 1]), np.zeros(1, np.uint8))
+    with pytest.raises(OptionTypeError, match=r"dense or integer steps, these are strings \(BinaryArray\)"):
+        from_ragged(pydp2.Ragged(strings, np.array([0, 1], np.int32)))
     for nested in (None, np.array([0], np.int32)):
         with pytest.raises(OptionError, match="has at least one sequence, this Ragged has none"):
             from_ragged(pydp2.Ragged(np.zeros(0), np.array([0], np.int32), nested))

@@ -11,11 +11,14 @@ import pydp2
 from pydp2.mx import ClientProvider
 
 CODE = """
+from pydp2 import scalar
+
 @provider(input_types={"pixel": dense_vector(6, dtype="uint8", shape=(2, 3)), "label": integer_value(10),
-                       "bag": sparse_binary_vector(9), "weight": dense_vector(1)})
+                       "bag": sparse_binary_vector(9), "weight": dense_vector(1),
+                       "target": scalar("float64")})
 def process(settings, filename):
     for i in range(5):
-        yield {"pixel": [i] * 6, "label": i, "bag": [i], "weight": [i / 2]}
+        yield {"pixel": [i] * 6, "label": i, "bag": [i], "weight": [i / 2], "target": i / 2}
 """
 
 
@@ -26,6 +29,7 @@ def client(provider_file: Callable[..., str]) -> Iterator[pydp2.Client]:
 
 
 def test_the_slots_that_are_named_become_data_and_labels(client: pydp2.Client) -> None:
+    assert ClientProvider(client, data=["pixel"], label=["target"]).provide_label == [("target", (4,))]
     provider = ClientProvider(client, data=["pixel", "weight"], label=["label"])
     assert provider.batch_size == 4
     assert provider.provide_data == [("pixel", (4, 2, 3)), ("weight", (4, 1))]

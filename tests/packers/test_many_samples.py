@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 import pydp2
 from pydp2 import rows
-from pydp2.columns.batch import Batch, Csr, Ragged
+from pydp2.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray
 from pydp2.columns.columns import Columns
 from pydp2.errors import BadSample, OptionError, OptionTypeError, ProviderError
 from pydp2.packers.many_samples import ManySamples
 from pydp2.packers.packer import Packer
 from pydp2.packers.slot_order import SlotOrder
 from pydp2.schema.input_types import (
+    STRING_TYPES,
     DataType,
     InputType,
     SequenceType,
@@ -29,8 +30,11 @@ from pydp2.schema.input_types import (
     integer_value,
     integer_value_sequence,
     integer_value_sub_sequence,
+    scalar,
+    scalar_sequence,
     sparse_binary_vector,
     sparse_float_vector,
+    text,
 )
 
 FLOATS = [0.0, -1.5, 3.25, 1e39, 7e4, float("nan"), float("inf")]
@@ -71,7 +75,7 @@ def _edges(draw: Any, groups: int) -> Any:
 def values(draw: Any, declared: InputType, count: int, good: bool) -> Any:
     """Values of ``count`` samples of a slot in any form that :func:`rows` takes; mostly ones that fit if ``good``."""
     if draw(st.integers(0, 9)) == 0:  # any form for any slot
-        other = st.sampled_from([InputType(3, s, t) for s in SequenceType for t in DataType])
+        other = st.sampled_from([InputType(3 * (t not in STRING_TYPES), s, t) for s in SequenceType for t in DataType])
         declared = declared if good else draw(other)
     if declared.seq_type == SequenceType.NO_SEQUENCE:
         return draw(_elements(declared, count, good))
@@ -98,6 +102,8 @@ def _elements(draw: Any, declared: InputType, count: int, good: bool) -> Any:
     if declared.type == DataType.Index:
         array = draw(_ids(count, good, declared.dim))
         return array.tolist() if draw(st.integers(0, 3)) == 0 else array
+    if declared.type in STRING_TYPES:
+        return draw(_strings(count, good, declared.type == DataType.Text))
     edges = draw(_edges(count))
     indices = draw(_ids(int(edges[-1]), good, declared.dim))
     if good:  # each once in a row
@@ -108,6 +114,22 @@ def _elements(draw: Any, declared: InputType, count: int, good: bool) -> Any:
         binary = not binary
     numbers = None if binary else draw(_numbers((int(edges[-1]),), good))
     return Csr(edges, indices, numbers, (count, declared.dim))
+
+
+@st.composite
+def _strings(draw: Any, count: int, good: bool, is_text: bool) -> Any:
+    """Strings in a list or in an array, one that may be no text at times."""
+    if not good and draw(st.integers(0, 3)) == 0:
+        is_text = not is_text
+    given_ = draw(st.lists(st.text(max_size=5).map(str.encode), min_size=count, max_size=count))
+    if draw(st.booleans()):
+        return [string.decode() if is_text else string for string in given_]
+    edges = np.concatenate([[0], np.cumsum([len(string) for string in given_], dtype=np.int64)])
+    if not good:  # a string may begin or end inside of a character
+        inner = st.lists(st.integers(0, int(edges[-1])), min_size=max(count - 1, 0), max_size=max(count - 1, 0))
+        edges[1:-1] = sorted(draw(inner))
+    data = np.frombuffer(b"".join(given_), np.uint8)
+    return (StringArray if is_text else BinaryArray)(edges, data)
 
 
 @st.composite
@@ -323,6 +345,10 @@ def test_what_was_packed_does_not_change_with_what_was_yielded(declared: InputTy
          "a value for each index, it has 3 for 2"),
         (lambda: rows(a=Csr(np.array([1, 2]), np.ones(2, int), None, (1, 9))), OptionError,
          "a: indptr must rise from 0"),
+        (lambda: rows(a=StringArray(np.array([0, 2]), np.zeros(3, np.uint8))), OptionError,
+         "a: offsets must rise from 0 to 3"),
+        (lambda: rows(a=BinaryArray(np.array([0, 1]), np.zeros(1))), OptionTypeError,  # type: ignore[arg-type]
+         "a: data must be an array (bytes,) of uint8"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_rows_is_said_where_it_is_written(call: Any, kind: type[Exception], words: str) -> None:
@@ -392,3 +418,23 @@ def test_columns_are_views_of_what_was_yielded() -> None:
     laid = rows(array).columns(Slots((dense_vector(16),)), 0, 1000)
     assert isinstance(laid, Columns)
     assert np.shares_memory(laid.arrays[0][0], array)
+
+
+def test_text_is_packed_together_only_where_each_string_is_whole() -> None:
+    data = np.frombuffer("aé€".encode(), np.uint8)
+    slots = Slots((text(),))
+    assert rows(StringArray(np.array([0, 1, 3, 6]), data)).columns(slots, 0, 3) is not None
+    assert rows(BinaryArray(np.array([0, 1, 3, 6]), data)).columns(slots, 0, 3) is None
+    split = rows(StringArray(np.array([0, 2, 6]), data))  # the second string begins inside of a character
+    assert split.columns(slots, 0, 2) is None
+    with pytest.raises(BadSample, match=r"expected a str \(write x.decode\(\)\), got b'a\\xc3'"):
+        Packer(slots, strict=False).add([split.sample(0, True)])
+
+
+def test_numbers_by_themselves_are_packed_together() -> None:
+    packer = Packer(Slots((scalar("float64"), scalar_sequence("int32"))), strict=True)
+    laid = rows(np.arange(3.0), np.arange(6).reshape(3, 2)).columns(packer._slots, 0, 3)
+    assert laid is not None
+    assert packer.add_columns(laid) == []
+    ((numbers,), (counts, steps)) = packer.finish().columns.arrays
+    assert [numbers.tolist(), counts.tolist(), steps.tolist()] == [[0, 1, 2], [2, 2, 2], [0, 1, 2, 3, 4, 5]]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.columns.batch import Batch, Csr, Ragged
+from pydp2.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray
 from pydp2.columns.unbatch import unbatch
 from pydp2.errors import BadSample, OptionError, OptionTypeError
 from pydp2.packers.packer import Packer
@@ -24,10 +24,14 @@ from pydp2.schema.input_types import (
     integer_value,
     integer_value_sequence,
     integer_value_sub_sequence,
+    raw_sequence,
+    scalar,
+    scalar_sequence,
     sparse_binary_vector,
     sparse_binary_vector_sub_sequence,
     sparse_float_vector,
     sparse_float_vector_sequence,
+    text,
 )
 
 NAMED = {"image": dense_vector(2), "label": integer_value(10)}
@@ -176,6 +180,10 @@ SLOTS = [
     (integer_value_sub_sequence(9), st.lists(st.lists(st.integers(0, 8), max_size=3), max_size=3)),
     (dense_vector_sub_sequence(2), st.lists(st.lists(st.tuples(FLOATS, FLOATS), max_size=2), max_size=3)),
     (sparse_binary_vector_sub_sequence(9), st.lists(st.lists(IDS, max_size=3), max_size=3)),
+    (scalar(), FLOATS),
+    (scalar_sequence("int64"), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3)),
+    (text(), st.text(max_size=4)),
+    (raw_sequence(), st.lists(st.binary(max_size=4), max_size=3)),
 ]
 
 
@@ -198,6 +206,9 @@ def same(one: Any, other: Any) -> None:
     if isinstance(one, np.ndarray):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         assert one.tobytes() == other.tobytes()
+        return
+    if isinstance(one, BinaryArray | StringArray):
+        assert [one.to_list(), one.offsets.tolist()] == [other.to_list(), other.offsets.tolist()]
         return
     parts = ("indptr", "indices", "values") if isinstance(one, Csr) else (
         "values", "sequence_start_positions", "sub_sequence_start_positions")  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,13 +19,16 @@ from pydp2.schema.input_types import (
     dense_vector_sequence,
     integer_value,
     integer_value_sequence,
+    scalar,
+    scalar_sequence,
     sparse_binary_vector,
+    text,
 )
 
 
 def test_the_codes_are_those_of_the_original():
-    assert [int(c) for c in DataType] == [0, 1, 2, 3]
-    assert [c.name for c in DataType] == ["Dense", "SparseNonValue", "SparseValue", "Index"]
+    assert [int(c) for c in DataType][:4] == [0, 1, 2, 3]
+    assert [c.name for c in DataType][:4] == ["Dense", "SparseNonValue", "SparseValue", "Index"]
     assert [c.name for c in SequenceType] == ["NO_SEQUENCE", "SEQUENCE", "SUB_SEQUENCE"]
     assert InputType(3, 1, 3) == integer_value(3, SequenceType.SEQUENCE)
     assert hash(InputType(3, 1, 3)) == hash(integer_value(np.int64(3), 1))
@@ -45,7 +50,9 @@ def test_a_declared_dtype_and_shape_show_and_count():
     [
         lambda: dense_vector(0), lambda: dense_vector(-1), lambda: integer_value(2**63), lambda: dense_vector(2**50),
         lambda: dense_vector(4, shape=(2, 3)), lambda: dense_vector(4, shape=(-2, -2)), lambda: dense_vector(4, 3),
-        lambda: dense_vector(4, dtype="bool"), lambda: dense_vector(4, dtype="complex64"),
+        lambda: dense_vector(4, dtype="V2"), lambda: dense_vector(4, dtype="complex64"),
+        lambda: dense_vector(2, shape=()), lambda: dense_vector(4, dtype="longdouble"),
+        lambda: InputType(1, 0, DataType.Text), lambda: text(3), lambda: scalar("U3"),
         lambda: dense_vector(4, dtype="O"), lambda: dense_vector(1, shape=(1,) * 33),
         lambda: InputType(4, 0, DataType.Index, np.dtype("f4")), lambda: Slots(()),
         lambda: Slots((InputType(3, 0, 9),)), lambda: Slots((InputType(3, 3, 0),)),
@@ -80,6 +87,32 @@ def test_a_slot_that_no_value_fits_is_refused_when_it_is_declared():
         integer_value(0)
     with pytest.raises(OptionError, match="the width of a dense slot must be at least 1, got 0: no value"):
         dense_vector_sequence(0)
+
+
+def test_a_scalar_is_a_dense_element_without_a_shape():
+    assert scalar() == dense_vector(1, shape=())
+    assert scalar() != dense_vector(1)
+    assert scalar_sequence("int64") == scalar(np.int64, SequenceType.SEQUENCE)
+    assert repr(scalar("bool")) == (
+        "InputType(dim=1, seq_type=SequenceType.NO_SEQUENCE, type=DataType.Dense, dtype=bool, shape=())"
+    )
+
+
+def test_bfloat16_is_declared_by_its_name_or_its_type_and_stored_as_bits():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    declared = dense_vector(3, dtype="bfloat16")
+    assert declared == dense_vector(3, dtype=ml_dtypes.bfloat16)
+    assert (declared.element_dtype, declared.stored_dtype) == (ml_dtypes.bfloat16, np.uint16)
+    assert repr(declared).endswith("dtype=bfloat16)")
+    assert Slots.from_wire(Slots((declared,)).to_wire()).types == (declared,)
+
+
+def test_without_ml_dtypes_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ImportError, match=r"pip install 'pydp2\[bfloat16\]'"):
+        dense_vector(3, dtype="bfloat16")
+    with pytest.raises(ImportError, match="bfloat16"):
+        Slots.from_wire([[[3, 0, 0, "bfloat16", None]], None])
 
 
 def test_slots_are_called_by_name_or_position():

@@ -44,20 +44,20 @@ def test_a_slot_goes_by_its_name_or_its_number() -> None:
         (
             "label",
             NAMED,
-            "bucket_by='label' must be a sequence slot, but this slot is not.*sequences here: words, text",
+            "bucket_by='label' must be a slot of sequences, text or bytes, but this.* such slots here: words, text",
         ),
         (
             "word",
             NAMED,
-            "bucket_by='word' must be the name or number of a slot, but there is no such slot.*here: words, text",
+            "bucket_by='word' must be the name or number of a slot of.* but there is no such slot.*here: words, text",
         ),
         (3, NAMED, "bucket_by=3 must be the name or number of a slot"),
-        ("words", BARE, "must be the name or number of a slot.*sequences here: slot 1"),
-        (0, BARE, "bucket_by=0 must be a sequence.*sequences here: slot 1"),
-        (0, Slots((dense_vector(3),)), "no slot here is a sequence"),
+        ("words", BARE, "must be the name or number of a slot.*such slots here: slot 1"),
+        (0, BARE, "bucket_by=0 must be a slot of sequences.*such slots here: slot 1"),
+        (0, Slots((dense_vector(3),)), "no slot here is one"),
     ],
 )
-def test_a_slot_that_is_not_there_or_no_sequence_is_refused(by: str | int, slots: Slots, says: str) -> None:
+def test_a_slot_that_is_not_there_or_has_no_lengths_is_refused(by: str | int, slots: Slots, says: str) -> None:
     with pytest.raises(OptionError, match=says):
         parse_bucket_options(options(bucket_by=by), slots)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import pydp2
-from pydp2 import CacheType, dense_vector, fluid, integer_value, provider, reader
+from pydp2 import CacheType, dense_vector, fluid, integer_value, provider, reader, scalar, text
 
 
 def hook(settings: Any, file_list: list[str], **kwargs: object) -> None:
@@ -45,11 +45,14 @@ with pydp2.load("train.list", named, batch_size=128) as data:
         assert_type(batch.size, int)
         assert_type(batch.padding, int)
         for value in batch:
-            assert_type(value, NDArray[Any] | pydp2.Csr | pydp2.Ragged)
+            assert_type(value, NDArray[Any] | pydp2.Csr | pydp2.Ragged | pydp2.BinaryArray | pydp2.StringArray)
         assert_type("pixel" in batch, bool)
         assert_type(batch.keys(), tuple[str, ...] | tuple[int, ...])
-        assert_type(batch.values(), list[NDArray[Any] | pydp2.Csr | pydp2.Ragged])
-        assert_type(batch.items(), list[tuple[str | int, NDArray[Any] | pydp2.Csr | pydp2.Ragged]])
+        assert_type(
+            batch.values(), list[NDArray[Any] | pydp2.Csr | pydp2.Ragged | pydp2.BinaryArray | pydp2.StringArray]
+        )
+        for key, _ in batch.items():
+            assert_type(key, str | int)
 
 with pydp2.launch(["a.txt", "b.txt"], "module.process", args={"n": 1}, workers=4, root=".") as service:
     assert_type(service, pydp2.Service)
@@ -84,6 +87,18 @@ def use(ragged: pydp2.Ragged, csr: pydp2.Csr) -> None:
     assert_type(csr.shape, tuple[int, int])
     assert_type(csr.values, NDArray[np.float32] | None)
 
+
+def use_strings(texts: pydp2.StringArray, binaries: pydp2.BinaryArray) -> None:
+    assert_type(texts[0], str)
+    assert_type(texts[1:], pydp2.StringArray)
+    assert_type(texts.to_list(), list[str])
+    assert_type(binaries[0], bytes)
+    for binary in binaries:
+        assert_type(binary, bytes)
+
+
+assert_type(text(), pydp2.InputType)
+assert_type(scalar(np.int64), pydp2.InputType)
 
 stacked = fluid.double_buffer(fluid.batch(fluid.shuffle(fluid.open_files("a.recordio", [[-1, 1]]), 100), 4))
 assert_type(stacked.read_next(), tuple[fluid.LoDTensor, ...])

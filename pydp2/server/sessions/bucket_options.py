@@ -16,20 +16,25 @@ _DEFAULT_BUCKETS = 8  # buckets, where neither they nor their bounds were given
 
 
 def parse_bucket_options(options: JobOptions, slots: Slots) -> BucketPlan | None:
-    """Return what ``options`` ask for. Raises OptionError where the slot is not there, or no sequence."""
+    """Return what ``options`` ask for. Raises OptionError where the slot is not there, or has no lengths."""
     by, bounds = options.bucket_by, options.bucket_bounds
     if by is None:
         return None
-    sequences = [slots.label(i) for i, declared in enumerate(slots.types) if declared.seq_type]
-    known = f"sequences here: {', '.join(sequences)}" if sequences else "no slot here is a sequence"
+    labels = [slots.label(i) for i, declared in enumerate(slots.types) if declared.has_lengths]
+    known = f"such slots here: {', '.join(labels)}" if labels else "no slot here is one"
     if isinstance(by, int):
         slot = by
     else:
         slot = slots.names.index(by) if slots.names is not None and by in slots.names else len(slots)
     if slot >= len(slots):
-        raise OptionError(f"bucket_by={by!r} must be the name or number of a slot, but there is no such slot; {known}")
-    if not slots.types[slot].seq_type:
-        raise OptionError(f"bucket_by={by!r} must be a sequence slot, but this slot is not a sequence; {known}")
+        raise OptionError(
+            f"bucket_by={by!r} must be the name or number of a slot of sequences, text or bytes, but there is no such "
+            f"slot; {known}"
+        )
+    if not slots.types[slot].has_lengths:
+        raise OptionError(
+            f"bucket_by={by!r} must be a slot of sequences, text or bytes, but this slot is none of them; {known}"
+        )
     return BucketPlan(
         slot, bounds, bounds is None, len(bounds) + 1 if bounds else options.num_buckets or _DEFAULT_BUCKETS
     )
