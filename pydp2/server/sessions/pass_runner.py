@@ -353,7 +353,8 @@ class PassRunner:
                     )
                 )
             case PassDone(batches):
-                uniform = not self.schema.weighted
+                counts = self._context.counts
+                uniform = not self.schema.weighted or (counts is not None and counts.is_plain)
                 batches = max(batches, self._skip_to)  # a state counts batches that were padding alone, too
                 return PassEnded(batches, self.samples, self.dispatcher.losses.dropped, uniform)
             case PassFailed(error):
