@@ -87,6 +87,7 @@ class CountStore(DiskThread[CountAnswer]):
         rows = np.empty(0, _ROW)
         try:
             rows = read_counts(self._path)[1]
+            os.utime(self._path)  # it is in use
         except FileNotFoundError:
             pass
         except (DamagedEntry, *DISK_ERRORS) as error:
