@@ -39,8 +39,8 @@ class CacheFolder:
         self.path = Path(path) if path is not None else default_folder()
 
     def entries(self, *, verify: bool = False) -> list[CacheEntry]:
-        """Return the entries with samples by provider, the least recently used first. ``verify``: compare the checksums of all
-        bytes, which reads them; otherwise only of the part that identifies the entry."""
+        """Return the entries with samples by provider, the least recently used first. ``verify``: compare the checksums
+        of all bytes, which reads them; otherwise only of the part that identifies the entry."""
         found = [_described(each, partial(_entry_of, verify=verify)) for each in sorted(entry_files(self.path))]
         return sorted((one for one in found if one is not None), key=lambda entry: entry.path.parent)
 

@@ -84,7 +84,7 @@ class PassLength:
                 'the number of batches of a trainer is not known with share="dynamic", which gives each to the trainer '
                 f"that asks first; count the batches, or share by ranks{_HINT}"
             )
-        if self._all_counted and not self._plain:
+        if self._last is not None or (self._all_counted and not self._plain):
             return (
                 "the number of batches is not known, because not every sample weighs 1 (calc_batch_size), and which "
                 f"samples come together differs from pass to pass; count the batches{_HINT}"
