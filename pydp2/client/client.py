@@ -21,7 +21,7 @@ from pydp2.client.connection import CLOSE_SECONDS, Target, ask_stats, connect_on
 from pydp2.client.length import PassLength
 from pydp2.client.loaded_state import LoadedState
 from pydp2.client.pass_iterator import Pass
-from pydp2.client.position import Position
+from pydp2.client.position import Position, pass_number
 from pydp2.client.prefetch_window import PrefetchWindow
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
 from pydp2.client.received import ReceivedBatch, is_rewind, is_second_prepared, parse_batches, second_batch
@@ -45,6 +45,8 @@ from pydp2.schema.input_types import Slots
 from pydp2.schema.provider_schema import Schema
 
 _LONG_STEP = 0.001  # seconds of a step from which on the next batch is prepared meanwhile
+_COUNTS_SECONDS = 5.0  # for which the length is waited for, as long as the service looks for counts on its disk
+_COUNTS_POLL_SECONDS = 0.01  # between two questions whether it has them
 _BEATS_PER_LEASE = 4  # signs of life per lease while a batch is waited for
 
 
@@ -185,7 +187,7 @@ class Client:
         credit = self._window.start_pass()
         begin = m.BeginPass(
             now.run, at.pass_id, at.batch, credit, point, len(early_ends), at.acknowledged_ahead,
-            self._loaded.name, at.buckets, self._loaded.is_repeat,
+            self._loaded.name, at.buckets, self._loaded.is_repeat, self._loaded.after_pass,
         )  # fmt: skip
         frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
         self._loaded.note_asked()
@@ -195,9 +197,11 @@ class Client:
     def __len__(self) -> int:
         """Return the number of batches that this trainer has in a whole pass, if the files are counted and every sample
         weighs 1 (docs/caching.md, "Counts"). Raises TypeError if it is not known, with the remedy."""
-        if self._length.is_loading and not self._session.closing and self._session.in_own_process:
-            with contextlib.suppress(Error):  # then it is not known
-                self._length.learn(ask_stats(self._target).get("counts"))
+        session, deadline = self._session, time.monotonic() + _COUNTS_SECONDS
+        with contextlib.suppress(Error):  # without an answer it is not known
+            while self._length.is_loading and not session.closing and session.in_own_process:
+                self._length.learn(ask_stats(self._target, max(0.0, deadline - time.monotonic())).get("counts"))
+                time.sleep(_COUNTS_POLL_SECONDS if self._length.is_loading else 0.0)
         if (known := self._length.exact) is None:
             raise TypeError(self._length.reason())
         return known
@@ -269,6 +273,41 @@ class Client:
             loaded = now._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
             self._loaded.load(name)
             session.progress = loaded
+        finally:
+            if 0 in session.current_call and session.current_call[0] is token:
+                del session.current_call[0]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next iteration be pass ``epoch``, as ``set_epoch`` of torch's ``DistributedSampler`` does.
+
+        If that pass comes anyway, nothing happens: a loaded state keeps its position inside it. Otherwise the pass
+        begins with its first batch, in its own order. All ranks of a job call this with the same number, each between
+        two loops; the service waits until all have ended the pass before. See docs/resume.md.
+
+        Args:
+            epoch: a pass, counted from 0.
+
+        Raises:
+            OptionError, OptionTypeError: ``epoch`` is no number of a pass.
+            ClientUseError: a loop is in the middle of a pass, another thread is inside this client, or it is closed.
+        """
+        session, token = self._session, [threading.get_ident()]
+        wanted = pass_number(epoch)
+        try:
+            session.enter(token)
+            now = session.progress
+            if wanted == now.coming_pass:
+                return
+            if now.state is LoopState.RUNNING and not now.was_cut_off and now.loop is not None and now.loop.is_held:
+                raise ClientUseError(
+                    f"set_epoch({wanted}) needs a client between two loops, and this one is in the middle of pass "
+                    f"{now.position.pass_id}; leave the loop, or close() its iterator, before"
+                )
+            position = now.position.before_pass(wanted)
+            self._leave()
+            moved = session.progress._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
+            self._loaded.load(position.name, after_pass=True)
+            session.progress = moved
         finally:
             if 0 in session.current_call and session.current_call[0] is token:
                 del session.current_call[0]
