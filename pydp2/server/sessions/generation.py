@@ -16,7 +16,8 @@ class Generation:
     def __init__(self, loaded: str = "", joined: Collection[int] = (), pass_before: int = -1) -> None:
         self.loaded = loaded
         self.joined = {*joined}
-        self._pass_before = pass_before  # that all ranks had ended when it began, if that was waited for
+        self.pass_before = pass_before
+        """Pass that all ranks had ended when it began; -1: that was not waited for."""
 
     def add(self, trainer: Trainer) -> None:
         """Note that ``trainer`` begins from the state."""
@@ -27,7 +28,7 @@ class Generation:
         """Return True if ``begin`` asks for the pass that all had ended before, whose end ``trainer`` has lost.
         ``known``: it has begun a run since this service was started."""
         heard = begin.after_pass and begin.is_repeat and known and not trainer.waits_for
-        return not trainer.joined and begin.pass_id == self._pass_before and (heard or not begin.state_name)
+        return not trainer.joined and begin.pass_id == self.pass_before and (heard or not begin.state_name)
 
     def is_left(
         self, trainer: Trainer, begin: m.BeginPass, *, known: bool, is_unfinished: bool, is_there: bool

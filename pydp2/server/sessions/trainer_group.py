@@ -430,13 +430,14 @@ class TrainerGroup:
             sorted(self._generation.joined),
             running,
             {} if registry.alone else self._errors.copy(),
+            self._generation.pass_before,
         )
 
     def restore(self, snapshot: JobSnapshot, now: float, *, last: bool = True) -> None:
         """Be the job that was written down. ``last``: nothing was written after it. Raises Error where it cannot be."""
         registry = self.registry
         self._restored = True
-        self._generation = Generation(snapshot.loaded, snapshot.begun_state)
+        self._generation = Generation(snapshot.loaded, snapshot.begun_state, snapshot.pass_before)
         self._errors = {**snapshot.errors}
         registry.restore(
             (
