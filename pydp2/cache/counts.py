@@ -82,6 +82,15 @@ class CountStore(DiskThread[CountAnswer]):
         left out."""
         self._enqueue(self._remember, files, counts)
 
+    def find(self) -> CountsLoaded:
+        """Return what is remembered, at once; no thread is needed for that. Raises DamagedEntry, or OSError."""
+        try:
+            rows = read_counts(self._path)[1]
+        except FileNotFoundError:
+            return CountsLoaded(np.empty(0, np.int64), np.empty(0, COUNT))
+        self._take_stamps()
+        return self._find(rows)
+
     # -- the thread ------------------------------------------------------------------------------------------------
     def _load(self) -> None:
         rows = np.empty(0, _ROW)
@@ -95,16 +104,24 @@ class CountStore(DiskThread[CountAnswer]):
             self._answer(CacheNotice(f"{text} counted again", "cache"))
         if not len(rows):  # nobody needs to wait for the stamps
             self._answer(CountsLoaded(np.empty(0, np.int64), np.empty(0, COUNT)))
+        self._take_stamps()
+        if len(rows):
+            self._answer(self._find(rows))
+
+    def _take_stamps(self) -> None:
         for file in range(len(self._stamps)):
             self._stamps[file] = self._stamp(file)
+
+    def _find(self, rows: Rows) -> CountsLoaded:
+        """Return those counts in ``rows`` that are of the files as they are."""
         if not len(rows):
-            return
+            return CountsLoaded(np.empty(0, np.int64), np.empty(0, COUNT))
         files = np.arange(len(self._stamps))
         names = self._names_of(files)
         at = np.minimum(np.searchsorted(rows["name"], names), len(rows) - 1)
         found = rows[at]
         same = (found["name"] == names) & _same_stamps(found, self._stamps)
-        self._answer(CountsLoaded(files[same], found["count"][same]))
+        return CountsLoaded(files[same], found["count"][same])
 
     def _stamp(self, file: int) -> tuple[int, ...]:
         if file % _FEW == 0:

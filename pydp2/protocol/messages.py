@@ -282,7 +282,8 @@ class Attach(Message):
 
     ``session`` is the client's own, so that it is known again when its connection breaks; ``connection_number``
     grows with each connection that it makes, so that an older one, whose message comes late, does not take its place.
-    ``host``: the name of its host, if that may be another one.
+    ``host``: the name of its host, if that may be another one. ``counting``: passes deliver nothing, and count the
+    samples of files that are not counted ("missing"), or of "all".
     """
 
     version: int
@@ -294,6 +295,7 @@ class Attach(Message):
     pid: int
     connection_number: int = 0
     host: str = ""
+    counting: str = ""
 
 
 @dataclass(frozen=True, slots=True)

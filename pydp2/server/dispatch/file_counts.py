@@ -27,6 +27,7 @@ class FileCounts:
         self._label = label
         self._early_ends = early_ends
         self._new: set[int] = set()
+        self._read = 0  # files that were read to their ends, each time
         self.is_loading = False
         """True while it is not known yet what is remembered."""
 
@@ -58,6 +59,7 @@ class FileCounts:
         if ledger.reread is not None:  # in part
             return []
         file = ledger.file
+        self._read += 1
         count = np.array(
             (ledger.sample_count, ledger.dropped_count, ledger.weight, ledger.is_plain, ledger.ends_early), COUNT
         )
@@ -85,6 +87,7 @@ class FileCounts:
         counts = self._counts[self._known]
         return {
             "files": len(self._known), "counted": len(counts), "loading": self.is_loading,
+            "read": self._read,
             "plain": bool(counts["plain"].all()),
             **{name: int(counts[name].sum()) for name in ("samples", "dropped", "weight")},
         }  # fmt: skip

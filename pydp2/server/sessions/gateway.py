@@ -278,7 +278,7 @@ class ClientGateway:
                 self._drop_job(job_session)
                 job_session = None
             if job_session is None:
-                job_session = self._open_job(attach.job, attach.world_size, given)
+                job_session = self._open_job(attach.job, attach.world_size, given, attach.counting)
             check_same_options(attach.job, job_session.options, given, job_session.trainers.registry.ending_reason(now))
             position = job_session.trainers.attach(peer, attach, now)
         except JobTaken as taken:
@@ -303,7 +303,7 @@ class ClientGateway:
     def _counts_summary(self) -> dict[str, Any]:
         return {} if self._counts is None else self._counts.summary()
 
-    def _open_job(self, name: str, world: int, given: JobOptions) -> JobSession:
+    def _open_job(self, name: str, world: int, given: JobOptions, counting: str = "") -> JobSession:
         """Return the session of a job that begins. Raises OptionError when the machine cannot hold one more."""
         assert self._schema is not None
         if self._available is None:  # now: its processes have what they have, and no job has a pool yet
@@ -311,7 +311,7 @@ class ClientGateway:
         others = {each.name: each.options for each in self._sessions.values()}
         check_memory(name, given, others, self._spec, self._available, self._schema.slots.row_bytes)
         job_session = self._sessions[name] = JobSession(
-            name, world, given, self._context(), functools.partial(self._log_job, name)
+            name, world, given, self._context(), functools.partial(self._log_job, name), counting=counting
         )
         return job_session
 

@@ -44,9 +44,12 @@ class ServiceContext:
 
 
 class JobSession:
-    """Session of the job ``name`` of ``world`` ranks, with the options ``given``."""
+    """Session of the job ``name`` of ``world`` ranks, with the options ``given``. ``counting``: see
+    :class:`PassRunner`."""
 
-    def __init__(self, name: str, world: int, given: JobOptions, service: ServiceContext, log: JobLog) -> None:
+    def __init__(
+        self, name: str, world: int, given: JobOptions, service: ServiceContext, log: JobLog, *, counting: str = ""
+    ) -> None:
         schema, spec, files = service.schema, service.spec, service.files
         self.name = name
         self.options = given
@@ -63,7 +66,7 @@ class JobSession:
         plan = job_plan(given, schema)
         self.stream_identity = stream_identity(plan, schema, spec, files, service.source)
         """What its stream depends on, by name."""
-        self.runner = PassRunner(plan, schema, service.read, files=len(files), store=service.store)
+        self.runner = PassRunner(plan, schema, service.read, files=len(files), store=service.store, counting=counting)
         group = GroupOptions(
             name=name,
             world=world,
