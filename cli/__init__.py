@@ -1,5 +1,5 @@
-"""The command line: ``pydp2 serve | worker | stats | check | peek | bench | convert | parts | demo | cache | keys |
-completion``. Installed as ``pydp2_cli``.
+"""The command line: ``pydp2 serve | worker | stats | check | peek | count | bench | convert | parts | demo | cache |
+keys | completion``. Installed as ``pydp2_cli``.
 
 Each module defines one command, a click object called ``command``; they share ``options``, ``signals``, ``output``,
 ``live_line`` and ``stats_line``. This module sets the exit codes and shows errors. Results and the address go to
@@ -15,7 +15,22 @@ from bdb import BdbQuit
 from typing import Any, TextIO
 
 import click
-from pydp2_cli import bench, cache, check, completion, convert, demo, keys, parts, peek, serve, signals, stats, worker
+from pydp2_cli import (
+    bench,
+    cache,
+    check,
+    completion,
+    convert,
+    count,
+    demo,
+    keys,
+    parts,
+    peek,
+    serve,
+    signals,
+    stats,
+    worker,
+)
 from pydp2_cli.output import standard_streams
 
 FAILED = 1  # data or user error; usage is click's: 2
@@ -93,5 +108,5 @@ def main() -> None:
     """
 
 
-for _module in (serve, worker, stats, check, peek, bench, convert, parts, demo, cache, keys, completion):
+for _module in (serve, worker, stats, check, peek, count, bench, convert, parts, demo, cache, keys, completion):
     main.add_command(_module.command)

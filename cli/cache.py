@@ -43,7 +43,8 @@ def _open_folder(cache_dir: str | None) -> CacheFolder:
 def command() -> None:
     """List, verify or clear the cache on disk.
 
-    Providers with cache=CacheType.CACHE_PASS_ON_DISK fill it. Services may run meanwhile: a service keeps the entries
+    Providers with cache=CacheType.CACHE_PASS_ON_DISK fill it. Services also remember there how many samples each file
+    has; such counts are shown as one entry for each provider. Services may run meanwhile: a service keeps the entries
     that it is reading, even if they are removed.
     """
 
@@ -55,10 +56,11 @@ def ls(cache_dir: str | None) -> None:
     from rich.table import Table
 
     folder = _open_folder(cache_dir)
-    entries = folder.entries()
+    entries = [*folder.entries(), *folder.counts()]
     table = Table("provider", "entry of the list", "samples", "size", "used", box=None)
     for entry in entries:
-        what = [entry.provider, entry.file, str(entry.samples)] if not entry.damaged else ["damaged", entry.damaged, ""]
+        file = entry.file or f"(counts of {count_text(entry.files, 'file')})"
+        what = [entry.provider, file, str(entry.samples)] if not entry.damaged else ["damaged", entry.damaged, ""]
         table.add_row(*what, size_text(entry.size), _age_text(entry.used))
     if entries:
         stdout_console().print(table, markup=False)
@@ -76,7 +78,7 @@ def verify(ctx: click.Context, cache_dir: str | None) -> None:
     Services also compare them before they use an entry, and read the files of damaged entries again.
     """
     folder = _open_folder(cache_dir)
-    entries = folder.entries(verify=True)
+    entries = [*folder.entries(verify=True), *folder.counts()]
     damaged = [entry for entry in entries if entry.damaged]
     for entry in damaged:
         click.echo(f"{entry.path}: {entry.damaged}")
@@ -98,7 +100,8 @@ def clear(ctx: click.Context, cache_dir: str | None, older_than: float | None) -
     """Remove all entries, or with --older_than only those that were not used for that time."""
     folder = _open_folder(cache_dir)
     latest = None if older_than is None else time.time() - older_than
-    entries = [entry for entry in folder.entries() if latest is None or entry.used <= latest]
+    found = [*folder.entries(), *folder.counts()]
+    entries = [entry for entry in found if latest is None or entry.used <= latest]
     removed = [entry for entry in entries if folder.remove(entry)]
     gone = size_text(sum(entry.size for entry in removed))
     click.echo(f"{folder.path}: {_entries_text(len(removed))} removed, {gone}", err=True)

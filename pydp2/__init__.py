@@ -21,6 +21,9 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
     from pydp2 import errors as errors
     from pydp2.api.cache_admin import CacheEntry as CacheEntry
     from pydp2.api.cache_admin import CacheFolder as CacheFolder
+    from pydp2.api.counting import FileCount as FileCount
+    from pydp2.api.counting import ListCount as ListCount
+    from pydp2.api.counting import count as count
     from pydp2.api.service import Service as Service
     from pydp2.api.service import connect as connect
     from pydp2.api.service import launch as launch
@@ -117,6 +120,8 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "CacheType": "pydp2.providers",
     "Client": "pydp2.client",
     "Csr": "pydp2.columns.batch",
+    "FileCount": "pydp2.api.counting",
+    "ListCount": "pydp2.api.counting",
     "Provider": "pydp2.providers",
     "Ragged": "pydp2.columns.batch",
     "Service": "pydp2.api.service",
@@ -127,6 +132,7 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "check": "pydp2.diagnostics.check",
     "checksums": "pydp2.columns.checksum",
     "connect": "pydp2.api.service",
+    "count": "pydp2.api.counting",
     "define_py_data_sources2": "pydp2.api.sources",
     "errors": "pydp2.errors",  # the module itself
     "launch": "pydp2.api.service",

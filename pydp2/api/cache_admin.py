@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from pydp2.cache.counts import read_counts
 from pydp2.cache.file_format import CacheEntryReader, DamagedEntry
-from pydp2.cache.folder import EntryFile, default_folder, entry_files, remove_entry
+from pydp2.cache.folder import EntryFile, count_files, default_folder, entry_files, remove_entry
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """Entry of a cache on disk: the samples of one file.
+    """Entry of a cache on disk: the samples of one file, or the counts of the samples of ``files`` files.
 
     ``used``: when it was last used, in seconds since 1970; ``size`` in bytes; ``provider``: its address; ``file``: the
-    entry of the list; ``samples``: how many. ``damaged``: why it cannot be used; then the last three have no meaning.
+    entry of the list, "" for counts; ``samples``: how many. ``damaged``: why it cannot be used; then ``provider``,
+    ``file``, ``samples`` and ``files`` have no meaning.
     """
 
     path: Path
@@ -25,6 +29,7 @@ class CacheEntry:
     file: str = ""
     samples: int = 0
     damaged: str = ""
+    files: int = 1
 
 
 class CacheFolder:
@@ -34,27 +39,47 @@ class CacheFolder:
         self.path = Path(path) if path is not None else default_folder()
 
     def entries(self, *, verify: bool = False) -> list[CacheEntry]:
-        """Return the entries by provider, the least recently used first. ``verify``: compare the checksums of all
-        bytes, which reads them; otherwise only of the part that identifies the entry."""
-        found = [one for each in sorted(entry_files(self.path)) if (one := _entry_of(each, verify)) is not None]
-        return sorted(found, key=lambda entry: entry.path.parent)
+        """Return the entries with samples by provider, the least recently used first. ``verify``: compare the checksums
+        of all bytes, which reads them; otherwise only of the part that identifies the entry."""
+        found = [_described(each, partial(_entry_of, verify=verify)) for each in sorted(entry_files(self.path))]
+        return sorted((one for one in found if one is not None), key=lambda entry: entry.path.parent)
+
+    def counts(self) -> list[CacheEntry]:
+        """Return what is remembered of numbers of samples, one entry for each provider; see docs/caching.md,
+        "Counts"."""
+        found = [_described(each, _counts_of) for each in sorted(count_files(self.path))]
+        return [one for one in found if one is not None]
 
     def remove(self, entry: CacheEntry) -> bool:
         """Remove ``entry``; return False if that is not possible. A service that reads it keeps its samples."""
         return remove_entry(EntryFile(int(entry.used * 1e9), entry.size, entry.path))
 
 
-def _entry_of(found: EntryFile, verify: bool) -> CacheEntry | None:
-    used = found.last_used / 1e9
+def _described(found: EntryFile, describe: Callable[[EntryFile], CacheEntry]) -> CacheEntry | None:
+    """Return what ``describe`` makes of ``found``, or why it is damaged; None: a service removed it just now."""
     try:
-        reader = CacheEntryReader(found.path)
-        if verify:
-            reader.verify()
-    except FileNotFoundError:  # a service removed it just now
+        return describe(found)
+    except FileNotFoundError:
         return None
     except DamagedEntry as error:
-        return CacheEntry(found.path, used, found.size, damaged=str(error))
+        why = str(error)
     except OSError as error:
-        return CacheEntry(found.path, used, found.size, damaged=error.strerror or str(error))
+        why = error.strerror or str(error)
+    return CacheEntry(found.path, found.last_used / 1e9, found.size, damaged=why)
+
+
+def _entry_of(found: EntryFile, *, verify: bool) -> CacheEntry:
+    reader = CacheEntryReader(found.path)
+    if verify:
+        reader.verify()
     label = reader.index.label
+    used = found.last_used / 1e9
     return CacheEntry(found.path, used, found.size, label.provider, label.list_entry, reader.index.rows)
+
+
+def _counts_of(found: EntryFile) -> CacheEntry:
+    label, rows = read_counts(found.path)
+    samples = int(rows["count"]["samples"].sum())
+    return CacheEntry(
+        found.path, found.last_used / 1e9, found.size, label["provider"], samples=samples, files=len(rows)
+    )

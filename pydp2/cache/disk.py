@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,26 +26,21 @@ from pydp2.cache.disk_messages import (
     DiskMiss,
     OfferSettled,
     WeightedRun,
-    cache_key,
 )
+from pydp2.cache.disk_thread import DISK_ERRORS, DiskThread, failure_text
+from pydp2.cache.entry_names import EntryNames
 from pydp2.cache.file_format import (
     CacheEntryReader,
     CacheEntryWriter,
     DamagedEntry,
     DroppedSample,
-    EntryLabel,
     block_bytes,
 )
 from pydp2.columns.columns import Columns
-from pydp2.file_parts import file_of
 
 BLOCK_BYTES = 4 << 20  # bytes of samples that are written together
 MAX_PENDING_BYTES = 64 << 20  # bytes that may wait to be written; a file that would come on top is not kept
-_RACY_NS = 20_000_000  # ns; a file that was changed less than this ago may change again and look the same
-_STALLED_SECONDS = 10.0  # seconds without a step after which the service does not wait for the disk any more
 _RETRY_SECONDS = 60.0  # seconds without trying after the disk failed
-_DISK_ERRORS = (OSError, MemoryError)  # errors of a disk, and of what is read from it or written to it
-_CLOSE_SECONDS = 2.0  # seconds for the remaining work when the service ends
 
 
 @dataclass
@@ -62,14 +55,16 @@ class _PendingFile:
     abandoned: bool = False
 
 
-class DiskCache:
+class DiskCache(DiskThread[DiskAnswer]):
     """Cache of entries of ``origin`` in the directory ``folder``, which together with all others there have
     at most ``limit`` bytes; None: half of what is free. Answers come by :meth:`take_answers` once
     :attr:`wake_fd` can be read."""
 
     def __init__(self, folder: Path, origin: CacheOrigin, limit: int | None) -> None:
+        super().__init__("pydp2-cache")
         self._folder = folder
         self._origin = origin
+        self._names = EntryNames(origin)
         self._key_folder = folder / origin.key
         self.limit = limit
         self.used_bytes = 0
@@ -79,21 +74,10 @@ class DiskCache:
         self._began_ns = time.time_ns()
         self._pending_files: dict[int, _PendingFile] = {}
         self._verified: dict[int, tuple[int, int, int]] = {}
-        self._copies: dict[int, int] = {}
-        self._ready = False
         self._full = False
         self._notices_sent: set[str] = set()
         self._failed_at: float | None = None
-        self._condition = threading.Condition()
-        self._steps: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._pending_bytes = 0
-        self._step_began: float | None = None  # time at which the thread began its present step
-        self._stopping = False
-        self._answers: deque[DiskAnswer] = deque()
-        self.wake_fd, self._wake_writer = os.pipe()
-        os.set_blocking(self.wake_fd, False)
-        os.set_blocking(self._wake_writer, False)
-        self._thread: threading.Thread | None = None
 
     # -- for the loop ----------------------------------------------------------------------------------------------
     @property
@@ -101,12 +85,6 @@ class DiskCache:
         """True if it is of use to offer a file."""
         failed = self._failed_at
         return not self._full and not self.is_stalled and (failed is None or time.monotonic() - failed > _RETRY_SECONDS)
-
-    @property
-    def is_stalled(self) -> bool:
-        """True if the disk has not moved for long: then nothing should wait for it."""
-        since = self._step_began
-        return since is not None and time.monotonic() - since > _STALLED_SECONDS
 
     def look_up(self, file: int) -> None:
         """Look for ``file``; the answer is DiskHit or DiskMiss."""
@@ -133,15 +111,6 @@ class DiskCache:
         """Discard ``file``, which will not be complete."""
         self._enqueue(self._abandon, file)
 
-    def take_answers(self) -> list[DiskAnswer]:
-        """Return what was found and done since the last call."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wake_fd, 4096)
-        out = []
-        while self._answers:
-            out.append(self._answers.popleft())
-        return out
-
     def figures(self) -> dict[str, Any]:
         """Return statistics as plain data."""
         return {
@@ -149,53 +118,10 @@ class DiskCache:
             "bytes": self.used_bytes, "limit": self.limit,
         }  # fmt: skip
 
-    def stop(self) -> None:
-        """Stop the thread; nothing more may be asked for."""
-        with self._condition:
-            self._stopping = True
-            self._condition.notify_all()
-
-    def close(self) -> None:
-        """Write complete files, as far as that is done soon, and release the directory."""
-        self.stop()
-        if self._thread is not None:
-            self._thread.join(_CLOSE_SECONDS)
-            if self._thread.is_alive():
-                return  # it ends with the process; the pipe is the thread's until then
-        os.close(self.wake_fd)
-        os.close(self._wake_writer)
-
-    def _enqueue(self, step: Callable[..., None], *given: Any) -> None:
-        with self._condition:
-            self._steps.append((step, given))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run_thread, name="pydp2-cache", daemon=True)
-                self._thread.start()
-            self._condition.notify_all()
-
     # -- the thread ------------------------------------------------------------------------------------------------
-    def _run_thread(self) -> None:
-        while True:
-            with self._condition:
-                self._step_began = None
-                self._condition.wait_for(lambda: self._steps or self._stopping)
-                if not self._steps:
-                    break
-                step, given = self._steps.popleft()
-                self._step_began = time.monotonic()
-            if not self._ready:
-                self._prepare()
-            step(*given)
+    def _finish(self) -> None:
         for file in list(self._pending_files):
             self._abandon(file)
-
-    def _note_progress(self) -> None:
-        self._step_began = time.monotonic()
-
-    def _answer(self, answer: DiskAnswer) -> None:
-        self._answers.append(answer)
-        with contextlib.suppress(BlockingIOError):  # the pipe is full: its reader is woken anyway
-            os.write(self._wake_writer, b".")
 
     def _notify(self, text: str, kind: str = "", *, once: str = "") -> None:
         if once:
@@ -205,8 +131,6 @@ class DiskCache:
         self._answer(CacheNotice(text, kind))
 
     def _prepare(self) -> None:
-        self._ready = True
-        self._number_copies()
         try:
             place.prepare_folder(self._folder, self._origin.key)
         except OSError as error:
@@ -219,53 +143,19 @@ class DiskCache:
                 free = os.statvfs(self._folder)
                 self.limit = self.used_bytes + free.f_bavail * free.f_frsize // 2
 
-    def _number_copies(self) -> None:
-        """Number the equal entries of the list, which are kept apart, as in memory: the
-        samples they draw may differ."""
-        files = self._origin.files
-        hashes = np.fromiter(map(hash, files), np.int64, len(files))
-        values, count = np.unique(hashes, return_counts=True)
-        if len(values) == len(files):
-            return
-        several = set(values[count > 1].tolist())
-        seen: dict[str, int] = {}
-        for file in np.flatnonzero(np.isin(hashes, list(several))).tolist():
-            text = files[file]
-            self._copies[file] = seen.get(text, 0)
-            seen[text] = self._copies[file] + 1
-
-    def _label(self, file: int, stamp: tuple[int, ...] = ()) -> EntryLabel:
-        origin = self._origin
-        return EntryLabel(
-            key=origin.key, provider=origin.provider, list_entry=origin.files[file],
-            duplicate=self._copies.get(file, 0), stamp=stamp,
-        )  # fmt: skip
-
     def _path(self, file: int) -> Path:
-        label = self._label(file)
-        return self._key_folder / cache_key(label.list_entry, label.duplicate)
-
-    def _stamp(self, file: int) -> tuple[int, ...] | None:
-        """Return what tells a file from a changed one; () if the entry names no file, None if it
-        may be changing just now."""
-        root, entry = Path(self._origin.root), self._origin.files[file]
-        known = _stat_or_none(root / entry) or _stat_or_none(root / file_of(entry))
-        if known is None:
-            return ()
-        if 0 <= time.time_ns() - known.st_mtime_ns < _RACY_NS:
-            return None
-        return known.st_size, known.st_mtime_ns, known.st_ino
+        return self._key_folder / self._names.name(file)
 
     # -- looking ---------------------------------------------------------------------------------------------------
     def _look_up(self, file: int) -> None:
-        stamp = self._stamp(file)
+        stamp = self._names.stamp(file)
         path = self._path(file)
         try:
             found = self._load_entry(file, path, stamp)
         except FileNotFoundError:
             found = None
-        except (DamagedEntry, *_DISK_ERRORS) as error:
-            why = _reason(error)
+        except (DamagedEntry, *DISK_ERRORS) as error:
+            why = failure_text(error)
             entry = self._origin.files[file]
             self._notify(
                 f"{path}, which has the samples of {entry}, cannot be used: {why}; they are read again", "cache"
@@ -279,7 +169,7 @@ class DiskCache:
 
     def _load_entry(self, file: int, path: Path, stamp: tuple[int, ...] | None) -> DiskHit | None:
         reader = CacheEntryReader(path)
-        label = self._label(file)
+        label = self._names.label(file)
         there = reader.index.label
         if (there.key, there.list_entry, there.duplicate) != (label.key, label.list_entry, label.duplicate):
             raise DamagedEntry(f"it holds the samples of {there.list_entry!r:.200}")
@@ -330,7 +220,7 @@ class DiskCache:
                 self.used_bytes += pending.writer.size - before
             else:
                 self._discard_writer(pending)
-        except _DISK_ERRORS as error:
+        except DISK_ERRORS as error:
             self._note_failure(error)
             self._discard_writer(pending)
 
@@ -355,12 +245,12 @@ class DiskCache:
         pending = self._pending_files.setdefault(file, _PendingFile(stamp))
         self._write_block(pending)
         # If the file changed in between, its samples may be of two versions.
-        if not pending.abandoned and self._stamp(file) == pending.stamp:
+        if not pending.abandoned and self._names.stamp(file) == pending.stamp:
             path = self._path(file)
             try:
                 if pending.writer is None:
                     pending.writer = self._new_writer()
-                index = pending.writer.pack_index(self._label(file, pending.stamp), pending.dropped)
+                index = pending.writer.pack_index(self._names.label(file, pending.stamp), pending.dropped)
                 if self._make_room(len(index)):
                     pending.writer.commit(path, index)
                     self.used_bytes += len(index)
@@ -370,7 +260,7 @@ class DiskCache:
                     self._notices_sent.discard("failed")
                 else:
                     self._discard_writer(pending)
-            except _DISK_ERRORS as error:
+            except DISK_ERRORS as error:
                 self._note_failure(error)
                 self._discard_writer(pending)
         else:
@@ -386,7 +276,7 @@ class DiskCache:
     def _note_failure(self, error: Exception) -> None:
         self._failed_at = time.monotonic()
         self._notify(
-            f"the cache cannot be written to {self._folder}: {_reason(error)}; the pass goes on, and files "
+            f"the cache cannot be written to {self._folder}: {failure_text(error)}; the pass goes on, and files "
             "are read again in the next one",
             once="failed",
         )
@@ -413,14 +303,3 @@ class DiskCache:
             once="full",
         )
         return False
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or "there is no memory for it"
-
-
-def _stat_or_none(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except (OSError, ValueError):
-        return None

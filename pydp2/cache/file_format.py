@@ -18,7 +18,7 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -204,21 +204,13 @@ class CacheEntryReader:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            self.stat = os.fstat(file)
-            if not stat.S_ISREG(self.stat.st_mode):
-                raise DamagedEntry("it is no regular file")
-            if self.stat.st_uid != os.geteuid():
-                raise DamagedEntry(f"it belongs to user {self.stat.st_uid}, not to {os.geteuid()}")
+        with own_file(path) as (file, self.stat):
             size = self.stat.st_size
             if size < _FIRST_BLOCK:
                 raise DamagedEntry(f"it has {size} bytes, its head alone needs {_FIRST_BLOCK}")
             self._data = memoryview(
-                _read_exactly(file, size) if size < _MIN_MAPPED_BYTES else mmap.mmap(file, size, prot=mmap.PROT_READ)
+                read_exactly(file, size) if size < _MIN_MAPPED_BYTES else mmap.mmap(file, size, prot=mmap.PROT_READ)
             )
-        finally:
-            os.close(file)
         self.index = _read_index(self._data)
 
     def verify(self, progress: Callable[[], None] = lambda: None) -> None:
@@ -262,7 +254,23 @@ class CacheEntryReader:
         return out
 
 
-def _read_exactly(file: int, size: int) -> bytes:
+@contextlib.contextmanager
+def own_file(path: str | os.PathLike[str]) -> Iterator[tuple[int, os.stat_result]]:
+    """Open ``path`` inside the context, a regular file of this user. Raises DamagedEntry, or OSError."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        known = os.fstat(file)
+        if not stat.S_ISREG(known.st_mode):
+            raise DamagedEntry("it is no regular file")
+        if known.st_uid != os.geteuid():
+            raise DamagedEntry(f"it belongs to user {known.st_uid}, not to {os.geteuid()}")
+        yield file, known
+    finally:
+        os.close(file)
+
+
+def read_exactly(file: int, size: int) -> bytes:
+    """Return the first ``size`` bytes of the descriptor ``file``. Raises DamagedEntry if there are less."""
     data = os.pread(file, size, 0)
     if len(data) != size:
         raise DamagedEntry(f"it has {len(data)} bytes of {size}")

@@ -3,6 +3,7 @@
 ::
 
     DIRECTORY / key of a provider / name of an entry
+    DIRECTORY / key of a provider / counts
 
 Several services may use one directory at the same time: entries come and go by rename and unlink alone, each whole.
 """
@@ -19,6 +20,8 @@ from pathlib import Path
 
 TEMPORARY_PREFIX = ".new-"
 """Beginning of the name of an entry that is being written."""
+COUNTS_NAME = "counts"
+"""Name of the file with the counts of samples; names of entries are hexadecimal."""
 _TAG = "CACHEDIR.TAG"  # backup programs know this name
 _TAGGED = "Signature: 8a477f597d28d172789f06886806bc55\n# Made by pydp2; `pydp2 cache clear` empties it.\n"
 
@@ -53,6 +56,15 @@ def prepare_folder(folder: Path, key: str) -> Path:
 
 def entry_files(folder: Path) -> Iterator[EntryFile]:
     """Yield all entries in ``folder``, in no order."""
+    return (each for each in _files(folder) if each.path.name != COUNTS_NAME)
+
+
+def count_files(folder: Path) -> Iterator[EntryFile]:
+    """Yield the files with counts of samples in ``folder``, in no order."""
+    return (each for each in _files(folder) if each.path.name == COUNTS_NAME)
+
+
+def _files(folder: Path) -> Iterator[EntryFile]:
     for place in _scan(folder):
         if place.is_dir(follow_symlinks=False):
             for each in _scan(place.path):

@@ -14,13 +14,14 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import count
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydp2.client.connection import CLOSE_SECONDS, Target, ask_stats, connect_once, detach, parse_welcome
+from pydp2.client.length import PassLength
 from pydp2.client.loaded_state import LoadedState
-from pydp2.client.position import Position
+from pydp2.client.pass_iterator import Pass
+from pydp2.client.position import Position, pass_number
 from pydp2.client.prefetch_window import PrefetchWindow
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
 from pydp2.client.received import ReceivedBatch, is_rewind, is_second_prepared, parse_batches, second_batch
@@ -43,11 +44,9 @@ from pydp2.rowstore.handles import StaleRows
 from pydp2.schema.input_types import Slots
 from pydp2.schema.provider_schema import Schema
 
-if TYPE_CHECKING:
-    _Batches = map[Batch]
-else:
-    _Batches = map
 _LONG_STEP = 0.001  # seconds of a step from which on the next batch is prepared meanwhile
+_COUNTS_SECONDS = 5.0  # for which the length is waited for, as long as the service looks for counts on its disk
+_COUNTS_POLL_SECONDS = 0.01  # between two questions whether it has them
 _BEATS_PER_LEASE = 4  # signs of life per lease while a batch is waited for
 
 
@@ -111,7 +110,8 @@ class Client:
         self._may_return = welcome.service.get("durable") is True or target.is_secured
         self._loaded = LoadedState()
         self._lost_error: Error | None = None
-        self._length: int | None = None
+        self._length = PassLength(options, rank, world_size)
+        self._length.learn(welcome.service.get("counts"))
         self._waited = self._worked = self._step = 0.0  # seconds; the last: that the trainer took for its last batch
         self._told = (0.0, 0.0)
         self._left_at: float | None = None
@@ -187,7 +187,7 @@ class Client:
         credit = self._window.start_pass()
         begin = m.BeginPass(
             now.run, at.pass_id, at.batch, credit, point, len(early_ends), at.acknowledged_ahead,
-            self._loaded.name, at.buckets, self._loaded.is_repeat,
+            self._loaded.name, at.buckets, self._loaded.is_repeat, self._loaded.after_pass,
         )  # fmt: skip
         frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
         self._loaded.note_asked()
@@ -195,12 +195,21 @@ class Client:
         connection.is_damaged = False
 
     def __len__(self) -> int:
-        if self._length is None:
-            raise TypeError(
-                "the number of batches is not known yet: it is known after one full pass, and only if every sample "
-                "weighs 1"
-            )
-        return self._length
+        """Return the number of batches that this trainer has in a whole pass, if the files are counted and every sample
+        weighs 1 (docs/caching.md, "Counts"). Raises TypeError if it is not known, with the remedy."""
+        session, deadline = self._session, time.monotonic() + _COUNTS_SECONDS
+        with contextlib.suppress(Error):  # without an answer it is not known
+            while self._length.is_loading and not session.closing and session.in_own_process:
+                self._length.learn(ask_stats(self._target, max(0.0, deadline - time.monotonic())).get("counts"))
+                time.sleep(_COUNTS_POLL_SECONDS if self._length.is_loading else 0.0)
+        if (known := self._length.exact) is None:
+            raise TypeError(self._length.reason())
+        return known
+
+    def __length_hint__(self) -> int:
+        """Return an estimate of that number: from the files that are counted, or the batches of the last pass."""
+        known = self._length.estimate
+        return NotImplemented if known is None else known
 
     def reader(self) -> Callable[[], Iterator[tuple[Any, ...]]]:
         """Return a reader of samples: each call of it is one pass, whose batches are taken apart again.
@@ -264,6 +273,41 @@ class Client:
             loaded = now._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
             self._loaded.load(name)
             session.progress = loaded
+        finally:
+            if 0 in session.current_call and session.current_call[0] is token:
+                del session.current_call[0]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next iteration be pass ``epoch``, as ``set_epoch`` of torch's ``DistributedSampler`` does.
+
+        If that pass comes anyway, nothing happens: a loaded state keeps its position inside it. Otherwise the pass
+        begins with its first batch, in its own order. All ranks of a job call this with the same number, each between
+        two loops; the service waits until all have ended the pass before. See docs/resume.md.
+
+        Args:
+            epoch: a pass, counted from 0.
+
+        Raises:
+            OptionError, OptionTypeError: ``epoch`` is no number of a pass.
+            ClientUseError: a loop is in the middle of a pass, another thread is inside this client, or it is closed.
+        """
+        session, token = self._session, [threading.get_ident()]
+        wanted = pass_number(epoch)
+        try:
+            session.enter(token)
+            now = session.progress
+            if wanted == now.coming_pass:
+                return
+            if now.state is LoopState.RUNNING and not now.was_cut_off and now.loop is not None and now.loop.is_held:
+                raise ClientUseError(
+                    f"set_epoch({wanted}) needs a client between two loops, and this one is in the middle of pass "
+                    f"{now.position.pass_id}; leave the loop, or close() its iterator, before"
+                )
+            position = now.position.before_pass(wanted)
+            self._leave()
+            moved = session.progress._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
+            self._loaded.load(position.name, after_pass=True)
+            session.progress = moved
         finally:
             if 0 in session.current_call and session.current_call[0] is token:
                 del session.current_call[0]
@@ -430,8 +474,8 @@ class Client:
                 inbox[:1] = parse_batches(self._declaration.slots, message, body, connection.shared_rows, now.done)
             case m.PassEnd() if message.request_id == now.run:
                 session.progress = now._replace(position=now.position.with_buckets(message.buckets))
-                if message.uniform:
-                    self._length = message.batches
+                if message.uniform or message.batches:  # else it was over before this trainer began
+                    self._length.note_pass(message.batches, is_repeated=message.uniform)
                 return True
             case m.Failed() if message.request_id == now.run and self._loaded.rejoin(message.state_name):
                 self._begin()  # what waits here, this message too, is of a run that was left now
@@ -541,60 +585,3 @@ class Client:
         if self._end.alive and now.loop is not None:  # after an error there is nothing to leave
             with contextlib.suppress(ProtocolError):  # the service ended first
                 self._connection.send(m.LeavePass(now.run, max(now.done - unused, 0)))
-
-
-class Pass(_Batches):
-    """Iterator of one pass. Threads may call it one after the other.
-
-    It is a :class:`map`, because that is C code: it counts each call before any Python code runs for it, where an
-    exception of a signal handler could already come.
-    """
-
-    def __new__(cls, client: Client, pass_id: int, loop: LoopHandle) -> Pass:
-        """Make the iterator. ``loop``: what the client knows of it."""
-        return super().__new__(cls, partial(client._deliver, loop), map(loop.calls.append, count(1)))
-
-    def __init__(self, client: Client, pass_id: int, loop: LoopHandle) -> None:
-        self._client = client
-        self._loop = loop
-        self.pass_id = pass_id
-
-    @property
-    def over(self) -> bool:
-        """True if it gives nothing more: the pass has ended, with an error too, or was left."""
-        return self._loop.is_over
-
-    def close(self, *, unused: bool = False) -> None:
-        """Leave the pass without its rest. ``unused``: the batch in hand is not used either; in a job
-        with ``share="dynamic"`` it goes to another trainer. Raises ClientUseError while another
-        thread is inside the client."""
-        loop, session, token = self._loop, self._client._session, [threading.get_ident()]
-        if loop.is_over or session.closing or not session.in_own_process:
-            loop.is_over = True
-            return
-        try:
-            session.enter(token)
-            if session.progress.loop is loop:
-                self._client._leave(unused=unused)
-            loop.is_over = True
-        finally:
-            if 0 in session.current_call and session.current_call[0] is token:
-                del session.current_call[0]
-
-    def __del__(self) -> None:
-        if not hasattr(self, "pass_id") or self._loop.is_over:
-            return
-        loop, session, token = self._loop, self._client._session, [threading.get_ident()]
-        if session.closing or not session.in_own_process:
-            return
-        try:  # a call that is inside sees by itself that the iterator was dropped
-            if session.current_call.setdefault(0, token) is token and session.look_ahead.reclaim(0.05):
-                now = session.progress
-                if now.loop is loop and now.state is LoopState.RUNNING:
-                    if now.was_cut_off:
-                        session.progress = now._replace(state=LoopState.ENTERED)
-                    else:
-                        self._client._leave()
-        finally:
-            if 0 in session.current_call and session.current_call[0] is token:
-                del session.current_call[0]

@@ -14,12 +14,14 @@ class LoadedState:
         """Name of the state that the next run asks for; empty: none."""
         self.is_repeat = False
         """True if a run has asked for it before."""
+        self.after_pass = False
+        """True if other ranks end their pass before the service goes there."""
         self._origin = ""  # the one that this client loaded last, if it may go back to it
         self._batches = 0  # had since then
 
-    def load(self, name: str) -> None:
+    def load(self, name: str, *, after_pass: bool = False) -> None:
         """Note that the state ``name`` was loaded."""
-        self.name, self.is_repeat = name, False
+        self.name, self.is_repeat, self.after_pass = name, False, after_pass
         self._origin, self._batches = name, 0
 
     def note_asked(self) -> None:

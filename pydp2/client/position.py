@@ -13,11 +13,12 @@ from hashlib import blake2b
 from typing import Any
 
 from pydp2.columns import sample_set
-from pydp2.errors import RemoteProtocolError, StateMismatch
+from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError, StateMismatch
 from pydp2.protocol import messages as m
 from pydp2.protocol.stream_identity import CODE_FIELDS, check_int, differences
 
 VERSION = 1
+_PASS_LIMIT = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,12 @@ class Position:
     buckets: dict[str, Any] = field(default_factory=dict)
 
     def next_pass(self) -> Position:
-        """Return the position before the pass that follows. Bounds of buckets stay as they are."""
-        return Position(self.pass_id + 1, buckets={k: v for k, v in self.buckets.items() if k == "bounds"})
+        """Return the position before the pass that follows."""
+        return self.before_pass(self.pass_id + 1)
+
+    def before_pass(self, pass_id: int) -> Position:
+        """Return the position before pass ``pass_id``. Bounds of buckets stay as they are."""
+        return Position(pass_id, buckets={k: v for k, v in self.buckets.items() if k == "bounds"})
 
     def with_buckets(self, known: Mapping[str, Any]) -> Position:
         """Return this position with the bounds of the buckets, which a rank without a batch learns at the end of a
@@ -147,6 +152,16 @@ class Position:
                 )
             )
         return position
+
+
+def pass_number(value: Any) -> int:
+    """Return ``value`` as the number of a pass. Raises OptionError, or OptionTypeError for what is no integer."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise OptionTypeError(f"a pass has a number from 0 on, got {value!r:.80} ({type(value).__name__})")
+    number = int(value.__index__())
+    if not 0 <= number < _PASS_LIMIT:
+        raise OptionError(f"a pass has a number from 0 to {_PASS_LIMIT - 1}, got {number}")
+    return number
 
 
 def _buckets(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,6 +64,12 @@ class Progress(NamedTuple):
     origin: object = None
 
     @property
+    def coming_pass(self) -> int:
+        """Pass that the next iteration begins, or goes on in."""
+        goes_on = self.state in (LoopState.BETWEEN, LoopState.ENTERED) or self.was_cut_off
+        return self.position.pass_id + (not goes_on)
+
+    @property
     def was_cut_off(self) -> bool:
         """True if the iterator was called and has not returned."""
         return self.loop is not None and self.loop.calls[0] != self.calls

@@ -282,7 +282,8 @@ class Attach(Message):
 
     ``session`` is the client's own, so that it is known again when its connection breaks; ``connection_number``
     grows with each connection that it makes, so that an older one, whose message comes late, does not take its place.
-    ``host``: the name of its host, if that may be another one.
+    ``host``: the name of its host, if that may be another one. ``counting``: passes deliver nothing, and count the
+    samples of files that are not counted ("missing"), or of "all".
     """
 
     version: int
@@ -294,6 +295,7 @@ class Attach(Message):
     pid: int
     connection_number: int = 0
     host: str = ""
+    counting: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +321,8 @@ class BeginPass(Message):
     from which the pass is taken up ({}: its start), its pool the raw frames, each of at most 64 KiB;
     ``early_end_frames`` more, behind them, hold early-end records (:mod:`.early_ends`). ``acknowledged_ahead``: later
     batches that are not wanted either. ``state_name`` names the state that this is (empty: none, the rank goes on in
-    its job); ``is_repeat``: it was named before, without an answer. ``buckets``: what the last batch said of them,
+    its job); ``is_repeat``: it was named before, without an answer; ``after_pass``: ranks that are in a pass end it
+    first. ``buckets``: what the last batch said of them,
     "bounds" and, in its pass, "group".
     """
 
@@ -334,6 +337,7 @@ class BeginPass(Message):
     state_name: str
     buckets: Plain = field(default_factory=dict)
     is_repeat: bool = False
+    after_pass: bool = False
 
 
 @dataclass(frozen=True, slots=True)

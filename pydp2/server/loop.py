@@ -111,7 +111,7 @@ class Server:
         self._control = control
         self._parent = os.getppid()
         self._wakeup = wakeup
-        self._cached = -1  # can be read when the cache on disk has something to say
+        self._disk_fds: set[int] = set()  # can be read when what works on the disk has something to say
         self._unheard: dict[int, float] = {}  # workers that ended, and until when their last words may come
         self._logged: Counter[str] = Counter()
         self._schema: Schema | None = None
@@ -172,7 +172,7 @@ class Server:
         if self._wakeup in ready:
             number = os.read(self._wakeup, 1)
             raise ServiceStop(f"it received {signal.Signals(number[0]).name}")
-        if self._cached in ready:
+        if not self._disk_fds.isdisjoint(ready):
             self._gateway.take_disk_answers()
         if self._engine.fileno() in ready or self._starved:
             self._engine_events()
@@ -297,9 +297,9 @@ class Server:
                     if self._cell_grants is not None:
                         self._hub.fd_offer.offered = self._cell_grants.for_workers
                     self._gateway.provider_ready(self._schema, source, self._cell_grants)
-                    if self._gateway.disk is not None:
-                        self._cached = self._gateway.disk.wake_fd
-                        self._poll.add(self._cached)
+                    for each in self._gateway.disk_threads:
+                        self._disk_fds.add(each.wake_fd)
+                        self._poll.add(each.wake_fd)
                 self._apply(self._worker_pool.handle(WorkerReady(worker, schema)))
             case m.Broken(error):
                 self._apply(self._worker_pool.handle(WorkerBroken(worker, from_wire(error))))
@@ -458,13 +458,11 @@ class Server:
         self._gateway.close(reason, error, asked=asked)
         if self._hosts is not None:
             self._hosts.close(reason, error, will_restart=self._snapshotter.durable and not asked)
-        if self._gateway.disk is not None:
-            self._gateway.disk.stop()
         self._snapshotter.close()
         self._engine.close()
         self._quarantine.close()
-        if self._gateway.disk is not None:
-            self._gateway.disk.close()
+        for each in self._gateway.disk_threads:
+            each.close()
         if self._cell_grants is not None:
             self._cell_grants.close()
         if self._endpoint is not None:

@@ -21,7 +21,7 @@ def process(settings, name):
 
 @pytest.fixture
 def folder(tmp_path: Path, provider_file: Callable[[str], str]) -> Path:
-    """A cache with the entries "a", "bbb" and "ccccc", the first of which was used longest ago."""
+    """A cache with the entries "a", "bbb" and "ccccc", the first of which was used longest ago, and their counts."""
     path = tmp_path / "cache"
     with pydp2.load(["a", "bbb", "ccccc"], provider_file(CODE), batch_size=9, workers=1, cache_dir=path) as data:
         list(data)
@@ -35,16 +35,18 @@ def test_entries_are_listed_the_one_used_longest_ago_first(folder: Path, cli: Ca
     shown = cli("cache", "ls", "--cache-dir", str(folder))
     assert shown.exit_code == 0
     rows = [line.split() for line in shown.stdout.splitlines()[1:]]
+    counts = rows.pop()
     assert [row[1:3] for row in rows] == [["a", "1"], ["bbb", "3"], ["ccccc", "5"]]
+    assert counts[1:6] == ["(counts", "of", "3", "files)", "9"]
     assert [row[-2:] for row in rows] == [["9d", "ago"], ["7d", "ago"], ["5d", "ago"]]
     assert all(row[0].endswith("prov.py:process") for row in rows)
-    assert f"{folder}: 3 entries, " in shown.stderr
+    assert f"{folder}: 4 entries, " in shown.stderr
 
 
 def test_whole_entries_are_verified(folder: Path, cli: Callable[..., Result]) -> None:
     shown = cli("cache", "verify", "--cache_dir", str(folder))
     assert (shown.exit_code, shown.stdout) == (0, "")
-    assert shown.stderr == f"{folder}: 3 entries, 0 damaged\n"
+    assert shown.stderr == f"{folder}: 4 entries, 0 damaged\n"
 
 
 def test_damaged_entries_are_named_and_the_exit_code_is_1(folder: Path, cli: Callable[..., Result]) -> None:
@@ -53,27 +55,31 @@ def test_damaged_entries_are_named_and_the_exit_code_is_1(folder: Path, cli: Cal
     data[70] ^= 1  # in its samples
     first.write_bytes(data)
     second.write_bytes(second.read_bytes()[:-1])
+    (counts,) = (entry.path for entry in pydp2.CacheFolder(folder).counts())
+    counts.write_bytes(counts.read_bytes()[:-1])
     shown = cli("cache", "verify", "--cache_dir", str(folder))
     assert shown.exit_code == 1
     assert sorted(shown.stdout.splitlines()) == sorted(
         [
             f"{first}: the checksum of block 0 is wrong",
             f"{second}: it has {second.stat().st_size} bytes of {second.stat().st_size + 1}",
+            f"{counts}: its checksum is wrong",
         ]
     )
-    assert shown.stderr == f"{folder}: 3 entries, 2 damaged\n"
+    assert shown.stderr == f"{folder}: 4 entries, 3 damaged\n"
     assert "damaged" in cli("cache", "ls", "--cache_dir", str(folder)).stdout  # as far as its head tells
 
 
 def test_what_was_not_used_for_long_is_removed_and_then_the_rest(folder: Path, cli: Callable[..., Result]) -> None:
     def left() -> list[str]:
-        return [entry.file for entry in pydp2.CacheFolder(folder).entries()]
+        cache = pydp2.CacheFolder(folder)
+        return [entry.file for entry in [*cache.entries(), *cache.counts()]]
 
     shown = cli("cache", "clear", "--cache_dir", str(folder), "--older-than", "8d")
-    assert (shown.exit_code, left()) == (0, ["bbb", "ccccc"])
+    assert (shown.exit_code, left()) == (0, ["bbb", "ccccc", ""])
     assert f"{folder}: 1 entry removed, " in shown.stderr
     assert cli("cache", "clear", "--cache_dir", str(folder), "--older-than", "8w").exit_code == 0
-    assert len(left()) == 2
+    assert len(left()) == 3
     assert cli("cache", "clear", "--cache_dir", str(folder)).exit_code == 0
     assert left() == []
 
@@ -92,7 +98,7 @@ def test_the_default_is_where_services_put_it(
     assert cli("cache", "ls").stderr == f"{tmp_path}/xdg/pydp2: 0 entries, 0 bytes\n"
     with pydp2.load(["a"], provider_file(CODE), batch_size=9, workers=1) as data:
         list(data)
-    assert f"{tmp_path}/xdg/pydp2: 1 entry, " in cli("cache", "ls").stderr
+    assert f"{tmp_path}/xdg/pydp2: 2 entries, " in cli("cache", "ls").stderr
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert f"{tmp_path}/.cache/pydp2: 0 entries" in cli("cache", "ls").stderr

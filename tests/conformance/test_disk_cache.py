@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import pydp2
+from pydp2.cache.folder import COUNTS_NAME
 
 from ..conftest import wait_until
 from ..runs import processes
@@ -81,7 +82,8 @@ class Place:
         return Counter(lines)
 
     def entries(self) -> list[Path]:
-        return sorted(path for path in self.cache.glob("*/*") if not path.name.startswith("."))
+        found = self.cache.glob("*/*")
+        return sorted(path for path in found if not path.name.startswith(".") and path.name != COUNTS_NAME)
 
 
 def plain(batch: pydp2.Batch) -> Any:
@@ -346,7 +348,7 @@ def test_a_full_disk_is_said_once_and_the_pass_goes_on(place: Place, capfd: Any)
 
 
 def test_a_directory_that_cannot_be_is_said_once_and_the_pass_goes_on(place: Place, capfd: Any) -> None:
-    expected = place.run(NONE)
+    expected = place.run(NONE, cache_dir=place.folder / "other")
     place.cache.write_text("no directory")
     capfd.readouterr()
     assert place.run() == expected

@@ -129,6 +129,7 @@ class Trainer:
     loaded: str = ""
     named: bool = False
     origin: str = ""  # the state that it loaded last, if it may go back to that
+    after_pass: bool = False  # it went to another pass, once the others have ended theirs
     prefetch: int = 2
     shows: bool = False  # the service can read what it has used, so it says that seldom
     word: int = 0  # what can be read
@@ -223,13 +224,21 @@ class World:
         trainer.position = Position.from_welcome(place)
         self.deliver()
 
-    def begin(self, trainer: Trainer, loaded: Position | None = None) -> None:
+    def set_epoch(self, trainer: Trainer, pass_id: int) -> None:
+        """It begins to iterate over pass ``pass_id``, or goes on in it."""
+        if trainer.position.pass_id == pass_id:
+            self.begin(trainer)
+        else:
+            self.begin(trainer, trainer.position.before_pass(pass_id), after_pass=True)
+
+    def begin(self, trainer: Trainer, loaded: Position | None = None, *, after_pass: bool = False) -> None:
         """It begins to iterate, or goes on after ``loaded``."""
         if loaded is not None:
             trainer.position = loaded
         trainer.over, trainer.error = False, None
         if loaded is not None:
             trainer.loaded, trainer.named, trainer.origin = loaded.name, False, loaded.name
+            trainer.after_pass = after_pass
         if trainer.away:
             trainer.inbox.clear()
             self._come_back(trainer)
@@ -244,7 +253,7 @@ class World:
         point = {} if at.point is None else at.point.saved
         begin = m.BeginPass(
             trainer.run, at.pass_id, at.batch, trainer.prefetch, point, 0, at.acknowledged_ahead, trainer.loaded, {},
-            trainer.named
+            trainer.named, trainer.after_pass
         )  # fmt: skip
         trainer.named = bool(trainer.loaded)
         self.team.begin(trainer.peer, begin, PassSnapshot.asked_by(begin, saved), self.now)

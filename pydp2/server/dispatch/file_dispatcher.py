@@ -23,6 +23,7 @@ from pydp2.server.actions import Action, Send
 from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.credit import Credit
+from pydp2.server.dispatch.file_counts import FileCounts
 from pydp2.server.dispatch.file_queue import FileQueue
 from pydp2.server.dispatch.file_state import COMPLETE, QUEUED, READING, FileEvent, FileState
 from pydp2.server.dispatch.ledger import FileLedger
@@ -46,7 +47,8 @@ class ReadContext:
     """Values that all passes of a service share when their files are read.
 
     ``budget``: bytes of read-ahead credit; ``label``: the name of a file by its number; ``skip_errors``: a file whose
-    generator raises ends there; ``error_budget``: how much a pass may lose, see :class:`Losses`.
+    generator raises ends there; ``error_budget``: how much a pass may lose, see :class:`Losses`; ``counts``: where the
+    samples of files are counted.
     """
 
     workers: int
@@ -55,6 +57,7 @@ class ReadContext:
     skip_errors: bool = False
     error_budget: float | None = None
     cache: CacheFill | None = None
+    counts: FileCounts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,7 @@ class FileDispatcher:
         self._ramp = cycle.ramp
         self._skip = context.skip_errors
         self._cache = CacheFill(None) if context.cache is None else context.cache
+        self._counts = context.counts
         # of a pass that is taken up in its middle, as many files again are bound to bring back the pool
         self.credit = Credit(context.budget, self._cycle_length * (1 if saved is None else 2), context.workers)
         self.ledgers: dict[int, FileLedger] = {}
@@ -296,6 +300,7 @@ class FileDispatcher:
         else:
             self._cache.commit(ledger, part, run)
             if ledger.state is COMPLETE:
+                self._count(ledger)
                 self.credit.file_ended(ledger.spent_bytes)
                 self._unassign(worker, ledger)
         self._update_credit(ledger)
@@ -324,9 +329,15 @@ class FileDispatcher:
         self.attempts.end(ledger.attempt)
         ledger.worker = None
 
+    def _count(self, ledger: FileLedger) -> None:
+        """Count the samples of a file that has ended, if its end is one."""
+        if self._counts is not None and ledger.state is not FileState.FAILED:
+            self._actions += self._counts.add(ledger)
+
     def _end_early(self, ledger: FileLedger, error: Error) -> None:
         worker = ledger.worker
         ledger.end_early(error, skip=self._skip)
+        self._count(ledger)
         self.credit.set_use(ledger.file, ledger.use)
         self._cache.abandon(ledger)
         if worker is not None:
@@ -350,8 +361,13 @@ class FileDispatcher:
         """Note that ``file``, which this pass waits for, is in the cache now, or will not come to it."""
         ledger = self.ledgers[file]
         ledger.move(FileEvent.CACHE_SETTLED)
-        self._cache.open_file(ledger, self)
+        self._open_in_cache(ledger)
         self._waiting.push(ledger)
+
+    def _open_in_cache(self, ledger: FileLedger) -> None:
+        self._cache.open_file(ledger, self)
+        if ledger.in_cache:
+            self._count(ledger)
 
     # -- handing out -----------------------------------------------------------------------------------------------
     def dispatch(self, expecting: int = 0) -> list[Action]:
@@ -445,7 +461,7 @@ class FileDispatcher:
         ledger = self.ledgers[file] = open_ledger(file, position, reread, until)
         ledger.pull = self._pull(file)
         if file not in self.losses.early_ends:  # the cache knows nothing of an end that only this job has
-            self._cache.open_file(ledger, self)
+            self._open_in_cache(ledger)
         return ledger
 
     def _assign(self, worker: int, ledger: FileLedger) -> FileAssignment:

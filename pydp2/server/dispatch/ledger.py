@@ -63,6 +63,10 @@ class FileLedger:
     next_index: int = 0  # the sample index that the merge takes next
     end_index: deque[tuple[int, list[int]]] = field(default_factory=deque)  # of each run: its end, the checksum there
     fills_cache: bool = False  # what is committed of it goes to the cache
+    sample_count: int = 0  # of all samples so far, which the merge may have taken
+    dropped_count: int = 0  # of dropped ones
+    weight: int = 0  # of the samples
+    is_plain: bool = True  # each of them weighs 1
 
     def move(self, event: FileEvent) -> None:
         """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
@@ -90,6 +94,11 @@ class FileLedger:
     def early_end(self) -> Error | None:
         """Error for which the file is taken to end before its data did; None: there is none."""
         return self.end_error if self.state is FileState.SKIPPED else None
+
+    @property
+    def ends_early(self) -> bool:
+        """True if it ended before its data did, now or in the run of the pass that is taken up."""
+        return self.state is FileState.SKIPPED or self.until < UNREACHED
 
     @property
     def in_cache(self) -> bool:
@@ -134,8 +143,10 @@ class FileLedger:
         if run is not None:
             cost += run.nbytes(run.hi - run.lo) + SAMPLE_COST * part.rows
             self.runs.append(run)
+            self.count(run)
             self.end_index.append((part.first_index + part.count, part.crcs))
         self.dropped.extend((y, slot, reason) for y, slot, reason in part.dropped)
+        self.dropped_count += len(part.dropped)
         self.committed += part.count
         self.memory_deaths = 0
         self.crcs = part.crcs
@@ -145,6 +156,14 @@ class FileLedger:
         if part.state == FILE_ENDED:
             self.move(FileEvent.COMPLETE)
             self.limit = self.spent_bytes
+
+    def count(self, run: SampleRun) -> None:
+        """Count the samples of ``run``."""
+        rows = run.hi - run.lo
+        weights = None if run.weights is None else run.weights[run.lo : run.hi]
+        self.sample_count += rows
+        self.weight += rows if weights is None else int(weights.sum())
+        self.is_plain = self.is_plain and (weights is None or bool((weights == 1).all()))
 
     def worker_died(self, sample_index: int | None) -> bool:
         """Note that the worker is gone while asking for ``sample_index`` of this file (None: not for any). Return

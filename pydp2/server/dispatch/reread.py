@@ -78,6 +78,10 @@ def serve_from_disk(ledger: FileLedger, found: DiskHit) -> None:
 
 def _serve_runs(ledger: FileLedger, runs: Iterable[SampleRun], dropped_samples: Iterable[DroppedSample]) -> None:
     reread = ledger.reread
+    runs, dropped_samples = [*runs], [*dropped_samples]
+    for run in runs:
+        ledger.count(run)
+    ledger.dropped_count = len(dropped_samples)
     ledger.runs.extend(runs if reread is None else select_wanted(runs, reread))
     start = 0 if reread is None else reread.start
     ledger.dropped.extend(dropped_sample for dropped_sample in dropped_samples if dropped_sample[0] >= start)

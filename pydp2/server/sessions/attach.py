@@ -43,6 +43,8 @@ def requested_options(attach: m.Attach, spec: ServiceSpec) -> JobOptions:
         raise OptionError(f"a session must be a text of at most {_SESSION_BYTES} characters, got {len(attach.session)}")
     if len(attach.host) > _HOST_CHARACTERS or not attach.host.isprintable():
         raise OptionError(f"a host must have a name of at most {_HOST_CHARACTERS} characters that can be printed")
+    if attach.counting not in ("", "missing", "all") or (attach.counting and attach.world_size != 1):
+        raise OptionError(f"a job of one rank may count missing or all files, got {attach.counting!r:.40}")
     given = job_options(**attach.options)
     if given.share == "dynamic" and attach.world_size != 1:
         raise OptionError(

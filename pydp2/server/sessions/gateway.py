@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pydp2.cache.disk import DiskCache
+from pydp2.cache.disk_thread import DiskThread
 from pydp2.cache.memory import MemoryCache
 from pydp2.errors import Error, JobTaken, OptionError, ProtocolError, RemoteProtocolError, Rewound, to_wire
 from pydp2.file_list import FileList
@@ -37,6 +38,7 @@ from pydp2.server.sessions.attach import (
     requested_options,
 )
 from pydp2.server.sessions.job_session import JobSession, ServiceContext, combine_stats
+from pydp2.server.sessions.list_counts import ListCounts
 from pydp2.server.sessions.outbox import drain
 from pydp2.server.sessions.shared_pool import SharedPool, create_shared_pool
 from pydp2.server.sessions.trainer import Trainer
@@ -92,8 +94,10 @@ class ClientGateway:
         self._source = ""
         self._cache: CacheFill | None = None
         self._pool_memory: CellGrants | SharedPool | None = None  # where the rows of pools lie, if trainers see it
-        self.disk: DiskCache | None = None
-        """The cache on disk, where the provider asks for one."""
+        self._counts: ListCounts | None = None
+        self._disk: DiskCache | None = None  # where the provider asks for one
+        self.disk_threads: list[DiskThread[Any]] = []
+        """What works on the disk; :meth:`take_disk_answers` takes what it says."""
         self._available: AvailableMemory | None = None
         self._budget = read_ahead_budget(spec.workers, spec.memory_limit)
         self._sessions: dict[str, JobSession] = {}  # by name of the job
@@ -120,6 +124,7 @@ class ClientGateway:
             self._hub.fd_offer.offered = self._pool_memory.for_trainers
         if schema.cache:
             self._cache = self._caches(schema)
+        self._begin_counts(schema)
         if self._snapshotter.durable:
             self._snapshotter.restore(
                 len(self._files), lambda kept: self._open_job(kept.name, kept.world, kept.options), time.monotonic()
@@ -133,13 +138,24 @@ class ClientGateway:
         spec = self._spec
         if schema.cached_on_disk and self._source:
             origin = cache_origin(schema, spec, self._files, self._source)
-            self.disk = DiskCache(Path(spec.cache_dir), origin, spec.cache_size)
+            self._disk = DiskCache(Path(spec.cache_dir), origin, spec.cache_size)
+            self.disk_threads.append(self._disk)
         elif schema.cached_on_disk:
             self._log(
                 "nothing is cached on disk: the provider is not in a file, so pydp2 could not notice when it changes",
                 "",
             )
-        return CacheFill(self._in_memory(schema) if schema.cached_in_memory else None, self.disk)
+        return CacheFill(self._in_memory(schema) if schema.cached_in_memory else None, self._disk)
+
+    def _begin_counts(self, schema: Schema) -> None:
+        spec = self._spec
+        origin = cache_origin(schema, spec, self._files, self._source)
+        folder = Path(spec.cache_dir) if spec.cache_dir and self._source else None
+        self._counts = ListCounts(
+            len(self._files), lambda file: self._files[file], folder, origin, early_ends=spec.skip_errors
+        )
+        if self._counts.store is not None:
+            self.disk_threads.append(self._counts.store)
 
     def _in_memory(self, schema: Schema) -> MemoryCache[SampleRun] | None:
         layout = RegionLayout(schema.slots, self._spec.memory_limit - self._budget)
@@ -166,9 +182,9 @@ class ClientGateway:
         return shown if shown and self._hub.fd_offer.is_used_by(peer) else 0
 
     def take_disk_answers(self) -> None:
-        """Take what the cache on disk has found and done."""
-        if self._cache is not None:
-            for said in self._cache.take_disk_answers():
+        """Take what was found and done on the disk."""
+        for each in (self._cache, self._counts):
+            for said in () if each is None else each.take_disk_answers():
                 self._log(said.text, said.kind)
 
     @property
@@ -262,7 +278,7 @@ class ClientGateway:
                 self._drop_job(job_session)
                 job_session = None
             if job_session is None:
-                job_session = self._open_job(attach.job, attach.world_size, given)
+                job_session = self._open_job(attach.job, attach.world_size, given, attach.counting)
             check_same_options(attach.job, job_session.options, given, job_session.trainers.registry.ending_reason(now))
             position = job_session.trainers.attach(peer, attach, now)
         except JobTaken as taken:
@@ -280,10 +296,14 @@ class ClientGateway:
         service = {
             "files": len(self._files), "workers": self._worker_pool.target, "shuffle": job_session.runner.plan.shuffle,
             "position": position, "fits": job_session.stream_identity, "durable": self._snapshotter.durable,
+            "counts": self._counts_summary(),
         }  # fmt: skip
         self._send(peer, m.Welcome(self._schema.to_wire(), service))
 
-    def _open_job(self, name: str, world: int, given: JobOptions) -> JobSession:
+    def _counts_summary(self) -> dict[str, Any]:
+        return {} if self._counts is None else self._counts.summary()
+
+    def _open_job(self, name: str, world: int, given: JobOptions, counting: str = "") -> JobSession:
         """Return the session of a job that begins. Raises OptionError when the machine cannot hold one more."""
         assert self._schema is not None
         if self._available is None:  # now: its processes have what they have, and no job has a pool yet
@@ -291,21 +311,23 @@ class ClientGateway:
         others = {each.name: each.options for each in self._sessions.values()}
         check_memory(name, given, others, self._spec, self._available, self._schema.slots.row_bytes)
         job_session = self._sessions[name] = JobSession(
-            name, world, given, self._context(), functools.partial(self._log_job, name)
+            name, world, given, self._context(), functools.partial(self._log_job, name), counting=counting
         )
         return job_session
 
     def _context(self) -> ServiceContext:
         assert self._schema is not None
+        assert self._counts is not None
         spec = self._spec
         read = ReadContext(
             workers=spec.workers, budget=self._budget, label=lambda file: self._files[file],
             skip_errors=spec.skip_errors, error_budget=spec.error_budget, cache=self._cache,
+            counts=self._counts.counts,
         )  # fmt: skip
         return ServiceContext(
             schema=self._schema, spec=spec, files=self._files, source=self._source, read=read,
             store=None if self._pool_memory is None else self._pool_memory.store, worker_pool=self._worker_pool,
-            act=lambda actions: self.outbox.extend(actions),
+            act=lambda actions: self.outbox.extend(actions), remember_counts=self._counts.remember,
         )  # fmt: skip
 
     def _log_job(self, job: str, text: str, kind: str, *, names_job: bool = False) -> None:
@@ -482,6 +504,10 @@ class ClientGateway:
         """Tell everybody that the service ends: ``error`` is what it could not survive. Unless its program ``asked``
         for that, it may be started again."""
         self._write_snapshots(time.monotonic(), wait=True)
+        if self._counts is not None:
+            self._counts.remember()
+        for each in self.disk_threads:
+            each.stop()
         back = self._snapshotter.durable and not asked
         for peer in list(self._links):
             self._send(peer, m.Closing(reason, {} if error is None else to_wire(error), back))
@@ -501,9 +527,9 @@ class ClientGateway:
         jobs = {name: job_session.stats(now) for name, job_session in self._sessions.items()}
         cache = None if self._cache is None else self._cache.memory
         kept: dict[str, Any] = {} if cache is None else {"files": len(cache), "bytes": cache.bytes}
-        if self.disk is not None:
-            kept |= {"disk": self.disk.figures()}
+        if self._disk is not None:
+            kept |= {"disk": self._disk.figures()}
         have = self._available or available_memory()
         room = {"bytes": have.bytes, "where": have.where}
-        figures = {"jobs": jobs, "cache": kept, "memory_available": room}
+        figures = {"jobs": jobs, "cache": kept, "counts": self._counts_summary(), "memory_available": room}
         return combine_stats([*jobs.values()], self._budget) | figures | self.server_stats()

@@ -28,7 +28,8 @@ class ServiceContext:
     """Values that all jobs of a service share, once the provider is known.
 
     ``source``: a fingerprint of the provider's code; ``store`` makes a row store in memory that trainers see, None
-    where there is none; ``act`` is given what follows for workers.
+    where there is none; ``act`` is given what follows for workers; ``remember_counts`` is called when a pass is over
+    or was left.
     """
 
     schema: Schema
@@ -39,17 +40,22 @@ class ServiceContext:
     store: Callable[[], CellStore | PassRows] | None
     worker_pool: WorkerPool
     act: Callable[[Sequence[Action]], None]
+    remember_counts: Callable[[], None]
 
 
 class JobSession:
-    """Session of the job ``name`` of ``world`` ranks, with the options ``given``."""
+    """Session of the job ``name`` of ``world`` ranks, with the options ``given``. ``counting``: see
+    :class:`PassRunner`."""
 
-    def __init__(self, name: str, world: int, given: JobOptions, service: ServiceContext, log: JobLog) -> None:
+    def __init__(
+        self, name: str, world: int, given: JobOptions, service: ServiceContext, log: JobLog, *, counting: str = ""
+    ) -> None:
         schema, spec, files = service.schema, service.spec, service.files
         self.name = name
         self.options = given
         self._worker_pool = service.worker_pool
         self._act = service.act
+        self._remember_counts = service.remember_counts
         self._log = log
         self._cache = service.read.cache
         self._reading: FileDispatcher | None = None
@@ -60,7 +66,7 @@ class JobSession:
         plan = job_plan(given, schema)
         self.stream_identity = stream_identity(plan, schema, spec, files, service.source)
         """What its stream depends on, by name."""
-        self.runner = PassRunner(plan, schema, service.read, files=len(files), store=service.store)
+        self.runner = PassRunner(plan, schema, service.read, files=len(files), store=service.store, counting=counting)
         group = GroupOptions(
             name=name,
             world=world,
@@ -86,6 +92,7 @@ class JobSession:
         """Read for ``dispatcher``, and for nothing else of this job, from now on."""
         if self._reading is not None:
             self._act(self._worker_pool.end_pass(self._reading))
+            self._remember_counts()
         self._reading = dispatcher
         if dispatcher is not None:
             self._worker_pool.begin_pass(dispatcher, self.name)

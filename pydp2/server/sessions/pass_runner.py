@@ -8,11 +8,15 @@ from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from pydp2.errors import Error, NotRepeatable
 from pydp2.metrics.padding import PaddingStats
 from pydp2.order.batcher import BatchCut, Batcher, BlockedOnFile, PassDone, PassFailed
 from pydp2.order.bucketing import make_batcher
 from pydp2.order.cached_pass import CachedPassBatcher
+from pydp2.order.counting import CountingBatcher
 from pydp2.order.file_order import block_length, files_in_order
 from pydp2.order.plan import UNBOUNDED, BucketPlan, PassPlan
 from pydp2.order.snapshot import SnapshotPoint
@@ -105,13 +109,17 @@ class PassRunner:
         *,
         files: int,
         store: Callable[[], CellStore | PassRows] | None = None,
+        counting: str = "",
     ) -> None:
+        """Make it. ``counting``: its passes only count samples, of files that are not counted ("missing"), or of
+        "all"."""
         self.plan = plan
         self.schema = schema
         self._context = context
         self._files = files
         self._cache = context.cache
         self._shared_store = store  # makes one in memory that trainers see
+        self._counting = counting
         self.pass_id = -1
         self._skip_to = 0
         self._acknowledged_ahead: frozenset[int] = frozenset()
@@ -171,6 +179,8 @@ class PassRunner:
         if plan.buckets is not None and plan.buckets.bounds is not None:
             self._bounds = {"bounds": list(plan.buckets.bounds)}  # needed before the next batch, too
         order = files_in_order(plan)
+        if self._counting == "missing" and self._context.counts is not None:
+            order = self._context.counts.uncounted()
         if saved is not None:
             saved.validate(order, plan.cycle_length)
         cycle = CycleReading(
@@ -181,8 +191,18 @@ class PassRunner:
         self.dispatcher = FileDispatcher(
             self._context, cycle, pass_id=pass_id, seed=job.seed, order=order, saved=saved, early_ends=early_ends
         )
-        there = cached_rows(plan, self._cache, saved, early_ends)
-        if there is None:
+        self._begin_batches(plan, order, start)
+        return self.dispatcher
+
+    def _begin_batches(self, plan: PassPlan, order: npt.NDArray[np.int64], start: PassSnapshot) -> None:
+        """Make what cuts the batches of the pass of ``plan``, and the store of their rows."""
+        assert self.dispatcher is not None
+        saved = start.at.point
+        there = None if self._counting else cached_rows(plan, self._cache, saved, start.early_ends)
+        if self._counting:
+            self._store = HeapStore(self.schema.slots)
+            self._batcher = CountingBatcher(plan, self.dispatcher, self._store, order)
+        elif there is None:
             self._store = self._new_store()
             self._batcher = make_batcher(plan, self.dispatcher, self._store, order, saved)
         else:
@@ -194,7 +214,6 @@ class PassRunner:
                 self.dispatcher.losses.taken = len(listing.row_ids)  # there is nothing that it would read
                 self._batcher = CachedPassBatcher(plan, self.dispatcher, listing)
         self._pool = None
-        return self.dispatcher
 
     def _new_store(self) -> HeapStore | CellStore | PassRows | MixedStore:
         """Return a store for rows that do not all lie in the cache."""
@@ -353,7 +372,8 @@ class PassRunner:
                     )
                 )
             case PassDone(batches):
-                uniform = not self.schema.weighted
+                counts = self._context.counts
+                uniform = not self.schema.weighted or (counts is not None and counts.is_plain)
                 batches = max(batches, self._skip_to)  # a state counts batches that were padding alone, too
                 return PassEnded(batches, self.samples, self.dispatcher.losses.dropped, uniform)
             case PassFailed(error):

@@ -74,6 +74,7 @@ class Trainer:
     joined: bool = True  # it knows the present generation
     state: PassState = PassState.BEFORE  # changed by move() alone
     run: int = 0
+    ended_run: int = 0  # the present one, once it was sent the end or an error
     credit: int = 0
     in_flight: deque[InFlightBatch] = field(default_factory=deque)
     in_flight_bytes: int = 0  # what they cost
@@ -88,6 +89,7 @@ class Trainer:
     prefetch: int = 0  # batches that it asked for when it joined
     ahead: int = 0  # the most that it asked for at a time beyond the one that it takes next
     pending: m.BeginPass | None = None  # of a pass that cannot begin yet
+    waits_for: str = ""  # the state from which it begins once the others have ended their pass
     asked_later: int = 0  # batches that it asked for in its present run, beside those that it asked for at first
 
     @property
@@ -97,7 +99,7 @@ class Trainer:
 
     def begin_run(self, run: int) -> None:
         """Begin the run with number ``run``, which it has asked for."""
-        self.run, self.asked_later = run, 0
+        self.run, self.ended_run, self.asked_later = run, 0, 0
 
     def move(self, event: TrainerEvent) -> None:
         """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""

@@ -20,6 +20,7 @@ from pydp2.protocol.used_word import unpack_used
 from pydp2.server.actions import JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.sessions.delivery import Delivery
+from pydp2.server.sessions.generation import Generation
 from pydp2.server.sessions.missing_ranks import AbsentRanks, MissingRanks
 from pydp2.server.sessions.pass_runner import BatchGroup, PassBroken, PassEnded, PassRunner
 from pydp2.server.sessions.rank_registry import RankRegistry
@@ -87,8 +88,7 @@ class TrainerGroup:
         self._early_ends_written = 0  # known when the job was last found to be written down
         self._end: PassEnded | PassBroken | None = None
         self._errors: dict[int, Error] = {}  # of passes that failed: a rank that was cut off meanwhile asks for one
-        self._loaded = ""  # the state that the present generation began with
-        self._joined: set[int] = set()  # the ranks that began from it
+        self._generation = Generation()
         self._start: SnapshotPoint | None = None
         self._restored = False  # from what was written down
         self._maybe_stale = False  # too little was written down: only a state tells where to go on
@@ -108,7 +108,7 @@ class TrainerGroup:
         trainer.last_heard = now
         self.delivery.claim(trainer)
         if trainer.session != attach.session:
-            trainer.session, trainer.run, trainer.joined = attach.session, 0, True
+            trainer.session, trainer.run, trainer.joined, trainer.waits_for = attach.session, 0, True, ""
             if trainer.state is PassState.IN:
                 trainer.move(TrainerEvent.RETURN)
         self.snapshot_due = self.snapshot_due or self.registry.dynamic  # a restarted service waits for it
@@ -145,20 +145,21 @@ class TrainerGroup:
         if begin.request_id <= trainer.run:
             raise RemoteProtocolError(f"run {begin.request_id} begins after run {trainer.run}")
         # of a service that was killed, and nothing of it was written down
-        lost = registry.dynamic and not trainer.run and begin.request_id > 1 and not self._restored
+        known = trainer.run > 0
+        lost = registry.dynamic and not known and begin.request_id > 1 and not self._restored
         trainer.begin_run(begin.request_id)
-        if begin.state_name and self._goes_back(trainer, begin):
-            self._rewind(trainer, begin)
-        elif not begin.state_name and (self._maybe_stale or lost or not trainer.joined):
+        if self._generation.has_had(trainer, begin, known=known):
+            self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))
+            return
+        if begin.state_name:
+            if not self._load(trainer, begin, known=known):
+                return
+        elif self._maybe_stale or lost or not trainer.joined:
             if self._maybe_stale or lost:
                 self._fail(trainer, self._refuse_late(trainer))
             else:
                 self._fail_rewound(trainer)
             return
-        if begin.state_name:
-            self._joined.add(trainer.rank)
-            trainer.joined = True
-            self.snapshot_due = not registry.alone  # once it had an answer it does not name the state again
         if self._rejoin is None and self._continues_unknown_pass(begin):
             self.stop()
             if registry.dynamic:
@@ -174,15 +175,34 @@ class TrainerGroup:
             self._settle()
         self._enter_pass(trainer, begin, start)
 
-    def _goes_back(self, trainer: Trainer, begin: m.BeginPass) -> bool:
-        """Return True if the state that ``trainer`` has loaded is not where the present generation began, or it has had
-        batches since then."""
-        if begin.state_name != self._loaded:
-            return True
-        if trainer.rank not in self._joined or begin.is_repeat:
-            return False
-        is_there = self.in_pass and begin.pass_id == self.runner.pass_id and trainer.state in _UNFINISHED
-        return self.registry.dynamic or not is_there or self.delivery.position_of(trainer) != begin.first_batch
+    def _load(self, trainer: Trainer, begin: m.BeginPass, *, known: bool) -> bool:
+        """Go to the state that ``trainer`` names, if this generation did not begin there. Return False if the pass of
+        ``begin`` cannot begin yet, or was over before."""
+        if self._goes_back(trainer, begin, known=known):
+            if begin.after_pass and self._is_ahead(trainer):
+                self._leave(trainer, 0)
+                trainer.pending, trainer.waits_for = begin, begin.state_name
+                self._settle()
+                return False
+            self._rewind(trainer, begin)
+        elif begin.after_pass and begin.is_repeat:
+            unfinished = self.in_pass and trainer.state in _UNFINISHED
+            if begin.pass_id < self.runner.pass_id + (not unfinished):
+                self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))  # it has had its end, which was lost
+                return False
+        self._generation.add(trainer)
+        self.snapshot_due = not self.registry.alone  # once it had an answer it does not name the state again
+        return True
+
+    def _goes_back(self, trainer: Trainer, begin: m.BeginPass, *, known: bool) -> bool:
+        unfinished = self.in_pass and trainer.state in _UNFINISHED
+        is_there = unfinished and begin.pass_id == self.runner.pass_id and not self.registry.dynamic
+        is_there = is_there and self.delivery.position_of(trainer) == begin.first_batch
+        return self._generation.is_left(trainer, begin, known=known, is_unfinished=unfinished, is_there=is_there)
+
+    def _is_ahead(self, trainer: Trainer) -> bool:
+        """Return True if ``trainer`` is done with a pass that others are in."""
+        return self.in_pass and trainer.state is not PassState.BEFORE and not self._is_over()
 
     def _continues_unknown_pass(self, begin: m.BeginPass) -> bool:
         """Return True if ``begin`` comes from the middle of a pass that is not known here: of a service that was
@@ -239,15 +259,15 @@ class TrainerGroup:
 
     def _rewind(self, trainer: Trainer, begin: m.BeginPass) -> None:
         """Begin a new generation with the state that ``trainer`` names in ``begin``."""
-        loaded = begin.state_name
-        again = self.in_pass and loaded == self._loaded and begin.pass_id == self.runner.pass_id
+        last = self.runner.pass_id
+        last = last if begin.after_pass and not self.in_pass and last not in self._errors else -1
+        again = self.in_pass and begin.state_name == self._generation.loaded and begin.pass_id == self.runner.pass_id
         done = {**self.registry.passed_through} if again else {}  # had the pass from there on, and left
         self.stop()
         self.registry.passed_through.update(done)
         waiting = set() if self._rejoin is None else {*self._rejoin.requests}
         self._rejoin = None
-        self._loaded, self._maybe_stale = loaded, False
-        self._joined = set()
+        self._generation, self._maybe_stale = Generation(begin.state_name, pass_before=last), False
         for other in self.registry.trainers.values():
             if other is not trainer:
                 other.joined = False  # also of one that is away: it comes back with what it has had
@@ -258,10 +278,10 @@ class TrainerGroup:
 
     def _fail_rewound(self, trainer: Trainer) -> None:
         error = Rewound(
-            f"another rank of job {self.registry.name!r} has loaded a state, and the service went back to it: load the "
-            "same state here, too"
+            f"another rank of job {self.registry.name!r} has loaded a state or called set_epoch(), and the service "
+            "went there: load the same state here, too, or call set_epoch() with the same number"
         )
-        self._tell(trainer, m.Failed(trainer.run, to_wire(error), self._loaded))
+        self._tell(trainer, m.Failed(trainer.run, to_wire(error), self._generation.loaded))
 
     def _start_pass(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
         try:
@@ -306,7 +326,7 @@ class TrainerGroup:
     def leave(self, peer: bytes, run: int, done: int, now: float) -> None:
         """Note that the trainer ``peer`` does not want the rest of its pass."""
         trainer = self._heard_from(peer, now)
-        if run == trainer.run:
+        if run == trainer.run and run != trainer.ended_run:  # else another pass may have begun meanwhile
             self._leave(trainer, done)
             self._settle()
 
@@ -338,8 +358,8 @@ class TrainerGroup:
 
     def _settle(self) -> None:
         """End the pass when it is over for all trainers, and begin the next one."""
-        trainers, unfinished = self.registry.trainers, self.delivery.unfinished_states
-        if not self.in_pass or self.registry.absent or any(each.state in unfinished for each in trainers.values()):
+        trainers = self.registry.trainers
+        if not self.in_pass or not self._is_over():
             return
         if isinstance(self._end, PassEnded) and (said := self.runner.describe_padding()):
             self._log(said, "")
@@ -348,14 +368,27 @@ class TrainerGroup:
             self._on_end(self._end)
         for each in trainers.values():
             each.reset()
-        for each in trainers.values():
-            if each.pending is not None:
-                begin, each.pending = each.pending, None
-                start = PassSnapshot.asked_by(begin)
-                if self.in_pass:
-                    self._join(each, begin, start)
-                else:
-                    self._start_pass(each, begin, start)
+        waiting = [(each, each.pending) for each in trainers.values() if each.pending is not None]
+        for each, _ in waiting:
+            each.pending = None
+        opened = ""  # the state of the generation that begins here
+        for each, begin in waiting:
+            if begin.state_name:
+                if begin.state_name != opened:
+                    self._rewind(each, begin)
+                    opened = begin.state_name
+                self._generation.add(each)
+            if each.joined:
+                self._enter_pass(each, begin, PassSnapshot.asked_by(begin))
+            else:
+                self._fail_rewound(each)
+
+    def _is_over(self) -> bool:
+        """Return True if no rank has anything of the present pass to come."""
+        unfinished = self.delivery.unfinished_states
+        return not self.registry.absent and not any(
+            each.state in unfinished for each in self.registry.trainers.values()
+        )
 
     def stop(self) -> None:
         """End the pass for all trainers. The batches that wait for them are dropped, because this object may be
@@ -393,17 +426,18 @@ class TrainerGroup:
             fits,
             ranks,
             pass_id,
-            self._loaded,
-            sorted(self._joined),
+            self._generation.loaded,
+            sorted(self._generation.joined),
             running,
             {} if registry.alone else self._errors.copy(),
+            self._generation.pass_before,
         )
 
     def restore(self, snapshot: JobSnapshot, now: float, *, last: bool = True) -> None:
         """Be the job that was written down. ``last``: nothing was written after it. Raises Error where it cannot be."""
         registry = self.registry
         self._restored = True
-        self._loaded, self._joined = snapshot.loaded, set(snapshot.begun_state)
+        self._generation = Generation(snapshot.loaded, snapshot.begun_state, snapshot.pass_before)
         self._errors = {**snapshot.errors}
         registry.restore(
             (
@@ -552,5 +586,7 @@ class TrainerGroup:
         self._tell(trainer, m.Failed(trainer.run, to_wire(error)))
 
     def _tell(self, trainer: Trainer, message: m.Message) -> None:
+        """Send ``trainer`` the end of its run."""
+        trainer.ended_run = trainer.run
         if trainer.peer:
             self.out.append((trainer.peer, message, ()))

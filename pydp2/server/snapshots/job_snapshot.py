@@ -80,8 +80,8 @@ class PassSnapshot:
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
     """Job as it is written down. ``pass_id``: the pass under way, or the last one; -1: none yet. ``loaded``: the
-    state that its generation began with; ``begun_state``: the ranks that began from it; ``errors``: of passes that
-    failed."""
+    state that its generation began with; ``begun_state``: the ranks that began from it; ``pass_before``: the pass that
+    all had ended before, -1: none; ``errors``: of passes that failed."""
 
     name: str
     world: int
@@ -93,6 +93,7 @@ class JobSnapshot:
     begun_state: list[int]
     running: PassSnapshot | None
     errors: dict[int, Error] = field(default_factory=dict)
+    pass_before: int = -1
 
     def to_plain(self) -> dict[str, Any]:
         """Return the snapshot as plain values for a file."""
@@ -106,6 +107,7 @@ class JobSnapshot:
             "pass": self.pass_id,
             "loaded": self.loaded,
             "began": self.begun_state,
+            "before": self.pass_before,
             "errors": [[pass_id, to_wire(error)] for pass_id, error in self.errors.items()],
             "running": None
             if run is None
@@ -131,6 +133,7 @@ class JobSnapshot:
                 check_int(plain["pass"], -1), str(plain["loaded"]), [check_int(rank) for rank in plain["began"]],
                 None if run is None else _pass_from_plain(run, files),
                 {check_int(pass_id): from_wire(error) for pass_id, error in plain.get("errors", [])},
+                check_int(plain.get("before", -1), -1),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError, Error) as error:
             raise StateMismatch(

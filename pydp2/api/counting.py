@@ -1,0 +1,128 @@
+"""Count the samples of a list ahead, so that ``len(client)`` is known from the start (docs/caching.md, "Counts")."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from pydp2.api.service import launch
+from pydp2.api.sources import Files, Source, resolve_source
+from pydp2.cache.counts import CountsLoaded, CountStore
+from pydp2.cache.disk_messages import CacheOrigin
+from pydp2.cache.folder import default_folder
+from pydp2.client.counting import count_samples
+from pydp2.errors import OptionError
+from pydp2.options.tables import SERVICE_OPTIONS, ServiceKeywords, job_options, takes
+from pydp2.providers import Provider, address_of
+
+_FILES_PER_WORKER = 4  # of the list that are read in turns
+
+
+@dataclass(frozen=True)
+class FileCount:
+    """Count of one entry of a list: samples as they are delivered, dropped ones, and the weight of those delivered.
+
+    ``early``: the file ended before its data did (``on_error="skip"``). ``samples`` is None if the file could not be
+    remembered, because it changed while it was read.
+    """
+
+    file: str
+    samples: int | None
+    dropped: int = 0
+    weight: int = 0
+    early: bool = False
+
+
+@dataclass(frozen=True)
+class ListCount:
+    """Counts of a list. ``read``: number of files that were read for it; the others were counted before.
+
+    ``plain``: every sample weighs 1, so the number of batches follows from that of samples.
+    """
+
+    files: list[FileCount]
+    read: int
+    plain: bool
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of all files."""
+        return sum(each.samples or 0 for each in self.files)
+
+    @property
+    def missing(self) -> list[str]:
+        """Files that are not counted."""
+        return [each.file for each in self.files if each.samples is None]
+
+    def plain_data(self) -> dict[str, Any]:
+        """Return the counts as plain data."""
+        sums = {name: sum(getattr(each, name) for each in self.files) for name in ("dropped", "weight")}
+        return {
+            "samples": self.samples, **sums, "plain": self.plain, "read": self.read, "missing": len(self.missing),
+            "files": [asdict(each) for each in self.files],
+        }  # fmt: skip
+
+
+@takes(SERVICE_OPTIONS)
+def count(
+    files: Files | Source,
+    provider: str | Provider | None = None,
+    *,
+    args: Mapping[str, Any] | None = None,
+    is_train: bool | None = None,
+    root: str | os.PathLike[str] | None = None,
+    again: bool = False,
+    progress: Callable[[int, int, int], object] = lambda counted, files, samples: None,
+    **options: Unpack[ServiceKeywords],
+) -> ListCount:
+    """Read the files of a list to their ends, in parallel, and remember how many samples each has.
+
+    Services with the same provider, ``args``, ``root`` and ``cache_dir`` then know ``len(client)`` from the start.
+    Files that are counted already are not read.
+
+    Args:
+        files, provider, args, is_train, root: what :func:`pydp2.launch` takes.
+        again: read the files that are counted already, too.
+        progress: called now and then with the number of files that are counted, of all files, and of the samples that
+            are counted.
+        options: those of :func:`pydp2.launch`; ``workers`` is how many processes read.
+
+    Raises:
+        OptionError: the provider is not in a file, so pydp2 could not notice when it changes. Also what
+            :func:`pydp2.launch` and a pass raise; what was counted before is remembered.
+    """
+    served = resolve_source(files, provider, args, is_train, root)
+    with launch(files, provider, args=args, is_train=is_train, root=root, **options) as service:
+
+        def show(figures: dict[str, Any]) -> None:
+            counts = figures["counts"]
+            progress(counts["counted"], counts["files"], counts["samples"])
+
+        workers = len(service.stats()["workers"])
+        job = job_options(batch_size=1, order="relaxed", shuffle=False, interleave=max(16, _FILES_PER_WORKER * workers))
+        schema = count_samples(service._target, asdict(job), again=again, progress=show)
+        counts = service.stats()["counts"]
+    if not counts["key"]:
+        raise OptionError(
+            "counts of samples can be remembered for a provider in a file only, because pydp2 could not notice when "
+            "another one changes; put process into a module"
+        )
+    folder = Path(options.get("cache_dir") or default_folder()).absolute()
+    origin = CacheOrigin(
+        counts["key"], address_of(served.provider), served.files, str(served.root), schema.slots, schema.weighted
+    )
+    with closing(CountStore(folder, origin)) as store:
+        return _listed(origin, store.find(), counts["read"])
+
+
+def _listed(origin: CacheOrigin, found: CountsLoaded, read: int) -> ListCount:
+    rows = dict(zip(found.files.tolist(), found.counts.tolist(), strict=True))
+    listed = []
+    for number, file in enumerate(origin.files):
+        samples, dropped, weight, _, early = rows.get(number, (None, 0, 0, True, False))
+        listed.append(FileCount(file, samples, dropped, weight, early))
+    return ListCount(listed, read, bool(found.counts["plain"].all()))

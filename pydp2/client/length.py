@@ -1,0 +1,105 @@
+"""Tell how many batches a pass has before it is over: from counts of samples, or from the pass before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydp2.errors import RemoteProtocolError
+from pydp2.protocol.stream_identity import check_int
+
+_HINT = "; operator.length_hint(client) gives an estimate"
+_NUMBERS = ("files", "counted", "samples", "weight")
+
+
+class PassLength:
+    """Number of batches that rank ``rank`` of ``world_size`` ranks has in a pass of a job with ``options``
+    (docs/caching.md, "Counts")."""
+
+    def __init__(self, options: Mapping[str, Any], rank: int, world_size: int) -> None:
+        self._batch_size = int(options["batch_size"])
+        self._last_batch = options.get("last_batch", "keep")
+        self._buckets = options.get("bucket_by") is not None
+        self._dynamic = options.get("share") == "dynamic"
+        self._rank, self._world = rank, world_size
+        self._counts: dict[str, int] = dict.fromkeys(_NUMBERS, 0)
+        self._plain = self._remembered = False
+        self.is_loading = False
+        """True while the service looks for what is remembered."""
+        self._last: int | None = None  # batches of the last pass
+        self._is_repeated = False  # later passes have as many
+
+    def learn(self, counts: Any) -> None:
+        """Take in the counts of the service, as :meth:`pydp2.server.sessions.list_counts.ListCounts.summary` gives
+        them; {}: it has none. Raises RemoteProtocolError if they are none."""
+        if not counts:
+            return
+        try:
+            self._counts = {name: check_int(counts[name]) for name in _NUMBERS}
+            self._plain, self.is_loading = counts["plain"] is True, counts["loading"] is True
+            self._remembered = bool(counts["key"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RemoteProtocolError(f"invalid counts of samples: {error}") from None
+
+    def note_pass(self, batches: int, *, is_repeated: bool) -> None:
+        """Note that a pass had ``batches`` batches. ``is_repeated``: later ones have as many, as far as is known."""
+        self._last, self._is_repeated = batches, is_repeated and not self._dynamic
+
+    @property
+    def _all_counted(self) -> bool:
+        return self._counts["counted"] == self._counts["files"] and self._counts["files"] > 0
+
+    @property
+    def exact(self) -> int | None:
+        """Number of batches; None: it is not known."""
+        if self._is_repeated:
+            return self._last
+        if self._all_counted and self._plain and not self._buckets and not self._dynamic:
+            return self._batches(self._counts["samples"])
+        return None
+
+    @property
+    def estimate(self) -> int | None:
+        """Number of batches, as far as is known; None: nothing is."""
+        if (known := self.exact) is not None or (known := self._last) is not None:
+            return known
+        counts = self._counts
+        if not counts["counted"]:
+            return None
+        return self._batches(counts["weight"] * counts["files"] // counts["counted"])
+
+    def _batches(self, weight: int) -> int:
+        full, rest = divmod(weight, self._batch_size)
+        batches = full + (rest > 0 and self._last_batch != "drop")
+        if self._last_batch == "drop":
+            return batches // self._world
+        behind = 0 if self._last_batch == "pad" else self._rank  # ranks that get a batch of each group before it
+        return max(0, -(-(batches - behind) // self._world))
+
+    def reason(self) -> str:
+        """Return why :attr:`exact` is None, and what helps."""
+        counts = self._counts
+        if self._dynamic:
+            return (
+                'the number of batches of a trainer is not known with share="dynamic", which gives each to the trainer '
+                f"that asks first; count the batches, or share by ranks{_HINT}"
+            )
+        if self._last is not None or (self._all_counted and not self._plain):
+            return (
+                "the number of batches is not known, because not every sample weighs 1 (calc_batch_size), and which "
+                f"samples come together differs from pass to pass; count the batches{_HINT}"
+            )
+        if self._buckets:
+            return (
+                "the number of batches is not known yet: with bucket_by it is known after one full pass, because each "
+                f"bucket ends with a batch of its own{_HINT}"
+            )
+        later = "it is known after one full pass, if every sample weighs 1"
+        if self.is_loading:
+            return f"the number of batches is not known yet: the service looks for counts of samples; ask again{_HINT}"
+        if self._remembered:
+            return (
+                f"the number of batches is not known yet: {counts['counted']} of {counts['files']} files are counted; "
+                f"{later}, and from the start once `pydp2 count` has counted the files"
+            )
+        return f"the number of batches is not known yet: {later} (the service remembers no counts of samples)"

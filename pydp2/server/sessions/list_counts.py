@@ -1,0 +1,48 @@
+"""Keep the counts of a list, in memory for the passes of a service and on disk for those that come later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydp2.cache.counts import CountsLoaded, CountStore
+from pydp2.cache.disk_messages import CacheNotice, CacheOrigin
+from pydp2.server.dispatch.file_counts import FileCounts
+
+
+class ListCounts:
+    """Counts of the ``files`` files of a list. ``folder``: directory of the cache in which those of ``origin`` are
+    remembered; None: they are not."""
+
+    def __init__(
+        self, files: int, label: Callable[[int], str], folder: Path | None, origin: CacheOrigin, *, early_ends: bool
+    ) -> None:
+        self.counts = FileCounts(files, label, early_ends=early_ends)
+        self.store: CountStore | None = None
+        """What does the work on the disk."""
+        self._key = origin.key
+        if folder is not None:
+            self.counts.is_loading = True
+            self.store = CountStore(folder, origin)
+            self.store.load()
+
+    def take_disk_answers(self) -> list[CacheNotice]:
+        """Take in what is remembered; what there is to say."""
+        said: list[CacheNotice] = []
+        for answer in () if self.store is None else self.store.take_answers():
+            if isinstance(answer, CountsLoaded):
+                self.counts.load(answer.files, answer.counts)
+            else:
+                said.append(answer)
+        return said
+
+    def remember(self) -> None:
+        """Remember what was counted since the last call."""
+        files, counts = self.counts.take_new()
+        if self.store is not None and len(files):
+            self.store.remember(files, counts)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the sums, and under which key they are remembered ("": they are not), as plain data."""
+        return self.counts.summary() | {"key": "" if self.store is None else self._key}

@@ -1,0 +1,177 @@
+"""Counts of samples on disk: what is remembered of which file, and what is not believed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pydp2.cache import counts as module
+from pydp2.cache.counts import COUNT, CountsLoaded, CountStore, read_counts
+from pydp2.cache.disk_messages import CacheNotice, CacheOrigin
+from pydp2.cache.file_format import DamagedEntry
+from pydp2.schema.input_types import Slots, integer_value
+
+from ..conftest import wait_until
+
+OLD = time.time() - 1000
+
+
+class Place:
+    """A folder with files, and stores over them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cache = folder / "cache"
+        self.stores: list[CountStore] = []
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+        os.utime(self.folder / name, (OLD, OLD))
+
+    def origin(self, files: Sequence[str], key: str = "a1") -> CacheOrigin:
+        return CacheOrigin(key, "prov.process", files, str(self.folder), Slots((integer_value(3),)), False)
+
+    def open(self, files: Sequence[str], key: str = "a1") -> tuple[CountStore, dict[str, int], list[str]]:
+        """A store, what it remembers of the files by name, and what it has to say."""
+        store = CountStore(self.cache, self.origin(files, key))
+        self.stores.append(store)
+        store.load()
+        said: list[Any] = []
+        assert wait_until(lambda: said.extend(store.take_answers()) or any(isinstance(a, CountsLoaded) for a in said))
+        (loaded,) = [each for each in said if isinstance(each, CountsLoaded)]
+        found = zip(loaded.files.tolist(), loaded.counts["samples"].tolist(), strict=True)
+        return store, {files[file]: samples for file, samples in found}, notices(said)
+
+    def remember(self, files: Sequence[str], samples: dict[str, int], key: str = "a1") -> list[str]:
+        """Remember so many samples of these, as a service does that has read them."""
+        store, _, said = self.open(files, key)
+        numbers = np.array([files.index(name) for name in samples], np.int64)
+        store.remember(numbers, np.array([(n, 0, n, True, False) for n in samples.values()], COUNT))
+        store.close()
+        self.stores.remove(store)
+        return said + notices(list(store._answers))
+
+
+def notices(answers: list[Any]) -> list[str]:
+    return [each.text for each in answers if isinstance(each, CacheNotice)]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    time.sleep(0.03)  # the change time of what was written before is not a moment ago
+    made = Place(tmp_path)
+    yield made
+    for store in made.stores:
+        store.close()
+
+
+def settle(place: Place, **files: str) -> None:
+    for name, text in files.items():
+        place.write(name, text)
+    time.sleep(0.03)  # a file that changed a moment ago might change again, and look the same
+
+
+def test_a_count_holds_for_the_file_that_was_counted_and_for_no_other(place: Place) -> None:
+    settle(place, a="1", b="2", c="3")
+    place.remember(["a", "b", "c"], {"a": 1, "b": 2, "c": 3})
+    assert place.open(["a", "b", "c"])[1] == {"a": 1, "b": 2, "c": 3}
+    settle(place, b="other")
+    assert place.open(["c", "b"])[1] == {"c": 3}
+    assert place.open(["a", "b"], key="b2")[1] == {}
+
+
+def test_an_entry_that_names_no_file_is_known_by_its_text(place: Place) -> None:
+    place.remember(["http://x/1", "http://x/2"], {"http://x/2": 7})
+    assert place.open(["http://x/1", "http://x/2"])[1] == {"http://x/2": 7}
+
+
+def test_equal_entries_are_kept_apart(place: Place) -> None:
+    files = ["key", "key"]
+    store, known, _ = place.open(files)
+    assert known == {}
+    store.remember(np.array([1]), np.array([(5, 0, 5, True, False)], COUNT))
+    store.close()
+    place.stores.clear()
+    again, _, _ = place.open(files)
+    (row,) = read_counts(again._path)[1]
+    assert row["name"].decode() == again._names.name(1) != again._names.name(0)
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_remembered_that_time(place: Place) -> None:
+    settle(place, a="1", b="2")
+    store, _, _ = place.open(["a", "b"])
+    assert wait_until(lambda: store._step_began is None)
+    (place.folder / "a").write_text("longer")
+    counts = np.array([(1, 0, 1, True, False), (2, 0, 2, True, False)], COUNT)
+    store.remember(np.array([0, 1]), counts)
+    store.close()
+    place.stores.clear()
+    time.sleep(0.03)
+    assert place.open(["a", "b"])[1] == {"b": 2}
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 1 << 40), max_size=8), max_size=4))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_remembered_last_of_each_file_is_what_is_found(place: Place, writes: list[dict[str, int]]) -> None:
+    files = [f"key-{name}" for name in "abcdefgh"]
+    key = os.urandom(6).hex()
+    expected: dict[str, int] = {}
+    for each in writes:
+        samples = {f"key-{name}": count for name, count in each.items()}
+        place.remember(files, samples, key)
+        expected |= samples
+    assert place.open(files, key)[1] == expected
+
+
+@pytest.mark.parametrize("damage", ["cut", "bit", "other", "empty"])
+def test_damaged_counts_are_said_and_replaced(place: Place, damage: str) -> None:
+    settle(place, a="1")
+    place.remember(["a"], {"a": 1})
+    path = next(place.cache.glob("*/counts"))
+    data = bytearray(path.read_bytes())
+    data[-10] ^= 1
+    path.write_bytes({"cut": data[:-1], "bit": data, "other": b"x" * 100, "empty": b""}[damage])
+    with pytest.raises(DamagedEntry):
+        read_counts(path)
+    _, known, said = place.open(["a"])
+    assert known == {}
+    assert len(said) == 1
+    assert f"{path}, which has counts of samples, cannot be used: " in said[0]
+    place.remember(["a"], {"a": 2})
+    assert place.open(["a"])[1:] == ({"a": 2}, [])
+
+
+def test_a_folder_that_cannot_be_written_is_said_once(place: Place) -> None:
+    place.cache.write_text("no folder")
+    store, known, _ = place.open(["key"])
+    assert known == {}
+    for _ in range(2):
+        store.remember(np.array([0]), np.array([(1, 0, 1, True, False)], COUNT))
+    store.close()
+    place.stores.clear()
+    (said,) = notices(list(store._answers))
+    assert said.startswith(f"the counts of samples cannot be remembered in {place.cache}: ")
+
+
+def test_a_service_that_keeps_the_lock_is_not_waited_for_for_ever(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOCK_SECONDS", 0.05)
+    place.remember(["key"], {"key": 1})
+    lock = os.open(next(place.cache.glob("*/")), os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        said = place.remember(["key"], {"key": 2})
+        assert "cannot be remembered" in said[0]
+    finally:
+        os.close(lock)
+    assert place.open(["key"])[1] == {"key": 1}
