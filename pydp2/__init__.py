@@ -38,6 +38,8 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
     from pydp2.diagnostics.check import check as check
     from pydp2.diagnostics.peek import peek as peek
     from pydp2.diagnostics.replay import replay as replay
+    from pydp2.mixing import Mixture as Mixture
+    from pydp2.mixing import mix as mix
     from pydp2.native import packing as packing
     from pydp2.packers.many_samples import rows as rows
     from pydp2.providers import CacheType, provider
@@ -68,6 +70,8 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
         sparse_vector_sequence,
         sparse_vector_sub_sequence,
     )
+    from pydp2.sequence_packing import PackedSequences as PackedSequences
+    from pydp2.sequence_packing import pack_sequences as pack_sequences
 
 __version__ = _release.RELEASE
 
@@ -107,6 +111,8 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "CacheFolder": "pydp2.api.cache_admin",
     "CacheType": "pydp2.providers",
     "Client": "pydp2.client",
+    "Mixture": "pydp2.mixing",
+    "PackedSequences": "pydp2.sequence_packing",
     "Csr": "pydp2.columns.batch",
     "Provider": "pydp2.providers",
     "Ragged": "pydp2.columns.batch",
@@ -121,6 +127,8 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "errors": "pydp2.errors",  # the module itself
     "launch": "pydp2.api.service",
     "load": "pydp2.api.service",
+    "mix": "pydp2.mixing",
+    "pack_sequences": "pydp2.sequence_packing",
     "packing": "pydp2.native",
     "peek": "pydp2.diagnostics.peek",
     "provider": "pydp2.providers",

@@ -1,6 +1,7 @@
 """Run a trainer's end: its connection, its stream of batches, its position in the stream."""
 
-from pydp2.client.client import Client, Pass
+from pydp2.client.client import Client
 from pydp2.client.connection import Target, ask_stats
+from pydp2.client.stream import Pass, Stream
 
-__all__ = ["Client", "Pass", "Target", "ask_stats"]
+__all__ = ["Client", "Pass", "Stream", "Target", "ask_stats"]
