@@ -306,7 +306,7 @@ class TrainerGroup:
     def leave(self, peer: bytes, run: int, done: int, now: float) -> None:
         """Note that the trainer ``peer`` does not want the rest of its pass."""
         trainer = self._heard_from(peer, now)
-        if run == trainer.run:
+        if run == trainer.run and trainer.joined:  # else it leaves a pass of the generation before
             self._leave(trainer, done)
             self._settle()
 
