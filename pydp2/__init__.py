@@ -38,6 +38,7 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
     from pydp2.diagnostics.check import check as check
     from pydp2.diagnostics.peek import peek as peek
     from pydp2.diagnostics.replay import replay as replay
+    from pydp2.mixing import MixedBatch as MixedBatch
     from pydp2.mixing import Mixture as Mixture
     from pydp2.mixing import mix as mix
     from pydp2.native import packing as packing
@@ -70,6 +71,7 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
         sparse_vector_sequence,
         sparse_vector_sub_sequence,
     )
+    from pydp2.sequence_packing import PackedBatch as PackedBatch
     from pydp2.sequence_packing import PackedSequences as PackedSequences
     from pydp2.sequence_packing import pack_sequences as pack_sequences
 
@@ -111,7 +113,9 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "CacheFolder": "pydp2.api.cache_admin",
     "CacheType": "pydp2.providers",
     "Client": "pydp2.client",
+    "MixedBatch": "pydp2.mixing",
     "Mixture": "pydp2.mixing",
+    "PackedBatch": "pydp2.sequence_packing",
     "PackedSequences": "pydp2.sequence_packing",
     "Csr": "pydp2.columns.batch",
     "Provider": "pydp2.providers",

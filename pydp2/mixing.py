@@ -7,10 +7,10 @@ sources that have not ended. Nothing else is random, so a position is the number
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +135,10 @@ class Mixture(DerivedStream):
             "batching_method": batching_method,
             "sources": [(stream._stream_identity, stream._rank[1]) for stream in streams],
         }
+
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Iterator[MixedBatch]: ...
 
     @property
     def slots(self) -> Slots:

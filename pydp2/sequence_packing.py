@@ -8,9 +8,9 @@ sequence, or a piece of one, whose tokens stand side by side. "wrapped" cuts one
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,10 @@ class PackedBatch(Batch):
     segments: Segments
     length: int
 
+    if TYPE_CHECKING:
+
+        def __getitem__(self, key: str | int) -> Array: ...
+
     @property
     def cu_seqlens(self) -> NDArray[np.int32]:
         """Start of each segment in the rows laid one after the other, and at the end their length: ``(n + 1,)`` int32,
@@ -79,7 +83,7 @@ class PackedBatch(Batch):
 
     def unpack(self, slot: str | int = 0) -> list[Array]:
         """Return the tokens of each segment of ``slot``, as views, in the order of ``segments``."""
-        rows: Any = self[slot]
+        rows = self[slot]
         return [
             rows[row, start : start + length]
             for row, start, length in zip(*(each.tolist() for each in self.segments[:3]), strict=True)
@@ -205,6 +209,10 @@ class PackedSequences(DerivedStream):
             "strategy": strategy, "last_row": ends[0], "last_batch": ends[1], "pad_token": pad_token,
             "sources": (stream._stream_identity, stream._rank),
         }  # fmt: skip
+
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Iterator[PackedBatch]: ...
 
     @property
     def slots(self) -> Slots:

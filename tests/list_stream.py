@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -99,5 +100,4 @@ class Interruption(BaseException):
 def rows_of(batch: Batch) -> Sequences:
     """The sequences of the first slot."""
     value: Any = batch[0]
-    edges = value.sequence_start_positions
-    return [value.values[low:high].tolist() for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    return [value.values[low:high].tolist() for low, high in pairwise(value.sequence_start_positions)]

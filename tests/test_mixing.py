@@ -293,12 +293,12 @@ def test_samples_and_readers_count_what_was_delivered() -> None:
         assert mixed.names == ("tokens", "mask")
 
 
-# -- states that do not fit ----------------------------------------------------------------------------------------------
+# -- states that do not fit --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"weights": [1, 2]}, "weights was"), ({"seed": 9}, "seed was 0, is 9"),
-        ({"batch_size": 3}, "batch_size was 4, is 3"), ({"stopping_strategy": "all_exhausted"}, "stopping_strategy was"),
+        ({"batch_size": 3}, "batch_size was 4, is 3"), ({"stopping_strategy": "all_exhausted"}, "_strategy was"),
         ({"batching_method": "per_stream"}, "batching_method was"), ({"last_batch": "pad"}, "last_batch was"),
         ({"rows": [[[1]] * 5, [[8]] * 5]}, "list was"),
     ],
@@ -327,7 +327,7 @@ def test_a_damaged_or_newer_state_is_refused_and_the_stream_stays_where_it_was(d
         assert seen + [sign(batch) for batch in one] == whole
 
 
-# -- what cannot be mixed ------------------------------------------------------------------------------------------------
+# -- what cannot be mixed ----------------------------------------------------------------------------------------------
 def test_what_cannot_be_mixed_is_refused_with_a_remedy() -> None:
     one = ListStream([[1]], 1)
     refused: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
@@ -371,7 +371,7 @@ def test_a_source_in_the_middle_of_a_pass_is_refused_until_a_state_is_loaded() -
         next(iter(mixed))
 
 
-# -- with services -------------------------------------------------------------------------------------------------------
+# -- with services -----------------------------------------------------------------------------------------------------
 LISTS = [([str(i) for i in range(5)], 0.7), ([str(i) for i in range(100, 102)], 0.3)]
 
 
@@ -390,6 +390,11 @@ def test_a_mixture_of_lists_goes_on_from_its_state_with_another_number_of_worker
                 seen.append(numbers(batch))
                 states.append(json.dumps(mixed.state_dict()))
         assert set(mixed.stats()["sources"]) == {"source 0", "source 1"}
+    for source, (files, _) in enumerate(LISTS):  # without the others, the rows of a client that reads it alone
+        with pydp2.load(files, address, batch_size=16, seed=3, workers=1) as alone:
+            whole = [n for _ in range(2) for batch in alone for n in batch["n"].tolist()]
+        mine = [n for _, _, rows, of in seen for n, which in zip(rows, of, strict=True) if which == source]
+        assert mine[: len(whole)] == whole[: len(mine)]
     first = [n for p, _, rows, _ in seen if p == 0 for n in rows]
     assert set(first) == {f * 1000 + i for f in [*range(5), 100, 101] for i in range(40)}
     with pydp2.mix(LISTS, address, batch_size=16, seed=3, workers=2, stopping_strategy="all_exhausted") as mixed:
@@ -429,6 +434,31 @@ def test_two_ranks_mix_the_same_step_and_go_on_from_a_state(provider_file: Calla
     taken = [n for each in seen for p, _, rows, _ in each if p == 0 for n in rows]
     assert len(taken) == len(set(taken)) > 100
     assert [each[3:] for each in seen] == again
+
+
+def test_a_thread_that_waits_for_a_batch_is_told_when_another_one_closes_the_mixture(
+    provider_file: Callable[[str], str],
+) -> None:
+    address = provider_file(PROVIDER.replace("    for i", "    import time\n    time.sleep(60)\n    for i"))
+    mixed = pydp2.mix([(["1"], 1)], address, batch_size=4, workers=1)
+    raised: list[Exception] = []
+    begun = threading.Event()
+
+    def wait() -> None:
+        one = iter(mixed)
+        begun.set()
+        try:
+            next(one)
+        except ClientUseError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert begun.wait(30)
+    mixed.close()
+    thread.join(30)
+    assert "closed" in str(raised[0])
+    mixed.close()
 
 
 def test_sources_with_other_slots_are_refused(provider_file: Callable[[str], str]) -> None:

@@ -57,7 +57,7 @@ def packed(case: dict[str, Any], **source: Any) -> pydp2.PackedSequences:
 
 def sign(batch: pydp2.Batch) -> Any:
     assert isinstance(batch, PackedBatch)
-    values = [batch[name].tolist() for name in batch.keys()]
+    values = [batch[name].tolist() for name in batch.names or ()]
     return batch.pass_id, batch.index, batch.padding, values, [each.tolist() for each in batch.segments]
 
 
@@ -69,7 +69,7 @@ def test_segments_positions_and_masks_say_where_each_sequence_is(case: dict[str,
             before: Any = None
             for batch in data:
                 rows = len(batch)
-                tokens, mask, positions, numbers = (np.asarray(batch[name]) for name in batch.keys())
+                tokens, mask, positions, numbers = (np.asarray(batch[name]) for name in batch.names or ())
                 assert batch.keys() == ("tokens", "mask", "position_ids", "segment_ids")
                 assert {array.shape for array in (tokens, mask, positions, numbers)} == {(rows, length)}
                 assert {array.dtype for array in (tokens, mask, positions, numbers)} == {np.dtype(np.int32)}
@@ -194,7 +194,7 @@ def test_best_fit_decreasing_is_what_a_search_through_all_rows_gives(lengths: li
     assert rows == naive_fit(lengths, capacity)
 
 
-# -- states --------------------------------------------------------------------------------------------------------------
+# -- states ------------------------------------------------------------------------------------------------------------
 @given(cases(), st.data())
 def test_what_follows_a_restore_is_what_would_have_followed(case: dict[str, Any], data: st.DataObject) -> None:
     seen, states = [], []
@@ -236,10 +236,9 @@ def test_a_pass_that_is_left_carries_nothing_to_the_next_one() -> None:
     with pydp2.pack_sequences(ListStream(documents, 2), **options) as data:
         next(iter(data))
         assert np.asarray(next(iter(data))["tokens"]).ravel().tolist() == [10, 11, 12, 13, 14, 15, 16, 20]
+        held = next(iter(data))
+        list(data)
         with pytest.raises(ClientUseError, match="not of the present pass"):
-            held = next(iter(data))
-            list(data)
-            iter(data)
             data.state_dict(after=held)
 
 
@@ -317,7 +316,7 @@ def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
         assert len(list(data)) == 1
 
 
-# -- what cannot be packed -----------------------------------------------------------------------------------------------
+# -- what cannot be packed ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
@@ -356,7 +355,7 @@ def test_slots_that_are_packed_together_need_sequences_of_one_length(provider_fi
         list(rows)
 
 
-# -- with services -------------------------------------------------------------------------------------------------------
+# -- with services -----------------------------------------------------------------------------------------------------
 def sequences_of(files: range) -> Sequences:
     return [[f * 1000 + i] * (i * 7 % 23) for f in files for i in range(40)]
 
