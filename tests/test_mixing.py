@@ -393,7 +393,7 @@ def test_a_mixture_of_lists_goes_on_from_its_state_with_another_number_of_worker
     for source, (files, _) in enumerate(LISTS):  # without the others, the rows of a client that reads it alone
         with pydp2.load(files, address, batch_size=16, seed=3, workers=1) as alone:
             whole = [n for _ in range(2) for batch in alone for n in batch["n"].tolist()]
-        mine = [n for _, _, rows, of in seen for n, which in zip(rows, of, strict=True) if which == source]
+        mine = [n for p, _, rows, of in seen for n, it in zip(rows, of, strict=True) if (p, it) == (0, source)]
         assert mine[: len(whole)] == whole[: len(mine)]
     first = [n for p, _, rows, _ in seen if p == 0 for n in rows]
     assert set(first) == {f * 1000 + i for f in [*range(5), 100, 101] for i in range(40)}
