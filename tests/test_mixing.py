@@ -436,31 +436,6 @@ def test_two_ranks_mix_the_same_step_and_go_on_from_a_state(provider_file: Calla
     assert [each[3:] for each in seen] == again
 
 
-def test_a_thread_that_waits_for_a_batch_is_told_when_another_one_closes_the_mixture(
-    provider_file: Callable[[str], str],
-) -> None:
-    address = provider_file(PROVIDER.replace("    for i", "    import time\n    time.sleep(60)\n    for i"))
-    mixed = pydp2.mix([(["1"], 1)], address, batch_size=4, workers=1)
-    raised: list[Exception] = []
-    begun = threading.Event()
-
-    def wait() -> None:
-        one = iter(mixed)
-        begun.set()
-        try:
-            next(one)
-        except ClientUseError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    assert begun.wait(30)
-    mixed.close()
-    thread.join(30)
-    assert "closed" in str(raised[0])
-    mixed.close()
-
-
 def test_sources_with_other_slots_are_refused(provider_file: Callable[[str], str]) -> None:
     two = PROVIDER + PROVIDER.replace("1000000", "500000").replace("process", "other")
     one = pydp2.Source(["1"], provider_file(two))
