@@ -43,6 +43,9 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
     from pydp2.diagnostics.check import check as check
     from pydp2.diagnostics.peek import peek as peek
     from pydp2.diagnostics.replay import replay as replay
+    from pydp2.mixing import MixedBatch as MixedBatch
+    from pydp2.mixing import Mixture as Mixture
+    from pydp2.mixing import mix as mix
     from pydp2.native import packing as packing
     from pydp2.packers.many_samples import rows as rows
     from pydp2.providers import CacheType, provider
@@ -79,6 +82,9 @@ if _typing.TYPE_CHECKING:  # what type checkers and editors see; a test holds it
     from pydp2.schema.input_types import scalar_sequence as scalar_sequence
     from pydp2.schema.input_types import text as text
     from pydp2.schema.input_types import text_sequence as text_sequence
+    from pydp2.sequence_packing import PackedBatch as PackedBatch
+    from pydp2.sequence_packing import PackedSequences as PackedSequences
+    from pydp2.sequence_packing import pack_sequences as pack_sequences
 
 __version__ = _release.RELEASE
 
@@ -119,6 +125,10 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "CacheFolder": "pydp2.api.cache_admin",
     "CacheType": "pydp2.providers",
     "Client": "pydp2.client",
+    "MixedBatch": "pydp2.mixing",
+    "Mixture": "pydp2.mixing",
+    "PackedBatch": "pydp2.sequence_packing",
+    "PackedSequences": "pydp2.sequence_packing",
     "Csr": "pydp2.columns.batch",
     "FileCount": "pydp2.api.counting",
     "ListCount": "pydp2.api.counting",
@@ -137,6 +147,8 @@ _HOMES = dict.fromkeys(__all__, "pydp2.schema.input_types") | {
     "errors": "pydp2.errors",  # the module itself
     "launch": "pydp2.api.service",
     "load": "pydp2.api.service",
+    "mix": "pydp2.mixing",
+    "pack_sequences": "pydp2.sequence_packing",
     "packing": "pydp2.native",
     "peek": "pydp2.diagnostics.peek",
     "provider": "pydp2.providers",

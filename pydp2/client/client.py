@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from socket import gethostname
 from typing import Any
@@ -27,8 +27,8 @@ from pydp2.client.progress import LoopHandle, LoopState, Progress, position_afte
 from pydp2.client.received import ReceivedBatch, is_rewind, is_second_prepared, parse_batches, second_batch
 from pydp2.client.reconnect import reconnect
 from pydp2.client.session import ClientGuard
+from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
-from pydp2.columns.unbatch import unbatch
 from pydp2.errors import (
     ClientUseError,
     Error,
@@ -50,7 +50,7 @@ _COUNTS_POLL_SECONDS = 0.01  # between two questions whether it has them
 _BEATS_PER_LEASE = 4  # signs of life per lease while a batch is waited for
 
 
-class Client:
+class Client(Stream):
     """Batches of one job. Iterating gives one pass; leaving a loop and iterating again gives the next one.
 
     Threads may use a client one after the other; other processes must not use it. If a signal handler raises an
@@ -119,62 +119,22 @@ class Client:
         """Weight of a batch of the job; the last ones may weigh less."""
 
     @property
-    def samples(self) -> int:
-        """Number of samples delivered so far, over all passes."""
-        return self._session.progress.samples
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        """Names of the slots, or None if they have none."""
-        return self._declaration.slots.names
-
-    @property
     def slots(self) -> Slots:
         """Types and names of the slots."""
         return self._declaration.slots
 
-    def __iter__(self) -> Iterator[Batch]:
-        session, token = self._session, [threading.get_ident()]
-        try:
-            session.enter(token)
-            one, progress = self._open()
-            session.progress = progress
-            return one
-        finally:
-            if 0 in session.current_call and session.current_call[0] is token:
-                del session.current_call[0]
-
     def _open(self) -> tuple[Pass, Progress]:
-        """Return the iterator of the pass that :class:`LoopState` tells, and the progress with it."""
-        session = self._session
-        now = session.progress
-        if now.state is LoopState.RUNNING and now.was_cut_off:
-            session.progress = now._replace(state=LoopState.ENTERED)
-        elif now.state is LoopState.RUNNING and now.loop is not None and now.loop.is_held:
-            if self._has_next(now.loop):
-                raise ClientUseError(
-                    "this client is in the middle of a pass: a second iteration would mix two; leave the first loop, "
-                    "or close() its iterator, before the next pass begins"
-                )
-            now.loop.is_over = True
+        one = super()._open()
         self._left_at = None
-        now = session.progress
-        if now.state is not LoopState.ENTERED:
-            begins = now.state is LoopState.BETWEEN
-            self._connection.is_damaged = True  # until the service is asked for the pass
-            session.progress = now = now._replace(
-                position=now.position if begins else now.position.next_pass(),
-                state=LoopState.ENTERED,
-                loop=None,
-                origin=object(),
-            )
-        if self._connection.is_damaged:
-            self._begin()
-            now = session.progress
-        loop = LoopHandle()
-        one = Pass(self, now.position.pass_id, loop)
-        loop.iterator = weakref.ref(one)
-        return one, now._replace(state=LoopState.RUNNING, loop=loop, calls=0)
+        return one
+
+    @property
+    def _is_damaged(self) -> bool:
+        return self._connection.is_damaged
+
+    @_is_damaged.setter
+    def _is_damaged(self, value: bool) -> None:
+        self._connection.is_damaged = value
 
     def _begin(self) -> None:
         """Ask for the pass from the position on."""
@@ -210,24 +170,6 @@ class Client:
         """Return an estimate of that number: from the files that are counted, or the batches of the last pass."""
         known = self._length.estimate
         return NotImplemented if known is None else known
-
-    def reader(self) -> Callable[[], Iterator[tuple[Any, ...]]]:
-        """Return a reader of samples: each call of it is one pass, whose batches are taken apart again.
-
-        A sample is the tuple of its slot values, also of a single slot; rows that only fill a batch up are left out. So
-        ``batch_size`` is how many samples travel together, and decorators and :func:`pydp2.reader.batch` see single
-        ones. If the caller leaves a pass, it is left at the service too. See docs/readers.md.
-        """
-
-        def read() -> Iterator[tuple[Any, ...]]:
-            one = iter(self)
-            try:
-                for batch in one:
-                    yield from unbatch(batch)
-            finally:
-                one.close()  # type: ignore[attr-defined]  # it is a Pass
-
-        return read
 
     def state_dict(self, *, after: Batch | None = None) -> dict[str, Any]:
         """Return where this trainer stands, as plain JSON-able data: put it into the checkpoint, beside the model.
@@ -266,7 +208,7 @@ class Client:
         session, token = self._session, [threading.get_ident()]
         try:
             session.enter(token)
-            position = Position.from_state(state, self._stream_identity, allow)
+            position = self._position_of(state, allow)
             name = position.name
             self._leave()
             now = session.progress
@@ -335,30 +277,13 @@ class Client:
                 return  # called by a signal handler in the middle of a call, which closes the client when it goes on
         self._end()
 
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # -- what a pass asks for --------------------------------------------------------------------------------------
-    def _deliver(self, loop: LoopHandle, _: None) -> Batch:
-        """Return the next batch, for next(). Between storing the progress with it and returning it there is no call,
-        and so no place where an exception of a signal handler could come."""
-        if loop.is_over:
-            raise StopIteration
-        session, token = self._session, [threading.get_ident()]
-        try:
-            session.enter(token)
-            batch, progress = self._next(loop)
-            session.progress = progress
-            if batch is not None:
-                return batch
-            loop.is_over = True
-            raise StopIteration
-        finally:
-            if 0 in session.current_call and session.current_call[0] is token:
-                del session.current_call[0]
+    @property
+    def _rank(self) -> tuple[int, int]:
+        return self._attach.rank, self._attach.world_size
+
+    def _position_of(self, state: Any, allow: Collection[str]) -> Position:
+        return Position.from_state(state, self._stream_identity, allow)
 
     def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
         """Return the next batch, None at the end of the pass, and the progress with it."""

@@ -259,7 +259,8 @@ class Batch:
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """Return the state of a copy, here or in another process, which belongs to no client."""
-        return None, {name: getattr(self, name) for name in self.__slots__} | {"_resume": None}
+        names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
+        return None, {name: getattr(self, name) for name in names} | {"_resume": None}
 
     def __len__(self) -> int:
         return self._columns.rows

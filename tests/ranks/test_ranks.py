@@ -252,6 +252,25 @@ def test_who_loads_a_state_takes_all_ranks_back(service: pydp2.Service, alone: l
     gc.collect()  # an error and the frames that raised it refer to each other, and to what they had received
 
 
+def test_ranks_in_the_middle_of_a_pass_load_a_state_one_after_the_other(
+    service: pydp2.Service, alone: list[Numbered]
+) -> None:
+    """The second one leaves its pass when the first one is in the pass of the state already."""
+    with ExitStack() as stack:
+        clients = ranks(service, stack, 2)
+        streams = [iter(client) for client in clients]
+        for step in range(5):
+            for stream in streams:
+                next(stream)
+            if step == 2:
+                state = clients[0].state_dict()
+        seen = []
+        for client in clients:
+            client.load_state_dict(state)
+            seen.append(numbered(next(iter(client))))
+        assert seen == alone[6:8]
+
+
 def test_dynamic_sharing_gives_each_batch_to_one_of_those_who_ask(
     service: pydp2.Service, alone: list[Numbered]
 ) -> None:

@@ -46,7 +46,7 @@ def renamed(path, target):
 pathlib.Path.replace, os.fsync = renamed, half_a_file
 sys.argv = [example, *words]
 code = pathlib.Path(example).read_text()
-exec(compile(code, example, "exec"), {"__name__": "__main__"})
+exec(compile(code, example, "exec"), {"__name__": "__main__", "__file__": example})
 """
 
 
@@ -84,6 +84,19 @@ def test_the_example_that_is_killed_ends_with_the_weights_of_one_that_never_was(
     assert killed_again_and_again("train_and_resume.py", killed, 1, words) >= 3
     with np.load(killed / "run") as ended, np.load(whole / "run") as expected:
         assert {name: ended[name].tobytes() for name in ended} == {name: expected[name].tobytes() for name in expected}
+
+
+def test_the_language_model_that_is_killed_ends_with_the_loss_of_one_that_never_was(tmp_path: Path) -> None:
+    words = ("--steps", "20", "--every", "4")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    assert run("train_language_model.py", whole, *words) == 0
+    assert run("train_language_model.py", killed, *words, kill=(2, "within")) != 0
+    assert run("train_language_model.py", killed, *words, "--workers", "2") == 0
+    with np.load(killed / "run") as ended, np.load(whole / "run") as expected:
+        assert {name: ended[name].tobytes() for name in ended} == {name: expected[name].tobytes() for name in expected}
+        assert np.mean(ended["losses"][-5:]) < 0.8 * np.mean(ended["losses"][:5])
 
 
 @pytest.mark.slow

@@ -62,6 +62,16 @@ with pydp2.launch(["a.txt", "b.txt"], "module.process", args={"n": 1}, workers=4
 
 assert_type(pydp2.connect("ipc:///tmp/address", batch_size=1, timeout=2.0), pydp2.Client)
 
+with pydp2.mix({"a.list": 0.7, "b.list": 0.3}, named, batch_size=8, seed=1, workers=2) as mixed:
+    assert_type(mixed, pydp2.Mixture)
+    for mixed_batch in mixed:
+        assert_type(mixed_batch.source, NDArray[np.int32])
+    with pydp2.pack_sequences(mixed, slot="tokens", length=4096, batch_size=8, strategy="wrapped") as rows:
+        for packed in rows:
+            assert_type(packed["tokens"], NDArray[Any])
+            assert_type(packed.cu_seqlens, NDArray[np.int32])
+            assert_type(packed.segments.row, NDArray[np.int64])
+
 train, test = pydp2.define_py_data_sources2("train.list", None, "module", "process", args={"n": 1})
 assert_type(train, pydp2.Source | None)
 if train is not None:

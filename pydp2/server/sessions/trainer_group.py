@@ -326,7 +326,8 @@ class TrainerGroup:
     def leave(self, peer: bytes, run: int, done: int, now: float) -> None:
         """Note that the trainer ``peer`` does not want the rest of its pass."""
         trainer = self._heard_from(peer, now)
-        if run == trainer.run and run != trainer.ended_run:  # else another pass may have begun meanwhile
+        # else it leaves a pass that was over, or one of the generation before
+        if run == trainer.run and run != trainer.ended_run and trainer.joined:
             self._leave(trainer, done)
             self._settle()
 

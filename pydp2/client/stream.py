@@ -1,0 +1,172 @@
+"""Define what all streams of batches have in common: passes as iterators, their loops, and who may be inside a call.
+
+A :class:`pydp2.client.client.Client` gets its batches from a service, a
+:class:`pydp2.client.derived_stream.DerivedStream` makes its own of the batches of other streams.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Self
+
+from pydp2.client.pass_iterator import Pass
+from pydp2.client.progress import LoopHandle, LoopState, Progress
+from pydp2.client.session import ClientGuard
+from pydp2.columns.batch import Batch
+from pydp2.columns.unbatch import unbatch
+from pydp2.errors import ClientUseError
+from pydp2.schema.input_types import Slots
+
+
+class Stream(ABC):
+    """Batches in passes. Iterating gives one pass; leaving a loop and iterating again gives the next one."""
+
+    batch_size: int
+    _session: ClientGuard
+    _stream_identity: dict[str, Any]
+    _is_damaged: bool
+    """True if the pass has to be asked for anew before the next batch."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples delivered so far, over all passes."""
+        return self._session.progress.samples
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the slots, or None if they have none."""
+        return self.slots.names
+
+    @property
+    @abstractmethod
+    def slots(self) -> Slots:
+        """Types and names of the slots."""
+
+    @abstractmethod
+    def state_dict(self, *, after: Batch | None = None) -> dict[str, Any]:
+        """Return the position as plain data."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
+        """Go to where ``state`` was taken."""
+
+    @abstractmethod
+    def stats(self) -> dict[str, Any]:
+        """Return statistics as plain data."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the stream. Closing twice is allowed."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def reader(self) -> Callable[[], Iterator[tuple[Any, ...]]]:
+        """Return a reader of samples: each call of it is one pass, whose batches are taken apart again.
+
+        A sample is the tuple of its slot values, also of a single slot; rows that only fill a batch up are left out. So
+        ``batch_size`` is how many samples travel together, and decorators and :func:`pydp2.reader.batch` see single
+        ones. If the caller leaves a pass, it is left at the service too. See docs/readers.md.
+        """
+
+        def read() -> Iterator[tuple[Any, ...]]:
+            one = iter(self)
+            try:
+                for batch in one:
+                    yield from unbatch(batch)
+            finally:
+                one.close()  # type: ignore[attr-defined]  # it is a Pass
+
+        return read
+
+    def __iter__(self) -> Iterator[Batch]:
+        session, token = self._session, [threading.get_ident()]
+        try:
+            session.enter(token)
+            one, progress = self._open()
+            session.progress = progress
+            return one
+        finally:
+            if 0 in session.current_call and session.current_call[0] is token:
+                del session.current_call[0]
+
+    def _open(self) -> tuple[Pass, Progress]:
+        """Return the iterator of the pass that :class:`LoopState` tells, and the progress with it."""
+        session = self._session
+        now = session.progress
+        if now.state is LoopState.RUNNING and now.was_cut_off:
+            session.progress = now._replace(state=LoopState.ENTERED)
+        elif now.state is LoopState.RUNNING and now.loop is not None and now.loop.is_held:
+            if self._has_next(now.loop):
+                raise ClientUseError(
+                    "this client is in the middle of a pass: a second iteration would mix two; leave the first loop, "
+                    "or close() its iterator, before the next pass begins"
+                )
+            now.loop.is_over = True
+        now = session.progress
+        if now.state is not LoopState.ENTERED:
+            begins = now.state is LoopState.BETWEEN
+            self._is_damaged = True  # until the pass is asked for
+            session.progress = now = now._replace(
+                position=now.position if begins else now.position.next_pass(),
+                state=LoopState.ENTERED,
+                loop=None,
+                origin=object(),
+            )
+        if self._is_damaged:
+            self._begin()
+            now = session.progress
+        loop = LoopHandle()
+        one = Pass(self, now.position.pass_id, loop)
+        loop.iterator = weakref.ref(one)
+        return one, now._replace(state=LoopState.RUNNING, loop=loop, calls=0)
+
+    def _deliver(self, loop: LoopHandle, _: None) -> Batch:
+        """Return the next batch, for next(). Between storing the progress with it and returning it there is no call,
+        and so no place where an exception of a signal handler could come."""
+        if loop.is_over:
+            raise StopIteration
+        session, token = self._session, [threading.get_ident()]
+        try:
+            session.enter(token)
+            batch, progress = self._next(loop)
+            session.progress = progress
+            if batch is not None:
+                return batch
+            loop.is_over = True
+            raise StopIteration
+        finally:
+            if 0 in session.current_call and session.current_call[0] is token:
+                del session.current_call[0]
+
+    # -- what each kind of stream does in its own way ------------------------------------------------------------------
+    @property
+    @abstractmethod
+    def _rank(self) -> tuple[int, int]:
+        """Rank of this trainer in its job, and the number of ranks."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Ask for the pass from the position on; nothing is damaged then."""
+
+    @abstractmethod
+    def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
+        """Return the next batch, None at the end of the pass, and the progress with it."""
+
+    @abstractmethod
+    def _has_next(self, loop: LoopHandle) -> bool:
+        """Return True if there is another batch of the pass; if not, end the pass."""
+
+    @abstractmethod
+    def _leave(self, *, unused: bool = False) -> None:
+        """Leave the pass, if one is under way. ``unused``: the batch in hand is not used."""
+
+    @abstractmethod
+    def _position_of(self, state: Any, allow: Collection[str]) -> Any:
+        """Return the position of a state. Raises StateMismatch."""

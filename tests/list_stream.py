@@ -1,0 +1,103 @@
+"""Streams over lists: the batches of a service without a service, for tests that try hundreds of cases."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pydp2.client.cursor import Place
+from pydp2.client.derived_stream import VERSION, Cut, DerivedStream
+from pydp2.columns.batch import Batch
+from pydp2.columns.columns import Columns
+from pydp2.schema.input_types import Slots, integer_value_sequence
+
+SLOTS = Slots((integer_value_sequence(1 << 20), integer_value_sequence(1 << 20)), ("tokens", "mask"))
+Sequences = list[list[int]]
+
+
+@dataclass(frozen=True)
+class ListPosition:
+    pass_id: int = 0
+    batch: int = 0
+    places: tuple[Place, ...] = ()
+
+    def next_pass(self) -> ListPosition:
+        return ListPosition(self.pass_id + 1)
+
+    def to_state(self, identity: dict[str, Any]) -> dict[str, Any]:
+        return {"version": VERSION, "fits": identity, "pass": self.pass_id, "batch": self.batch}
+
+
+def rotated(sequences: Sequences, pass_id: int) -> Sequences:
+    """What pass ``pass_id`` of a stream over ``sequences`` has: the same in another order."""
+    shift = pass_id % max(len(sequences), 1)
+    return sequences[shift:] + sequences[:shift]
+
+
+class ListStream(DerivedStream):
+    """A stream of ``sequences``, rotated by one in each pass. Batch n is that of rank n mod the number of ranks.
+
+    ``fails_at``: calls for a batch that raise an Interruption, counted from 0. ``loads``: how often a state was loaded.
+    """
+
+    def __init__(
+        self, sequences: Sequences, batch_size: int, *, rank: tuple[int, int] = (0, 1), fails_at: Collection[int] = ()
+    ) -> None:
+        super().__init__([], ListPosition(), batch_size)
+        self.sequences, self.place, self.fails_at = sequences, rank, set(fails_at)
+        self.calls = self.loads = 0
+        self._stream_identity = {"list": hash(str(sequences)), "last_batch": "keep" if rank[1] == 1 else "drop"}
+
+    @property
+    def slots(self) -> Slots:
+        return SLOTS
+
+    @property
+    def _rank(self) -> tuple[int, int]:
+        return self.place
+
+    def stats(self) -> dict[str, Any]:
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
+        self.loads += 1
+        super().load_state_dict(state, allow=allow)
+
+    def _from_state(self, state: dict[str, Any], allow: Collection[str]) -> ListPosition:
+        return ListPosition(state["pass"], state["batch"])
+
+    def _seek(self, position: ListPosition) -> None:
+        pass
+
+    def _cut(self, position: ListPosition) -> Cut:
+        self.calls += 1
+        if self.calls - 1 in self.fails_at:
+            raise Interruption
+        rank, ranks = self.place
+        rows = rotated(self.sequences, position.pass_id)
+        if ranks > 1:
+            rows = rows[: len(rows) // (ranks * self.batch_size) * ranks * self.batch_size]
+        begin = (position.batch * ranks + rank) * self.batch_size
+        taken = rows[begin : begin + self.batch_size]
+        behind = ListPosition(position.pass_id, position.batch + 1)
+        if not taken:
+            return None, behind
+        lengths = np.array([len(row) for row in taken], np.int32)
+        tokens = np.array([token for row in taken for token in row], np.int32)
+        columns = Columns(SLOTS, len(taken), [[lengths, tokens], [lengths.copy(), tokens + 1]])
+        batch = Batch(columns, pass_id=position.pass_id, index=position.batch, size=len(taken))
+        return batch, behind
+
+
+class Interruption(BaseException):
+    """What a signal handler could raise."""
+
+
+def rows_of(batch: Batch) -> Sequences:
+    """The sequences of the first slot."""
+    value: Any = batch[0]
+    return [value.values[low:high].tolist() for low, high in pairwise(value.sequence_start_positions)]
