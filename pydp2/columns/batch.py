@@ -14,7 +14,7 @@ from typing import Any, AnyStr, Generic, Self, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.columns.columns import Array, Columns, Ints, expand_ranges, offsets, strings
+from pydp2.columns.columns import Array, Columns, Ints, gather_ranges, offsets, strings
 from pydp2.errors import OptionError, OptionTypeError, count_text
 from pydp2.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, SequenceType
 
@@ -101,7 +101,7 @@ class _Strings(Generic[AnyStr]):
         if key.step is None or key.step == 1:
             lo = int(starts[0]) if len(starts) else 0
             return type(self)(edges, self.data[lo : lo + int(edges[-1])])
-        return type(self)(edges, self.data[expand_ranges(starts, ends - starts)])
+        return type(self)(edges, gather_ranges(self.data, starts, ends - starts))
 
     def _to_pyarrow(self, kind: str) -> Any:
         try:

@@ -56,6 +56,13 @@ def column_fields(slots: Slots) -> tuple[tuple[Field, ...], ...]:
     return slots.fields
 
 
+def gather_ranges(array: Array, starts: Ints, counts: Ints) -> Array:
+    """Return a copy of ``array[starts[i]:starts[i] + counts[i]]`` for each i, one after the other: for long ranges, of
+    which a position for each entry would take more room than the entries."""
+    ends = starts + counts
+    return np.concatenate([array[:0], *(array[lo:hi] for lo, hi in zip(starts.tolist(), ends.tolist(), strict=True))])
+
+
 def _join(parts: Sequence[Array]) -> Array:
     """Return ``parts`` one after the other, without a copy if they lie so."""
     whole, first = parts[0].base, _address(parts[0])
@@ -152,13 +159,14 @@ class Columns:
         result = []
         for slot, arrays in enumerate(self.arrays):
             taken = [arrays[0].take(picked, axis=0)]
-            where = [
-                expand_ranges(
-                    start := edge[picked], edge[picked + 1] - start
-                )  # one gather serves all arrays of a level
-                for edge in self.row_offsets(slot)
-            ]
-            taken += [a.take(where[min(i, len(where)) - 1], axis=0) for i, a in enumerate(arrays[1:], 1)]
+            ranges = [(start := edge[picked], edge[picked + 1] - start) for edge in self.row_offsets(slot)]
+            has_strings = self.slots.types[slot].type in STRING_TYPES
+            # One gather serves all arrays of a level.
+            where = [expand_ranges(*each) for each in ranges[: len(ranges) - has_strings]]
+            some = arrays[1 : len(arrays) - has_strings]
+            taken += [a.take(where[min(i, len(where)) - 1], axis=0) for i, a in enumerate(some, 1)]
+            if has_strings:
+                taken.append(gather_ranges(arrays[-1], *ranges[-1]))
             result.append(taken)
         return Columns(self.slots, len(picked), result)
 
@@ -267,13 +275,15 @@ def _slot_values(columns: Columns, slot: int, slot_type: InputType) -> list[Any]
 def strings(edges: Ints, data: Array, is_text: bool) -> list[Any]:
     """Return the strings ``data[edges[i]:edges[i + 1]]``, of uint8: each a str, of UTF-8, or a bytes object. Raises
     UnicodeDecodeError for bytes that are no UTF-8."""
-    whole: str | bytes = data.tobytes()
     limits = edges.tolist()
-    if is_text and isinstance(whole, bytes):
-        if not whole.isascii():
-            return [whole[lo:hi].decode() for lo, hi in pairwise(limits)]
-        whole = whole.decode()
-    return [whole[lo:hi] for lo, hi in pairwise(limits)]
+    if not is_text:
+        view = data.data
+        return [view[lo:hi].tobytes() for lo, hi in pairwise(limits)]
+    whole = data.tobytes()
+    if not whole.isascii():
+        return [whole[lo:hi].decode() for lo, hi in pairwise(limits)]
+    characters = whole.decode()
+    return [characters[lo:hi] for lo, hi in pairwise(limits)]
 
 
 def _group(values: list[Any], counts: Array) -> list[Any]:

@@ -189,7 +189,7 @@ def process(settings, filename):
 
 
 def test_a_slot_that_cannot_be_gone_by_is_refused_when_the_trainer_asks_for_it() -> None:
-    with pytest.raises(OptionError, match=r"bucket_by='label' must be a sequence.*sequences here: words"):
+    with pytest.raises(OptionError, match=r"bucket_by='label' must be a slot of sequences.*such slots here: words"):
         load(bucket_by="label")
 
 
