@@ -83,11 +83,10 @@ class CountStore(DiskThread[CountAnswer]):
         self._enqueue(self._remember, files, counts)
 
     def find(self) -> CountsLoaded:
-        """Return what is remembered, at once; no thread is needed for that. Raises DamagedEntry, or OSError."""
-        try:
+        """Return what is remembered, at once, without the thread; nothing if it cannot be read."""
+        rows = np.empty(0, _ROW)
+        with contextlib.suppress(DamagedEntry, *DISK_ERRORS):
             rows = read_counts(self._path)[1]
-        except FileNotFoundError:
-            return CountsLoaded(np.empty(0, np.int64), np.empty(0, COUNT))
         self._take_stamps()
         return self._find(rows)
 

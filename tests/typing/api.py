@@ -39,6 +39,7 @@ for sample in named.samples("part-00.txt", args={"a": 1}, is_train=False):
 with pydp2.load("train.list", named, batch_size=128) as data:
     assert_type(data, pydp2.Client)
     assert_type(len(data), int)
+    data.set_epoch(3)
     assert_type(data.names, tuple[str, ...] | None)
     for batch in data:
         assert_type(batch, pydp2.Batch)
@@ -60,6 +61,7 @@ with pydp2.launch(["a.txt", "b.txt"], "module.process", args={"n": 1}, workers=4
     assert_type(service.stats(), dict[str, Any])
     assert_type(service.connect(batch_size=1, seed=3), pydp2.Client)
 
+assert_type(pydp2.count("train.list", named, workers=2, again=True), pydp2.ListCount)
 assert_type(pydp2.connect("ipc:///tmp/address", batch_size=1, timeout=2.0), pydp2.Client)
 
 with pydp2.mix({"a.list": 0.7, "b.list": 0.3}, named, batch_size=8, seed=1, workers=2) as mixed:

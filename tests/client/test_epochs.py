@@ -1,0 +1,178 @@
+"""set_epoch: the next iteration is that pass, with its own order, in all ranks of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pydp2
+from pydp2.errors import ClientUseError, OptionError, OptionTypeError, Rewound
+
+from ..runs import alarm
+
+FILES = ["a", "b", "c", "d"]
+CODE = """
+@provider(input_types=[integer_value(1000)], pool_size=60)
+def process(settings, filename):
+    yield from range(100 * FILES.index(filename), 100 * FILES.index(filename) + 50)
+"""
+OPTIONS = {"batch_size": 16, "seed": 5}
+Seen = list[tuple[int, list[int]]]
+
+
+@pytest.fixture(autouse=True)
+def _no_hang() -> Iterator[None]:
+    with alarm(120):
+        yield
+
+
+@pytest.fixture
+def service(provider_file: Callable[[str], str]) -> Iterator[pydp2.Service]:
+    with pydp2.launch(FILES, provider_file(f"FILES = {FILES}\n{CODE}"), workers=2) as made:
+        yield made
+
+
+@pytest.fixture
+def passes(service: pydp2.Service) -> list[Seen]:
+    """The batches of passes 0 to 4, one after the other."""
+    with service.connect(job="all", **OPTIONS) as data:
+        return [seen(data) for _ in range(5)]
+
+
+def seen(batches: Any) -> Seen:
+    return [(batch.index, batch[0].tolist()) for batch in batches]
+
+
+def test_each_pass_can_be_had_by_its_number(service: pydp2.Service, passes: list[Seen]) -> None:
+    with service.connect(**OPTIONS) as data:
+        for number in (3, 4, 0, 0, 1, np.int64(2), 4):
+            data.set_epoch(number)
+            assert seen(data) == passes[number]
+        assert data.state_dict()["pass"] == 5
+
+
+def test_the_pass_that_comes_anyway_stays_as_it_is(service: pydp2.Service, passes: list[Seen]) -> None:
+    """As in a loop over epochs that calls it before each, also where one is left."""
+    with service.connect(**OPTIONS) as data:
+        for number in range(4):
+            data.set_epoch(number)
+            for batch in data:
+                assert seen([batch]) == [passes[number][batch.index]]
+                if number == 1:
+                    break
+        one = iter(data)
+        assert seen([next(one) for _ in passes[4]]) == passes[4]
+        data.set_epoch(5)  # its end was not asked for yet
+        assert list(one) == []
+
+
+def test_a_state_in_the_middle_of_the_pass_keeps_its_place(service: pydp2.Service, passes: list[Seen]) -> None:
+    with service.connect(**OPTIONS) as data:
+        data.set_epoch(2)
+        for batch in data:
+            if batch.index == 6:
+                state = data.state_dict()
+                break
+        data.load_state_dict(state)
+        data.set_epoch(2)
+        assert seen(data) == passes[2][7:]
+        data.load_state_dict(state)
+        data.set_epoch(1)
+        data.set_epoch(4)
+        assert seen(data) == passes[4]
+        data.load_state_dict(state)
+        data.set_epoch(3)
+        data.load_state_dict(state)
+        assert seen(data) == passes[2][7:]
+
+
+def test_the_state_of_a_pass_that_was_gone_to_resumes_there(service: pydp2.Service, passes: list[Seen]) -> None:
+    with service.connect(**OPTIONS) as data:
+        data.set_epoch(3)
+        before = data.state_dict()
+        for batch in data:
+            if batch.index == 2:
+                inside = data.state_dict()
+                break
+    with service.connect(**OPTIONS) as data:
+        data.load_state_dict(inside)
+        assert seen(data) == passes[3][3:]
+        data.load_state_dict(before)
+        assert seen(data) == passes[3]
+
+
+def test_in_the_middle_of_a_loop_it_is_refused(service: pydp2.Service, passes: list[Seen]) -> None:
+    with service.connect(**OPTIONS) as data:
+        one = iter(data)
+        next(one)
+        for number in (0, 4):
+            with pytest.raises(ClientUseError, match=rf"set_epoch\({number}\) needs a client between two loops"):
+                data.set_epoch(number)
+        assert seen(one) == passes[0][1:]
+        del one
+    with pytest.raises(ClientUseError, match="closed"):
+        data.set_epoch(1)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [
+        (-1, OptionError),
+        (1 << 40, OptionError),
+        (1.0, OptionTypeError),
+        ("1", OptionTypeError),
+        (True, OptionTypeError),
+    ],
+)
+def test_what_is_no_pass_is_refused(service: pydp2.Service, number: Any, error: type[Exception]) -> None:
+    with service.connect(**OPTIONS) as data, pytest.raises(error, match="a pass has a number from 0"):
+        data.set_epoch(number)
+
+
+def test_ranks_go_there_together_whoever_is_first(service: pydp2.Service, passes: list[Seen]) -> None:
+    """The same again and again, as for a validation that is to be the same each time."""
+    plan = (3, 4, 0, 0, 0, 2, 3)
+
+    def train(rank: int) -> list[Seen]:
+        with service.connect(rank=rank, world_size=3, **OPTIONS) as data:
+            found = []
+            for number in plan:
+                data.set_epoch(number)
+                found.append(seen(data))
+            return found
+
+    with ThreadPoolExecutor(3) as pool:
+        ranks = [*pool.map(train, range(3))]
+    for turn, number in enumerate(plan):
+        assert [ranks[rank][turn] for rank in range(3)] == [passes[number][rank::3] for rank in range(3)]
+
+
+def test_ranks_that_do_not_agree_are_told(service: pydp2.Service) -> None:
+    with (
+        service.connect(rank=0, world_size=2, **OPTIONS) as one,
+        service.connect(rank=1, world_size=2, **OPTIONS) as other,
+    ):
+        one.set_epoch(2)
+        ahead = iter(one)
+        next(ahead)
+        with pytest.raises(Rewound, match=r"call set_epoch\(\) with the same number"):
+            next(iter(other))
+        other.set_epoch(2)
+        assert next(iter(other)).index == 1
+
+
+def test_dynamic_trainers_go_there_together(service: pydp2.Service, passes: list[Seen]) -> None:
+    def train(data: pydp2.Client) -> Seen:
+        data.set_epoch(3)
+        return seen(data)
+
+    clients = [service.connect(share="dynamic", **OPTIONS) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        parts = [*pool.map(train, clients)]
+    for data in clients:
+        data.close()
+    assert sorted(parts[0] + parts[1]) == passes[3]
