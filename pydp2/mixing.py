@@ -427,6 +427,8 @@ def _check_ranks(name: str, stream: Stream, batching: str) -> None:
 
 
 def _pairs(sources: Weighted) -> list[tuple[Any, Any]]:
+    if isinstance(sources, str) or not isinstance(sources, Mapping | Sequence):
+        raise OptionTypeError(f"sources must be a dict of source: weight, or a list of such pairs, got {sources!r:.80}")
     pairs = list(sources.items()) if isinstance(sources, Mapping) else list(sources)
     if not pairs:
         raise OptionError("a mixture needs at least one source")

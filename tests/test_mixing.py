@@ -333,6 +333,7 @@ def test_what_cannot_be_mixed_is_refused_with_a_remedy() -> None:
     refused: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         ({}, {}, OptionError, "at least one source"),
         ([one], {}, OptionTypeError, "a list of such pairs"),
+        ("a.list", {}, OptionTypeError, "a list of such pairs, got 'a.list'"),
         ({one: 0}, {}, OptionError, "above 0, got 0"),
         ({one: float("nan")}, {}, OptionError, "above 0"),
         ({one: "1"}, {}, OptionTypeError, "above 0"),

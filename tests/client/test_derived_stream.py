@@ -63,7 +63,7 @@ def test_exceptions_of_a_signal_handler_lose_nothing_and_repeat_nothing(provider
             raised += 1
             raise Interruption
 
-    seen: list[Seen] = []
+    seen: list[Any] = []  # looked at later: the handler raises in code of the package wherever it runs
     with mixed_lists(address) as mixed:
         before = signal.signal(signal.SIGVTALRM, interrupt)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.002, 0.003)  # seconds that this process computes
@@ -78,11 +78,11 @@ def test_exceptions_of_a_signal_handler_lose_nothing_and_repeat_nothing(provider
                 if batch is None:
                     one = None
                 else:
-                    seen.append(sign(batch))
+                    seen.append(batch)
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             signal.signal(signal.SIGVTALRM, before)
-    assert seen == whole
+    assert [sign(batch) for batch in seen] == whole
     assert raised > 0
 
 
