@@ -19,6 +19,7 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from pydp2.client.connection import CLOSE_SECONDS, Target, ask_stats, connect_once, detach, parse_welcome
+from pydp2.client.describe import client_html
 from pydp2.client.loaded_state import LoadedState
 from pydp2.client.position import Position
 from pydp2.client.prefetch_window import PrefetchWindow
@@ -85,10 +86,9 @@ class Client:
         self.owner: object = None
         """Object that is kept as long as this client lives."""
         self._session = ClientGuard(Progress(Position()))
-        name = os.urandom(8).hex()
-        host = gethostname() if target.is_secured else ""
         self._attach = m.Attach(
-            m.WIRE_VERSION, job, rank, world_size, name, dict(options), self._session.pid, host=host
+            m.WIRE_VERSION, job, rank, world_size, os.urandom(8).hex(), dict(options), self._session.pid,
+            host=gethostname() if target.is_secured else "",
         )  # fmt: skip
         try:
             connection, answer, _ = connect_once(target, self._attach, time.monotonic() + timeout, gone, self._session)
@@ -291,6 +291,9 @@ class Client:
                 return  # called by a signal handler in the middle of a call, which closes the client when it goes on
         self._end()
 
+    def _repr_html_(self) -> str:
+        return client_html(self.address, self._attach, self.batch_size, self._declaration.slots, self._session)
+
     def __enter__(self) -> Client:
         return self
 
@@ -353,9 +356,8 @@ class Client:
         self._left_at = time.perf_counter()
         self._waited += self._left_at - began
         samples = now.samples + batch.head.rows - batch.head.padding
-        return made, Progress(
-            position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.origin
-        )  # fmt: skip
+        now = Progress(position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.origin)
+        return made, now
 
     def _prepare(self, run: int, number: int) -> None:
         """Receive batch ``number`` of ``run``, which comes behind the present one, and gather its rows."""
@@ -555,9 +557,7 @@ class Pass(_Batches):
         return super().__new__(cls, partial(client._deliver, loop), map(loop.calls.append, count(1)))
 
     def __init__(self, client: Client, pass_id: int, loop: LoopHandle) -> None:
-        self._client = client
-        self._loop = loop
-        self.pass_id = pass_id
+        self._client, self._loop, self.pass_id = client, loop, pass_id
 
     @property
     def over(self) -> bool:
