@@ -219,7 +219,9 @@ class Batch:
         caption += f", of which {self.padding} only fill it up" if self.padding else ""
         shown = [(self._columns.slots.label(i), *_described(self[i])) for i in range(min(len(self._values), MAX_ROWS))]
         left_out = [("",)] * (len(self._values) - len(shown))
-        return html_table(caption, ("slot", *_DESCRIBED), [*shown, *left_out])
+        wanted = [i for i in range(1 + len(_DESCRIBED)) if any(row[i] for row in shown)]  # no column without a text
+        rows = [[row[i] for i in wanted] for row in [("slot", *_DESCRIBED), *shown]]
+        return html_table(caption, rows[0], [*rows[1:], *left_out])
 
 
 _DESCRIBED = ("values", "lengths", "range", "first row")

@@ -276,11 +276,11 @@ def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Execute:
 def output_text(output: dict[str, Any]) -> str:
     match output["output_type"]:
         case "stream":
-            return str(output["text"]) if output["name"] == "stdout" else ""
+            return "".join(output["text"]) if output["name"] == "stdout" else ""
         case "error":
             return f"{output['ename']}: {output['evalue']}"
         case _:
-            return str(output["data"].get("text/html", output["data"].get("text/plain")))
+            return "".join(output["data"].get("text/html", output["data"].get("text/plain")))
 
 
 IN_A_KERNEL = """
@@ -323,3 +323,16 @@ def test_an_interrupt_leaves_a_service_usable_and_a_with_block_closed(execute: E
     assert found[5].startswith("KeyboardInterrupt")
     assert found[6].startswith("ClientUseError: this client is closed")
     assert found[7] == "ended\n"
+
+
+def test_the_notebook_of_the_docs_gives_the_outputs_that_it_shows(execute: Execute) -> None:
+    file = Path(__file__).resolve().parents[2] / "docs/examples/digits.ipynb"
+    cells = [cell for cell in json.loads(file.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+    found = execute(*("".join(cell["source"]) for cell in cells))
+    shown = ["".join(map(output_text, cell["outputs"])) for cell in cells]
+    varies = ["varies" in cell["metadata"].get("tags", ()) for cell in cells]
+    assert [text for text, other in zip(found, varies, strict=True) if not other] == [
+        text for text, other in zip(shown, varies, strict=True) if not other
+    ]
+    assert [text for text in found if "Error: " in text] == []
+    assert float(found[varies.index(True, 4)].split()[-1]) > 0.9
