@@ -93,7 +93,7 @@ def _draw_rates(axes: Any, stages: Sequence[Mapping[str, Any]], widest: int | No
     if widest is not None:
         colours[widest] = _STRONG
     axes.barh(places, [stage["rate"] for stage in stages], color=colours, height=0.7)
-    limit = 1.3 * max([stage["rate"] for stage in stages if stage["share"] is not None] or [stages[0]["rate"]])
+    limit = 1.3 * (max([stage["rate"] for stage in stages if stage["share"] is not None] or [stages[0]["rate"]]) or 1.0)
     for place, stage in zip(places, stages, strict=True):
         note = f"  ({stage['note']})" if stage["note"] else ""
         text = f"{stage['rate']:,.0f}{note}" if stage["rate"] else "none came"
