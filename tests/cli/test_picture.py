@@ -28,14 +28,6 @@ STAGES = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """matplotlib keeps the files of fonts open that it has used."""
-    if find_spec("matplotlib") is not None:
-        looks = [picture.Look(float(second), {}, 0.0, 0.0, 0, 0) for second in range(2)]
-        picture.draw_stats(tmp_path_factory.mktemp("fonts") / "x.svg", looks)
-
-
 def texts(file: Path) -> str:
     """An SVG file names each of its texts in a comment."""
     return html.unescape(file.read_text("utf-8"))
