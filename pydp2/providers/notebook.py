@@ -11,7 +11,6 @@ import __future__
 import ast
 import builtins
 import hashlib
-import inspect
 import linecache
 import math
 import os
@@ -32,7 +31,7 @@ from pydp2.schema.input_types import InputType
 
 _FUTURE = "from __future__ import annotations\n"
 _VALUE_BYTES = 1 << 16  # of the text of one value
-_MAX_LEVELS = 16  # of collections in collections
+_MAX_LEVELS = 16  # of collections in collections, of wrappers around a function
 _UNUSED_SECONDS = 90 * 86400.0  # after which a module file is removed
 _SHARED_NAMES = ("<string>", "<stdin>")  # of more than one source, so linecache may have another one
 
@@ -52,7 +51,7 @@ def module_file(name: str, function: FunctionType) -> Path:
             f"{name} was defined at a prompt or in a notebook, where workers cannot find it, and its source is not "
             f"known here; {_to_a_file(name)}"
         )
-    cells = _CellNames(function.__globals__, file)
+    cells = _CellNames(function.__globals__)
     cells.add(name.partition(".")[0])
     if cells.refused:
         raise AddressError(
@@ -71,12 +70,11 @@ def _to_a_file(name: str) -> str:
 
 class _CellNames:
     """Statements that give the names of ``namespace`` that a provider uses. ``refused``: names that cannot be given,
-    each with the reason. ``cell``: the file name of the cell that defines the provider."""
+    each with the reason."""
 
-    def __init__(self, namespace: Mapping[str, Any], cell: str) -> None:
+    def __init__(self, namespace: Mapping[str, Any]) -> None:
         self.refused: list[str] = []
         self._namespace = namespace
-        self._cell = cell
         self._seen: set[str] = set()
         self._imports: dict[str, None] = {}  # in the order in which they came
         self._values: list[str] = []
@@ -132,13 +130,12 @@ class _CellNames:
         it is neither."""
         if isinstance(value, type):
             sources = _class_sources(name, value)
-        elif callable(value) and hasattr(inspect.unwrap(value), "__code__"):
-            sources = _function_sources(name, value)
+        elif (unwrapped := _unwrapped(value)) is not None:
+            sources = _function_sources(name, *unwrapped)
         else:
             return False
         if len(sources) != 1:
             why = "several cells define it" if sources else "no cell has a statement that defines it as it is now"
-            why = "of a magic or a shell command" if name == "get_ipython" else why
             self.refused.append(f"{name} ({why})")
             return True
         (source,) = sources
@@ -148,8 +145,8 @@ class _CellNames:
         return True
 
     def _add_value(self, name: str, value: Any) -> None:
-        if value is _ABSENT:
-            self.refused.append(f"{name} (not defined)")
+        if value is _ABSENT or name == "get_ipython":
+            self.refused.append(f"{name} ({'not defined' if value is _ABSENT else 'of a magic or a shell command'})")
             return
         try:
             text = _value_text(value)
@@ -208,12 +205,18 @@ def _from_imports(name: str) -> Iterator[tuple[str, str]]:
                 yield from ((node.module, each.name) for each in node.names if name == (each.asname or each.name))
 
 
-def _function_sources(name: str, value: Any) -> set[str]:
-    """Return the statement that defines a function, in a set: empty if ``value`` is not what the statement gives, such
-    as a function that was wrapped or renamed later."""
-    layers, function = 0, value
-    while hasattr(function, "__wrapped__"):
-        layers, function = layers + 1, function.__wrapped__
+def _unwrapped(value: Any) -> tuple[FunctionType, int] | None:
+    """Return the function inside of ``value`` and how often it is wrapped; None if there is none."""
+    for layers in range(_MAX_LEVELS):
+        if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
+            return value, layers
+        value = getattr(value, "__wrapped__", None)  # of some objects each attribute is another such object
+    return None
+
+
+def _function_sources(name: str, function: FunctionType, layers: int) -> set[str]:
+    """Return the statement that defines a function, in a set: empty if it would not give a function with so many
+    wrappers, such as one that was wrapped or renamed later."""
     code = function.__code__
     if (cell := _cell(code.co_filename)) is None or code.co_filename in _SHARED_NAMES:
         return set()
@@ -232,8 +235,8 @@ def _function_sources(name: str, value: Any) -> set[str]:
 
 def _class_sources(name: str, value: type) -> set[str]:
     """Return the statements of cells that may define a class: that of the cell that has its methods, or all."""
-    methods = [inspect.unwrap(each) for each in vars(value).values() if inspect.isroutine(each)]
-    files = {each.__code__.co_filename for each in methods if isinstance(each, FunctionType)}
+    methods = [_unwrapped(each) for each in vars(value).values()]
+    files = {method[0].__code__.co_filename for method in methods if method}
     own = [cell for file in files if file not in _SHARED_NAMES and (cell := _cell(file))]
     for cells in (own, _cells()):
         found = {

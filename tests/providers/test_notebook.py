@@ -141,9 +141,16 @@ def test_names_that_workers_cannot_have_are_named_with_the_reason(notebook: Note
     notebook.run(
         "import threading\nclass Model:\n    def predict(self): return 1\nmodel = Model()\nlock = threading.Lock()"
     )
-    notebook.run(CELL.format("model.predict(), lock, nowhere, big") + "\nbig = list(range(70_000))")
+    notebook.run("from unittest import mock\nanything = mock.call.of.some")
+    notebook.run(CELL.format("model.predict(), lock, nowhere, big, anything") + "\nbig = list(range(70_000))")
     text = refused(notebook)
-    for part in ("model (a Model)", "lock (a lock)", "nowhere (not defined)", "big (a list of 70000 entries)"):
+    for part in (
+        "anything (a _Call)",
+        "model (a Model)",
+        "lock (a lock)",
+        "nowhere (not defined)",
+        "big (a list of 70000 entries)",
+    ):
         assert part in text
     assert "make it in the init_hook, pass plain data with args=…, or write it to a file" in text
     assert "%%writefile my_provider.py" in text
