@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from pydp2_cli import picture
 from pydp2_cli.options import SourceArguments, SourceCommand
 from pydp2_cli.output import count_text, stderr_console, stdout_console, user_output_to_stderr
 
@@ -39,8 +41,14 @@ _CROWDED = 0.25
     help="Milliseconds that a training step takes; with it, bench says whether the trainer would wait for data, and "
     "how many workers would keep up.",
 )
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Save a picture of the rates and of where the time of a sample goes; needs matplotlib (the extra plot).",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def command(source_args: SourceArguments, seconds: float, step_ms: float | None, as_json: bool) -> None:
+def command(
+    source_args: SourceArguments, seconds: float, step_ms: float | None, plot: Path | None, as_json: bool
+) -> None:
     """Measure the samples per second of LIST, stage by stage; name the bottleneck and what to change.
 
     It first measures process() alone, in as many processes as there would be workers. Then it adds checks and packing,
@@ -53,6 +61,8 @@ def command(source_args: SourceArguments, seconds: float, step_ms: float | None,
     """
     import pydp2
 
+    if plot is not None:
+        picture.check_plot("--plot", plot)
     console = stderr_console()
 
     def progress(text: str) -> None:
@@ -71,6 +81,9 @@ def command(source_args: SourceArguments, seconds: float, step_ms: float | None,
         click.echo(json.dumps(seen.plain(), indent=2))
     else:
         _show(stdout_console(), seen)
+    if plot is not None:
+        picture.draw_bench(plot, seen.plain())
+        click.echo(f"picture: {plot}", err=True)
 
 
 def _show(console: Console, seen: Any) -> None:

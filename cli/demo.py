@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydp2_cli.live_line import LiveLine
 from pydp2_cli.output import can_redraw, stderr_console
+from pydp2_cli.picture import INSTALL_HINT, can_draw, check_plot, draw
 from pydp2_cli.stats_line import BOTTLENECK_TEXTS
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ MIN_ACCURACY = 0.93
 """Minimum held-out accuracy; below it the demo fails."""
 _BATCH = 32
 _PICTURE = "pydp2-demo.png"
-_INSTALL_HINT = "pip install matplotlib"
 
 Step = Callable[[int, float], None]
 
@@ -48,9 +47,8 @@ def command(picture: Path | None, as_json: bool) -> None:
 
     import pydp2
 
-    plot = importlib.util.find_spec("matplotlib") is not None
-    if picture is not None and not plot:
-        raise click.ClickException(f"--picture needs matplotlib, which is not installed: {_INSTALL_HINT}")
+    if picture is not None:
+        check_plot("--picture", picture)
     root = path("digits")
     total = sum(entry.read_bytes().count(b"\n") for entry in _entries(root))  # one digit a line
     console = stderr_console()
@@ -74,7 +72,7 @@ def command(picture: Path | None, as_json: bool) -> None:
     ) as held_out:
         unseen = list(held_out)
     accuracy = model.accuracy(unseen)
-    saved = _picture(picture or Path(_PICTURE), losses, model, unseen[0]) if plot else None
+    saved = _picture(picture or Path(_PICTURE), losses, model, unseen[0]) if can_draw() else None
     waits = _waits(stats)
     result = {
         "accuracy": accuracy, "held_out": sum(map(len, unseen)), "samples": samples, "seconds": seconds,
@@ -113,17 +111,12 @@ def _tell(result: dict[str, Any]) -> None:
     for who in ("trainer", "workers"):
         waited, worked = waits[f"{who}_waited"], waits[f"{who}_worked"]
         click.echo(f"               {who}: waited {waited:.2f} s, worked {worked:.2f} s")
-    click.echo(f"picture        {result['picture'] or f'none: matplotlib is not installed ({_INSTALL_HINT})'}")
+    click.echo(f"picture        {result['picture'] or f'none: matplotlib is not installed ({INSTALL_HINT})'}")
 
 
 def _picture(file: Path, losses: list[float], model: Any, batch: Any) -> str:
-    from pydp2_cli.picture import draw
-
     images, labels = batch["pixel"], batch["label"]
-    try:
-        draw(file, losses, PASSES, images.reshape(-1, 8, 8), labels, model.predict(images))
-    except OSError as error:
-        raise click.ClickException(f"the picture {file} cannot be written: {error.strerror or error}") from None
+    draw(file, losses, PASSES, images.reshape(-1, 8, 8), labels, model.predict(images))
     return str(file)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
 
 import click
+from pydp2_cli import picture
 from pydp2_cli.output import count_text, size_text, stdout_console
 from pydp2_cli.stats_line import StatsLine
 
@@ -22,26 +24,63 @@ _SHOWN_REFUSALS = 20
     help="Folder with your keys, for an address with ?key=…",
 )  # fmt: skip
 @click.option("--watch", is_flag=True, help="Show it again every second, until stopped with Ctrl-C.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1),
+    metavar="SECONDS",
+    help="Watch for so long, then stop.",
+)
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Save a picture of what was watched: samples/s, waits, pool and memory, a line for each job. Needs matplotlib "
+    "(the extra plot), and --watch or --seconds.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the statistics as one line of JSON.")
-def command(address: str | None, key: Path | None, watch: bool, as_json: bool) -> None:
+def command(
+    address: str | None, key: Path | None, watch: bool, seconds: float | None, plot: Path | None, as_json: bool
+) -> None:
     """Show how the service at ADDRESS is doing: passes, rates, who waits for whom, and the workers.
 
     ADDRESS is what the service prints, or the path of its connection file. Without ADDRESS, the file that the
     environment variable PYDP2_CONNECTION names is used. No trainer is attached, and the stream does not change.
+
+    \b
+    pydp2 stats run.json --watch
+    pydp2 stats run.json --seconds 60 --plot run.png
     """
     import pydp2
 
-    line = StatsLine()
-    while True:
-        found = pydp2.stats(address, key=key)
-        line.add_stats(found)
-        if as_json:
-            click.echo(json.dumps(found))
-        else:
-            _print_stats(line, found)
-        if not watch:
-            return
-        time.sleep(_WATCH_SECONDS)
+    if plot is not None:
+        if not watch and seconds is None:
+            raise click.UsageError("--plot shows how a service goes on: give --watch or --seconds with it")
+        picture.check_plot("--plot", plot)
+    limit = seconds if seconds is not None else math.inf if watch else 0.0
+    line, looks, began = StatsLine(), list[picture.Look](), time.monotonic()
+    try:
+        while True:
+            found = pydp2.stats(address, key=key)
+            line.add_stats(found)
+            passed = time.monotonic() - began
+            if plot is not None:
+                looks.append(picture.Look.of(passed, found))
+            if as_json:
+                click.echo(json.dumps(found))
+            else:
+                _print_stats(line, found)
+            if passed >= limit:
+                return
+            time.sleep(min(_WATCH_SECONDS, limit - passed))
+    finally:  # also if it is stopped, or the service has ended
+        if plot is not None:
+            _save_plot(plot, looks)
+
+
+def _save_plot(file: Path, looks: list[picture.Look]) -> None:
+    if len(looks) < 2:
+        click.echo(f"no picture: the service was seen {count_text(len(looks), 'time')}, and two are needed", err=True)
+        return
+    picture.draw_stats(file, looks)
+    click.echo(f"picture: {file}", err=True)
 
 
 def _print_stats(line: StatsLine, found: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -166,6 +167,55 @@ def test_the_version_is_the_same_wherever_it_stands(project: dict[str, Any]) -> 
     newest = re.search(r"^## (\S+?),? ", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     assert newest is not None
     assert project["project"]["version"] == pydp2.__version__ == newest[1]
+
+
+WORKFLOWS = [*(ROOT / ".github/workflows").glob("*.yml")]
+TOOLS = {
+    "cibuildwheel",
+    "build",
+    "pip",
+    "twine",
+    "venv",
+}  # modules and programs that a workflow installs, or Python has
+
+
+def test_workflows_run_what_exists() -> None:
+    assert {file.name for file in WORKFLOWS} == {"ci.yml", "wheels.yml"}
+    commands = [line for file in WORKFLOWS for line in re.findall(r"^ *- run: (.*)$", file.read_text("utf-8"), re.M)]
+    assert ".ci/run" in commands
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+    for command in commands:
+        for part in command.split(" && "):
+            words = part.split()
+            if words[0] in ("python", "python3"):
+                assert words[1] == "-m"
+                assert words[2] in TOOLS, command
+            elif words[0].startswith(".venv/bin/"):
+                assert words[0].rpartition("/")[2] in TOOLS, command
+            else:
+                assert command == ".ci/run"
+
+
+def test_releases_have_wheels_of_the_pythons_that_are_checked(project: dict[str, Any]) -> None:
+    checked = re.findall(
+        r'"(3\.\d+)"', re.findall(r"python: \[.*\]", (ROOT / ".github/workflows/ci.yml").read_text())[0]
+    )
+    built = project["tool"]["cibuildwheel"]["build"].split()
+    assert built == [f"cp{version.replace('.', '')}-*" for version in checked]
+    assert project["project"]["requires-python"] == f">={checked[0]}"
+    tried = [name.rpartition(" ")[2] for name in project["project"]["classifiers"] if "Python :: 3." in name]
+    assert set(tried) <= set(checked)
+
+
+def test_only_the_job_that_publishes_has_a_right_beyond_reading() -> None:
+    for file in WORKFLOWS:
+        text = file.read_text("utf-8")
+        assert re.search(r"^permissions:\n  contents: read\n", text, re.M), file
+        rights = re.findall(r"^ +(\S+): write", text, re.M)
+        assert rights == (["id-token"] if file.name == "wheels.yml" else [])
+    jobs = (ROOT / ".github/workflows/wheels.yml").read_text("utf-8").partition("\n  publish:\n")
+    assert "id-token: write" in jobs[2]
+    assert "if: startsWith(github.ref, 'refs/tags/v')" in jobs[2]
 
 
 def test_what_the_code_imports_is_what_an_installation_brings(project: dict[str, Any]) -> None:

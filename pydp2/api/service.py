@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
@@ -26,6 +27,7 @@ from pydp2.cache.folder import default_folder
 from pydp2.client import Client, Target, ask_stats
 from pydp2.errors import Error, GuardError, JobTaken, OptionError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.file_list import FileList
+from pydp2.html_table import html_table
 from pydp2.options.tables import (
     JOB_OPTIONS,
     SERVICE_OPTIONS,
@@ -52,6 +54,7 @@ from pydp2.worker.gil import require_gil
 _END_SECONDS = 4.0  # seconds that a service has to end in order
 _END_POLL_SECONDS = 0.01  # seconds between two looks whether it has
 _CONNECT_TIMEOUT = 10.0  # seconds to wait for an answer
+_LOOK_SECONDS = 0.5  # seconds that a notebook waits for the statistics that it shows
 _LEAST_MEMORY = 1 << 20
 
 
@@ -142,6 +145,16 @@ class Service:
     def close(self) -> None:
         """End the service and wait until all its processes are gone. Closing twice is allowed."""
         self._end()
+
+    def _repr_html_(self) -> str:
+        table = partial(html_table, f"pydp2.Service at {without_token(self.address)}, process {self.pid}", ())
+        status = self.poll()
+        if status is not None:
+            return table([("state", f"ended, exit status {status}")])
+        try:
+            return table(_stats_rows(self.stats(_LOOK_SECONDS)))
+        except Error:  # a notebook must not wait for it
+            return table([("state", f"it does not answer within {_LOOK_SECONDS:g} s; it is busy, stopped, or ending")])
 
     def __enter__(self) -> Service:
         return self
@@ -368,6 +381,22 @@ def load(
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
+def _stats_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what a notebook shows of the statistics of a service: its workers, and a row for each job."""
+    rates = [each["samples_per_second"] for each in found["workers"] if each["active"]]
+    rows = [("workers", f"{len(rates)}, {sum(rates):,.0f} samples/s together")]
+    for name, job in found["jobs"].items():
+        texts = [
+            f"pass {max(0, job['pass'])}",
+            f"{job['samples_in_pass']:,} samples of it",
+            f"{job['samples_per_second']:,.0f} samples/s",
+            f"pool {job['pool'].get('samples', 0):,}",
+            *([f"bottleneck: {job['bottleneck']}"] if job["bottleneck"] in ("workers", "trainer") else []),
+        ]
+        rows.append((f"job {name}", ", ".join(texts) if job["attached"] else "no trainer is attached"))
+    return rows
+
+
 def _close(descriptors: list[int]) -> None:
     for each in descriptors:
         with contextlib.suppress(OSError):

@@ -18,6 +18,7 @@ from socket import gethostname
 from typing import Any
 
 from pydp2.client.connection import CLOSE_SECONDS, Target, ask_stats, connect_once, detach, parse_welcome
+from pydp2.client.describe import client_html
 from pydp2.client.length import PassLength
 from pydp2.client.loaded_state import LoadedState
 from pydp2.client.pass_iterator import Pass
@@ -84,10 +85,9 @@ class Client(Stream):
         self.owner: object = None
         """Object that is kept as long as this client lives."""
         self._session = ClientGuard(Progress(Position()))
-        name = os.urandom(8).hex()
-        host = gethostname() if target.is_secured else ""
         self._attach = m.Attach(
-            m.WIRE_VERSION, job, rank, world_size, name, dict(options), self._session.pid, host=host
+            m.WIRE_VERSION, job, rank, world_size, os.urandom(8).hex(), dict(options), self._session.pid,
+            host=gethostname() if target.is_secured else "",
         )  # fmt: skip
         try:
             connection, answer, _ = connect_once(target, self._attach, time.monotonic() + timeout, gone, self._session)
@@ -277,6 +277,9 @@ class Client(Stream):
                 return  # called by a signal handler in the middle of a call, which closes the client when it goes on
         self._end()
 
+    def _repr_html_(self) -> str:
+        return client_html(self.address, self._attach, self.batch_size, self._declaration.slots, self._session)
+
     # -- what a pass asks for --------------------------------------------------------------------------------------
     @property
     def _rank(self) -> tuple[int, int]:
@@ -322,9 +325,8 @@ class Client(Stream):
         self._left_at = time.perf_counter()
         self._waited += self._left_at - began
         samples = now.samples + batch.head.rows - batch.head.padding
-        return made, Progress(
-            position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.origin
-        )  # fmt: skip
+        now = Progress(position, LoopState.RUNNING, now.run, now.done + 1, samples, loop, loop.calls[0], now.origin)
+        return made, now
 
     def _prepare(self, run: int, number: int) -> None:
         """Receive batch ``number`` of ``run``, which comes behind the present one, and gather its rows."""

@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 
 from pydp2.columns.columns import Array, Columns, Ints, gather_ranges, offsets, strings
 from pydp2.errors import OptionError, OptionTypeError, count_text
+from pydp2.html_table import MAX_ROWS, html_table
 from pydp2.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, SequenceType
 
 Positions = NDArray[np.int32] | NDArray[np.int64]
+_SHOWN_NUMBERS = 8  # of a row, in a notebook
+_SHOWN_STRINGS, _SHOWN_TEXT = 3, 40  # of a row, and characters of each
 
 
 def start_positions(counts: Array) -> Positions:
@@ -46,6 +49,9 @@ class Csr:
     def __repr__(self) -> str:
         kind = "binary" if self.values is None else "float32"
         return f"<Csr {self.shape[0]} x {self.shape[1]}, {kind}, {count_text(len(self.indices), 'entry', 'entries')}>"
+
+    def _repr_html_(self) -> str:
+        return _values_html(self)
 
     def to_scipy(self) -> Any:
         """Return a ``scipy.sparse.csr_matrix`` over these arrays; binary entries become float32 ones.
@@ -181,6 +187,9 @@ class Ragged:
         sequences, steps = count_text(len(self), "sequence"), count_text(len(self.values), "step")
         return f"<Ragged {sequences}, {steps}{groups}, of {_summary(self.values)}>"
 
+    def _repr_html_(self) -> str:
+        return _values_html(self)
+
     def pad(self, value: float = 0, length: int | None = None) -> tuple[Array, NDArray[np.int64]]:
         """Return a regular array ``(sequences, length, …)`` filled up with ``value``, and the lengths ``(sequences,)``.
 
@@ -310,6 +319,58 @@ class Batch:
         slots = "; ".join(f"{self._columns.slots.label(i)}: {_summary(v)}" for i, v in enumerate(self))
         rows = count_text(len(self), "row")
         return f"<Batch {self.index} of pass {self.pass_id}: {rows}, size {self.size}; {slots}>"
+
+    def _repr_html_(self) -> str:
+        caption = f"Batch {self.index} of pass {self.pass_id}: {count_text(len(self), 'row')}, size {self.size}"
+        caption += f", of which {self.padding} only fill it up" if self.padding else ""
+        shown = [(self._columns.slots.label(i), *_described(self[i])) for i in range(min(len(self._values), MAX_ROWS))]
+        left_out = [("",)] * (len(self._values) - len(shown))
+        wanted = [i for i in range(1 + len(_DESCRIBED)) if any(row[i] for row in shown)]  # no column without a text
+        rows = [[row[i] for i in wanted] for row in [("slot", *_DESCRIBED), *shown]]
+        return html_table(caption, rows[0], [*rows[1:], *left_out])
+
+
+_DESCRIBED = ("values", "lengths", "range", "first row")
+
+
+def _values_html(value: Csr | Ragged) -> str:
+    return html_table(repr(value).strip("<>"), (), list(zip(_DESCRIBED, _described(value), strict=True))[1:])
+
+
+def _described(value: Value) -> tuple[str, str, str, str]:
+    """Return texts for :data:`_DESCRIBED`: what is in a value, how long its rows are, its least and greatest number,
+    and how its first row begins."""
+    if isinstance(value, Ragged):
+        starts = value.sequence_start_positions
+        inner, first = value.values, slice(0, int(starts[1]) if len(starts) > 1 else 0)
+    elif isinstance(value, Csr):
+        starts, inner, first = value.indptr, value, slice(0, 1)
+    elif isinstance(value, BinaryArray | StringArray):
+        starts, inner, first = value.offsets, value, slice(0, 1)
+    else:
+        return _summary(value), "", _range(value), _beginning(value[:1])
+    lengths = np.diff(starts)
+    spread = f"{lengths.min():,} to {lengths.max():,}, mean {lengths.mean():,.1f}" if len(lengths) else ""
+    if isinstance(inner, np.ndarray):
+        return _summary(value), spread, _range(inner), _beginning(inner[first])
+    if not isinstance(inner, Csr):
+        return _summary(value), spread, "", ", ".join(_quoted(each) for each in inner[first][:_SHOWN_STRINGS])
+    stop = int(inner.indptr[min(first.stop, len(inner))])
+    numbers = "" if inner.values is None else _range(inner.values)
+    return _summary(value), spread, numbers, f"columns {_beginning(inner.indices[:stop])}" if stop else ""
+
+
+def _range(numbers: Array) -> str:
+    return f"{float(numbers.min()):.5g} to {float(numbers.max()):.5g}" if numbers.size else ""
+
+
+def _beginning(numbers: Array) -> str:
+    shown = [f"{float(each):.5g}" for each in numbers.reshape(-1)[:_SHOWN_NUMBERS]]
+    return ", ".join(shown) + (", …" if numbers.size > len(shown) else "")
+
+
+def _quoted(string: str | bytes) -> str:
+    return repr(string[:_SHOWN_TEXT]) + ("…" if len(string) > _SHOWN_TEXT else "")
 
 
 def _slot_value(columns: Columns, slot: int) -> Value:

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import sys
 import traceback
@@ -71,10 +72,11 @@ def address_of(provider: Provider | str) -> str:
     """Return an address under which another process finds ``provider``; a text is only checked for its form.
 
     A provider of the running script is named by the file, because ``__main__`` is another module in another process.
+    One of a notebook is written to a module file, with what it uses; see docs/notebooks.md.
 
     Raises:
-        AddressError: there is no such address: a lambda, a function inside a function, one of a notebook or prompt, or
-            an undecorated function.
+        AddressError: there is no such address: a lambda, a function inside a function, one of a prompt, one of a
+            notebook that uses what cannot be written down, or an undecorated function.
         OptionTypeError: neither a provider nor a text.
     """
     if isinstance(provider, str):
@@ -99,7 +101,9 @@ def address_of(provider: Provider | str) -> str:
     if importable not in _MAINS and _imports_as(importable, file):
         return f"{importable}:{name}"
     if file is None or not Path(file).is_file():
-        raise AddressError(f"{name} was defined at a prompt or in a notebook, where workers cannot find it; {_REMEDY}")
+        from pydp2.providers.notebook import module_file  # no script, and no worker, needs it
+
+        return f"{module_file(name, inspect.unwrap(function))}:{name}"
     if not file.endswith(".py"):
         raise AddressError(f"{name} was defined in {file}, whose name must end in .py for workers to import it")
     return f"{Path(file).resolve()}:{name}"

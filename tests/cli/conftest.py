@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from pydp2_cli import main
+from pydp2_cli import main, picture
 
 DEADLINE = 20.0
 PROGRAM = [sys.executable, "-m", "pydp2"]
@@ -28,6 +28,14 @@ LINES = """
             for line in lines:
                 yield {"n": int(line)}
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """matplotlib, where it is installed, keeps the files of fonts open that it has used."""
+    if picture.can_draw():
+        looks = [picture.Look(float(second), {}, 0.0, 0.0, 0, 0) for second in range(2)]
+        picture.draw_stats(tmp_path_factory.mktemp("fonts") / "x.svg", looks)
 
 
 @pytest.fixture

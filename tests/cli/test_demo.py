@@ -47,7 +47,7 @@ def test_it_fails_when_the_model_has_not_learned(monkeypatch: pytest.MonkeyPatch
 def test_a_picture_that_was_asked_for_needs_matplotlib(
     monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Result]
 ) -> None:
-    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(picture.importlib.util, "find_spec", lambda name: None)
     result = cli("demo", "--picture", "x.png")
     assert result.exit_code == 1
     assert result.stdout == ""

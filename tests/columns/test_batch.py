@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import sys
 
 import numpy as np
@@ -19,9 +21,12 @@ from pydp2.schema.input_types import (
     integer_value,
     integer_value_sequence,
     integer_value_sub_sequence,
+    scalar,
     sparse_binary_vector,
     sparse_binary_vector_sequence,
     sparse_float_vector,
+    text,
+    text_sequence,
 )
 
 DIGITS = Slots((dense_vector(2), integer_value(10)), ("pixel", "label"))
@@ -183,3 +188,48 @@ def test_an_empty_batch_has_a_value_for_every_slot():
     assert batch[0].pad()[0].shape == (0, 0)
     assert batch[1].shape == (0, 3)
     assert batch[2].shape == (0, 2, 2)
+
+
+def cells(value):
+    """The texts of its table in a notebook, by row."""
+    rows = re.findall("<tr>(.*?)</tr>", value._repr_html_())
+    return [[html.unescape(text) for text in re.findall("<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
+
+
+def test_a_notebook_shows_slots_ranges_and_the_first_row(some):
+    assert cells(digits(some)) == [
+        ["slot", "values", "range", "first row"],
+        ["pixel", "float32 (3, 2)", "0 to 5", "0, 1"],
+        ["label", "int32 (3,)", "3 to 5", "3"],
+    ]
+    slots = Slots(
+        (integer_value_sequence(99), sparse_float_vector(50), sparse_binary_vector_sequence(9)), ("<b>", "c", "d")
+    )
+    sparse = [[(3, 0.5), (4, 2)], [(1, 1)]]
+    mixed = batch_of(some, slots, [[[*range(10)], sparse[0], [[1, 2], [3]]], [[7], sparse[1], [[4]]]])
+    assert [row[2:] for row in cells(mixed)[1:]] == [
+        ["1 to 10, mean 5.5", "0 to 9", "0, 1, 2, 3, 4, 5, 6, 7, …"],
+        ["1 to 2, mean 1.5", "0.5 to 2", "columns 3, 4"],
+        ["1 to 2, mean 1.5", "", "columns 1, 2, 3"],
+    ]
+    strings = batch_of(some, Slots((text(), text_sequence(), scalar("bool"))), [["a" * 41, ["x", "y"], True]])
+    assert [row[2:] for row in cells(strings)[1:]] == [
+        ["41 to 41, mean 41.0", "", f"'{'a' * 40}'…"],
+        ["2 to 2, mean 2.0", "", "'x', 'y'"],
+        ["", "1 to 1", "1"],
+    ]
+    assert cells(mixed)[1][0] == "<b>"
+    assert "<b>" not in mixed._repr_html_()
+    assert cells(mixed["<b>"]) == [
+        ["lengths", "1 to 10, mean 5.5"],
+        ["range", "0 to 9"],
+        ["first row", "0, 1, 2, 3, 4, 5, 6, 7, …"],
+    ]
+    assert cells(mixed["c"])[0] == ["lengths", "1 to 2, mean 1.5"]
+
+
+def test_a_notebook_shows_batches_without_rows_and_with_many_slots(some):
+    slots = Slots((dense_vector(2), integer_value_sequence(9), sparse_binary_vector(9), sparse_float_vector(9)))
+    assert cells(batch_of(some, slots, []))[:2] == [["slot", "values"], ["slot 0", "float32 (0, 2)"]]
+    wide = batch_of(some, Slots((integer_value(9),) * 30), [[1] * 30])
+    assert cells(wide)[-1] == ["… and 10 more"]

@@ -332,7 +332,8 @@ def test_a_provider_of_the_running_script_is_named_so_that_others_find_it(place:
 @pytest.mark.usefixtures("from_checkout")
 def test_a_provider_of_a_prompt_is_refused_with_the_way_out(place: Callable[..., Path]) -> None:
     told = run("-c", TELL)
-    assert "process was defined at a prompt or in a notebook, where workers cannot find it; put the decorated" in told
+    assert "process was defined at a prompt or in a notebook, where workers cannot find it, and its source is" in told
+    assert "; write it to a file: begin its cell with %%writefile my_provider.py, run the cell" in told
     assert "at a prompt or in a notebook" in run("-", stdin=TELL)
 
 

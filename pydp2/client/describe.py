@@ -1,0 +1,39 @@
+"""Describe a client for a notebook, from what this process knows: nothing is asked of the service."""
+
+from __future__ import annotations
+
+from pydp2.client.progress import LoopState
+from pydp2.client.session import ClientGuard
+from pydp2.errors import count_text
+from pydp2.html_table import html_table
+from pydp2.protocol.messages import Attach
+from pydp2.schema.input_types import InputType, Slots
+from pydp2.service_address import without_token
+
+_NEXT = {
+    LoopState.BETWEEN: "a loop begins pass {}",
+    LoopState.RUNNING: "a loop is in pass {}",
+    LoopState.ENTERED: "pass {} goes on",
+    LoopState.LEFT: "a loop begins the pass behind pass {}, which was left",
+    LoopState.FAILED: "a loop begins the pass behind pass {}, which failed",
+}
+
+
+def client_html(address: str, attach: Attach, batch_size: int, slots: Slots, session: ClientGuard) -> str:
+    """Return a table of a client's place, position and slots."""
+    now = session.progress
+    state = ("closed in pass {}" if session.closing else _NEXT[now.state]).format(now.position.pass_id)
+    came = count_text(now.position.batch, "batch", "batches")
+    rank = f"rank {attach.rank} of {attach.world_size}, " if attach.world_size > 1 else ""
+    rows: list[tuple[object, object]] = [
+        ("service", without_token(address)),
+        ("job", f"{attach.job}: {rank}batches of {batch_size}"),
+        ("position", f"{state}; {came} of it came, {count_text(now.samples, 'sample')} in all"),
+        *((slots.label(i), _type_text(slots.types[i])) for i in range(len(slots))),
+    ]
+    return html_table("pydp2.Client", (), rows)
+
+
+def _type_text(declared: InputType) -> str:
+    text = repr(declared).removeprefix("InputType(").removesuffix(")")
+    return text.replace("SequenceType.", "").replace("DataType.", "")

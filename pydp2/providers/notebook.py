@@ -1,0 +1,352 @@
+"""Write a provider of a notebook into a module file that workers can import. See docs/notebooks.md.
+
+A cell runs in ``__main__`` of the kernel, which is another module in each process. IPython keeps the source of a cell
+in :mod:`linecache`. The module file has the statements that define the provider and the functions and classes that it
+uses, imports for what modules hold, and assignments of plain values. Everything in it can be read; nothing is pickled.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import hashlib
+import linecache
+import math
+import os
+import re
+import symtable
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path, PurePath
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from pydp2.errors import AddressError
+from pydp2.schema.input_types import InputType
+
+_FUTURE = "from __future__ import annotations\n"
+_VALUE_BYTES = 1 << 16  # of the text of one value
+_MAX_LEVELS = 16  # of collections in collections, of wrappers around a function
+_UNUSED_SECONDS = 90 * 86400.0  # after which a module file is removed
+_SHARED_NAMES = ("<string>", "<stdin>")  # of more than one source, so linecache may have another one
+
+
+def module_file(name: str, function: FunctionType) -> Path:
+    """Return the file of a module that defines ``name`` as the notebook of ``function`` does; write it if need be.
+
+    Its name contains a digest of its text, so the same cells give the same file, and changed ones another.
+
+    Raises:
+        AddressError: there is no source, as at some prompts; the provider uses values that cannot be written down; or
+            the file cannot be written.
+    """
+    file = function.__code__.co_filename
+    if file in _SHARED_NAMES or _cell(file) is None:
+        raise AddressError(
+            f"{name} was defined at a prompt or in a notebook, where workers cannot find it, and its source is not "
+            f"known here; {_to_a_file(name)}"
+        )
+    cells = _CellNames(function.__globals__)
+    cells.add(name.partition(".")[0])
+    if cells.refused:
+        raise AddressError(
+            f"{name} uses what workers cannot be given: {', '.join(cells.refused)}; make it in the init_hook, pass "
+            f"plain data with args=…, or {_to_a_file(name)}"
+        )
+    return _write(name, cells.text(function))
+
+
+def _to_a_file(name: str) -> str:
+    return (
+        "write it to a file: begin its cell with %%writefile my_provider.py, run the cell, and give "
+        f'"my_provider.py:{name}" (see docs/notebooks.md)'
+    )
+
+
+class _CellNames:
+    """Statements that give the names of ``namespace`` that a provider uses. ``refused``: names that cannot be given,
+    each with the reason."""
+
+    def __init__(self, namespace: Mapping[str, Any]) -> None:
+        self.refused: list[str] = []
+        self._namespace = namespace
+        self._seen: set[str] = set()
+        self._imports: dict[str, None] = {}  # in the order in which they came
+        self._values: list[str] = []
+        self._definitions: list[str] = []
+
+    def add(self, name: str, attributes: frozenset[str] = frozenset()) -> None:
+        """Add what ``name`` needs. ``attributes``: dotted names behind it, which may be modules inside a package."""
+        value = self._namespace.get(name, _ABSENT)
+        if isinstance(value, ModuleType):  # each time: other attributes may have been used
+            self._add_module(name, value, attributes)
+        elif name not in self._seen and not _is_given(name, value):
+            self._seen.add(name)
+            if not (self._add_import(name, value) or self._add_definition(name, value)):
+                self._add_value(name, value)
+
+    def text(self, function: FunctionType) -> str:
+        """Return the text of the module."""
+        future = [_FUTURE] if function.__code__.co_flags & __future__.annotations.compiler_flag else []
+        parts = ["# Written by pydp2 from the cells of a notebook: a provider, and what it uses.\n", *future]
+        parts += ["\n".join(self._imports) + "\n"] if self._imports else []
+        parts += ["\n".join(self._values) + "\n"] if self._values else []
+        return "\n".join(parts) + "".join(f"\n\n{text}\n" for text in self._definitions)
+
+    def _add_module(self, name: str, module: ModuleType, attributes: frozenset[str]) -> None:
+        full = module.__name__
+        if sys.modules.get(full) is not module or full == "__main__":
+            self.refused.append(f"{name} (a module that cannot be imported as {full})")
+            return
+        self._imports[f"import {full}" if name == full else f"import {full} as {name}"] = None
+        for inner in sorted(f"{full}.{attribute}" for attribute in attributes):
+            if inner in sys.modules:  # `import xml` alone does not import xml.etree
+                self._imports[f"import {inner}"] = None
+
+    def _add_import(self, name: str, value: Any) -> bool:
+        """Add an import of ``value`` from where a module has it. Return False if it is not known where."""
+        module, attribute = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        if isinstance(module, str) and isinstance(attribute, str):
+            for place in (module.partition(".")[0], module):  # the package offers it, or the module
+                if place != "__main__" and vars(sys.modules.get(place, builtins)).get(attribute, _ABSENT) is value:
+                    self._add_from(place, attribute, name)
+                    return True
+        for place, attribute in _from_imports(name):
+            if vars(sys.modules.get(place, builtins)).get(attribute, _ABSENT) is value:
+                self._add_from(place, attribute, name)
+                return True
+        return False
+
+    def _add_from(self, module: str, attribute: str, name: str) -> None:
+        self._imports[f"from {module} import {attribute}" + ("" if attribute == name else f" as {name}")] = None
+
+    def _add_definition(self, name: str, value: Any) -> bool:
+        """Add the statement of a cell that defines the function or class ``value``, and what that uses. Return False if
+        it is neither."""
+        if isinstance(value, type):
+            sources = _class_sources(name, value)
+        elif (unwrapped := _unwrapped(value)) is not None:
+            sources = _function_sources(name, *unwrapped)
+        else:
+            return False
+        if len(sources) != 1:
+            why = "several cells define it" if sources else "no cell has a statement that defines it as it is now"
+            self.refused.append(f"{name} ({why})")
+            return True
+        (source,) = sources
+        for used, attributes in _used_names(source).items():
+            self.add(used, attributes)
+        self._definitions.append(source)
+        return True
+
+    def _add_value(self, name: str, value: Any) -> None:
+        if value is _ABSENT or name == "get_ipython":
+            self.refused.append(f"{name} ({'not defined' if value is _ABSENT else 'of a magic or a shell command'})")
+            return
+        try:
+            text = _value_text(value)
+        except ValueError as error:
+            self.refused.append(f"{name} ({error})")
+            return
+        if len(text) > _VALUE_BYTES:
+            self.refused.append(f"{name} (a {type(value).__name__} of more than {_VALUE_BYTES >> 10} KiB)")
+            return
+        for module in re.findall(r"\b_(pathlib|re|numpy|pydp2)\.", text):
+            self._imports[f"import {module} as _{module}"] = None
+        self._values.append(f"{name} = {text}")
+
+
+_ABSENT = object()
+
+
+def _is_given(name: str, value: Any) -> bool:
+    """Return True if ``name`` needs no statement: an attribute of every module, or a builtin (IPython wraps open)."""
+    if name.startswith("__") and name.endswith("__"):
+        return True
+    builtin = vars(builtins).get(name, _ABSENT)
+    if value is _ABSENT:
+        return builtin is not _ABSENT and not str(getattr(builtin, "__module__", "")).startswith("IPython")
+    return builtin is not _ABSENT and builtin is getattr(value, "__wrapped__", value)
+
+
+# -- the sources of cells ----------------------------------------------------------------------------------------------
+@cache
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _cell(file: str) -> tuple[str, ast.Module] | None:
+    """Return source and syntax tree of a cell, None if they are not known."""
+    source = "".join(linecache.getlines(file))
+    tree = _parsed(source) if source else None
+    return None if tree is None else (source, tree)
+
+
+def _cells() -> Iterator[tuple[str, ast.Module]]:
+    """Yield source and syntax tree of each cell that was run."""
+    for file, entry in [*linecache.cache.items()]:
+        if len(entry) == 4 and entry[1] is None and (cell := _cell(file)):  # None: it is no file on disk
+            yield cell
+
+
+def _from_imports(name: str) -> Iterator[tuple[str, str]]:
+    """Yield module and attribute of each import of cells that gives ``name``: a value need not know its module."""
+    for _, tree in _cells():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+                yield from ((node.module, each.name) for each in node.names if name == (each.asname or each.name))
+
+
+def _unwrapped(value: Any) -> tuple[FunctionType, int] | None:
+    """Return the function inside of ``value`` and how often it is wrapped; None if there is none."""
+    for layers in range(_MAX_LEVELS):
+        if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
+            return value, layers
+        value = getattr(value, "__wrapped__", None)  # of some objects each attribute is another such object
+    return None
+
+
+def _function_sources(name: str, function: FunctionType, layers: int) -> set[str]:
+    """Return the statement that defines a function, in a set: empty if it would not give a function with so many
+    wrappers, such as one that was wrapped or renamed later."""
+    code = function.__code__
+    if (cell := _cell(code.co_filename)) is None or code.co_filename in _SHARED_NAMES:
+        return set()
+    for node in cell[1].body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if node.name == name:
+                is_it, wraps = code.co_firstlineno == _first_line(node), len(node.decorator_list)
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Lambda()) if target == name:
+                is_it, wraps = code.co_firstlineno == node.value.lineno, 0
+            case _:
+                continue
+        if is_it and layers <= wraps:
+            return {_segment(cell[0], node)}
+    return set()
+
+
+def _class_sources(name: str, value: type) -> set[str]:
+    """Return the statements of cells that may define a class: that of the cell that has its methods, or all."""
+    methods = [_unwrapped(each) for each in vars(value).values()]
+    files = {method[0].__code__.co_filename for method in methods if method}
+    own = [cell for file in files if file not in _SHARED_NAMES and (cell := _cell(file))]
+    for cells in (own, _cells()):
+        found = {
+            _segment(source, node)
+            for source, tree in cells
+            for node in tree.body
+            if isinstance(node, ast.ClassDef) and node.name == name
+        }
+        if found:
+            return found
+    return set()
+
+
+def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+
+
+def _segment(source: str, node: ast.stmt) -> str:
+    """Return the source of a statement, with its decorators."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return "\n".join(source.split("\n")[_first_line(node) - 1 : node.end_lineno])
+    return ast.get_source_segment(source, node) or ""
+
+
+def _used_names(source: str) -> dict[str, frozenset[str]]:
+    """Return the global names that a statement uses, now or when its function is called, in the order of names; with
+    the dotted attributes that are looked up in them."""
+    names: set[str] = set()
+    tables = [symtable.symtable(source, "<cell>", "exec")]
+    for number, table in enumerate(tables):  # it grows
+        tables += table.get_children()
+        names |= {
+            each.get_name()
+            for each in table.get_symbols()
+            if each.is_referenced() and (number == 0 or each.is_global())
+        }
+    attributes: dict[str, set[str]] = {name: set() for name in names}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and (dotted := _dotted(node)):
+            first, _, rest = dotted.partition(".")
+            attributes.get(first, set()).add(rest)
+    return {name: frozenset(attributes[name]) for name in sorted(names)}
+
+
+def _dotted(node: ast.expr) -> str:
+    """Return ``a.b.c`` for an attribute of a name, else ''."""
+    if isinstance(node, ast.Name):
+        return node.id
+    inner = _dotted(node.value) if isinstance(node, ast.Attribute) else ""
+    return f"{inner}.{node.attr}" if inner and isinstance(node, ast.Attribute) else ""
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+def _value_text(value: Any, level: int = 0) -> str:
+    """Return an expression that gives an equal value. Raise ValueError, with the reason, if there is none."""
+    kind = type(value)
+    if level > _MAX_LEVELS:
+        raise ValueError(f"more than {_MAX_LEVELS} collections in each other")
+    if value is None or kind in (bool, int, str, bytes) or (kind is float and math.isfinite(value)):
+        return repr(value)
+    if kind is float:
+        return f"float({str(value)!r})"
+    if isinstance(value, PurePath):
+        return f"_pathlib.{kind.__name__}({str(value)!r})"
+    if kind is re.Pattern:
+        return f"_re.compile({value.pattern!r}, {value.flags})"
+    if kind is InputType:
+        dense = "" if value.dtype is None else f", dtype=_numpy.dtype({value.dtype.str!r})"
+        dense += "" if value.shape is None else f", shape={value.shape}"
+        return f"_pydp2.InputType({value.dim}, {int(value.seq_type)}, {int(value.type)}{dense})"
+    if kind is np.ndarray and value.dtype.kind in "biuf" and value.nbytes <= _VALUE_BYTES:
+        return f"_numpy.frombuffer({value.tobytes()!r}, {value.dtype.str!r}).reshape({value.shape}).copy()"
+    return _collection_text(value, level + 1)
+
+
+def _collection_text(value: Any, level: int) -> str:
+    kind = type(value)
+    if kind in (dict, list, tuple, set, frozenset) and len(value) > _VALUE_BYTES:
+        raise ValueError(f"a {kind.__name__} of {len(value)} entries")
+    if kind is dict:
+        return f"{{{', '.join(f'{_value_text(k, level)}: {_value_text(v, level)}' for k, v in value.items())}}}"
+    if kind in (list, tuple):
+        inner = ", ".join(_value_text(each, level) for each in value)
+        return f"[{inner}]" if kind is list else f"({inner},)" if inner else "()"
+    if kind in (set, frozenset):  # sorted: the text must not depend on the seed of hashes
+        return f"{kind.__name__}([{', '.join(sorted(_value_text(each, level) for each in value))}])"
+    raise ValueError(f"a {kind.__name__}")
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+def _write(name: str, text: str) -> Path:
+    """Return the path of a file with ``text``; remove files that were not used for long."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    folder = (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / "pydp2-notebooks"
+    content = text.encode("utf-8", "surrogateescape")
+    file = folder / f"{name.replace('.', '_')}_{hashlib.blake2b(content, digest_size=6).hexdigest()}.py"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if file.is_file() and file.read_bytes() == content:
+            os.utime(file)
+        else:
+            young = folder / f".{os.urandom(4).hex()}.new"
+            young.write_bytes(content)
+            young.replace(file)
+        for old in folder.glob("*.py"):
+            if old.stat().st_mtime < time.time() - _UNUSED_SECONDS:
+                old.unlink(missing_ok=True)
+    except OSError as error:
+        raise AddressError(
+            f"the provider {name} of this notebook must be written to a file for the workers, and {folder} cannot be "
+            f"written: {error.strerror}; set XDG_CACHE_HOME to a folder that can, or {_to_a_file(name)}"
+        ) from None
+    return file

@@ -1,0 +1,51 @@
+"""What a notebook shows of a client and of its service; neither waits for a service that does not answer."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pydp2
+from tests.runs import NUMBERS
+from tests.runs import NUMBERS_OPTIONS as OPTIONS
+
+
+def rows(shown: Any) -> dict[str, str]:
+    found = re.findall("<tr><td[^>]*>(.*?)</td><td[^>]*>(.*?)</td></tr>", shown._repr_html_())
+    return {html.unescape(name): html.unescape(text) for name, text in found}
+
+
+def test_a_client_shows_place_position_and_slots_and_no_token(provider_file: Callable[[str], str]) -> None:
+    with pydp2.launch(["1", "2"], provider_file(NUMBERS), workers=1, bind="tcp://127.0.0.1:*") as service:
+        assert "token=" in service.address
+        assert "token" not in service._repr_html_()
+        with service.connect(job="<i>", **OPTIONS) as data:
+            shown = rows(data)
+            assert shown["job"] == "<i>: batches of 16"
+            assert shown["service"] == service.address.partition("?")[0]
+            assert shown["slot 0"] == "dim=100000, seq_type=NO_SEQUENCE, type=Index"
+            assert shown["position"] == "a loop begins pass 0; 0 batches of it came, 0 samples in all"
+            loop = iter(data)
+            next(loop)
+            assert rows(data)["position"] == "a loop is in pass 0; 1 batch of it came, 16 samples in all"
+            assert rows(service)["job <i>"].startswith("pass 0, ")
+            assert rows(service)["workers"].startswith("1, ")
+        assert rows(data)["position"].startswith("closed in pass 0; ")
+    assert rows(service) == {"state": "ended, exit status 0"}
+
+
+def test_a_service_that_does_not_answer_is_not_waited_for(provider_file: Callable[[str], str]) -> None:
+    with pydp2.launch(["1"], provider_file(NUMBERS), workers=1) as service, service.connect(**OPTIONS) as data:
+        os.kill(service.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            assert rows(service) == {"state": "it does not answer within 0.5 s; it is busy, stopped, or ending"}
+            assert rows(data)["position"].startswith("a loop begins pass 0")
+            assert time.monotonic() - began < 30
+        finally:
+            os.kill(service.pid, signal.SIGCONT)
