@@ -1,12 +1,13 @@
-"""Streams made of the batches of services: errors of the data, exceptions of signal handlers, threads, forks."""
+"""Streams made of the batches of services: errors of the data, exceptions in the middle of a call, threads, forks."""
 
 from __future__ import annotations
 
 import os
-import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from types import FrameType
 from typing import Any
 
@@ -51,25 +52,30 @@ def mixed_lists(address: str, **options: Any) -> pydp2.Mixture:
     return pydp2.mix([(files, 1) for files in LISTS], address, batch_size=4, seed=1, workers=1, **options)
 
 
-def test_exceptions_of_a_signal_handler_lose_nothing_and_repeat_nothing(provider_file: Callable[[str], str]) -> None:
+def test_exceptions_wherever_a_function_is_entered_lose_nothing_and_repeat_nothing(
+    provider_file: Callable[[str], str],
+) -> None:
     address = provider_file(PROVIDER)
     with mixed_lists(address) as mixed:
         whole = [sign(batch) for _ in range(2) for batch in mixed]
-    raised = 0
+    dice = Random(5)
+    waits = [dice.randint(1, 150) for _ in range(12)]  # calls of the package before each exception
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal raised
-        if raised < 12 and frame is not None and frame.f_code.co_filename.startswith(ROOT):
-            raised += 1
-            raise Interruption
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        """Raise when a function is entered, as a handler would that runs there."""
+        code = frame.f_code
+        if event == "call" and waits and code.co_filename.startswith(ROOT) and code.co_name != "__del__":
+            waits[0] -= 1
+            if not waits[0]:
+                del waits[0]
+                raise Interruption
 
-    seen: list[Any] = []  # looked at later: the handler raises in code of the package wherever it runs
+    seen: list[Any] = []  # looked at later: that calls the package too
     with mixed_lists(address) as mixed:
-        before = signal.signal(signal.SIGVTALRM, interrupt)
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0.002, 0.003)  # seconds that this process computes
+        one = None
         try:
-            one = None
             while len(seen) < len(whole):
+                sys.setprofile(interrupt)  # an exception that it raises ends it
                 try:
                     one = one or iter(mixed)
                     batch = next(one, None)
@@ -80,10 +86,9 @@ def test_exceptions_of_a_signal_handler_lose_nothing_and_repeat_nothing(provider
                 else:
                     seen.append(batch)
         finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, before)
+            sys.setprofile(None)
     assert [sign(batch) for batch in seen] == whole
-    assert raised > 0
+    assert waits == []
 
 
 def test_after_an_error_of_the_data_the_next_pass_begins(provider_file: Callable[[str], str], tmp_path: Path) -> None:
