@@ -60,7 +60,7 @@ def open_client(
         if options or provider is not None:
             raise OptionError("a client has its provider and its options already; give them where it is made")
         return files
-    place = {"job": job, "rank": ranks.rank, "world_size": ranks.world_size}
+    place: dict[str, Any] = {"job": job, "rank": ranks.rank, "world_size": ranks.world_size}
     if ranks.world_size > 1:
         options.setdefault("last_batch", "pad")
     if provider is None and isinstance(files, str | os.PathLike):
@@ -69,19 +69,18 @@ def open_client(
         return load(files, provider, job=job, rank=0, world_size=1, **options)
     if ranks.local_world_size != ranks.world_size:
         raise OptionError(
-            f"{ranks.local_world_size} of {ranks.world_size} ranks run on this machine, and a service that rank 0 starts "
-            "for itself can be reached from its own machine alone; start one service for all (`pydp2 serve LIST "
-            "--provider ADDRESS --bind tcp://… --connection run.json`), and give each rank that file in place of the list"
+            f"{ranks.local_world_size} of {ranks.world_size} ranks run on this machine, and the service that rank 0 would "
+            "start can be reached from its own machine alone; start one service for all (`pydp2 serve LIST --provider "
+            "ADDRESS --bind tcp://… --connection run.json`), and give each rank that file in place of the list"
         )
     _opened[ranks.run, job] += 1
     name = blake2b(repr((ranks.run, job, _opened[ranks.run, job])).encode(), digest_size=8).hexdigest()
     address = f"ipc://{run_directories() / name}.sock"
-    of_job = {key: value for key, value in options.items() if key in JOB_OPTIONS}
+    of_job: dict[str, Any] = {key: value for key, value in options.items() if key in JOB_OPTIONS}
     if ranks.rank > 0:
         return connect(address, **place, timeout=_START_SECONDS, **of_job)
-    service = launch(
-        files, provider, bind=address, **{key: value for key, value in options.items() if key not in JOB_OPTIONS}
-    )
+    rest: dict[str, Any] = {key: value for key, value in options.items() if key not in JOB_OPTIONS}
+    service = launch(files, provider, bind=address, **rest)
     try:
         return service.connect(**place, **of_job)  # the client keeps the service
     except BaseException:
