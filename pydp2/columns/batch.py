@@ -111,8 +111,8 @@ class Ragged:
 Value = Array | Csr | Ragged
 
 
-def _summary(value: Value) -> str:
-    if isinstance(value, np.ndarray):
+def _summary(value: Any) -> str:
+    if hasattr(value, "dtype"):  # the arrays of a framework too
         return f"{value.dtype} {value.shape}"
     return repr(value).strip("<>")
 

@@ -1,0 +1,163 @@
+"""Open a loader of jax arrays: for one device, for all devices of this process, or for a mesh of several processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Unpack
+
+import jax
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from pydp2.api.service import Service
+from pydp2.api.sources import Files, Source
+from pydp2.client import Client
+from pydp2.columns.batch import Batch
+from pydp2.errors import OptionError, OptionTypeError
+from pydp2.frameworks.loader import FrameworkLoader
+from pydp2.frameworks.shared_service import Ranks, open_client
+from pydp2.jax.arrays import ArrayMaker, Lengths, Values, lengths_by_slot
+from pydp2.jax.placement import Place, check_divisible, place_of, ranks_of_run
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, LoadChoices, takes
+from pydp2.providers import Provider
+from pydp2.schema.input_types import Slots
+
+
+class LoaderKeywords(LoadChoices, total=False):
+    """Keywords of :func:`loader` for type checkers, beside those that it names itself."""
+
+    job: str
+    args: Mapping[str, Any] | None
+    is_train: bool | None
+    root: str | os.PathLike[str] | None
+    key: str | os.PathLike[str] | None
+    timeout: float
+
+
+class JaxLoader(FrameworkLoader[Values]):
+    """Loader of jax arrays, made by :func:`loader`: one iteration is one pass.
+
+    A value is a dict of arrays by slot name, or a tuple where slots have no names. ``batch``: the numpy batch behind
+    the value in hand, not to be written to, because an array may lie in its memory. The state is that of the value in
+    hand, and the same in all processes. See docs/jax.md.
+    """
+
+    def __init__(self, client: Client, make: ArrayMaker, *, ahead: int, rows: int | None, drops: bool) -> None:
+        def convert(batch: Batch) -> Values:
+            if rows is not None and len(batch) != rows:
+                raise OptionError(
+                    f"each batch must have batch_size={rows} rows, to be divided among devices; batch {batch.index} of "
+                    f"pass {batch.pass_id} has {len(batch)}, because its provider weighs samples; leave "
+                    "calc_batch_size out there, or pass sharding=None"
+                )
+            return make(batch)
+
+        super().__init__(client, convert, ahead=ahead)
+        self._drops = drops
+
+    def __iter__(self) -> Iterator[Values]:
+        yield from super().__iter__()
+        if self._drops:
+            with suppress(TypeError):  # the number is not known
+                self._require_batches(len(self))
+
+    def _require_batches(self, count: int) -> None:
+        if count < 1:
+            raise OptionError(
+                f"a pass needs at least one whole batch for each process, and all files together have fewer samples "
+                f'than batch_size={self.batch_size} for each; lower it, or pass last_batch="pad"'
+            )
+
+
+@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+def loader(
+    files: Files | Source,
+    provider: str | Provider | None = None,
+    *,
+    batch_size: int,
+    sharding: Sharding | jax.Device | None = None,
+    ahead: int = 2,
+    pad: int | Lengths | None = None,
+    mask: str | None = None,
+    **options: Unpack[LoaderKeywords],
+) -> JaxLoader:
+    """Return a loader of jax arrays: ``for batch in loader("train.list", process, batch_size=128, sharding=s)``.
+
+    With several processes (``jax.distributed``) all of them call it together, and each reads its own rows. Unlike
+    elsewhere in pydp2, the default of ``last_batch`` is ``"drop"``, because arrays of another shape are compiled anew,
+    and cannot be divided among devices. See docs/jax.md.
+
+    Args:
+        files: what :func:`pydp2.load` takes, beside ``provider``; or without a provider the address or the connection
+            file of a service.
+        provider: the decorated function, or its address.
+        batch_size: rows of a batch of this process; the global batch has as many for each process.
+        sharding: of the arrays, the first axis being the rows, as ``NamedSharding(mesh, P("data"))``; a slot with fewer
+            axes takes the first ones of it. Default: the default device.
+        ahead: batches whose copies to the device begin before they are asked for.
+        pad: time steps to which sequences are padded, or cut; entries to which sparse rows are padded; one number, or
+            by slot. Default: the bound of the bucket, else the next power of two.
+        mask: name of a value ``(rows,)``, False for rows that only fill a batch up, for ``last_batch="pad"``; the last
+            of the tuple where slots have no names. Default: none.
+        options: of the service and of the job, as :func:`pydp2.load` and :func:`pydp2.connect` take them, also
+            ``job, args, is_train, root, key, timeout``.
+
+    Raises:
+        OptionError: ``batch_size`` cannot be divided among the devices, or another option that cannot be; what
+            :func:`pydp2.load` and :func:`pydp2.connect` raise.
+    """
+    if isinstance(sharding, jax.Device):
+        sharding = SingleDeviceSharding(sharding)
+    if not isinstance(sharding, Sharding | None):
+        raise OptionTypeError(
+            f"sharding must be a jax.sharding.Sharding, as NamedSharding(mesh, P('data')), got {sharding!r:.80}"
+        )
+    if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0:
+        raise OptionError(f"ahead must be a number of batches from 0 on, got {ahead!r:.80}")
+    place = place_of(sharding)
+    given: dict[str, Any] = dict(options)
+    last = given.setdefault("last_batch", "drop")
+    _check_options(place, sharding, batch_size, given)
+    if place.replica:
+        given["job"] = f"{given.get('job', 'default')}-replica-{place.replica}"
+    starts_service = provider is not None or not isinstance(files, str | os.PathLike)
+    shares = starts_service and place.world_size > 1
+    ranks = ranks_of_run(place) if shares else Ranks(place.rank, place.world_size)
+    client = open_client(files, provider, ranks, batch_size=batch_size, **given)
+    try:
+        bucket_by = given.get("bucket_by")
+        make = ArrayMaker(
+            client.slots, place, sharding, pad=lengths_by_slot(client.slots, pad),
+            bucket_by=None if bucket_by is None else _slot(client.slots, bucket_by), mask=mask,
+        )  # fmt: skip
+    except BaseException:
+        client.close()
+        if isinstance(client.owner, Service):
+            client.owner.close()
+        raise
+    rows = None if sharding is None else batch_size
+    return JaxLoader(client, make, ahead=ahead, rows=rows, drops=last == "drop")
+
+
+def _slot(slots: Slots, key: str | int) -> int:
+    return slots.index(key) if isinstance(key, str) else int(key)
+
+
+def _check_options(place: Place, sharding: Sharding | None, batch_size: Any, given: Mapping[str, Any]) -> None:
+    """Raise OptionError for options that would give arrays which cannot be divided, or which differ between
+    processes."""
+    if sharding is None:
+        return
+    if isinstance(batch_size, int):
+        check_divisible(batch_size, place)
+    if given["last_batch"] == "keep":
+        raise OptionError(
+            'with a sharding all batches must have the same rows, and last_batch="keep" gives a smaller one at the end '
+            'of a pass; pass "drop", or "pad" with mask= to tell the rows that only fill up'
+        )
+    if not sharding.is_fully_addressable and (given.get("share") == "dynamic" or given.get("order") == "relaxed"):
+        raise OptionError(
+            "processes that make one global array must get equally many batches, in one order: leave out "
+            'share="dynamic" and order="relaxed"'
+        )
