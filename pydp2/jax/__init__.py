@@ -8,11 +8,11 @@ try:
 except ImportError as exc:
     raise ImportError("pydp2.jax needs jax, which is not installed: pip install 'pydp2[jax]'") from exc
 
-from pydp2.jax.arrays import Padded
+from pydp2.jax.arrays import Padded, SparseRows
 from pydp2.jax.loading import JaxLoader, loader
 from pydp2.jax.trees import register as _register
 
 del _jax
 _register()
 
-__all__ = ["JaxLoader", "Padded", "loader"]
+__all__ = ["JaxLoader", "Padded", "SparseRows", "loader"]

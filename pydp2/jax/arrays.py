@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -35,6 +37,26 @@ class Padded(NamedTuple):
     def mask(self) -> Any:
         """True for time steps, False for what only fills up: ``(rows, length)``; works in compiled functions."""
         return jnp.arange(self.values.shape[1]) < self.lengths[:, None]
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["indices", "values"], meta_fields=["width"])
+@dataclass(frozen=True)
+class SparseRows:
+    """Sparse rows of a batch, filled up to one number of entries with entries of index 0 and value 0. It is a pytree.
+
+    ``indices``: ``(rows, entries)`` int32 (int64 where ``width`` is above 2**31); ``values``: ``(rows, entries)``
+    float32, 1 for binary slots; ``width``: of the dense rows, static. See docs/jax.md.
+    """
+
+    indices: Any
+    values: Any
+    width: int
+
+    def dot(self, weights: Any) -> Any:
+        """Return the product of these rows and ``weights``, ``(width, …)``: ``(rows, …)``; works in compiled functions.
+
+        It gathers the rows of ``weights`` that have an index here, so no dense row is made."""
+        return jnp.einsum("re,re...->r...", self.values, jnp.take(weights, self.indices, axis=0))
 
 
 def rounded_length(longest: int) -> int:
@@ -70,7 +92,9 @@ class ArrayMaker:
         self._place, self._sharding = place, sharding
         self._is_global = sharding is not None and not sharding.is_fully_addressable
         self._shardings: dict[int, Any] = {}
-        self._pad, self._bucket_by, self._mask = pad, bucket_by, mask
+        self._pad, self._mask = pad, mask
+        # The last batches of a pass may come from different buckets in the same step of different ranks.
+        self._bucket_by = None if self._is_global else bucket_by
         self._slots = slots
         for slot in range(len(slots)):
             self._check(slot)
@@ -128,8 +152,8 @@ class ArrayMaker:
         sharding = self._shardings.get(array.ndim)
         if sharding is None:
             sharding = self._shardings[array.ndim] = of_rank(self._sharding, array.ndim)
-        if not self._is_global:
-            return jax.device_put(array, sharding)
+        if not self._is_global:  # device_put() does the same, and takes twice as long
+            return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
         shape = (len(array) * self._place.world_size, *array.shape[1:])
         return jax.make_array_from_process_local_data(sharding, array, shape)
 
@@ -143,9 +167,7 @@ class ArrayMaker:
         segments = None if ragged.sub_sequence_start_positions is None else self._put(_segments(ragged, length))
         return Padded(self._put(values), self._put(lengths.astype(np.int32)), segments)
 
-    def _sparse(self, slot: int, batch: Batch) -> Any:
-        from jax.experimental import sparse
-
+    def _sparse(self, slot: int, batch: Batch) -> SparseRows:
         csr = cast(Csr, batch[slot])
         counts = np.diff(csr.indptr)
         most = int(counts.max(initial=0))
@@ -163,8 +185,7 @@ class ArrayMaker:
             values = (np.arange(length) < counts[:, None]).astype(np.float32)
         else:
             values, _ = Ragged(csr.values, csr.indptr).pad(length=length)
-        shape = (len(csr) * (self._place.world_size if self._is_global else 1), csr.shape[1])
-        return sparse.BCOO((self._put(values), self._put(indices[:, :, None])), shape=shape)
+        return SparseRows(self._put(indices), self._put(values), csr.shape[1])
 
 
 def _segments(ragged: Ragged, length: int) -> Any:
@@ -178,25 +199,27 @@ def _segments(ragged: Ragged, length: int) -> Any:
 
 
 def lengths_by_slot(slots: Slots, pad: int | Lengths | None) -> dict[int, int]:
-    """Return ``pad`` by position of the slots: one length is that of every sequence.
+    """Return ``pad`` by position of the slots: one length is that of every sequence and sparse row.
 
     Raises OptionError for a length below 1, and where there is nothing to pad; OptionTypeError for what is no length.
     """
     if pad is None:
         return {}
-    if not isinstance(pad, Mapping):
-        pad = {i: pad for i, declared in enumerate(slots.types) if declared.seq_type != SequenceType.NO_SEQUENCE}
+    padded = [
+        i
+        for i, declared in enumerate(slots.types)
+        if declared.seq_type != SequenceType.NO_SEQUENCE or declared.type not in (DataType.Dense, DataType.Index)
+    ]
     found = {}
-    for key, length in pad.items():
+    for key, length in pad.items() if isinstance(pad, Mapping) else dict.fromkeys(padded, pad).items():
         if isinstance(length, bool) or not isinstance(length, int | np.integer):
             raise OptionTypeError(f"pad must be a length, or lengths by slot as {{'words': 64}}, got {length!r:.80}")
         if length < 1:
             raise OptionError(f"pad must be at least 1, got {length}")
-        if isinstance(key, int) and not 0 <= key < len(slots):
-            raise OptionError(f"pad names slot {key}, and there are {len(slots)}")
-        slot = key if isinstance(key, int) else slots.index(key)
-        declared = slots.types[slot]
-        if declared.seq_type == SequenceType.NO_SEQUENCE and declared.type in (DataType.Dense, DataType.Index):
-            raise OptionError(f"pad names {slots.label(slot)}, which has one shape already; leave it out there")
+        slot = slots.index(key) if isinstance(key, str) else key
+        if slot not in padded:
+            raise OptionError(f"pad names slot {key!r}, which has one shape already or is not there; leave it out")
         found[slot] = int(length)
+    if not found:
+        raise OptionError("pad is for sequences and sparse rows, and no slot has any; leave it out")
     return found

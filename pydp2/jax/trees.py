@@ -29,8 +29,9 @@ class _TreeColumns:
 
     @property
     def rows(self) -> int:
-        """Number of rows of the first value."""
-        return len(self.leaves[0])
+        """Number of rows of the first value, 0 where it has none."""
+        first = self.leaves[0]
+        return len(first) if isinstance(first, Csr | Ragged) or getattr(first, "shape", ()) else 0
 
 
 class _Static(NamedTuple):
