@@ -26,8 +26,8 @@ class FrameworkLoader(Generic[T]):
     next pass begins: no iteration is empty.
 
     ``ahead``: values that are converted before they are asked for, so that a copy to a device which ``convert`` has
-    begun goes on during a step. ``reads_ahead``: values that the training loop takes before it trains with them. The
-    state is that of the value in training: the one returned last, or so many before it. See docs/frameworks.md.
+    begun goes on during a step. ``reads_ahead``: values that the training loop takes before it trains with them, in
+    passes of unknown length. The state is that of the value in training: the one returned last, or so many before it. See docs/frameworks.md.
     """
 
     def __init__(self, client: Client, convert: Callable[[Batch], T], *, ahead: int = 0, reads_ahead: int = 0) -> None:
@@ -71,6 +71,7 @@ class FrameworkLoader(Generic[T]):
         if before is not None and not before.was_cut_off:
             before.close()
         self._loop = weakref.ref(loop)
+        loop.reads_ahead = 0 if self._has_length() else self._reads_ahead
         self._resume()
         batches, self._resumed = self._resumed or cast(Pass, iter(self.client)), None
         if not (self._taken and self._taken[0].pass_id == batches.pass_id):
@@ -119,7 +120,7 @@ class FrameworkLoader(Generic[T]):
         value = self._hand_over(values[0][1])
         self._loaded = None
         self._returned.append(taken[0])
-        if len(self._returned) > self._reads_ahead + 1:
+        if len(self._returned) > loop.reads_ahead + 1:
             self._returned.popleft()
         taken.popleft()
         values.popleft()
@@ -135,6 +136,13 @@ class FrameworkLoader(Generic[T]):
 
     def __len__(self) -> int:
         return len(self.client)
+
+    def _has_length(self) -> bool:
+        try:
+            len(self)
+        except TypeError:
+            return False
+        return True
 
     def set_epoch(self, epoch: int) -> None:
         """Have the next iteration begin pass ``epoch``, counted from 0, which may be a later or an earlier one.
@@ -188,6 +196,8 @@ class _Loop(Iterator[T]):
         self.batches: Pass | None = None
         self.error: Exception | None = None
         """What the client raised behind the batches that were taken."""
+        self.reads_ahead = 0
+        """Values that the training loop takes before it trains with them, in this pass."""
         self.was_cut_off = False
         """True if a call has not returned: an exception of a signal handler came."""
 

@@ -159,7 +159,7 @@ def loader(
         options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`. ``rank`` and ``world_size``
             are those of torch.distributed, else of the environment; ``world_size=1`` lets each rank read all. In a job
             of several ranks ``last_batch`` is ``"pad"`` by default. ``reads_ahead``: batches that the training loop
-            takes before it trains with them, default 0.
+            takes before it trains with them where it does not know ``len(loader)``; 1 for Lightning, default 0.
 
     Raises:
         OptionError, OptionTypeError: an option that cannot be, or that the slots cannot have; ranks on several machines

@@ -297,7 +297,7 @@ def test_a_rank_that_goes_back_to_the_same_state_does_not_wait_for_one_that_has_
 
 
 def test_a_rank_that_leaves_its_pass_after_another_has_gone_back_leaves_no_pass_of_the_new_generation() -> None:
-    """Its word that it leaves may come later than the state that the other has loaded, because it is another process."""
+    """Its word that it leaves may come later than the state that the other has loaded: it is another process."""
     made, one, other, _ = begun_from_a_state(12)
     assert [made.next(one), made.next(other)] == [2, 3]
     start = Position()
