@@ -34,6 +34,7 @@ LIBRARIES = {  # numpy is at home everywhere
     "matplotlib": {"cli"},
     "cramjam": {"formats"},
     "zstandard": {"transport"},
+    "torch": {"torch"},
     "PIL": {"mx"},
     "sklearn": {"sample_data"},  # the script that made the digits
 }

@@ -70,7 +70,7 @@ def run(folder: Path, passes: int, every: int, workers: int) -> None:
             restored = manager.restore(steps, args=kept)
             train = restored.train
             data.load_state_dict(restored.data)
-        for _ in range(data.state_dict()["pass"], passes):
+        for _ in range(data.pass_id, passes):
             for batch in data:
                 train, loss = step(train, batch)
                 steps += 1

@@ -72,7 +72,7 @@ class ArrayMaker:
         slots: of the batches.
         place: of this process.
         sharding: what the arrays get; None: the default device.
-        pad: lengths by slot.
+        pad_to: lengths by slot.
         bucket_by: the slot whose batches come from one bucket.
         mask: name of the value that tells rows from those which only fill a batch up; None: there is none.
 
@@ -85,14 +85,14 @@ class ArrayMaker:
         place: Place,
         sharding: Any,
         *,
-        pad: Mapping[int, int],
+        pad_to: Mapping[int, int],
         bucket_by: int | None,
         mask: str | None,
     ) -> None:
         self._place, self._sharding = place, sharding
         self._is_global = sharding is not None and not sharding.is_fully_addressable
         self._shardings: dict[int, Any] = {}
-        self._pad, self._mask = pad, mask
+        self._pad_to, self._mask = pad_to, mask
         # The last batches of a pass may come from different buckets in the same step of different ranks.
         self._bucket_by = None if self._is_global else bucket_by
         self._slots = slots
@@ -127,11 +127,11 @@ class ArrayMaker:
                 f"{label}: sequences of sparse vectors have no array of a fixed shape here; iterate over pydp2.load() "
                 "and make arrays of batch values yourself, or declare the slot in another way"
             )
-        if self._is_global and (is_sequence or is_sparse) and slot not in self._pad:
+        if self._is_global and (is_sequence or is_sparse) and slot not in self._pad_to:
             what = "the length of its sequences" if is_sequence else "the entries of a row"
             raise OptionError(
                 f"{label}: all processes need the same shape, and {what} differ between them; pass "
-                f"pad={{{self._key(slot)!r}: 128}} with the greatest"
+                f"pad_to={{{self._key(slot)!r}: 128}} with the greatest"
             )
 
     def _key(self, slot: int) -> str | int:
@@ -160,7 +160,7 @@ class ArrayMaker:
     def _padded(self, slot: int, batch: Batch) -> Padded:
         ragged = cast(Ragged, batch[slot])
         bound = batch.bucket if slot == self._bucket_by else None
-        length = min((each for each in (bound, self._pad.get(slot)) if each is not None), default=None)
+        length = min((each for each in (bound, self._pad_to.get(slot)) if each is not None), default=None)
         if length is None:
             length = rounded_length(int(np.diff(ragged.sequence_start_positions).max(initial=0)))
         values, lengths = ragged.pad(length=length)
@@ -171,14 +171,14 @@ class ArrayMaker:
         csr = cast(Csr, batch[slot])
         counts = np.diff(csr.indptr)
         most = int(counts.max(initial=0))
-        length = self._pad.get(slot)
+        length = self._pad_to.get(slot)
         if length is None:
             length = rounded_length(most)
         elif length < most:
             label, row = self._slots.label(slot), int(counts.argmax())
             raise SampleTooLarge(
-                f"{label}: row {row} of batch {batch.index} of pass {batch.pass_id} has {most} entries, and pad says "
-                f"that a row has {length} at most; raise it"
+                f"{label}: row {row} of batch {batch.index} of pass {batch.pass_id} has {most} entries, and pad_to "
+                f"says that a row has {length} at most; raise it"
             )
         indices, _ = Ragged(csr.indices, csr.indptr).pad(length=length)
         if csr.values is None:
@@ -198,12 +198,12 @@ def _segments(ragged: Ragged, length: int) -> Any:
     return Ragged(within.astype(np.int32), starts).pad(length=length)[0]
 
 
-def lengths_by_slot(slots: Slots, pad: int | Lengths | None) -> dict[int, int]:
-    """Return ``pad`` by position of the slots: one length is that of every sequence and sparse row.
+def lengths_by_slot(slots: Slots, pad_to: int | Lengths | None) -> dict[int, int]:
+    """Return ``pad_to`` by position of the slots: one length is that of every sequence and sparse row.
 
     Raises OptionError for a length below 1, and where there is nothing to pad; OptionTypeError for what is no length.
     """
-    if pad is None:
+    if pad_to is None:
         return {}
     padded = [
         i
@@ -211,15 +211,15 @@ def lengths_by_slot(slots: Slots, pad: int | Lengths | None) -> dict[int, int]:
         if declared.seq_type != SequenceType.NO_SEQUENCE or declared.type not in (DataType.Dense, DataType.Index)
     ]
     found = {}
-    for key, length in pad.items() if isinstance(pad, Mapping) else dict.fromkeys(padded, pad).items():
+    for key, length in pad_to.items() if isinstance(pad_to, Mapping) else dict.fromkeys(padded, pad_to).items():
         if isinstance(length, bool) or not isinstance(length, int | np.integer):
-            raise OptionTypeError(f"pad must be a length, or lengths by slot as {{'words': 64}}, got {length!r:.80}")
+            raise OptionTypeError(f"pad_to must be a length, or lengths by slot as {{'words': 64}}, got {length!r:.80}")
         if length < 1:
-            raise OptionError(f"pad must be at least 1, got {length}")
+            raise OptionError(f"pad_to must be at least 1, got {length}")
         slot = slots.index(key) if isinstance(key, str) else key
         if slot not in padded:
-            raise OptionError(f"pad names slot {key!r}, which has one shape already or is not there; leave it out")
+            raise OptionError(f"pad_to names slot {key!r}, which has one shape already or is not there; leave it out")
         found[slot] = int(length)
     if not found:
-        raise OptionError("pad is for sequences and sparse rows, and no slot has any; leave it out")
+        raise OptionError("pad_to is for sequences and sparse rows, and no slot has any; leave it out")
     return found

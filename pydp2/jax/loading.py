@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Unpack
@@ -10,29 +9,17 @@ from typing import Any, Unpack
 import jax
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from pydp2.api.service import Service
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.columns.batch import Batch
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.frameworks.loader import FrameworkLoader
-from pydp2.frameworks.shared_service import Ranks, open_client
+from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, is_address, open_client
 from pydp2.jax.arrays import ArrayMaker, Lengths, Values, lengths_by_slot
 from pydp2.jax.placement import Place, check_divisible, place_of, ranks_of_run
-from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, LoadChoices, takes
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
 from pydp2.schema.input_types import Slots
-
-
-class LoaderKeywords(LoadChoices, total=False):
-    """Keywords of :func:`loader` for type checkers, beside those that it names itself."""
-
-    job: str
-    args: Mapping[str, Any] | None
-    is_train: bool | None
-    root: str | os.PathLike[str] | None
-    key: str | os.PathLike[str] | None
-    timeout: float
 
 
 class JaxLoader(FrameworkLoader[Values]):
@@ -75,10 +62,9 @@ def loader(
     files: Files | Source,
     provider: str | Provider | None = None,
     *,
-    batch_size: int,
     sharding: Sharding | jax.Device | None = None,
     ahead: int = 2,
-    pad: int | Lengths | None = None,
+    pad_to: int | Lengths | None = None,
     mask: str | None = None,
     **options: Unpack[LoaderKeywords],
 ) -> JaxLoader:
@@ -92,16 +78,16 @@ def loader(
         files: what :func:`pydp2.load` takes, beside ``provider``; or without a provider the address or the connection
             file of a service.
         provider: the decorated function, or its address.
-        batch_size: rows of a batch of this process; the global batch has as many for each process.
         sharding: of the arrays, the first axis being the rows, as ``NamedSharding(mesh, P("data"))``; a slot with fewer
             axes takes the first ones of it. Default: the default device.
         ahead: batches whose copies to the device begin before they are asked for.
-        pad: time steps to which sequences are padded, or cut; entries to which sparse rows are padded; one number, or
-            by slot. Default: the bound of the bucket, else the next power of two.
+        pad_to: time steps to which sequences are padded, or cut; entries to which sparse rows are padded; one number,
+            or by slot. Default: the bound of the bucket, else the next power of two.
         mask: name of a value ``(rows,)``, False for rows that only fill a batch up, for ``last_batch="pad"``; the last
             of the tuple where slots have no names. Default: none.
-        options: of the service and of the job, as :func:`pydp2.load` and :func:`pydp2.connect` take them, also
-            ``job, args, is_train, root, key, timeout``.
+        options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`. ``batch_size`` (needed): rows
+            of a batch of this process; the global batch has as many for each process. ``rank`` and ``world_size`` are
+            those of jax and the sharding; ``world_size=1`` lets each process read all, for arrays of its own devices.
 
     Raises:
         OptionError: ``batch_size`` cannot be divided among the devices, or another option that cannot be; what
@@ -115,28 +101,25 @@ def loader(
         )
     if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0:
         raise OptionError(f"ahead must be a number of batches from 0 on, got {ahead!r:.80}")
-    place = place_of(sharding)
     given: dict[str, Any] = dict(options)
     last = given.setdefault("last_batch", "drop")
-    _check_options(place, sharding, batch_size, given)
+    place = _chosen_place(place_of(sharding), sharding, given)
+    _check_options(place, sharding, given)
     if place.replica:
         given["job"] = f"{given.get('job', 'default')}-replica-{place.replica}"
-    starts_service = provider is not None or not isinstance(files, str | os.PathLike)
-    shares = starts_service and place.world_size > 1
+    shares = place.world_size > 1 and not is_address(files, provider)
     ranks = ranks_of_run(place) if shares else Ranks(place.rank, place.world_size)
-    client = open_client(files, provider, ranks, batch_size=batch_size, **given)
+    client = open_client(files, provider, ranks, **given)
     try:
         bucket_by = given.get("bucket_by")
         make = ArrayMaker(
-            client.slots, place, sharding, pad=lengths_by_slot(client.slots, pad),
+            client.slots, place, sharding, pad_to=lengths_by_slot(client.slots, pad_to),
             bucket_by=None if bucket_by is None else _slot(client.slots, bucket_by), mask=mask,
         )  # fmt: skip
     except BaseException:
-        client.close()
-        if isinstance(client.owner, Service):
-            client.owner.close()
+        FrameworkLoader(client, iter).close()
         raise
-    rows = None if sharding is None else batch_size
+    rows = None if sharding is None else client.batch_size
     return JaxLoader(client, make, ahead=ahead, rows=rows, drops=last == "drop")
 
 
@@ -144,12 +127,24 @@ def _slot(slots: Slots, key: str | int) -> int:
     return slots.index(key) if isinstance(key, str) else int(key)
 
 
-def _check_options(place: Place, sharding: Sharding | None, batch_size: Any, given: Mapping[str, Any]) -> None:
+def _chosen_place(place: Place, sharding: Sharding | None, given: dict[str, Any]) -> Place:
+    """Take ``rank`` and ``world_size`` out of ``given``, and return the place that they say. Raises OptionError."""
+    chosen = {name: given.pop(name) for name in ("rank", "world_size") if name in given}
+    if not chosen:
+        return place
+    if sharding is not None and not sharding.is_fully_addressable:
+        raise OptionError("rank and world_size follow from a sharding over several processes; leave them out")
+    if chosen != {"world_size": 1} and len(chosen) == 1:
+        raise OptionError("rank and world_size belong together; pass both, world_size=1 alone, or neither")
+    return place._replace(**{"rank": 0, **chosen})
+
+
+def _check_options(place: Place, sharding: Sharding | None, given: Mapping[str, Any]) -> None:
     """Raise OptionError for options that would give arrays which cannot be divided, or which differ between
     processes."""
     if sharding is None:
         return
-    if isinstance(batch_size, int):
+    if isinstance(batch_size := given.get("batch_size"), int):
         check_divisible(batch_size, place)
     if given["last_batch"] == "keep":
         raise OptionError(

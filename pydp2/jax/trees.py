@@ -31,7 +31,8 @@ class _TreeColumns:
     def rows(self) -> int:
         """Number of rows of the first value, 0 where it has none."""
         first = self.leaves[0]
-        return len(first) if isinstance(first, Csr | Ragged) or getattr(first, "shape", ()) else 0
+        has_rows = isinstance(first, Csr | Ragged) or bool(getattr(first, "shape", None))
+        return len(first) if has_rows else 0
 
 
 class _Static(NamedTuple):

@@ -35,7 +35,7 @@ def made(some: Any, slots: Slots, samples: Any, *, bucket: int | None = None, pa
     batch = Batch(
         some.columns_of(slots, samples), pass_id=1, index=4, size=len(samples), bucket=bucket, padding=padding
     )
-    options["pad"] = lengths_by_slot(slots, options.get("pad"))
+    options["pad_to"] = lengths_by_slot(slots, options.get("pad_to"))
     return ArrayMaker(slots, Place(0, 1), None, **{"bucket_by": None, "mask": None} | options)(batch)
 
 
@@ -68,7 +68,7 @@ def test_the_mask_tells_rows_from_those_that_only_fill_up(some: Any) -> None:
     pad=st.none() | st.integers(1, 9),
 )
 def test_sequences_are_padded_to_one_of_few_lengths(some: Any, sequences: Any, pad: Any) -> None:
-    padded = one(some, integer_value_sequence(9), sequences, pad=pad)
+    padded = one(some, integer_value_sequence(9), sequences, pad_to=pad)
     length = padded.values.shape[1]
     assert length == (pad or rounded_length(max(map(len, sequences))))
     assert padded.lengths.tolist() == [min(len(each), length) for each in sequences]
@@ -84,7 +84,7 @@ def test_the_bound_of_the_bucket_is_the_length_and_pad_the_greatest(some: Any) -
     for bucket, pad, lengths in (
         (6, None, (6, 2)), (6, {0: 5}, (5, 2)), (None, {0: 9}, (9, 2)), (None, None, (4, 2)), (6, 7, (6, 7)),
     ):  # fmt: skip
-        values = made(some, slots, samples, bucket=bucket, bucket_by=0, pad=pad)
+        values = made(some, slots, samples, bucket=bucket, bucket_by=0, pad_to=pad)
         assert tuple(value.values.shape[1] for value in values) == lengths
 
 
@@ -99,7 +99,7 @@ def test_few_lengths_occur_without_any_option() -> None:
     pad=st.none() | st.integers(1, 9),
 )
 def test_segments_number_the_sub_sequences_that_have_time_steps(some: Any, nested: Any, pad: Any) -> None:
-    padded = one(some, integer_value_sub_sequence(9), nested, pad=pad)
+    padded = one(some, integer_value_sub_sequence(9), nested, pad_to=pad)
     length = padded.values.shape[1]
     for row, numbers, subs in zip(padded.values.tolist(), padded.segments.tolist(), nested, strict=True):
         steps = [(step, n) for n, sub in enumerate(filter(None, subs), 1) for step in sub]
@@ -114,7 +114,7 @@ ENTRIES = st.dictionaries(st.integers(0, 6), st.floats(-9, 9, width=32), max_siz
 def test_sparse_rows_hold_what_dense_ones_would(some: Any, rows: Any, binary: bool, room: int) -> None:
     slot = sparse_binary_vector(7) if binary else sparse_float_vector(7)
     most = max(map(len, rows))
-    sparse = one(some, slot, [list(row) if binary else list(row.items()) for row in rows], pad=(most or 1) + room)
+    sparse = one(some, slot, [list(row) if binary else list(row.items()) for row in rows], pad_to=(most or 1) + room)
     assert sparse.indices.shape == sparse.values.shape == (len(rows), (most or 1) + room)
     dense = np.zeros((len(rows), 7), np.float32)
     for row, entries in enumerate(rows):
@@ -135,8 +135,8 @@ def test_sparse_rows_are_multiplied_in_compiled_functions(some: Any) -> None:
 
 
 def test_a_sparse_row_with_more_entries_than_pad_is_an_error_that_names_it(some: Any) -> None:
-    with pytest.raises(SampleTooLarge, match="slot 0: row 1 of batch 4 of pass 1 has 3 entries, and pad says"):
-        one(some, sparse_binary_vector(7), [[1], [2, 3, 4]], pad={0: 2})
+    with pytest.raises(SampleTooLarge, match="slot 0: row 1 of batch 4 of pass 1 has 3 entries, and pad_to says"):
+        one(some, sparse_binary_vector(7), [[1], [2, 3, 4]], pad_to={0: 2})
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_slots_without_a_fixed_shape_or_too_wide_for_jax_are_refused() -> None:
         (sparse_binary_vector(2**40), "need 64 bits"),
     ):
         with pytest.raises(OptionError, match=text):
-            ArrayMaker(Slots((slot,), ("a",)), Place(0, 1), None, pad={}, bucket_by=None, mask=None)
+            ArrayMaker(Slots((slot,), ("a",)), Place(0, 1), None, pad_to={}, bucket_by=None, mask=None)
 
 
 def test_padded_values_are_trees(some: Any) -> None:

@@ -80,7 +80,7 @@ def test_padded_sequences_and_sparse_rows_are_divided_too(jax_program: Callable[
     (seen,) = jax_program("""
 def run():
     rows = NamedSharding(jax.make_mesh((4,), ("data",)), P("data"))
-    options = {"batch_size": 16, "seed": 1, "workers": 1, "sharding": rows, "pad": 256}
+    options = {"batch_size": 16, "seed": 1, "workers": 1, "sharding": rows, "pad_to": 256}
     shapes = []
     for name, slot in (("sequence", "words"), ("sparse", "weights")):
         args = {"dictionary": "dictionary.txt"}

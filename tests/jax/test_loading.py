@@ -62,7 +62,7 @@ def test_lengths_of_buckets_and_pad_are_all_that_is_compiled() -> None:
     options: dict[str, Any] = {"root": path("sequence"), "args": {"dictionary": "dictionary.txt"}, "batch_size": 16}
     with pydp2.jax.loader(
         "train.list", "sequence_provider.process", **options, seed=1, workers=1, bucket_by="words",
-        bucket_bounds=[8, 16], pad=32,
+        bucket_bounds=[8, 16], pad_to=32,
     ) as data:  # fmt: skip
         for values in data:
             shapes.add(values["words"].values.shape)
@@ -129,9 +129,10 @@ def test_a_pass_without_a_whole_batch_says_so() -> None:
     [
         ({"sharding": "data"}, OptionTypeError, "sharding must be a jax.sharding.Sharding.*got 'data'"),
         ({"ahead": -1}, OptionError, "ahead must be a number of batches from 0 on, got -1"),
-        ({"pad": 64}, OptionError, "no slot has any; leave it out"),
+        ({"pad_to": 64}, OptionError, "no slot has any; leave it out"),
         ({"mask": "label"}, OptionError, "a name that no slot has; slots: pixel, label"),
         ({"drop_last": True}, OptionTypeError, 'last_batch="drop"'),
+        ({"rank": 1}, OptionError, "rank and world_size belong together"),
         ({"batch_size": 0}, OptionError, "batch_size must be at least 1"),
     ],
 )
@@ -146,5 +147,5 @@ def test_help_shows_the_options_of_services_and_jobs() -> None:
     import inspect
 
     parameters: Callable[..., Any] = inspect.signature(pydp2.jax.loader).parameters
-    assert {"sharding", "ahead", "pad", "mask", "workers", "seed", "bucket_by"} <= set(parameters)
+    assert {"sharding", "ahead", "pad_to", "mask", "workers", "seed", "bucket_by"} <= set(parameters)
     assert "options" not in parameters

@@ -112,8 +112,10 @@ def refused(**options):
 
 
 def run():
-    texts = [refused(), refused(pad=64, order="relaxed")]
-    with words(bucket_bounds=[8, 16], pad=64) as data:
+    texts = [refused(), refused(pad_to=64, order="relaxed"), refused(pad_to=64, world_size=1)]
+    with digits(world_size=1) as data:
+        assert len([data.batch for _ in data]) == 44  # each process reads all
+    with words(bucket_bounds=[8, 16], pad_to=64) as data:
         shapes = [values["words"].values.shape for values in data]
     return [*texts, shapes]
 """,
@@ -121,8 +123,9 @@ def run():
         devices=2,
     )
     assert first == second
-    length, order, shapes = first
-    assert length.endswith("pass pad={'words': 128} with the greatest")
+    length, order, ranks, shapes = first
+    assert "follow from a sharding over several processes; leave them out" in ranks
+    assert length.endswith("pass pad_to={'words': 128} with the greatest")
     assert "must get equally many batches, in one order" in order
     assert shapes
     assert all(shape == [32, 64] for shape in shapes)
