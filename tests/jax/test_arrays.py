@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.columns.batch import Batch
@@ -93,7 +93,6 @@ def test_few_lengths_occur_without_any_option() -> None:
     assert {rounded_length(longest) for longest in range(1000)} == {2**n for n in range(11)}
 
 
-@settings(deadline=None)
 @given(
     nested=st.lists(st.lists(st.lists(st.integers(0, 8), max_size=3), max_size=4), min_size=1, max_size=4),
     pad=st.none() | st.integers(1, 9),
@@ -109,7 +108,6 @@ def test_segments_number_the_sub_sequences_that_have_time_steps(some: Any, neste
 ENTRIES = st.dictionaries(st.integers(0, 6), st.floats(-9, 9, width=32), max_size=7)
 
 
-@settings(deadline=None)
 @given(rows=st.lists(ENTRIES, min_size=1, max_size=5), binary=st.booleans(), room=st.integers(0, 3))
 def test_sparse_rows_hold_what_dense_ones_would(some: Any, rows: Any, binary: bool, room: int) -> None:
     slot = sparse_binary_vector(7) if binary else sparse_float_vector(7)
