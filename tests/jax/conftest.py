@@ -1,5 +1,9 @@
 """What tests with jax share: the strategies of samples, and programs in processes of their own, because the number of
-devices and of processes is fixed when jax starts."""
+devices and of processes is fixed when jax starts.
+
+A program waits for each of its steps. If several are under way on devices that jax makes of one CPU, the collectives of
+one can wait for those of another for ever (seen in jax 0.10.2, with arrays of numpy alone too).
+"""
 
 from __future__ import annotations
 
@@ -58,10 +62,8 @@ def jax_program(tmp_path: Path) -> Callable[..., list[Any]]:
     def run(code: str, *, processes: int = 1, devices: int = 4) -> list[Any]:
         script = tmp_path / "program.py"
         script.write_text(f'{PROGRAM}{code}\n\nif __name__ == "__main__":\n    main()\n')
-        environment = os.environ | {
-            "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        }
+        flags = f"--xla_force_host_platform_device_count={devices}"
+        environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
         port = str(free_port())
         running = [
             subprocess.Popen(
@@ -79,7 +81,7 @@ def jax_program(tmp_path: Path) -> Callable[..., list[Any]]:
         finally:
             for process in running:
                 process.kill()
-                process.wait()
+                process.communicate()
         for process, (out, errors) in zip(running, ended, strict=True):
             assert process.returncode == 0, out + errors
         return [json.loads(out.splitlines()[-1]) for out, _ in ended]

@@ -27,7 +27,7 @@ def run():
     with digits(sharding=rows) as data:
         for _ in range(2):
             for values in data:
-                weights = step(weights, values)
+                weights = step(weights, values).block_until_ready()
                 plain += data.batch["pixel"].sum(axis=0)
         shards = [(shard.device.id, shard.data.shape) for shard in values["pixel"].addressable_shards]
         specs = [value.sharding == rows for value in values.values()]

@@ -49,12 +49,12 @@ runpy.run_path(example, run_name="__main__")
 """
 
 
-def run(folder: Path, *words: str, kill: tuple[int, str] | None = None, devices: int = 2) -> int:
+def run(folder: Path, *words: str, kill: tuple[int, str] | None = None) -> int:
     """How the example ended: its exit status, and all of its output if it was an error."""
     number, where = kill or (-1, "never")
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(EXAMPLE), str(number), where, str(folder), "--passes", "2", *words],
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"},
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         timeout=DEADLINE,

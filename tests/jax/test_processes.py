@@ -42,7 +42,7 @@ def run():
     with digits(sharding=rows, batch_size=32) as data:
         got, state = [], None
         for values in data:
-            step(values)
+            step(values).block_until_ready()
             got.append(whole(values["label"]))
             assert values["pixel"].shape == (64, 64)
             assert np.asarray(values["label"].addressable_shards[0].data).tolist() == data.batch["label"][:16].tolist()
