@@ -3,14 +3,13 @@
     python docs/examples/train_digits_jax.py run --passes 3 --every 10
 
 A checkpoint holds the weights, the momentum, and the place in the data; Orbax writes all of it, or nothing. The rows of
-a batch are divided among all devices of this process. With several processes (`jax.distributed.initialize()` first)
-the same code trains in all of them.
+a batch are divided among all devices. For two processes on this machine, start it twice, with `--coordinator
+127.0.0.1:4321 --processes 2` and `--process 0` or `--process 1`.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +93,12 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--every", type=int, default=10, help="steps between two checkpoints")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--coordinator", help="HOST:PORT of the first of several processes")
+    parser.add_argument("--processes", type=int)
+    parser.add_argument("--process", type=int)
     options = parser.parse_args()
-    if "JAX_COORDINATOR_ADDRESS" in os.environ:  # one of several processes
-        jax.distributed.initialize()
+    if options.coordinator is not None:
+        jax.distributed.initialize(options.coordinator, options.processes, options.process)
     run(options.folder, options.passes, options.every, options.workers)
 
 

@@ -1,4 +1,4 @@
-"""The example that trains with JAX and Orbax is killed, goes on, and ends with the weights of a run that was not."""
+"""The example that trains with JAX and Orbax is killed and goes on, with another number of processes too."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from .conftest import free_port
 
 jax: Any = pytest.importorskip("jax")
 ocp: Any = pytest.importorskip("orbax.checkpoint")
@@ -49,18 +51,27 @@ runpy.run_path(example, run_name="__main__")
 """
 
 
-def run(folder: Path, *words: str, kill: tuple[int, str] | None = None) -> int:
-    """How the example ended: its exit status, and all of its output if it was an error."""
-    number, where = kill or (-1, "never")
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(EXAMPLE), str(number), where, str(folder), "--passes", "2", *words],
+def started(folder: Path, *words: str, kill: tuple[int, str] = (-1, "never")) -> subprocess.Popen[str]:
+    number, where = kill
+    return subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(EXAMPLE), str(number), where, str(folder), "--every", "9", *words],
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=DEADLINE,
     )
-    assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
-    return done.returncode
+
+
+def ended(*processes: subprocess.Popen[str]) -> list[int]:
+    """Their exit statuses, and all of their output if one was an error."""
+    try:
+        printed = [process.communicate(timeout=DEADLINE)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert all(process.returncode in (0, -signal.SIGKILL) for process in processes), "\n".join(printed)
+    return [process.returncode for process in processes]
 
 
 def last_checkpoint(folder: Path) -> tuple[int, list[bytes], Any]:
@@ -76,10 +87,21 @@ def last_checkpoint(folder: Path) -> tuple[int, list[bytes], Any]:
 @pytest.mark.filterwarnings("ignore")  # Orbax says that this process has other devices
 def test_the_example_that_is_killed_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert run(whole, "--every", "9") == 0
-    for number, where, workers in ((2, "within", "1"), (1, "after", "2"), (3, "before", "1")):
-        assert run(killed, "--every", "9", "--workers", workers, kill=(number, where)) == -signal.SIGKILL
-    assert run(killed, "--every", "9") == 0
+    assert ended(started(whole, "--passes", "2")) == [0]
+    for kill, workers in (((2, "within"), "1"), ((1, "after"), "2"), ((3, "before"), "1")):
+        assert ended(started(killed, "--passes", "2", "--workers", workers, kill=kill)) == [-signal.SIGKILL]
+    assert ended(started(killed, "--passes", "2")) == [0]
     step, weights, place = last_checkpoint(killed)
     assert (step, place) == (88, last_checkpoint(whole)[2])
     assert weights == last_checkpoint(whole)[1]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_checkpoint_of_two_processes_is_taken_up_by_one(tmp_path: Path) -> None:
+    together = ("--passes", "1", "--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2")
+    both = [started(tmp_path / "run", *together, "--process", str(process)) for process in range(2)]
+    assert ended(*both) == [0, 0]
+    assert last_checkpoint(tmp_path / "run")[0] == 22  # steps of 64 rows
+    assert ended(started(tmp_path / "run", "--passes", "2")) == [0]
+    step, _, place = last_checkpoint(tmp_path / "run")
+    assert (step, place["pass"]) == (22 + 44, 1)
