@@ -27,7 +27,8 @@ class FrameworkLoader(Generic[T]):
 
     ``ahead``: values that are converted before they are asked for, so that a copy to a device which ``convert`` has
     begun goes on during a step. ``reads_ahead``: values that the training loop takes before it trains with them, in
-    passes of unknown length. The state is that of the value in training: the one returned last, or so many before it. See docs/frameworks.md.
+    passes of unknown length. The state is that of the value in training: the one returned last, or so many before it.
+    See docs/frameworks.md.
     """
 
     def __init__(self, client: Client, convert: Callable[[Batch], T], *, ahead: int = 0, reads_ahead: int = 0) -> None:

@@ -83,8 +83,12 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         if self._state is not None:
             state, skipped = self._common_state(worker, self._state)
             loader.load_state_dict(state)
-            self._shared.note_pass(worker, self._begun, int(loader.pass_id))
             self._state = None
+            pass_id = int(loader.state_dict()["pass"])
+            self._shared.note_pass(worker, self._begun, pass_id)
+            if loader.pass_id != pass_id:  # it has no more of that pass, but another worker may have
+                self._begun += 1
+                return iter(())
         elif worker.seed is not None:
             loader.set_epoch(self._shared.next_pass(worker, self._begun))
         self._begun += 1
