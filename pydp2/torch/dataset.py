@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -157,6 +157,12 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
             f"worker {worker.number} of {worker.workers} stood at batch {place}, and another one at {least}, which is "
             "more than one step before: the states are not of one step; load those of one checkpoint"
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Leave the job, and end the service if this rank has started it."""

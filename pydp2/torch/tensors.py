@@ -103,9 +103,9 @@ class TensorConverter:
     def _csr(self, value: Csr, place: Place) -> torch.Tensor:
         indices, values = _sorted_columns(value)
         entries = torch.ones(len(indices)) if values is None else torch.from_numpy(values)
-        return torch.sparse_csr_tensor(
-            self._index(value.indptr, place), self._index(indices, place), place(entries), size=value.shape
-        )
+        edges, columns = self._index(value.indptr, place), self._index(indices, place)
+        # A worker has checked what the invariants are, and the columns are sorted.
+        return torch.sparse_csr_tensor(edges, columns, place(entries), size=value.shape, check_invariants=False)
 
     def _ragged(self, value: Ragged, declared: InputType, place: Place) -> RaggedTensor:
         subs = value.sub_sequence_start_positions
