@@ -113,8 +113,7 @@ class FrameworkLoader(Generic[T]):
             if self._returned:
                 self._returned.popleft()
             raise loop.error or StopIteration
-        while len(values) < len(taken):
-            batch = taken[len(values)]
+        for batch in islice(taken, len(values), None):
             try:
                 values.append((batch, self._convert(batch)))
             except Exception:
