@@ -27,7 +27,8 @@ class FrameworkLoader(Generic[T]):
 
     ``ahead``: values that are converted before they are asked for, so that a copy to a device which ``convert`` has
     begun goes on during a step. ``reads_ahead``: values that the training loop takes before it trains with them, in
-    passes of unknown length. The state is that of the value in training: the one returned last, or so many before it. See docs/frameworks.md.
+    passes of unknown length. The state is that of the value in training: the one returned last, or so many before it.
+    See docs/frameworks.md.
     """
 
     def __init__(self, client: Client, convert: Callable[[Batch], T], *, ahead: int = 0, reads_ahead: int = 0) -> None:
@@ -39,7 +40,9 @@ class FrameworkLoader(Generic[T]):
         self._taken: deque[Batch] = deque()  # from the client, and not returned
         self._values: deque[tuple[Batch, T]] = deque()  # of the first of these
         self._loaded: Mapping[str, Any] | None = None  # state of now, as long as no value was returned behind it
-        self._resumed: Pass | None = None  # the pass of that state, once it is known that it has more
+        self._resumed: Pass | None = (
+            None  # the pass that the next loop goes on in: of that state, or an interrupted one
+        )
         self._loop: Callable[[], _Loop[T] | None] = lambda: None
         if isinstance(client.owner, SharedService):  # its end waits for the other ranks; at the latest when this exits
             self._end: Callable[[], object] = weakref.finalize(self, _leave, client, client.owner)
@@ -68,7 +71,7 @@ class FrameworkLoader(Generic[T]):
     def _begin(self, loop: _Loop[T]) -> Pass:
         """Return the pass of ``loop``, which is asked for its first value. A loop that is never asked begins none."""
         before = self._loop()
-        if before is not None and not before.was_cut_off:
+        if before is not None and before.batches is not self._resumed:
             before.close()
         self._loop = weakref.ref(loop)
         loop.reads_ahead = 0 if self._has_length() else self._reads_ahead
@@ -106,11 +109,11 @@ class FrameworkLoader(Generic[T]):
             if len(taken) == before:
                 break
         if not taken:
+            self._resumed = None
             if self._returned:
                 self._returned.popleft()
             raise loop.error or StopIteration
-        while len(values) < len(taken):
-            batch = taken[len(values)]
+        for batch in islice(taken, len(values), None):
             try:
                 values.append((batch, self._convert(batch)))
             except Exception:
@@ -118,7 +121,7 @@ class FrameworkLoader(Generic[T]):
                     raise
                 break  # it is converted again in its turn
         value = self._hand_over(values[0][1])
-        self._loaded = None
+        self._loaded = self._resumed = None
         self._returned.append(taken[0])
         if len(self._returned) > loop.reads_ahead + 1:
             self._returned.popleft()
@@ -198,26 +201,23 @@ class _Loop(Iterator[T]):
         """What the client raised behind the batches that were taken."""
         self.reads_ahead = 0
         """Values that the training loop takes before it trains with them, in this pass."""
-        self.was_cut_off = False
-        """True if a call has not returned: an exception of a signal handler came."""
 
     def __next__(self) -> T:
         loader = self._loader
-        self.was_cut_off = True
+        if self.batches is None:
+            self.batches = loader._begin(self)
+        elif loader._loop() is not self:
+            raise ClientUseError(
+                "a newer loop over this loader has left the pass of this one; go through one loop at a time, and give "
+                "each of two a loader of its own"
+            )
         try:
-            if self.batches is None:
-                self.batches = loader._begin(self)
-            elif loader._loop() is not self:
-                raise ClientUseError(
-                    "a newer loop over this loader has left the pass of this one; go through one loop at a time, and "
-                    "give each of two a loader of its own"
-                )
-            value = loader._next(self, self.batches)
+            return loader._next(self, self.batches)
         except Exception:
-            self.was_cut_off = False
             raise
-        self.was_cut_off = False
-        return value
+        except BaseException:  # of a signal handler: the next loop goes on with this pass, although this one is dropped
+            loader._resumed = self.batches
+            raise
 
     def close(self) -> None:
         """Leave the pass without its rest."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -83,8 +83,12 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         if self._state is not None:
             state, skipped = self._common_state(worker, self._state)
             loader.load_state_dict(state)
-            self._shared.note_pass(worker, self._begun, int(loader.pass_id))
             self._state = None
+            pass_id = int(loader.state_dict()["pass"])
+            self._shared.note_pass(worker, self._begun, pass_id)
+            if loader.pass_id != pass_id:  # it has no more of that pass, but another worker may have
+                self._begun += 1
+                return iter(())
         elif worker.seed is not None:
             loader.set_epoch(self._shared.next_pass(worker, self._begun))
         self._begun += 1
@@ -153,6 +157,12 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
             f"worker {worker.number} of {worker.workers} stood at batch {place}, and another one at {least}, which is "
             "more than one step before: the states are not of one step; load those of one checkpoint"
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Leave the job, and end the service if this rank has started it."""

@@ -178,12 +178,12 @@ def loader(
 
 def chosen_ranks(options: Any) -> Ranks:
     """Take ``rank`` and ``world_size`` out of ``options``, or find out. Raises OptionError."""
-    given = [options.pop(name) for name in ("rank", "world_size") if name in options]
+    given = {"rank", "world_size"}.intersection(options)
     if not given:
         return find_ranks()
-    if len(given) == 1 and given[0] != 1:
+    rank, world_size = options.pop("rank", 0), options.pop("world_size", None)
+    if world_size is None or (world_size != 1 and "rank" not in given):
         raise OptionError("rank and world_size belong together; pass both, world_size=1 alone, or neither")
-    rank, world_size = given if len(given) == 2 else (0, 1)
     if world_size == 1:
         return Ranks()
     found = find_ranks()

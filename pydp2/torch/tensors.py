@@ -56,7 +56,7 @@ class TensorConverter:
         if index_dtype not in (torch.int64, torch.int32):
             raise OptionError(f"index_dtype must be torch.int64 or torch.int32, got {index_dtype!r}")
         self._slots = slots
-        self._index_dtype = index_dtype
+        self._numpy_dtype = np.int64 if index_dtype == torch.int64 else np.int32  # numpy converts short arrays faster
         self._pad_to = pad_to
         pads = _pads(slots, pad)
         if pad_to is not None and not pads:
@@ -74,7 +74,7 @@ class TensorConverter:
         self, label: str, declared: InputType, pad: float | None, nested: bool
     ) -> Callable[[Any, Place], Any]:
         """Return the function of one slot."""
-        if self._index_dtype == torch.int32 and declared.type != DataType.Dense and declared.dim > INT32_RANGE:
+        if self._numpy_dtype == np.int32 and declared.type != DataType.Dense and declared.dim > INT32_RANGE:
             raise OptionError(f"{label} has indices up to {declared.dim}, which need index_dtype=torch.int64")
         if declared.seq_type == SequenceType.NO_SEQUENCE:
             return self._element(declared)
@@ -98,14 +98,14 @@ class TensorConverter:
         return self._index if declared.type == DataType.Index else self._csr
 
     def _index(self, value: Any, place: Place) -> torch.Tensor:
-        return place(torch.from_numpy(value).to(self._index_dtype))
+        return place(torch.from_numpy(value.astype(self._numpy_dtype, copy=False)))
 
     def _csr(self, value: Csr, place: Place) -> torch.Tensor:
         indices, values = _sorted_columns(value)
         entries = torch.ones(len(indices)) if values is None else torch.from_numpy(values)
-        return torch.sparse_csr_tensor(
-            self._index(value.indptr, place), self._index(indices, place), place(entries), size=value.shape
-        )
+        edges, columns = self._index(value.indptr, place), self._index(indices, place)
+        # A worker has checked what the invariants are, and the columns are sorted.
+        return torch.sparse_csr_tensor(edges, columns, place(entries), size=value.shape, check_invariants=False)
 
     def _ragged(self, value: Ragged, declared: InputType, place: Place) -> RaggedTensor:
         subs = value.sub_sequence_start_positions
@@ -121,8 +121,7 @@ class TensorConverter:
 
     def _padded(self, value: Ragged, pad: float, declared: InputType, place: Place) -> PaddedTensor:
         if declared.type == DataType.Index:  # before it is filled up: the value may be below 0
-            wide = np.int64 if self._index_dtype == torch.int64 else np.int32
-            value = Ragged(value.values.astype(wide), value.sequence_start_positions)  # type: ignore[union-attr]
+            value = Ragged(value.values.astype(self._numpy_dtype), value.sequence_start_positions)  # type: ignore[union-attr]
         values, lengths = value.pad(pad, self._pad_to)
         return PaddedTensor(place(torch.from_numpy(values)), self._index(lengths, place))
 
