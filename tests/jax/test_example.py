@@ -104,4 +104,4 @@ def test_a_checkpoint_of_two_processes_is_taken_up_by_one(tmp_path: Path) -> Non
     assert last_checkpoint(tmp_path / "run")[0] == 22  # steps of 64 rows
     assert ended(started(tmp_path / "run", "--passes", "2")) == [0]
     step, _, place = last_checkpoint(tmp_path / "run")
-    assert (step, place["pass"]) == (22 + 44, 1)
+    assert (step, place["pass"], place["batch"]) == (22 + 44, 2, 0)
