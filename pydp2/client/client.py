@@ -584,9 +584,10 @@ class Pass(_Batches):
     def __del__(self) -> None:
         if not hasattr(self, "pass_id") or self._loop.is_over:
             return
-        loop, session, token = self._loop, self._client._session, [threading.get_ident()]
+        loop, session = self._loop, self._client._session
         if session.closing or not session.in_own_process:
-            return
+            return  # at the exit of the interpreter too, where modules are gone: clients are closed before
+        token = [threading.get_ident()]
         try:  # a call that is inside sees by itself that the iterator was dropped
             if session.current_call.setdefault(0, token) is token and session.look_ahead.reclaim(0.05):
                 now = session.progress

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from itertools import chain
 from typing import Any, Unpack
 
 import jax
@@ -44,17 +44,20 @@ class JaxLoader(FrameworkLoader[Values]):
         self._drops = drops
 
     def __iter__(self) -> Iterator[Values]:
-        yield from super().__iter__()
-        if self._drops:
-            with suppress(TypeError):  # the number is not known
-                self._require_batches(len(self))
+        return chain(super().__iter__(), self._no_batches()) if self._drops else super().__iter__()
 
-    def _require_batches(self, count: int) -> None:
-        if count < 1:
+    def _no_batches(self) -> Iterator[Values]:
+        """Yield nothing. Raises OptionError if the pass that has ended gave nothing, because its batch was dropped."""
+        try:
+            batches = len(self)
+        except TypeError:  # it is not known
+            return
+        if batches < 1:
             raise OptionError(
                 f"a pass needs at least one whole batch for each process, and all files together have fewer samples "
                 f'than batch_size={self.batch_size} for each; lower it, or pass last_batch="pad"'
             )
+        yield from ()
 
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)
