@@ -582,12 +582,11 @@ class Pass(_Batches):
                 del session.current_call[0]
 
     def __del__(self) -> None:
-        if not hasattr(self, "pass_id") or self._loop.is_over:
+        if not hasattr(self, "pass_id") or self._loop.is_over or (session := self._client._session).closing:
+            return  # when the interpreter exits, clients are closed, and what is needed below is gone
+        loop, token = self._loop, [threading.get_ident()]
+        if not session.in_own_process:
             return
-        loop, session = self._loop, self._client._session
-        if session.closing or not session.in_own_process:
-            return  # at the exit of the interpreter too, where modules are gone: clients are closed before
-        token = [threading.get_ident()]
         try:  # a call that is inside sees by itself that the iterator was dropped
             if session.current_call.setdefault(0, token) is token and session.look_ahead.reclaim(0.05):
                 now = session.progress
