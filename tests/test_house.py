@@ -28,11 +28,13 @@ LIBRARIES = {  # numpy is at home everywhere
     "isal": {"columns"},
     "prometheus_client": {"server"},
     "ray": {"ray"},
+    "jax": {"jax"},
     "click": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"cli"},
     "cramjam": {"formats"},
     "zstandard": {"transport"},
+    "torch": {"torch"},
     "PIL": {"mx"},
     "sklearn": {"sample_data"},  # the script that made the digits
 }

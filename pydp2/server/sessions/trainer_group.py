@@ -342,7 +342,7 @@ class TrainerGroup:
     def need(self, peer: bytes, need: m.Need, now: float) -> None:
         """Note that the trainer ``peer`` takes more batches, and which of those before it has used."""
         trainer = self._heard_from(peer, now)
-        if need.request_id == trainer.run:
+        if need.request_id == trainer.run and trainer.joined:
             self.delivery.acknowledge(trainer.acknowledge(need.used_batches))
             trainer.add_credit(need.count)
 
