@@ -29,7 +29,7 @@ from pydp2.errors import ClientUseError, OptionTypeError, StateMismatch
 from pydp2.frameworks.shared_service import START_SECONDS, LoaderKeywords, is_address, open_service
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
-from pydp2.torch.loader import Loader, chosen_ranks
+from pydp2.torch.tensor_loader import Loader, chosen_ranks
 from pydp2.torch.tensors import Pad, TensorConverter, Tensors
 
 _MEET_SECONDS = 60.0  # seconds in which the workers of one DataLoader say where they stood
