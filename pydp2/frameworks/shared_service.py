@@ -141,7 +141,14 @@ def open_client(
     if ranks.world_size > 1:
         options.setdefault("last_batch", "pad")
     if is_address(files, provider):
-        return connect(files, **place, **options)
+        try:
+            return connect(files, **place, **options)
+        except OptionError as error:
+            if "://" in str(files):
+                raise
+            raise OptionError(
+                f"no provider was given, so {files} is read as the connection file of a service: {error}"
+            ) from None
     if ranks.world_size == 1:
         return load(files, provider, job=job, rank=0, world_size=1, **options)
     of_job: dict[str, Any] = {key: value for key, value in options.items() if key in JOB_OPTIONS}
