@@ -67,12 +67,13 @@ class _Copier:
         self._converter = converter
         self._device = device
         self._pin_memory = pin_memory
+        self._copies = pin_memory or device is not None
         if device is not None:
             torch.empty(0, device=device)  # a device that there is not is an error here
 
     def convert(self, batch: Batch) -> Any:
         """Return what :meth:`hand_over` takes."""
-        return self._converter(batch, self._place)
+        return self._converter(batch, self._place) if self._copies else self._converter(batch)
 
     def _place(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._pin_memory:
