@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -148,19 +147,20 @@ class FrameworkLoader(Generic[T]):
         return True
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the next iteration begin pass ``epoch``, counted from 0, which may be a later or an earlier one.
+        """Have the next iteration begin pass ``epoch``, counted from 0; see :meth:`pydp2.Client.set_epoch`.
 
-        If a state of this pass was loaded, the next iteration goes on there. In a job of several ranks, all of them
-        call this. Raises StateMismatch with ``order="relaxed"`` in the middle of a pass.
+        If a state of this pass was loaded, the next iteration goes on there. A pass under way is left.
         """
         self._resume()
-        state = self._loaded if self._loaded is not None else self.client.state_dict()
-        if state["pass"] == epoch and (self._loaded is not None or not state["batch"]):
+        if self._loaded is not None and self._loaded["pass"] == epoch:
             return
-        start: dict[str, Any] = {"pass": operator.index(epoch), "batch": 0, "beyond": [], "facts": [], "point": None}
-        if "bounds" in state.get("buckets", {}):
-            start["buckets"] = {"bounds": state["buckets"]["bounds"]}
-        FrameworkLoader.load_state_dict(self, {**state, "buckets": {}, **start})
+        before = self._loop()
+        if before is not None:
+            before.close()
+        if self._resumed is not None:
+            self._resumed.close()
+        self._forget()
+        self.client.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state behind the value in training; see :meth:`pydp2.Client.state_dict`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,10 +153,11 @@ def test_an_error_of_the_data_comes_behind_the_values_before_it(provider_file: C
 
 
 def test_where_the_loop_reads_ahead_the_state_is_that_of_the_value_in_training(
-    service: pydp2.Service, passes: list[list[list[int]]]
+    service: pydp2.Service, passes: list[list[list[int]]], tmp_path: Path, provider_file: Callable[[str], str]
 ) -> None:
     """As Lightning does it as long as the length is not known: a value is fetched before the one before it is used."""
-    with loader(service, reads_ahead=1) as data:
+    nothing_counted = pydp2.launch(FILES, provider_file(NUMBERS), workers=1, cache_dir=tmp_path / "cache")
+    with nothing_counted as new, loader(new, reads_ahead=1) as data:
         assert not data._has_length()
         values = iter(data)
         in_training, states = next(values), []
