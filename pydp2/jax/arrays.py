@@ -14,7 +14,7 @@ import numpy as np
 
 from pydp2.columns.batch import Batch, Csr, Ragged
 from pydp2.errors import OptionError, OptionTypeError, SampleTooLarge
-from pydp2.jax.placement import Place, of_rank
+from pydp2.jax.placement import ProcessPlacement, of_rank
 from pydp2.schema.input_types import INT32_RANGE, DataType, SequenceType, Slots
 
 Values = dict[str, Any] | tuple[Any, ...]
@@ -82,7 +82,7 @@ class ArrayMaker:
     def __init__(
         self,
         slots: Slots,
-        place: Place,
+        place: ProcessPlacement,
         sharding: Any,
         *,
         pad_to: Mapping[int, int],

@@ -16,7 +16,7 @@ from pydp2.errors import OptionError, OptionTypeError
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, is_address, open_client
 from pydp2.jax.arrays import ArrayMaker, Lengths, Values, lengths_by_slot
-from pydp2.jax.placement import Place, check_divisible, place_of, ranks_of_run
+from pydp2.jax.placement import ProcessPlacement, check_divisible, placement_of, ranks_of_run
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
 from pydp2.schema.input_types import Slots
@@ -106,7 +106,7 @@ def loader(
         raise OptionError(f"ahead must be a number of batches from 0 on, got {ahead!r:.80}")
     given: dict[str, Any] = dict(options)
     last = given.setdefault("last_batch", "drop")
-    place = _chosen_place(place_of(sharding), sharding, given)
+    place = _chosen_place(placement_of(sharding), sharding, given)
     _check_options(place, sharding, given)
     if place.replica:
         given["job"] = f"{given.get('job', 'default')}-replica-{place.replica}"
@@ -130,7 +130,7 @@ def _slot(slots: Slots, key: str | int) -> int:
     return slots.index(key) if isinstance(key, str) else int(key)
 
 
-def _chosen_place(place: Place, sharding: Sharding | None, given: dict[str, Any]) -> Place:
+def _chosen_place(place: ProcessPlacement, sharding: Sharding | None, given: dict[str, Any]) -> ProcessPlacement:
     """Take ``rank`` and ``world_size`` out of ``given``, and return the place that they say. Raises OptionError."""
     chosen = {name: given.pop(name) for name in ("rank", "world_size") if name in given}
     if not chosen:
@@ -142,7 +142,7 @@ def _chosen_place(place: Place, sharding: Sharding | None, given: dict[str, Any]
     return place._replace(**{"rank": 0, **chosen})
 
 
-def _check_options(place: Place, sharding: Sharding | None, given: Mapping[str, Any]) -> None:
+def _check_options(place: ProcessPlacement, sharding: Sharding | None, given: Mapping[str, Any]) -> None:
     """Raise OptionError for options that would give arrays which cannot be divided, or which differ between
     processes."""
     if sharding is None:

@@ -19,7 +19,7 @@ from pydp2.errors import OptionError, count_text
 from pydp2.frameworks.shared_service import Ranks
 
 
-class Place(NamedTuple):
+class ProcessPlacement(NamedTuple):
     """Rows of this process: block ``rank`` of ``world_size``, which it divides among ``shards`` of its devices.
 
     ``replica``: number of this process among those that hold the same rows.
@@ -31,7 +31,7 @@ class Place(NamedTuple):
     shards: int = 1
 
 
-def place_of(sharding: Sharding | None) -> Place:
+def placement_of(sharding: Sharding | None) -> ProcessPlacement:
     """Return the place of this process in ``sharding``; without one, or where it has devices of this process alone,
     each process reads for itself.
 
@@ -39,10 +39,10 @@ def place_of(sharding: Sharding | None) -> Place:
     """
     process, processes = jax.process_index(), jax.process_count()
     if sharding is None:
-        return Place(process, processes)
+        return ProcessPlacement(process, processes)
     rows = _rows_by_process(sharding)
     if sharding.is_fully_addressable:
-        return Place(process, processes, shards=len(rows[process]))
+        return ProcessPlacement(process, processes, shards=len(rows[process]))
     if process not in rows:
         raise OptionError(
             f"the sharding needs devices of each process that reads, and has none of process {process}: give a mesh "
@@ -57,7 +57,7 @@ def place_of(sharding: Sharding | None) -> Place:
         )
     mine = rows[process]
     same = sorted(other for other, block in rows.items() if block == mine)
-    return Place(blocks.index(mine), len(blocks), same.index(process), len(mine))
+    return ProcessPlacement(blocks.index(mine), len(blocks), same.index(process), len(mine))
 
 
 def _rows_by_process(sharding: Sharding) -> dict[int, frozenset[int]]:
@@ -82,7 +82,7 @@ def of_rank(sharding: Any, sides: int) -> Any:
     return sharding
 
 
-def check_divisible(batch_size: int, place: Place) -> None:
+def check_divisible(batch_size: int, place: ProcessPlacement) -> None:
     """Raise OptionError unless the devices of this process get equally many rows of ``batch_size``."""
     if batch_size % place.shards:
         below = batch_size - batch_size % place.shards
@@ -93,7 +93,7 @@ def check_divisible(batch_size: int, place: Place) -> None:
         )
 
 
-def ranks_of_run(place: Place) -> Ranks:
+def ranks_of_run(place: ProcessPlacement) -> Ranks:
     """Return the place of this process for a service that the processes of one machine share. All processes call it
     together: each tells the others its machine, and the first one draws the name of the run."""
     machine = blake2b(f"{gethostname()}\0{_boot_id()}\0{run_directories()}".encode(), digest_size=8).digest()

@@ -25,7 +25,7 @@ from pydp2.schema.input_types import (
 jax: Any = pytest.importorskip("jax")
 import pydp2.jax  # noqa: E402 - it is there
 from pydp2.jax.arrays import ArrayMaker, lengths_by_slot, rounded_length  # noqa: E402
-from pydp2.jax.placement import Place  # noqa: E402
+from pydp2.jax.placement import ProcessPlacement  # noqa: E402
 
 jax.devices()  # what it opens stays open
 
@@ -36,7 +36,7 @@ def made(some: Any, slots: Slots, samples: Any, *, bucket: int | None = None, pa
         some.columns_of(slots, samples), pass_id=1, index=4, size=len(samples), bucket=bucket, padding=padding
     )
     options["pad_to"] = lengths_by_slot(slots, options.get("pad_to"))
-    return ArrayMaker(slots, Place(0, 1), None, **{"bucket_by": None, "mask": None} | options)(batch)
+    return ArrayMaker(slots, ProcessPlacement(0, 1), None, **{"bucket_by": None, "mask": None} | options)(batch)
 
 
 def one(some: Any, slot: Any, values: list[Any], **options: Any) -> Any:
@@ -161,7 +161,7 @@ def test_slots_without_a_fixed_shape_or_too_wide_for_jax_are_refused() -> None:
         (sparse_binary_vector(2**40), "need 64 bits"),
     ):
         with pytest.raises(OptionError, match=text):
-            ArrayMaker(Slots((slot,), ("a",)), Place(0, 1), None, pad_to={}, bucket_by=None, mask=None)
+            ArrayMaker(Slots((slot,), ("a",)), ProcessPlacement(0, 1), None, pad_to={}, bucket_by=None, mask=None)
 
 
 def test_padded_values_are_trees(some: Any) -> None:
