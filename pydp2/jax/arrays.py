@@ -15,7 +15,7 @@ import numpy as np
 from pydp2.columns.batch import Batch, Csr, Ragged
 from pydp2.errors import OptionError, OptionTypeError, SampleTooLarge
 from pydp2.jax.placement import ProcessPlacement, of_rank
-from pydp2.schema.input_types import INT32_RANGE, DataType, SequenceType, Slots
+from pydp2.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, SequenceType, Slots
 
 Values = dict[str, Any] | tuple[Any, ...]
 Lengths = Mapping[str | int, int]
@@ -119,6 +119,11 @@ class ArrayMaker:
             raise OptionError(
                 f"{label}: its numbers below {declared.dim} need 64 bits, and jax makes int32 of them; call "
                 'jax.config.update("jax_enable_x64", True) before all else, or declare a smaller range'
+            )
+        if declared.type in STRING_TYPES:
+            raise OptionError(
+                f"{label}: jax has no arrays of strings; make numbers of them in the provider, or iterate over "
+                "pydp2.load(), whose batches have them"
             )
         is_sparse = declared.type in (DataType.SparseNonValue, DataType.SparseValue)
         is_sequence = declared.seq_type != SequenceType.NO_SEQUENCE

@@ -10,7 +10,7 @@ import torch
 
 from pydp2.columns.batch import Batch, Csr, Ragged, Value
 from pydp2.errors import OptionError, OptionTypeError
-from pydp2.schema.input_types import INT32_RANGE, DataType, InputType, SequenceType, Slots
+from pydp2.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, InputType, SequenceType, Slots, is_bfloat16
 
 Tensors = dict[str, Any] | tuple[Any, ...]
 """Value of a step: by the name of the slot, or in slot order where slots have no names."""
@@ -91,10 +91,12 @@ class TensorConverter:
             return lambda value, place: self._nested(value, declared, place)
         return lambda value, place: self._ragged(value, declared, place)
 
-    def _element(self, declared: InputType) -> Callable[[Any, Place], torch.Tensor]:
+    def _element(self, declared: InputType) -> Callable[[Any, Place], Any]:
         """Return the function for what is no sequence, or for all steps of one."""
         if declared.type == DataType.Dense:
             return _dense
+        if declared.type in STRING_TYPES:
+            return lambda value, place: value.to_list()
         return self._index if declared.type == DataType.Index else self._csr
 
     def _index(self, value: Any, place: Place) -> torch.Tensor:
@@ -123,7 +125,7 @@ class TensorConverter:
         if declared.type == DataType.Index:  # before it is filled up: the value may be below 0
             value = Ragged(value.values.astype(self._numpy_dtype), value.sequence_start_positions)  # type: ignore[union-attr]
         values, lengths = value.pad(pad, self._pad_to)
-        return PaddedTensor(place(torch.from_numpy(values)), self._index(lengths, place))
+        return PaddedTensor(_dense(values, place), self._index(lengths, place))
 
 
 def to_tensors(
@@ -156,6 +158,8 @@ def to_tensors(
 
 
 def _dense(value: Any, place: Place) -> torch.Tensor:
+    if is_bfloat16(value.dtype):  # a dtype that torch has under another name
+        return place(torch.from_numpy(value.view(np.uint16)).view(torch.bfloat16))
     return place(torch.from_numpy(value))
 
 
@@ -177,10 +181,11 @@ def _pads(slots: Slots, pad: Pad) -> dict[int, float]:
 
 
 def _require_plain(label: str, declared: InputType, option: str) -> None:
-    """Raise OptionTypeError where the steps of a sequence are sparse."""
-    if declared.type in (DataType.SparseNonValue, DataType.SparseValue):
+    """Raise OptionTypeError where the steps of a sequence are sparse, or strings."""
+    if declared.type not in (DataType.Dense, DataType.Index):
+        what = "strings" if declared.type in STRING_TYPES else "sparse"
         raise OptionTypeError(
-            f"{option} needs dense or integer steps, and those of {label} are sparse; name the slots to pad "
+            f"{option} needs dense or integer steps, and those of {label} are {what}; name the slots to pad "
             "(pad={…}), and take this one as values and offsets"
         )
 

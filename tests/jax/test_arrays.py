@@ -20,6 +20,7 @@ from pydp2.schema.input_types import (
     sparse_binary_vector,
     sparse_binary_vector_sequence,
     sparse_float_vector,
+    text,
 )
 
 jax: Any = pytest.importorskip("jax")
@@ -155,12 +156,13 @@ def test_a_wrong_pad_is_refused(slot: Any, pad: Any, error: type[Exception], tex
 
 
 def test_slots_without_a_fixed_shape_or_too_wide_for_jax_are_refused() -> None:
-    for slot, text in (
+    for slot, message in (
         (sparse_binary_vector_sequence(5), "a: sequences of sparse vectors have no array of a fixed shape"),
         (integer_value(2**40), "a: its numbers below 1099511627776 need 64 bits.*jax_enable_x64"),
         (sparse_binary_vector(2**40), "need 64 bits"),
+        (text(), "a: jax has no arrays of strings; make numbers of them in the provider"),
     ):
-        with pytest.raises(OptionError, match=text):
+        with pytest.raises(OptionError, match=message):
             ArrayMaker(Slots((slot,), ("a",)), ProcessPlacement(0, 1), None, pad_to={}, bucket_by=None, mask=None)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 torch: Any = pytest.importorskip("torch")
 
-from pydp2.columns.batch import Batch, Csr, Ragged  # noqa: E402
+from pydp2.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray  # noqa: E402
 from pydp2.errors import OptionError, OptionTypeError  # noqa: E402
 from pydp2.schema.input_types import (  # noqa: E402
     Slots,
@@ -21,6 +21,7 @@ from pydp2.schema.input_types import (  # noqa: E402
     integer_value,
     integer_value_sequence,
     integer_value_sub_sequence,
+    is_bfloat16,
     sparse_binary_vector,
     sparse_binary_vector_sequence,
     sparse_float_vector,
@@ -66,6 +67,11 @@ def check(value: Any, tensor: Any) -> None:
         assert tensor.shape == value.shape
         rows = Csr(tensor.crow_indices().numpy(), tensor.col_indices().numpy(), tensor.values().numpy(), value.shape)
         assert repr(entries(rows)) == repr([dict(sorted(row.items())) for row in entries(value)])
+    elif isinstance(value, BinaryArray | StringArray):
+        assert tensor == value.to_list()
+    elif is_bfloat16(value.dtype):
+        assert tensor.dtype is torch.bfloat16
+        assert same(value.astype(np.float32), tensor.float())
     else:
         assert same(value, tensor)
 
