@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any, Unpack
 
 import jax
+from jax.experimental import multihost_utils
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from pydp2.api.sources import Files, Source
@@ -114,6 +115,8 @@ def loader(
     ranks = ranks_of_run(place) if shares else Ranks(place.rank, place.world_size)
     client = open_client(files, provider, ranks, **given)
     try:
+        if shares:  # the service ends with the first process that leaves it and sees no other: none may come later
+            multihost_utils.sync_global_devices("pydp2.jax.loader")
         bucket_by = given.get("bucket_by")
         make = ArrayMaker(
             client.slots, place, sharding, pad_to=lengths_by_slot(client.slots, pad_to),
