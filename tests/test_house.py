@@ -28,6 +28,7 @@ LIBRARIES = {  # numpy is at home everywhere
     "isal": {"columns"},
     "prometheus_client": {"server"},
     "ray": {"ray"},
+    "paddle": {"paddle"},
     "click": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"cli"},

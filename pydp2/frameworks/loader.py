@@ -12,6 +12,7 @@ from pydp2.api.service import Service
 from pydp2.client import Client
 from pydp2.columns.batch import Batch
 from pydp2.errors import Error
+from pydp2.frameworks.shared_service import StartedService
 
 T = TypeVar("T")
 _END_SECONDS = 30.0
@@ -77,9 +78,9 @@ class FrameworkLoader(Generic[T]):
         """Leave the job. The service ends with the loader that started it, once the other ranks have left."""
         owner = self.client.owner
         self.client.close()
-        if isinstance(owner, Service):
-            _await_others(owner)
-            owner.close()
+        if isinstance(owner, StartedService):
+            await_others(owner.service)
+            owner.service.close()
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +89,7 @@ class FrameworkLoader(Generic[T]):
         self.close()
 
 
-def _await_others(service: Service) -> None:
+def await_others(service: Service) -> None:
     """Wait until no trainer reads from ``service``, or for so long."""
     deadline = time.monotonic() + _END_SECONDS
     with suppress(Error):

@@ -1,0 +1,54 @@
+"""Say which values of a batch a framework gets, and in which structure: all of them by name, or pairs ``(x, y)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from pydp2.errors import OptionError
+from pydp2.schema.input_types import Slots
+
+Selected: TypeAlias = str | int | Sequence[str | int]
+"""One slot, or several, by name or position."""
+
+
+class Selection:
+    """Slots of ``slots`` that a batch becomes, in ``order``, and :meth:`arrange`, which gives their values structure.
+
+    Without ``x`` a dict by name, or a tuple where slots have no names. With ``x`` and ``y`` a pair, with ``x`` alone a
+    tuple of one; each is a value, or a list of values where several slots were named. Raises OptionError for a slot
+    that is not there, or ``y`` alone.
+    """
+
+    def __init__(self, slots: Slots, x: Selected | None = None, y: Selected | None = None) -> None:
+        self._names = slots.names
+        self._parts: list[tuple[int, int | None]] | None = None  # where each begins, and ends if it is a list
+        if x is None:
+            if y is not None:
+                raise OptionError("y needs x, the slot or slots that the model gets")
+            self.order = list(range(len(slots)))
+            return
+        self.order = []
+        self._parts = []
+        for each in (x,) if y is None else (x, y):
+            begin = len(self.order)
+            if isinstance(each, str | int):
+                self.order.append(_position(slots, each))
+                self._parts.append((begin, None))
+            else:
+                self.order += [_position(slots, one) for one in each]
+                self._parts.append((begin, len(self.order)))
+
+    def arrange(self, values: Sequence[Any], *, many: Callable[[list[Any]], Any] = list) -> Any:
+        """Return ``values``, one for each slot of ``order``, in the structure. ``many``: makes that of several."""
+        if self._parts is None:
+            return tuple(values) if self._names is None else dict(zip(self._names, values, strict=True))
+        return tuple(values[begin] if end is None else many(list(values[begin:end])) for begin, end in self._parts)
+
+
+def _position(slots: Slots, slot: str | int) -> int:
+    try:
+        return slots.index(slot) if isinstance(slot, str) else range(len(slots))[slot]
+    except (KeyError, IndexError):
+        known = ", ".join(slots.names) if slots.names is not None else f"0 to {len(slots) - 1}"
+        raise OptionError(f"there is no slot {slot!r} for x or y; slots: {known}") from None
