@@ -29,6 +29,8 @@ LIBRARIES = {  # numpy is at home everywhere
     "prometheus_client": {"server"},
     "ray": {"ray"},
     "paddle": {"paddle"},
+    "tensorflow": {"tf"},
+    "keras": {"keras"},
     "click": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"cli"},

@@ -207,6 +207,13 @@ class Batch:
         return f"<Batch {self.index} of pass {self.pass_id}: {rows}, size {self.size}; {slots}>"
 
 
+def row_splits(batch: Batch, slot: int) -> list[NDArray[np.int64]]:
+    """Return where the rows of a sequence begin and end, counted in elements of the level below; for nested ones, then
+    where each sub-sequence does. (``Ragged`` counts both in time steps, which does not tell where an empty one is.)"""
+    columns = batch._columns
+    return [offsets(counts) for counts in columns.arrays[slot][: columns.slots.types[slot].seq_type]]
+
+
 def _slot_value(columns: Columns, slot: int) -> Value:
     declared = columns.slots.types[slot]
     arrays = [a if a.flags.writeable else a.copy() for a in columns.arrays[slot]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from pydp2.errors import OptionError
@@ -16,7 +16,7 @@ class Selection:
     """Slots of ``slots`` that a batch becomes, in ``order``, and :meth:`arrange`, which gives their values structure.
 
     Without ``x`` a dict by name, or a tuple where slots have no names. With ``x`` and ``y`` a pair, with ``x`` alone a
-    tuple of one; each is a value, or a list of values where several slots were named. Raises OptionError for a slot
+    tuple of one; each is a value, or a tuple of values where several slots were named. Raises OptionError for a slot
     that is not there, or ``y`` alone.
     """
 
@@ -39,11 +39,11 @@ class Selection:
                 self.order += [_position(slots, one) for one in each]
                 self._parts.append((begin, len(self.order)))
 
-    def arrange(self, values: Sequence[Any], *, many: Callable[[list[Any]], Any] = list) -> Any:
-        """Return ``values``, one for each slot of ``order``, in the structure. ``many``: makes that of several."""
+    def arrange(self, values: Sequence[Any]) -> Any:
+        """Return ``values``, one for each slot of ``order``, in the structure."""
         if self._parts is None:
             return tuple(values) if self._names is None else dict(zip(self._names, values, strict=True))
-        return tuple(values[begin] if end is None else many(list(values[begin:end])) for begin, end in self._parts)
+        return tuple(values[begin] if end is None else tuple(values[begin:end]) for begin, end in self._parts)
 
 
 def _position(slots: Slots, slot: str | int) -> int:

@@ -20,9 +20,9 @@ UNNAMED = Slots(NAMED.types)
         (UNNAMED, None, None, (0, 1, 2)),
         (NAMED, "b", "label", (1, 2)),
         (NAMED, "b", None, (1,)),
-        (NAMED, ["b", "a"], "label", ([1, 0], 2)),
-        (NAMED, "a", ["label"], (0, [2])),
-        (UNNAMED, [0, 1], -1, ([0, 1], 2)),
+        (NAMED, ["b", "a"], "label", ((1, 0), 2)),
+        (NAMED, "a", ["label"], (0, (2,))),
+        (UNNAMED, [0, 1], -1, ((0, 1), 2)),
     ],
 )
 def test_values_get_the_structure_that_was_asked_for(
