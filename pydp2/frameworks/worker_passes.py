@@ -1,5 +1,5 @@
 """Read the passes of a job in worker processes that a framework's loader starts and ends, each of them a share
-(docs/frameworks.md, "Workers of a framework").
+(docs/paddle.md, "paddle.io.DataLoader").
 
 Such a loader takes the batches of its n workers in turn. Worker i of rank r reads as rank ``i * world_size + r`` of
 ``n * world_size``, so each rank has the batches that it has without workers, in the same order. Each pass is a job of
