@@ -31,11 +31,13 @@ LIBRARIES = {  # numpy is at home everywhere
     "paddle": {"paddle"},
     "tensorflow": {"tf"},
     "keras": {"keras"},
+    "jax": {"jax"},
     "click": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"cli"},
     "cramjam": {"formats"},
     "zstandard": {"transport"},
+    "torch": {"torch"},
     "PIL": {"mx"},
     "sklearn": {"sample_data"},  # the script that made the digits
 }

@@ -582,10 +582,10 @@ class Pass(_Batches):
                 del session.current_call[0]
 
     def __del__(self) -> None:
-        if not hasattr(self, "pass_id") or self._loop.is_over:
-            return
-        loop, session, token = self._loop, self._client._session, [threading.get_ident()]
-        if session.closing or not session.in_own_process:
+        if not hasattr(self, "pass_id") or self._loop.is_over or (session := self._client._session).closing:
+            return  # when the interpreter exits, clients are closed, and what is needed below is gone
+        loop, token = self._loop, [threading.get_ident()]
+        if not session.in_own_process:
             return
         try:  # a call that is inside sees by itself that the iterator was dropped
             if session.current_call.setdefault(0, token) is token and session.look_ahead.reclaim(0.05):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pydp2.columns.columns import Array, Columns, offsets
 from pydp2.errors import OptionError, OptionTypeError, count_text
-from pydp2.schema.input_types import INT32_RANGE, DataType, SequenceType
+from pydp2.schema.input_types import INT32_RANGE, DataType, SequenceType, Slots
 
 Positions = NDArray[np.int32] | NDArray[np.int64]
 
@@ -111,8 +111,8 @@ class Ragged:
 Value = Array | Csr | Ragged
 
 
-def _summary(value: Value) -> str:
-    if isinstance(value, np.ndarray):
+def _summary(value: Any) -> str:
+    if hasattr(value, "dtype"):  # the arrays of a framework too
         return f"{value.dtype} {value.shape}"
     return repr(value).strip("<>")
 
@@ -164,6 +164,26 @@ class Batch:
     def names(self) -> tuple[str, ...] | None:
         """Names of the slots, None when they were declared as a list."""
         return self._columns.slots.names
+
+    @property
+    def slots(self) -> Slots:
+        """Types and names of the slots."""
+        return self._columns.slots
+
+    def to(self, device: Any = None, *, non_blocking: bool = False) -> Any:
+        """Return the values as torch tensors on ``device``, as :func:`pydp2.torch.to_tensors` makes them.
+
+        Loops of torch that move what their loader gives (Lightning, Accelerate) call it. Raises ImportError, with the
+        remedy, if torch is not installed. See docs/torch.md.
+        """
+        return importlib.import_module("pydp2.torch").to_tensors(self, device, non_blocking=non_blocking)
+
+    def pin_memory(self) -> Any:
+        """Return the values as torch tensors in pinned memory; torch's DataLoader calls it with ``pin_memory=True``.
+
+        Raises ImportError, with the remedy, if torch is not installed. See docs/torch.md.
+        """
+        return importlib.import_module("pydp2.torch").to_tensors(self, pin_memory=True)
 
     def keys(self) -> tuple[str, ...] | tuple[int, ...]:
         """Return the names, or positions if there are no names, in slot order."""

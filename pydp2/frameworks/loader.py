@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
-import time
+import operator
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Generic, Self, TypeVar
+from itertools import islice
+from typing import Any, Generic, Self, TypeVar, cast
 
-from pydp2.api.service import Service
 from pydp2.client import Client
+from pydp2.client.client import Pass
 from pydp2.columns.batch import Batch
-from pydp2.errors import ClientUseError, Error
-from pydp2.frameworks.shared_service import StartedService
+from pydp2.errors import ClientUseError, StateMismatch
+from pydp2.frameworks.shared_service import SharedService
 
 T = TypeVar("T")
-V = TypeVar("V")
-_PLACES = 1024  # values that a framework reads ahead, at most
-_END_SECONDS = 30.0
-"""Seconds that the rank which has the service waits at its end for ranks that still read."""
-_END_POLL_SECONDS = 0.05
 
 
 class FrameworkLoader(Generic[T]):
     """Loader of a framework over ``client``: one iteration is one pass, and gives ``convert(batch)`` of each batch.
 
+    A new iteration leaves the pass of the one before. Where the state behind the last batch of a pass was loaded, the
+    next pass begins: no iteration is empty.
+
     ``ahead``: values that are converted before they are asked for, so that a copy to a device which ``convert`` has
-    begun goes on during a step. The state is that of the value which was returned last. See docs/frameworks.md.
+    begun goes on during a step. ``reads_ahead``: values that the training loop takes before it trains with them, in
+    passes of unknown length. The state is that of the value in training: the one returned last, or so many before it.
+    See docs/frameworks.md.
     """
 
-    def __init__(self, client: Client, convert: Callable[[Batch], T], *, ahead: int = 0) -> None:
+    def __init__(self, client: Client, convert: Callable[[Batch], T], *, ahead: int = 0, reads_ahead: int = 0) -> None:
         self.client = client
         self._convert = convert
         self._ahead = ahead
-        self._in_hand: Batch | None = None
-        self._taken, self._reads_ahead = 0, False
-        self._places: dict[int, _Place] = {}  # by number of values; other threads may add some meanwhile
+        self._reads_ahead = reads_ahead
+        self._returned: deque[Batch] = deque()  # the first of them is in training
+        self._taken: deque[Batch] = deque()  # from the client, and not returned
+        self._values: deque[tuple[Batch, T]] = deque()  # of the first of these
+        self._loaded: Mapping[str, Any] | None = None  # state of now, as long as no value was returned behind it
+        self._resumed: Pass | None = (
+            None  # the pass that the next loop goes on in: of that state, or an interrupted one
+        )
+        self._loop: Callable[[], _Loop[T] | None] = lambda: None
+        if isinstance(client.owner, SharedService):  # its end waits for the other ranks; at the latest when this exits
+            self._end: Callable[[], object] = weakref.finalize(self, _leave, client, client.owner)
+        else:
+            self._end = client.close
 
     @property
     def batch_size(self) -> int:
@@ -44,101 +56,176 @@ class FrameworkLoader(Generic[T]):
 
     @property
     def batch(self) -> Batch | None:
-        """Batch whose value was returned last, with its ``pass_id``, ``index`` and ``padding``; None between passes."""
-        return self._in_hand
+        """Batch in training, with its ``pass_id``, ``index`` and ``padding``; None between passes."""
+        return self._returned[0] if self._returned else None
+
+    @property
+    def pass_id(self) -> int:
+        """Number of the pass of :attr:`batch`, or between passes of the one that begins next, counted from 0."""
+        self._resume()
+        return int(self.state_dict()["pass"])
 
     def __iter__(self) -> Iterator[T]:
-        return self.iterate(self._convert)
+        return _Loop(self)
 
-    def iterate(self, convert: Callable[[Batch], V], *, reads_ahead: bool = False) -> Iterator[V]:
-        """Give ``convert(batch)`` of each batch of the next pass, in place of what this loader makes of it.
+    def _begin(self, loop: _Loop[T]) -> Pass:
+        """Return the pass of ``loop``, which is asked for its first value. A loop that is never asked begins none."""
+        before = self._loop()
+        if before is not None and before.batches is not self._resumed:
+            before.close()
+        self._loop = weakref.ref(loop)
+        loop.reads_ahead = 0 if self._has_length() else self._reads_ahead
+        self._resume()
+        batches, self._resumed = self._resumed or cast(Pass, iter(self.client)), None
+        if not (self._taken and self._taken[0].pass_id == batches.pass_id):
+            self._forget()  # else the pass was interrupted, or is that of a state, and goes on with what was taken
+            with suppress(StateMismatch):  # an interrupted pass may have no state
+                self._loaded = self.client.state_dict()
+        return batches
 
-        ``reads_ahead``: the caller is a framework that may take values before the loop that trains does.
-        """
-        batches = iter(self.client)
-        self._reads_ahead = reads_ahead
-        self._places.clear()
-        self._taken = 0
-        try:
-            yield from self._values(batches, convert)
-        finally:
-            batches.close()  # type: ignore[attr-defined]  # it is a Pass
+    def _resume(self) -> None:
+        """Find out whether the pass of a state that was loaded has more; if not, the client is at the next pass."""
+        if self._loaded is None or not self._loaded["batch"] or self._resumed is not None:
+            return
+        batches = cast(Pass, iter(self.client))
+        self._taken.extend(islice(batches, 1))
+        if self._taken:
+            self._resumed = batches
+        else:
+            self._loaded = None
 
-    def _values(self, batches: Iterator[Batch], convert: Callable[[Batch], V]) -> Iterator[V]:
-        ready: deque[tuple[Batch, V]] = deque()
-        for batch in batches:
-            ready.append((batch, convert(batch)))
-            if len(ready) > self._ahead:
-                yield self._take(ready)
-        while ready:
-            yield self._take(ready)
-        self._in_hand = None
-
-    def _take(self, ready: deque[tuple[Batch, V]]) -> V:
-        self._in_hand, value = ready.popleft()
-        self._taken += 1
-        self._places[self._taken] = _Place(self._in_hand)
-        self._places.pop(self._taken - _PLACES, None)
+    def _next(self, loop: _Loop[T], batches: Pass) -> T:
+        """Return the next value. What comes from the client is kept first and converted then, so that neither an
+        exception of a signal handler nor one of ``convert`` loses a batch."""
+        taken, values = self._taken, self._values
+        while values and not (taken and values[0][0] is taken[0]):
+            values.popleft()  # a call was cut off between the two
+        while len(taken) <= self._ahead and loop.error is None:
+            before = len(taken)
+            try:
+                taken.extend(islice(batches, 1))
+            except Exception as error:
+                loop.error = error  # raised in its turn, behind what is here
+            if len(taken) == before:
+                break
+        if not taken:
+            self._resumed = None
+            if self._returned:
+                self._returned.popleft()
+            raise loop.error or StopIteration
+        for batch in islice(taken, len(values), None):
+            try:
+                values.append((batch, self._convert(batch)))
+            except Exception:
+                if not values:
+                    raise
+                break  # it is converted again in its turn
+        value = self._hand_over(values[0][1])
+        self._loaded = self._resumed = None
+        self._returned.append(taken[0])
+        if len(self._returned) > loop.reads_ahead + 1:
+            self._returned.popleft()
+        taken.popleft()
+        values.popleft()
         return value
+
+    def _hand_over(self, value: T) -> T:
+        """Return what the trainer gets of a converted value, at the time when it gets it."""
+        return value
+
+    def _drop_taken(self) -> None:
+        self._taken.clear()
+        self._values.clear()
 
     def __len__(self) -> int:
         return len(self.client)
 
-    def state_dict(self, *, taken: int | None = None) -> dict[str, Any]:
-        """Return the state behind the value that was returned last; see :meth:`pydp2.Client.state_dict`.
+    def _has_length(self) -> bool:
+        try:
+            len(self)
+        except TypeError:
+            return False
+        return True
 
-        ``taken``: how many values of the last iteration were used. Give it where a framework reads ahead of the loop
-        that trains, by 1,024 values at most. Raises ClientUseError if that many were not returned, or more since.
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next iteration begin pass ``epoch``, counted from 0, which may be a later or an earlier one.
+
+        If a state of this pass was loaded, the next iteration goes on there. In a job of several ranks, all of them
+        call this. Raises StateMismatch with ``order="relaxed"`` in the middle of a pass.
         """
-        if taken is None:
-            if self._reads_ahead and self._in_hand is not None:
-                raise ClientUseError(
-                    "a framework reads ahead of the training loop, so only the loop knows how far it is; give "
-                    "state_dict(taken=…) the number of batches that it has taken in this pass"
-                )
-            return self.client.state_dict(after=self._in_hand)
-        place: Any = self._places.get(taken)
-        if place is None:
-            raise ClientUseError(
-                f"the place behind value {taken} is not known: {self._taken} values of this iteration were returned, "
-                f"and the places behind the last {_PLACES} are kept"
-            )
-        return self.client.state_dict(after=place)
+        self._resume()
+        state = self._loaded if self._loaded is not None else self.client.state_dict()
+        if state["pass"] == epoch and (self._loaded is not None or not state["batch"]):
+            return
+        start: dict[str, Any] = {"pass": operator.index(epoch), "batch": 0, "beyond": [], "facts": [], "point": None}
+        if "bounds" in state.get("buckets", {}):
+            start["buckets"] = {"bounds": state["buckets"]["bounds"]}
+        FrameworkLoader.load_state_dict(self, {**state, "buckets": {}, **start})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state behind the value in training; see :meth:`pydp2.Client.state_dict`."""
+        return dict(self._loaded) if self._loaded is not None else self.client.state_dict(after=self.batch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`."""
         self.client.load_state_dict(state)
-        self._in_hand = None
+        self._forget()
+        self._loaded = state
+
+    def _forget(self) -> None:
+        """Forget all that was taken from the client, which goes to another place."""
+        self._drop_taken()
+        self._returned.clear()
+        self._loaded = self._resumed = None
 
     def close(self) -> None:
         """Leave the job. The service ends with the loader that started it, once the other ranks have left."""
-        owner = self.client.owner
-        self.client.close()
-        if isinstance(owner, StartedService):
-            await_others(owner.service)
-            owner.service.close()
+        self._end()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and isinstance(self.client.owner, SharedService):
+            self.client.owner.waits = False  # the other ranks wait for what this one will not do any more
         self.close()
 
 
-class _Place:
-    """Place behind a batch, without its arrays."""
+class _Loop(Iterator[T]):
+    """Iterator of one pass of a loader."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.pass_id, self.index, self._resume = batch.pass_id, batch.index, batch._resume
+    def __init__(self, loader: FrameworkLoader[T]) -> None:
+        self._loader = loader
+        self.batches: Pass | None = None
+        self.error: Exception | None = None
+        """What the client raised behind the batches that were taken."""
+        self.reads_ahead = 0
+        """Values that the training loop takes before it trains with them, in this pass."""
+
+    def __next__(self) -> T:
+        loader = self._loader
+        if self.batches is None:
+            self.batches = loader._begin(self)
+        elif loader._loop() is not self:
+            raise ClientUseError(
+                "a newer loop over this loader has left the pass of this one; go through one loop at a time, and give "
+                "each of two a loader of its own"
+            )
+        try:
+            return loader._next(self, self.batches)
+        except Exception:
+            raise
+        except BaseException:  # of a signal handler: the next loop goes on with this pass, although this one is dropped
+            loader._resumed = self.batches
+            raise
+
+    def close(self) -> None:
+        """Leave the pass without its rest."""
+        if self.batches is not None:
+            self.batches.close()
+        self._loader._drop_taken()
 
 
-def await_others(service: Service) -> None:
-    """Wait until no trainer reads from ``service``, or for so long."""
-    deadline = time.monotonic() + _END_SECONDS
-    with suppress(Error):
-        while time.monotonic() < deadline and _has_trainers(service.stats()):
-            time.sleep(_END_POLL_SECONDS)
-
-
-def _has_trainers(stats: Mapping[str, Any]) -> bool:
-    return any(job["attached"] for job in stats["jobs"].values())
+def _leave(client: Client, service: SharedService) -> None:
+    client.close()
+    service.close()

@@ -8,22 +8,27 @@ the others connect to it.
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from pydp2.api.rundir import run_directories
 from pydp2.api.service import Service, connect, launch, load
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
-from pydp2.errors import OptionError
-from pydp2.options.tables import JOB_OPTIONS
+from pydp2.errors import Error, OptionError
+from pydp2.options.tables import JOB_OPTIONS, LoadChoices
 from pydp2.providers import Provider
 
-CONNECT_SECONDS = 10.0
-"""Seconds to wait for a service that runs already."""
 START_SECONDS = 120.0
 """Seconds that a rank waits for the service that the first rank starts: its provider may load much."""
+_END_SECONDS = 30.0
+"""Seconds that the rank which has the service waits at its end for ranks that still read."""
+_END_POLL_SECONDS = 0.05
 _opened: Counter[tuple[str, str]] = Counter()  # services by run and job: each loader of a program has its own
 
 
@@ -41,10 +46,62 @@ class Ranks(NamedTuple):
     run: str = ""
 
 
-class StartedService(NamedTuple):
-    """Owner of a client for whose ranks :func:`open_client` started ``service``: whoever closes that client ends it."""
+class SharedService:
+    """Service that this rank has started for all ranks of the machine. ``waits``: its end waits for the others."""
 
-    service: Service
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.waits = True
+
+    def close(self) -> None:
+        """End the service, once no rank reads from it any more, or after 30 seconds. A program that ends with an error
+        waits for nobody: the other ranks may wait for what it will not do any more."""
+        deadline = time.monotonic() + _END_SECONDS
+        with suppress(Error):  # the service has ended
+            while self.waits and not hasattr(sys, "last_value") and time.monotonic() < deadline:
+                if not any(job["attached"] for job in self.service.stats()["jobs"].values()):
+                    break
+                time.sleep(_END_POLL_SECONDS)
+        self.service.close()
+
+
+class LoaderKeywords(LoadChoices, total=False):
+    """Keywords of loaders of frameworks for type checkers."""
+
+    batch_size: int
+    args: Mapping[str, Any] | None
+    is_train: bool | None
+    root: str | os.PathLike[str] | None
+    key: str | os.PathLike[str] | None
+    job: str
+    rank: int
+    world_size: int
+    reads_ahead: int
+
+
+def open_service(
+    files: Files | Source, provider: str | Provider | None, ranks: Ranks, *, job: str = "default", **options: Any
+) -> tuple[str, SharedService | None]:
+    """Return the address of the service for all ranks of this machine; with it the service, in the rank that starts it.
+
+    All ranks of a run make the same calls, in the same order: the n-th call of each leads to the same service.
+    ``options``: of the service, and ``args``, ``is_train``, ``root``. Raises what :func:`open_client` raises.
+    """
+    if ranks.local_world_size != ranks.world_size:
+        raise OptionError(
+            f"{ranks.local_world_size} of {ranks.world_size} ranks run on this machine, and the service that rank 0 "
+            "would start can be reached from its own machine alone; start one service for all (`pydp2 serve LIST "
+            "--provider ADDRESS --bind tcp://… --connection run.json`), and give each rank that file in place of the "
+            "list"
+        )
+    if ranks.world_size > 1:
+        _opened[ranks.run, job] += 1
+        name = blake2b(repr((ranks.run, job, _opened[ranks.run, job])).encode(), digest_size=8).hexdigest()
+        options.setdefault("bind", f"ipc://{run_directories() / name}.sock")
+    if ranks.rank > 0:
+        return str(options["bind"]), None
+    service = launch(files, provider, **options)
+    return service.address, SharedService(service)
 
 
 def open_client(
@@ -57,21 +114,33 @@ def open_client(
 ) -> Client:
     """Return a client for the rank of this process.
 
-    ``files``: what :func:`pydp2.load` takes, beside ``provider``; or without a provider the address or the connection
-    file of a service, or a client. ``options``: of the service and of the job. A job of several ranks makes up the
-    last batches (``last_batch="pad"``) unless told otherwise, because all ranks of a framework take equally many.
+    A job of several ranks makes up the last batches (``last_batch="pad"``) unless told otherwise, because all ranks of
+    a framework take equally many.
 
-    Raises OptionError where the ranks are on several machines and no service is given, and what :func:`pydp2.load` and
-    :func:`pydp2.connect` raise.
+    Args:
+        files: what :func:`pydp2.load` takes, beside ``provider``; or without a provider the address or the connection
+            file of a service, or a client.
+        provider: as :func:`pydp2.load` takes it.
+        ranks: where this process stands.
+        job: name of the stream.
+        options: of the service and of the job, and ``args``, ``is_train``, ``root``; with an address those of
+            :func:`pydp2.connect`.
+
+    Raises:
+        OptionError, OptionTypeError: the ranks are on several machines and no service is given, options beside a
+            client, and what :func:`pydp2.load` and :func:`pydp2.connect` raise.
     """
     if isinstance(files, Client):
         if options or provider is not None:
-            raise OptionError("a client has its provider and its options already; give them where it is made")
+            raise OptionError(
+                f"a client has its provider and its options already, got {', '.join(options) or 'a provider'} beside "
+                "it; give them to the call that makes the client"
+            )
         return files
     place: dict[str, Any] = {"job": job, "rank": ranks.rank, "world_size": ranks.world_size}
     if ranks.world_size > 1:
         options.setdefault("last_batch", "pad")
-    if provider is None and isinstance(files, str | os.PathLike):
+    if is_address(files, provider):
         return connect(files, **place, **options)
     if ranks.world_size == 1:
         return load(files, provider, job=job, rank=0, world_size=1, **options)
@@ -81,37 +150,14 @@ def open_client(
     if service is None:
         return connect(address, **place, timeout=START_SECONDS, **of_job)
     try:
-        client = service.connect(**place, **of_job)
-        client.owner = StartedService(service)  # which the client keeps
-        return client
+        client = service.service.connect(**place, **of_job)
     except BaseException:
-        service.close()
+        service.service.close()
         raise
+    client.owner = service
+    return client
 
 
-def open_service(
-    files: Files | Source,
-    provider: str | Provider | None,
-    ranks: Ranks,
-    *,
-    job: str = "default",
-    **options: Any,
-) -> tuple[str, Service | None]:
-    """Return the address of a service for the ranks of this machine, and the service where this rank starts it.
-
-    Raises OptionError where the ranks are on several machines, and what :func:`pydp2.launch` raises.
-    """
-    if ranks.local_world_size != ranks.world_size:
-        raise OptionError(
-            f"{ranks.local_world_size} of {ranks.world_size} ranks run on this machine, and the service that rank 0 "
-            "would start can be reached from its own machine alone; start one service for all (`pydp2 serve LIST "
-            "--provider ADDRESS --bind tcp://… --connection run.json`), and give each rank that file in place of the "
-            "list"
-        )
-    if ranks.world_size == 1:
-        service = launch(files, provider, **options)
-        return service.address, service
-    _opened[ranks.run, job] += 1
-    name = blake2b(repr((ranks.run, job, _opened[ranks.run, job])).encode(), digest_size=8).hexdigest()
-    address = f"ipc://{run_directories() / name}.sock"
-    return address, launch(files, provider, bind=address, **options) if ranks.rank == 0 else None
+def is_address(files: Any, provider: Any) -> TypeGuard[str | os.PathLike[str]]:
+    """Return True if ``files``, without a provider, say where a service is."""
+    return provider is None and isinstance(files, str | os.PathLike)

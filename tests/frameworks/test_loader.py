@@ -1,53 +1,169 @@
-"""The loader that all adapters share: its passes, its states, and what ends with it."""
+"""A loader over a client: values ahead of the loop, the state of the one in training, passes that begin and end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import pytest
 
 import pydp2
-from pydp2.errors import ClientUseError
+from pydp2.errors import BadSample, ClientUseError
 from pydp2.frameworks.loader import FrameworkLoader
-from tests.runs import NUMBERS
+from tests.runs import NUMBERS, NUMBERS_OPTIONS
 
-FILES = [str(n) for n in range(8)]
-OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
+FILES = [str(n) for n in range(6)]
+Loaders = Callable[..., Any]
 
 
-def index(batch: pydp2.Batch) -> int:
-    return batch.index
+def samples(batch: pydp2.Batch) -> list[int]:
+    return list(batch[0].tolist())
 
 
 @pytest.fixture
-def provider(provider_file: Callable[[str], str]) -> str:
-    return provider_file(NUMBERS)
+def service(provider_file: Callable[[str], str]) -> Iterator[pydp2.Service]:
+    with pydp2.launch(FILES, provider_file(NUMBERS), workers=1) as service:
+        yield service
 
 
-def test_the_state_behind_values_that_were_taken_is_the_one_of_that_time(provider: str) -> None:
-    with FrameworkLoader(pydp2.load(FILES, provider, workers=1, **OPTIONS), index) as data:
-        then = {number: data.state_dict() for number, _ in enumerate(data, 1)}
-        assert {number: data.state_dict(taken=number) for number in then} == then
-        for taken in (0, len(then) + 1):
-            with pytest.raises(ClientUseError, match=f"behind value {taken}"):
-                data.state_dict(taken=taken)
+@contextmanager
+def loader(service: pydp2.Service, convert: Any = samples, **options: Any) -> Iterator[FrameworkLoader[Any]]:
+    with FrameworkLoader(service.connect(**NUMBERS_OPTIONS), convert, **options) as data:
+        yield data
 
 
-def test_where_a_framework_reads_ahead_only_the_number_that_was_taken_gives_a_state(provider: str) -> None:
-    with FrameworkLoader(pydp2.load(FILES, provider, workers=1, **OPTIONS), index) as data:
-        ahead = data.iterate(index, reads_ahead=True)
-        assert [next(ahead), next(ahead), next(ahead)] == [0, 1, 2]
-        with pytest.raises(ClientUseError, match="taken="):
-            data.state_dict()
-        state = data.state_dict(taken=1)
-        ahead.close()  # type: ignore[attr-defined]  # it is a generator
+@pytest.fixture
+def passes(service: pydp2.Service) -> list[list[list[int]]]:
+    """The values of the first three passes, as the client has them."""
+    with service.connect(**NUMBERS_OPTIONS) as data:
+        return [[samples(batch) for batch in data] for _ in range(3)]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_a_state_is_that_of_the_value_returned_last_however_many_are_ready(
+    service: pydp2.Service, passes: list[list[list[int]]], ahead: int
+) -> None:
+    with loader(service, ahead=ahead) as data:
+        states = [data.state_dict()]
+        for value in data:
+            assert value == passes[0][len(states) - 1]
+            assert data.batch is not None
+            assert data.batch.index == len(states) - 1
+            states.append(data.state_dict())
+        assert data.batch is None
+        assert data.state_dict()["pass"] == 1
+    for done in (0, 1, len(passes[0]) // 2, len(passes[0]) - 1):
+        with loader(service, ahead=ahead) as data:
+            data.load_state_dict(states[done])
+            assert data.state_dict() == states[done]
+            assert list(data) == passes[0][done:]
+            assert list(data) == passes[1]
+
+
+def test_the_state_behind_the_last_value_of_a_pass_begins_the_next_one(
+    service: pydp2.Service, passes: list[list[list[int]]]
+) -> None:
+    """A framework that takes its place from a checkpoint of the end of an epoch would see an empty epoch otherwise."""
+    with loader(service) as data:
+        *_, state = [data.state_dict() for _ in data]
+    assert state["pass"] == 0
+    with loader(service) as data:
         data.load_state_dict(state)
-        assert next(iter(data)) == 1
+        assert data.pass_id == 1
+        assert [list(data) for _ in range(data.pass_id, 3)] == passes[1:]
 
 
-def test_a_service_that_was_given_outlives_the_loader(provider: str) -> None:
-    with pydp2.launch(FILES, provider, workers=1) as service:
-        for _ in range(2):
-            with FrameworkLoader(service.connect(**OPTIONS), index) as data:
-                assert next(iter(data)) == 0
+def test_a_loop_that_is_never_asked_begins_no_pass(service: pydp2.Service, passes: list[list[list[int]]]) -> None:
+    with loader(service) as data:
+        for _ in range(3):
+            iter(data)
+        unused = iter(data)
+        assert list(data) == passes[0]
+        assert list(unused) == passes[1]
+
+
+def test_a_new_loop_leaves_the_pass_of_the_one_before_which_says_so(
+    service: pydp2.Service, passes: list[list[list[int]]]
+) -> None:
+    with loader(service, ahead=1) as data:
+        first = iter(data)
+        next(first)
+        assert list(data) == passes[1]
+        with pytest.raises(ClientUseError, match="a newer loop over this loader"):
+            next(first)
+
+
+def test_set_epoch_begins_any_pass_and_goes_on_in_that_of_a_state(
+    service: pydp2.Service, passes: list[list[list[int]]]
+) -> None:
+    with loader(service) as data:
+        for epoch in (2, 0, 0, 1):
+            data.set_epoch(epoch)
+            assert data.pass_id == epoch
+            assert list(data) == passes[epoch]
+        data.set_epoch(0)
+        for _ in islice(data, 2):
+            state = data.state_dict()
+        data.set_epoch(0)
+        assert list(data) == passes[0], "from its start"
+        data.load_state_dict(state)
+        data.set_epoch(0)
+        assert list(data) == passes[0][2:], "Hugging Face's Trainer calls it behind load_state_dict()"
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_exception_while_a_value_is_converted_loses_no_batch(
+    service: pydp2.Service, passes: list[list[list[int]]], ahead: int, error: type[BaseException]
+) -> None:
+    seen: list[list[int]] = []
+    failing = {3, 4, 9}
+
+    def convert(batch: pydp2.Batch) -> list[int]:
+        if batch.index in failing:
+            failing.remove(batch.index)
+            raise error("no memory on the device, say")
+        return samples(batch)
+
+    with loader(service, convert, ahead=ahead) as data:
+        values = iter(data)
+        while True:
+            try:
+                seen += values
+                break
+            except error:
+                values = values if error is RuntimeError else iter(data)  # what was interrupted goes on anew, too
+        assert seen == passes[0]
+
+
+def test_an_error_of_the_data_comes_behind_the_values_before_it(provider_file: Callable[[str], str]) -> None:
+    bad = """
+        @provider(input_types=[integer_value(10)], should_shuffle=False)
+        def process(settings, filename):
+            yield from range(11)
+    """
+    with pydp2.load(["x"], provider_file(bad), batch_size=2, workers=1) as client:
+        values = iter(FrameworkLoader(client, samples, ahead=3))
+        assert [next(values) for _ in range(5)] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+        with pytest.raises(BadSample):
+            next(values)
+
+
+def test_where_the_loop_reads_ahead_the_state_is_that_of_the_value_in_training(
+    service: pydp2.Service, passes: list[list[list[int]]]
+) -> None:
+    """As Lightning does it as long as the length is not known: a value is fetched before the one before it is used."""
+    with loader(service, reads_ahead=1) as data:
+        assert not data._has_length()
+        values = iter(data)
+        in_training, states = next(values), []
+        while in_training is not None:
+            following = next(values, None)
+            states.append(data.state_dict())
+            in_training = following
+    for done in (1, 2, len(passes[0]) - 1):
+        with loader(service) as data:
+            data.load_state_dict(states[done - 1])
+            assert list(data) == passes[0][done:]

@@ -96,8 +96,8 @@ def test_the_example_in_torch_that_is_killed_ends_with_the_weights_of_one_that_n
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     killed.mkdir()
-    assert run("train_and_resume_torch.py", whole, *words) == 0
-    assert killed_again_and_again("train_and_resume_torch.py", killed, 3, words) >= 2
+    assert run("train_digits_torch.py", whole, *words) == 0
+    assert killed_again_and_again("train_digits_torch.py", killed, 3, words) >= 2
     ended, expected = (torch.load(folder / "run", weights_only=True) for folder in (killed, whole))
     assert ended["data"] == expected["data"]
     assert torch.equal(ended["random"], expected["random"])

@@ -296,6 +296,18 @@ def test_a_rank_that_goes_back_to_the_same_state_does_not_wait_for_one_that_has_
     assert made.numbers.begun == [(0, 0), (0, 2), (0, 2)]
 
 
+def test_a_rank_that_leaves_its_pass_after_another_has_gone_back_leaves_no_pass_of_the_new_generation() -> None:
+    """Its word that it leaves may come later than the state that the other has loaded: it is another process."""
+    made, one, other, _ = begun_from_a_state(12)
+    assert [made.next(one), made.next(other)] == [2, 3]
+    start = Position()
+    made.begin(one, start)
+    made.leave(other)
+    made.begin(other, start)
+    assert [made.next(one), made.next(other)] == [0, 1]
+    assert other.error is None
+
+
 def test_dynamic_batches_go_to_whoever_asks_first_and_each_is_used_once() -> None:
     made = World(30, 1, dynamic=True)
     slow, fast = made.come(), made.come()

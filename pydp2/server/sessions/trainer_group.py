@@ -306,7 +306,7 @@ class TrainerGroup:
     def leave(self, peer: bytes, run: int, done: int, now: float) -> None:
         """Note that the trainer ``peer`` does not want the rest of its pass."""
         trainer = self._heard_from(peer, now)
-        if run == trainer.run:
+        if run == trainer.run and trainer.joined:  # else it leaves a pass of a generation that is over
             self._leave(trainer, done)
             self._settle()
 
@@ -321,7 +321,7 @@ class TrainerGroup:
     def need(self, peer: bytes, need: m.Need, now: float) -> None:
         """Note that the trainer ``peer`` takes more batches, and which of those before it has used."""
         trainer = self._heard_from(peer, now)
-        if need.request_id == trainer.run:
+        if need.request_id == trainer.run and trainer.joined:
             self.delivery.acknowledge(trainer.acknowledge(need.used_batches))
             trainer.add_credit(need.count)
 

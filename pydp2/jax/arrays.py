@@ -1,0 +1,225 @@
+"""Turn batches into jax arrays of fixed shapes: sequences are padded, and so are sparse rows
+(docs/jax.md, "What a batch becomes")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pydp2.columns.batch import Batch, Csr, Ragged
+from pydp2.errors import OptionError, OptionTypeError, SampleTooLarge
+from pydp2.jax.placement import Place, of_rank
+from pydp2.schema.input_types import INT32_RANGE, DataType, SequenceType, Slots
+
+Values = dict[str, Any] | tuple[Any, ...]
+Lengths = Mapping[str | int, int]
+
+
+class Padded(NamedTuple):
+    """Sequences of a batch, filled up with zeros to one length. It is a pytree.
+
+    ``values``: ``(rows, length, …)``; ``lengths``: ``(rows,)`` int32. ``segments``: of nested sequences ``(rows,
+    length)`` int32, 1 for the time steps of the first sub-sequence, 2 for those of the second, 0 for what only fills up
+    (empty sub-sequences do not count); else None. See docs/jax.md.
+    """
+
+    values: Any
+    lengths: Any
+    segments: Any = None
+
+    @property
+    def mask(self) -> Any:
+        """True for time steps, False for what only fills up: ``(rows, length)``; works in compiled functions."""
+        return jnp.arange(self.values.shape[1]) < self.lengths[:, None]
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["indices", "values"], meta_fields=["width"])
+@dataclass(frozen=True)
+class SparseRows:
+    """Sparse rows of a batch, filled up to one number of entries with entries of index 0 and value 0. It is a pytree.
+
+    ``indices``: ``(rows, entries)`` int32 (int64 where ``width`` is above 2**31); ``values``: ``(rows, entries)``
+    float32, 1 for binary slots; ``width``: of the dense rows, static. See docs/jax.md.
+    """
+
+    indices: Any
+    values: Any
+    width: int
+
+    def dot(self, weights: Any) -> Any:
+        """Return the product of these rows and ``weights``, ``(width, …)``: ``(rows, …)``; works in compiled functions.
+
+        It gathers the rows of ``weights`` that have an index here, so no dense row is made."""
+        return jnp.einsum("re,re...->r...", self.values, jnp.take(weights, self.indices, axis=0))
+
+
+def rounded_length(longest: int) -> int:
+    """Return the least power of two that is not below ``longest``: so few lengths occur that few shapes are
+    compiled."""
+    return 1 << max(longest - 1, 0).bit_length()
+
+
+class ArrayMaker:
+    """Function from a batch to jax arrays, for :class:`pydp2.frameworks.loader.FrameworkLoader`.
+
+    Args:
+        slots: of the batches.
+        place: of this process.
+        sharding: what the arrays get; None: the default device.
+        pad_to: lengths by slot.
+        bucket_by: the slot whose batches come from one bucket.
+        mask: name of the value that tells rows from those which only fill a batch up; None: there is none.
+
+    Raises OptionError for slots that have no fixed shape, or that jax would cut down.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        place: Place,
+        sharding: Any,
+        *,
+        pad_to: Mapping[int, int],
+        bucket_by: int | None,
+        mask: str | None,
+    ) -> None:
+        self._place, self._sharding = place, sharding
+        self._is_global = sharding is not None and not sharding.is_fully_addressable
+        self._shardings: dict[int, Any] = {}
+        self._pad_to, self._mask = pad_to, mask
+        # The last batches of a pass may come from different buckets in the same step of different ranks.
+        self._bucket_by = None if self._is_global else bucket_by
+        self._slots = slots
+        for slot in range(len(slots)):
+            self._check(slot)
+        self._makers = [self._maker(slot) for slot in range(len(slots))]
+        self._names = slots.names
+        if mask is not None and self._names is not None:
+            if mask in self._names:
+                raise OptionError(f"mask={mask!r} must be a name that no slot has; slots: {', '.join(self._names)}")
+            self._names = (*self._names, mask)
+
+    def __call__(self, batch: Batch) -> Values:
+        """Return the arrays of ``batch``: a dict by name of the slots, a tuple where they have none."""
+        values = [make(batch) for make in self._makers]
+        if self._mask is not None:
+            values.append(self._put(np.arange(len(batch)) < len(batch) - batch.padding))
+        return tuple(values) if self._names is None else dict(zip(self._names, values, strict=True))
+
+    def _check(self, slot: int) -> None:
+        """Raise OptionError if ``slot`` cannot become arrays that every process and device agrees about."""
+        declared, label = self._slots.types[slot], self._slots.label(slot)
+        if declared.type != DataType.Dense and declared.dim > INT32_RANGE and not jax.config.jax_enable_x64:
+            raise OptionError(
+                f"{label}: its numbers below {declared.dim} need 64 bits, and jax makes int32 of them; call "
+                'jax.config.update("jax_enable_x64", True) before all else, or declare a smaller range'
+            )
+        is_sparse = declared.type in (DataType.SparseNonValue, DataType.SparseValue)
+        is_sequence = declared.seq_type != SequenceType.NO_SEQUENCE
+        if is_sequence and is_sparse:
+            raise OptionError(
+                f"{label}: sequences of sparse vectors have no array of a fixed shape here; iterate over pydp2.load() "
+                "and make arrays of batch values yourself, or declare the slot in another way"
+            )
+        if self._is_global and (is_sequence or is_sparse) and slot not in self._pad_to:
+            what = "the length of its sequences" if is_sequence else "the entries of a row"
+            raise OptionError(
+                f"{label}: all processes need the same shape, and {what} differ between them; pass "
+                f"pad_to={{{self._key(slot)!r}: 128}} with the greatest"
+            )
+
+    def _key(self, slot: int) -> str | int:
+        return slot if self._slots.names is None else self._slots.names[slot]
+
+    def _maker(self, slot: int) -> Callable[[Batch], Any]:
+        declared = self._slots.types[slot]
+        if declared.seq_type != SequenceType.NO_SEQUENCE:
+            return lambda batch: self._padded(slot, batch)
+        if declared.type in (DataType.Dense, DataType.Index):
+            return lambda batch: self._put(batch[slot])
+        return lambda batch: self._sparse(slot, batch)
+
+    def _put(self, array: Any) -> Any:
+        """Return ``array`` on the device, or as rows of a global array."""
+        if self._sharding is None:
+            return jax.device_put(array)
+        sharding = self._shardings.get(array.ndim)
+        if sharding is None:
+            sharding = self._shardings[array.ndim] = of_rank(self._sharding, array.ndim)
+        if not self._is_global:  # device_put() does the same, and takes twice as long
+            return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+        shape = (len(array) * self._place.world_size, *array.shape[1:])
+        return jax.make_array_from_process_local_data(sharding, array, shape)
+
+    def _padded(self, slot: int, batch: Batch) -> Padded:
+        ragged = cast(Ragged, batch[slot])
+        bound = batch.bucket if slot == self._bucket_by else None
+        length = min((each for each in (bound, self._pad_to.get(slot)) if each is not None), default=None)
+        if length is None:
+            length = rounded_length(int(np.diff(ragged.sequence_start_positions).max(initial=0)))
+        values, lengths = ragged.pad(length=length)
+        segments = None if ragged.sub_sequence_start_positions is None else self._put(_segments(ragged, length))
+        return Padded(self._put(values), self._put(lengths.astype(np.int32)), segments)
+
+    def _sparse(self, slot: int, batch: Batch) -> SparseRows:
+        csr = cast(Csr, batch[slot])
+        counts = np.diff(csr.indptr)
+        most = int(counts.max(initial=0))
+        length = self._pad_to.get(slot)
+        if length is None:
+            length = rounded_length(most)
+        elif length < most:
+            label, row = self._slots.label(slot), int(counts.argmax())
+            raise SampleTooLarge(
+                f"{label}: row {row} of batch {batch.index} of pass {batch.pass_id} has {most} entries, and pad_to "
+                f"says that a row has {length} at most; raise it"
+            )
+        indices, _ = Ragged(csr.indices, csr.indptr).pad(length=length)
+        if csr.values is None:
+            values = (np.arange(length) < counts[:, None]).astype(np.float32)
+        else:
+            values, _ = Ragged(csr.values, csr.indptr).pad(length=length)
+        return SparseRows(self._put(indices), self._put(values), csr.shape[1])
+
+
+def _segments(ragged: Ragged, length: int) -> Any:
+    """Return for each time step, padded as its sequence, the number of its sub-sequence, from 1: ``(rows, length)``."""
+    starts = ragged.sequence_start_positions
+    subs = np.unique(cast(Any, ragged.sub_sequence_start_positions))  # without those that are empty
+    number = np.searchsorted(subs, np.arange(starts[-1]), side="right")
+    before = np.searchsorted(subs, starts[:-1])
+    within = number - np.repeat(before, np.diff(starts))
+    return Ragged(within.astype(np.int32), starts).pad(length=length)[0]
+
+
+def lengths_by_slot(slots: Slots, pad_to: int | Lengths | None) -> dict[int, int]:
+    """Return ``pad_to`` by position of the slots: one length is that of every sequence and sparse row.
+
+    Raises OptionError for a length below 1, and where there is nothing to pad; OptionTypeError for what is no length.
+    """
+    if pad_to is None:
+        return {}
+    padded = [
+        i
+        for i, declared in enumerate(slots.types)
+        if declared.seq_type != SequenceType.NO_SEQUENCE or declared.type not in (DataType.Dense, DataType.Index)
+    ]
+    found = {}
+    for key, length in pad_to.items() if isinstance(pad_to, Mapping) else dict.fromkeys(padded, pad_to).items():
+        if isinstance(length, bool) or not isinstance(length, int | np.integer):
+            raise OptionTypeError(f"pad_to must be a length, or lengths by slot as {{'words': 64}}, got {length!r:.80}")
+        if length < 1:
+            raise OptionError(f"pad_to must be at least 1, got {length}")
+        slot = slots.index(key) if isinstance(key, str) else key
+        if slot not in padded:
+            raise OptionError(f"pad_to names slot {key!r}, which has one shape already or is not there; leave it out")
+        found[slot] = int(length)
+    if not found:
+        raise OptionError("pad_to is for sequences and sparse rows, and no slot has any; leave it out")
+    return found

@@ -1,0 +1,86 @@
+"""Register batches and their values as pytrees, so that ``jax.tree.map``, ``jax.jit`` and ``jax.device_put`` take them
+(docs/jax.md, "Batches as pytrees")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
+
+import jax
+from jax.tree_util import DictKey, SequenceKey
+
+from pydp2.columns.batch import Batch, Csr, Ragged
+from pydp2.columns.columns import Columns
+from pydp2.schema.input_types import Slots
+
+_FACTS = ("pass_id", "index", "size", "pool_weight", "padding", "bucket")
+
+
+class _TreeColumns:
+    """What a batch that was made from leaves has in place of columns: its slots, and what the leaves say of its rows.
+
+    The leaves may be anything, so nothing is asked of them before the user asks.
+    """
+
+    __slots__ = ("leaves", "slots")
+
+    def __init__(self, slots: Slots, leaves: tuple[Any, ...]) -> None:
+        self.slots, self.leaves = slots, leaves
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the first value, 0 where it has none."""
+        first = self.leaves[0]
+        has_rows = isinstance(first, Csr | Ragged) or bool(getattr(first, "shape", None))
+        return len(first) if has_rows else 0
+
+
+class _Static(NamedTuple):
+    """Part of a batch that is no leaf. Two are equal where the slots are: another index is no reason to compile anew.
+
+    ``facts``: what the batch says of itself beside its values; each None where a transformation traced it, because
+    compiled code would keep those of the batch that it was traced with.
+    """
+
+    slots: Slots
+    facts: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Static) and self.slots == other.slots
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.slots)
+
+
+def _flatten(batch: Batch) -> tuple[tuple[Any, ...], _Static]:
+    columns: Any = batch._columns
+    values = columns.leaves if isinstance(columns, _TreeColumns) else tuple(batch.values())
+    return values, _Static(columns.slots, tuple(getattr(batch, name) for name in _FACTS))
+
+
+def _flatten_with_keys(batch: Batch) -> tuple[tuple[tuple[Any, Any], ...], _Static]:
+    values, static = _flatten(batch)
+    names = static.slots.names
+    keys: Iterable[Any] = map(SequenceKey, range(len(values))) if names is None else map(DictKey, names)
+    return tuple(zip(keys, values, strict=True)), static
+
+
+def _unflatten(static: _Static, leaves: Iterable[Any]) -> Batch:
+    values = tuple(leaves)
+    batch = Batch(cast(Columns, _TreeColumns(static.slots, values)), pass_id=0, index=0, size=0)
+    batch._values[:] = values
+    is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+    for name, fact in zip(_FACTS, static.facts, strict=True):
+        setattr(batch, name, None if is_traced else fact)
+    return batch
+
+
+def register() -> None:
+    """Register :class:`Batch`, :class:`Ragged` and :class:`Csr`. The leaves are arrays; what else decides about
+    compiled code (names and types of slots, the width of sparse rows) is static."""
+    jax.tree_util.register_pytree_with_keys(Batch, _flatten_with_keys, _unflatten, _flatten)
+    jax.tree_util.register_dataclass(Ragged, ["values", "sequence_start_positions", "sub_sequence_start_positions"], [])
+    jax.tree_util.register_dataclass(Csr, ["indptr", "indices", "values"], ["shape"])

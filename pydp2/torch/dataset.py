@@ -1,0 +1,293 @@
+"""Read a service through torch's DataLoader: each of its worker processes is a rank of the job.
+
+The processes of a DataLoader do not know of each other, and it starts new ones for each epoch. What they have in common
+(which pass is read, and where each of them stood when a state was taken) is in a small file, under a lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import Any, NamedTuple, Self, Unpack
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from pydp2.api.service import connect
+from pydp2.api.sources import Files, Source
+from pydp2.client import Client
+from pydp2.columns.batch import Batch
+from pydp2.errors import ClientUseError, OptionTypeError, StateMismatch
+from pydp2.frameworks.shared_service import START_SECONDS, LoaderKeywords, is_address, open_service
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
+from pydp2.providers import Provider
+from pydp2.torch.loader import Loader, chosen_ranks
+from pydp2.torch.tensors import Pad, TensorConverter, Tensors
+
+_MEET_SECONDS = 60.0  # seconds in which the workers of one DataLoader say where they stood
+_MEET_POLL_SECONDS = 0.01
+
+
+class _Worker(NamedTuple):
+    """Worker ``number`` of ``workers`` of a DataLoader; ``seed`` differs between its epochs, and is None in the process
+    of the DataLoader itself."""
+
+    number: int = 0
+    workers: int = 1
+    seed: int | None = None
+
+
+class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types where it is not installed
+    """Batches of a service for ``DataLoader(dataset, batch_size=None, num_workers=n)``; :func:`pydp2.torch.dataset`
+    makes it.
+
+    With any number of workers, the DataLoader gives the batches that a loader gives, in that order. See docs/torch.md.
+    """
+
+    def __init__(
+        self,
+        connect_here: Callable[..., Client],
+        rank: int,
+        world_size: int,
+        conversion: Mapping[str, Any],
+        owner: object,
+    ) -> None:
+        self._connect = connect_here
+        self._rank, self._world_size = rank, world_size
+        self._conversion = dict(conversion)
+        self._owner = owner
+        self._shared = _SharedFile()
+        self._opened: tuple[int, int, Loader] | None = None  # process, number of workers, loader
+        self._begun = 0  # iterations in this process
+        self._state: Mapping[str, Any] | None = None  # to load, before the first of them
+        self._start: Mapping[str, Any] | None = None  # state at the start of the iteration
+        self._last: tuple[Batch | None, Batch | None] = (None, None)  # the batch before the one in training, and that
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process gets: all but the service and the client of this one."""
+        return self.__dict__ | {"_owner": None, "_opened": None}
+
+    def __iter__(self) -> Iterator[Tensors]:
+        info = get_worker_info()
+        worker = _Worker() if info is None else _Worker(info.id, info.num_workers, info.seed - info.id)
+        loader = self._loader(worker)
+        skipped = 0
+        if self._state is not None:
+            state, skipped = self._common_state(worker, self._state)
+            loader.load_state_dict(state)
+            self._state = None
+            pass_id = int(loader.state_dict()["pass"])
+            self._shared.note_pass(worker, self._begun, pass_id)
+            if loader.pass_id != pass_id:  # it has no more of that pass, but another worker may have
+                self._begun += 1
+                return iter(())
+        elif worker.seed is not None:
+            loader.set_epoch(self._shared.next_pass(worker, self._begun))
+        self._begun += 1
+        return self._values(loader, skipped)
+
+    def _values(self, loader: Loader, skipped: int) -> Iterator[Tensors]:
+        self._start, self._last = loader.state_dict(), (None, None)
+        for value in loader:
+            self._last = (self._last[1], loader.batch)
+            if skipped:
+                skipped -= 1
+            else:
+                yield value
+
+    def _loader(self, worker: _Worker) -> Loader:
+        """Return the loader of this process."""
+        opened = (os.getpid(), 0 if worker.seed is None else worker.workers)
+        if self._opened is not None and self._opened[:2] == opened:
+            return self._opened[2]
+        job = "" if worker.seed is None else f"-{worker.workers}-workers"
+        client = self._connect(
+            rank=worker.number * self._world_size + self._rank, world_size=worker.workers * self._world_size, more=job
+        )
+        loader = Loader(client, TensorConverter(client.slots, **self._conversion))
+        self._opened = (*opened, loader)
+        if worker.seed is not None:
+            Finalize(loader, loader.close, exitpriority=10)  # the process of a worker runs no other finalizers
+        return loader
+
+    def __len__(self) -> int:
+        """Return the number of batches of a pass of this rank. Raises TypeError where it is not known."""
+        if get_worker_info() is not None:
+            raise TypeError("the number of batches is that of the DataLoader, ask for it there")
+        return len(self._loader(_Worker()))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next iteration of the DataLoader begin pass ``epoch``."""
+        self._shared.set_epoch(epoch)
+        if get_worker_info() is None:
+            self._loader(_Worker()).set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this process stands: torchdata's StatefulDataLoader asks each of its workers."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            return {} if self._state is None else dict(self._state)
+        loader, (before, now) = self._opened[2], self._last
+        earlier = self._start if now is None or before is None else loader.client.state_dict(after=before)
+        return {"now": loader.state_dict(), "before": earlier}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Have the next iteration in this process go on where ``state`` was taken."""
+        self._state = state or None
+
+    def _common_state(self, worker: _Worker, state: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        """Return the state that all workers can load, and how many batches this one has had since. A worker is at most
+        one batch ahead of another."""
+        if worker.workers == 1:
+            return state["now"], 0
+        place = [state["now"]["pass"], state["now"]["batch"]]
+        least = self._shared.least_place(worker, place)
+        if place == least:
+            return state["now"], 0
+        if state["before"] is not None and [state["before"]["pass"], state["before"]["batch"]] == least:
+            return state["before"], 1
+        raise StateMismatch(
+            f"worker {worker.number} of {worker.workers} stood at batch {place}, and another one at {least}, which is "
+            "more than one step before: the states are not of one step; load those of one checkpoint"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the job, and end the service if this rank has started it."""
+        if self._opened is not None and self._opened[0] == os.getpid():
+            self._opened[2].close()
+        self._opened = None
+        if self._owner is not None:
+            self._owner.close()  # type: ignore[attr-defined]
+
+
+class _SharedFile:
+    """What all processes of a dataset have in common: ``key`` of the iteration under way and its ``pass``; the pass
+    that is ``next``; ``places`` where workers stood."""
+
+    def __init__(self) -> None:
+        descriptor, self._path = tempfile.mkstemp(prefix="pydp2-dataset-")
+        os.close(descriptor)
+        self._end = weakref.finalize(self, _remove, self._path, os.getpid())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process gets, which does not remove the file."""
+        return {"_path": self._path}
+
+    def _change(self, change: Callable[[dict[str, Any]], Any]) -> Any:
+        """Return what ``change`` returns of the contents, which it may change."""
+        with open(self._path, "r+", encoding="ascii") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            contents = json.loads(file.read() or '{"next": 0}')
+            result = change(contents)
+            file.seek(0)
+            file.truncate()
+            json.dump(contents, file)
+            file.flush()
+        return result
+
+    def next_pass(self, worker: _Worker, begun: int) -> int:
+        """Return the pass of iteration ``begun`` of this worker: all workers of an iteration get the same."""
+
+        def change(contents: dict[str, Any]) -> int:
+            key = [worker.seed, begun]
+            if contents.get("key") != key:
+                contents.update({"key": key, "pass": contents["next"], "next": contents["next"] + 1})
+            return int(contents["pass"])
+
+        return int(self._change(change))
+
+    def note_pass(self, worker: _Worker, begun: int, pass_id: int) -> None:
+        """Note that the iteration goes on in the pass of a state."""
+        self._change(
+            lambda contents: contents.update({"key": [worker.seed, begun], "pass": pass_id, "next": pass_id + 1})
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next iteration begin this pass."""
+        self._change(lambda contents: contents.update({"next": epoch}))
+
+    def least_place(self, worker: _Worker, place: list[int]) -> list[int]:
+        """Note where ``worker`` stood, and return the least place, once all workers have said where they stood."""
+
+        def change(contents: dict[str, Any]) -> dict[str, list[int]]:
+            places = contents.setdefault("places", {})
+            if contents.get("seed") != worker.seed:
+                places.clear()
+                contents["seed"] = worker.seed
+            places[str(worker.number)] = place
+            return dict(places)
+
+        deadline = time.monotonic() + _MEET_SECONDS
+        while len(places := self._change(change)) < worker.workers:
+            if time.monotonic() > deadline:
+                raise ClientUseError(
+                    f"only {len(places)} of {worker.workers} workers have loaded a state within {_MEET_SECONDS:g} s; "
+                    "load a state that was taken with as many workers"
+                )
+            time.sleep(_MEET_POLL_SECONDS)
+        return min(places.values())
+
+
+def _remove(path: str, owner: int) -> None:
+    if os.getpid() == owner:
+        Path(path).unlink(missing_ok=True)
+
+
+@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+def dataset(
+    files: Files | Source,
+    provider: str | Provider | None = None,
+    *,
+    index_dtype: torch.dtype = torch.int64,
+    nested: bool = False,
+    pad: Pad = None,
+    pad_to: int | None = None,
+    **options: Unpack[LoaderKeywords],
+) -> Dataset:
+    """Return an ``IterableDataset`` of whole batches, for ``DataLoader(dataset, batch_size=None)``.
+
+    It is for code that insists on a DataLoader; :func:`pydp2.torch.loader` needs none. The service starts with this
+    call, in rank 0. The arguments are those of :func:`pydp2.torch.loader`. Let the DataLoader have any number of
+    workers: the order is the same. They make nothing faster, because workers of the service
+    read the samples.
+
+    Raises what :func:`pydp2.torch.loader` raises, options of the job when the first batch is asked for.
+    """
+    if isinstance(files, Client):
+        raise OptionTypeError(
+            "a dataset connects in each process that reads it, so it cannot take a client; give it the list and the "
+            "provider, or the address of a service"
+        )
+    if options.pop("reads_ahead", 0):
+        raise OptionTypeError("reads_ahead is for a loader: a DataLoader keeps the states of its own workers")
+    ranks = chosen_ranks(options)
+    job = options.pop("job", "default")
+    if ranks.world_size > 1:
+        options.setdefault("last_batch", "pad")
+    conversion = {"index_dtype": index_dtype, "nested": nested, "pad": pad, "pad_to": pad_to}
+    if is_address(files, provider):
+        return Dataset(partial(_connect, files, job, dict(options)), *ranks[:2], conversion, None)
+    of_job = {key: value for key, value in options.items() if key in JOB_OPTIONS}
+    rest: dict[str, Any] = {key: value for key, value in options.items() if key not in JOB_OPTIONS}
+    address, service = open_service(files, provider, ranks, job=job, **rest)
+    connect_here = partial(_connect, address, job, of_job | {"timeout": START_SECONDS})
+    return Dataset(connect_here, *ranks[:2], conversion, service)
+
+
+def _connect(
+    address: str | os.PathLike[str], job: str, options: Mapping[str, Any], *, rank: int, world_size: int, more: str
+) -> Client:
+    return connect(address, job=job + more, rank=rank, world_size=world_size, **options)

@@ -1,0 +1,191 @@
+"""Load batches as tensors, on the CPU or copied to a device ahead of the step that uses them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+import torch
+
+from pydp2.api.sources import Files, Source
+from pydp2.client import Client
+from pydp2.columns.batch import Batch
+from pydp2.errors import OptionError
+from pydp2.frameworks.loader import FrameworkLoader
+from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, open_client
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
+from pydp2.providers import Provider
+from pydp2.torch.ranks import find_ranks
+from pydp2.torch.tensors import Pad, TensorConverter, Tensors
+
+
+class Loader(FrameworkLoader[Tensors]):
+    """Loader whose batches are tensors; :func:`pydp2.torch.loader` makes it.
+
+    ``for step in loader`` is one pass. ``loader.batch``: the batch in training, with its ``pass_id``, ``index`` and
+    ``padding``. ``state_dict()`` and ``load_state_dict()`` make it Stateful, as torch.distributed.checkpoint, Lightning
+    and Accelerate have it. See docs/torch.md.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        converter: TensorConverter,
+        *,
+        device: torch.device | str | int | None = None,
+        pin_memory: bool = False,
+        reads_ahead: int = 0,
+    ) -> None:
+        self._copier = _StreamCopier(converter, device) if _is_cuda(device) else _Copier(converter, device, pin_memory)
+        super().__init__(client, self._copier.convert, ahead=self._copier.ahead, reads_ahead=reads_ahead)
+
+    def _hand_over(self, value: Any) -> Tensors:
+        return self._copier.hand_over(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state behind the value in training: always the same keys, each with a plain value.
+
+        ``pass``, ``batch``: where it is. ``stream``: the state of :meth:`pydp2.Client.state_dict` as JSON text, because
+        torch.distributed.checkpoint reads only those keys that the loader has when it loads.
+        """
+        state = super().state_dict()
+        return {"pass": state["pass"], "batch": state["batch"], "stream": json.dumps(state)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where ``state`` was taken, by this method or by that of a client; see
+        :meth:`pydp2.Client.load_state_dict`."""
+        super().load_state_dict(json.loads(state["stream"]) if "stream" in state else state)
+
+
+class _Copier:
+    """Converts batches, and copies them to a device before the call returns."""
+
+    ahead = 0
+
+    def __init__(self, converter: TensorConverter, device: Any, pin_memory: bool) -> None:
+        self._converter = converter
+        self._device = device
+        self._pin_memory = pin_memory
+        if device is not None:
+            torch.empty(0, device=device)  # a device that there is not is an error here
+
+    def convert(self, batch: Batch) -> Any:
+        """Return what :meth:`hand_over` takes."""
+        return self._converter(batch, self._place)
+
+    def _place(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._pin_memory:
+            tensor = tensor.pin_memory()
+        return tensor if self._device is None else tensor.to(self._device)
+
+    def hand_over(self, converted: Any) -> Tensors:
+        """Return the value for the trainer."""
+        value: Tensors = converted
+        return value
+
+
+class _StreamCopier(_Copier):
+    """Copies batches from pinned memory on a stream of its own, one ahead of the step that computes.
+
+    The tensors belong to the copy stream. When a step gets them, its stream waits for their copy, and the allocator is
+    told that it uses them (``record_stream``), so that their memory is not given to the next copy too early. torch
+    itself keeps the pinned memory until the copy from it is over.
+    """
+
+    ahead = 1
+
+    def __init__(self, converter: TensorConverter, device: Any) -> None:
+        super().__init__(
+            converter, torch.device("cuda", device) if isinstance(device, int) else torch.device(device), True
+        )
+        self._stream = torch.cuda.Stream(self._device)
+
+    def convert(self, batch: Batch) -> Any:
+        copied: list[torch.Tensor] = []
+
+        def place(tensor: torch.Tensor) -> torch.Tensor:
+            copied.append(tensor.pin_memory().to(self._device, non_blocking=True))
+            return copied[-1]
+
+        with torch.cuda.stream(self._stream):
+            value = self._converter(batch, place)
+            return value, copied, self._stream.record_event()
+
+    def hand_over(self, converted: Any) -> Tensors:
+        value: Tensors
+        value, copied, event = converted
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(event)
+        for tensor in copied:
+            tensor.record_stream(stream)
+        return value
+
+
+def _is_cuda(device: Any) -> bool:
+    return device is not None and (isinstance(device, int) or torch.device(device).type == "cuda")
+
+
+@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+def loader(
+    files: Files | Source | Client,
+    provider: str | Provider | None = None,
+    *,
+    device: torch.device | str | int | None = None,
+    pin_memory: bool = False,
+    index_dtype: torch.dtype = torch.int64,
+    nested: bool = False,
+    pad: Pad = None,
+    pad_to: int | None = None,
+    **options: Unpack[LoaderKeywords],
+) -> Loader:
+    """Return a loader of tensors over a file list, or over a service: ``for step in pydp2.torch.loader("train.list",
+    "my.process", batch_size=128)``.
+
+    A step gets a dict by slot name, or a tuple where slots have no names. Dense slots are tensors without a copy, index
+    slots int64, sparse ones CSR tensors, sequences a :class:`RaggedTensor`. Under torchrun all ranks share the batches
+    of one service, which rank 0 starts. See docs/torch.md.
+
+    Args:
+        files: path of the list, the entries themselves, or a ``Source``; or without a provider the address or the
+            connection file of a service, or a client.
+        provider: the decorated function, or its address.
+        device: where the tensors go. To a CUDA device they are copied on a stream of their own, a batch ahead.
+        pin_memory: put tensors for the CPU into pinned memory.
+        index_dtype: torch.int64, or torch.int32: of index slots, offsets, lengths and sparse indices.
+        nested: give sequences as nested tensors with the jagged layout.
+        pad: number to fill sequences up with, or a dict of slots and numbers: such slots are a :class:`PaddedTensor`.
+        pad_to: length to pad to, default that of the longest sequence of the batch. Longer ones lose their end.
+        options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`. ``rank`` and ``world_size``
+            are those of torch.distributed, else of the environment; ``world_size=1`` lets each rank read all. In a job
+            of several ranks ``last_batch`` is ``"pad"`` by default. ``reads_ahead``: batches that the training loop
+            takes before it trains with them where it does not know ``len(loader)``; 1 for Lightning, default 0.
+
+    Raises:
+        OptionError, OptionTypeError: an option that cannot be, or that the slots cannot have; ranks on several machines
+            without a service. Also what :func:`pydp2.load` and :func:`pydp2.connect` raise.
+    """
+    reads_ahead = options.pop("reads_ahead", 0)
+    ranks = chosen_ranks(options) if not isinstance(files, Client) else Ranks()
+    client = open_client(files, provider, ranks, **options)
+    try:
+        converter = TensorConverter(client.slots, index_dtype=index_dtype, nested=nested, pad=pad, pad_to=pad_to)
+        return Loader(client, converter, device=device, pin_memory=pin_memory, reads_ahead=reads_ahead)
+    except BaseException:
+        client.close()
+        raise
+
+
+def chosen_ranks(options: Any) -> Ranks:
+    """Take ``rank`` and ``world_size`` out of ``options``, or find out. Raises OptionError."""
+    given = {"rank", "world_size"}.intersection(options)
+    if not given:
+        return find_ranks()
+    rank, world_size = options.pop("rank", 0), options.pop("world_size", None)
+    if world_size is None or (world_size != 1 and "rank" not in given):
+        raise OptionError("rank and world_size belong together; pass both, world_size=1 alone, or neither")
+    if world_size == 1:
+        return Ranks()
+    found = find_ranks()
+    local = found.local_world_size if found.world_size == world_size else 0
+    return Ranks(rank, world_size, local, found.run)

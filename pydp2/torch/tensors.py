@@ -1,0 +1,198 @@
+"""Convert a batch to tensors: pure functions of its arrays, one for each slot (docs/torch.md, "What a step gets")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from pydp2.columns.batch import Batch, Csr, Ragged, Value
+from pydp2.errors import OptionError, OptionTypeError
+from pydp2.schema.input_types import INT32_RANGE, DataType, InputType, SequenceType, Slots
+
+Tensors = dict[str, Any] | tuple[Any, ...]
+"""Value of a step: by the name of the slot, or in slot order where slots have no names."""
+Place = Callable[[torch.Tensor], torch.Tensor]
+"""Puts a tensor where it is wanted: on a device, in pinned memory, or as it is."""
+Pad = float | Mapping[str, float] | Mapping[int, float] | None
+
+
+class RaggedTensor(NamedTuple):
+    """Sequences, one after the other: sequence i has the rows ``[offsets[i], offsets[i + 1])`` of ``values``.
+
+    ``values``: one row per time step, ``(steps, …)``, or a sparse CSR tensor of so many rows. ``offsets``:
+    ``(sequences + 1,)``. ``sub_offsets``: of nested sequences, also counted in time steps; else None.
+    """
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+    sub_offsets: torch.Tensor | None = None
+
+
+class PaddedTensor(NamedTuple):
+    """Sequences, filled up to one length: ``values`` ``(sequences, length, …)`` and ``lengths`` ``(sequences,)``."""
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+
+class TensorConverter:
+    """Function that makes the value of a step of a batch. The options are those of :func:`pydp2.torch.loader`.
+
+    Raises OptionError and OptionTypeError for options that the slots cannot have.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        *,
+        index_dtype: torch.dtype = torch.int64,
+        nested: bool = False,
+        pad: Pad = None,
+        pad_to: int | None = None,
+    ) -> None:
+        if index_dtype not in (torch.int64, torch.int32):
+            raise OptionError(f"index_dtype must be torch.int64 or torch.int32, got {index_dtype!r}")
+        self._slots = slots
+        self._numpy_dtype = np.int64 if index_dtype == torch.int64 else np.int32  # numpy converts short arrays faster
+        self._pad_to = pad_to
+        pads = _pads(slots, pad)
+        if pad_to is not None and not pads:
+            raise OptionError("pad_to needs pad, the value to fill up with, and a slot of sequences that is padded")
+        self._functions = [
+            self._function(slots.label(i), declared, pads.get(i), nested) for i, declared in enumerate(slots.types)
+        ]
+
+    def __call__(self, batch: Batch, place: Place = lambda tensor: tensor) -> Tensors:
+        """Return the values of ``batch``, each tensor of them passed through ``place``."""
+        values = [function(batch[i], place) for i, function in enumerate(self._functions)]
+        return tuple(values) if batch.names is None else dict(zip(batch.names, values, strict=True))
+
+    def _function(
+        self, label: str, declared: InputType, pad: float | None, nested: bool
+    ) -> Callable[[Any, Place], Any]:
+        """Return the function of one slot."""
+        if self._numpy_dtype == np.int32 and declared.type != DataType.Dense and declared.dim > INT32_RANGE:
+            raise OptionError(f"{label} has indices up to {declared.dim}, which need index_dtype=torch.int64")
+        if declared.seq_type == SequenceType.NO_SEQUENCE:
+            return self._element(declared)
+        if pad is not None:
+            _require_plain(label, declared, "pad")
+            return lambda value, place: self._padded(value, pad, declared, place)
+        if nested:
+            _require_plain(label, declared, "nested")
+            if declared.seq_type == SequenceType.SUB_SEQUENCE:
+                raise OptionTypeError(
+                    f"nested is for sequences, and {label} has sequences of sequences, which torch.nested has not: pad "
+                    "it (pad={…}), or leave nested out"
+                )
+            return lambda value, place: self._nested(value, declared, place)
+        return lambda value, place: self._ragged(value, declared, place)
+
+    def _element(self, declared: InputType) -> Callable[[Any, Place], torch.Tensor]:
+        """Return the function for what is no sequence, or for all steps of one."""
+        if declared.type == DataType.Dense:
+            return _dense
+        return self._index if declared.type == DataType.Index else self._csr
+
+    def _index(self, value: Any, place: Place) -> torch.Tensor:
+        return place(torch.from_numpy(value.astype(self._numpy_dtype, copy=False)))
+
+    def _csr(self, value: Csr, place: Place) -> torch.Tensor:
+        indices, values = _sorted_columns(value)
+        entries = torch.ones(len(indices)) if values is None else torch.from_numpy(values)
+        edges, columns = self._index(value.indptr, place), self._index(indices, place)
+        # A worker has checked what the invariants are, and the columns are sorted.
+        return torch.sparse_csr_tensor(edges, columns, place(entries), size=value.shape, check_invariants=False)
+
+    def _ragged(self, value: Ragged, declared: InputType, place: Place) -> RaggedTensor:
+        subs = value.sub_sequence_start_positions
+        return RaggedTensor(
+            self._element(declared)(value.values, place),
+            self._index(value.sequence_start_positions, place),
+            None if subs is None else self._index(subs, place),
+        )
+
+    def _nested(self, value: Ragged, declared: InputType, place: Place) -> torch.Tensor:
+        steps = self._element(declared)(value.values, place)
+        return torch.nested.nested_tensor_from_jagged(steps, self._index(value.sequence_start_positions, place))
+
+    def _padded(self, value: Ragged, pad: float, declared: InputType, place: Place) -> PaddedTensor:
+        if declared.type == DataType.Index:  # before it is filled up: the value may be below 0
+            value = Ragged(value.values.astype(self._numpy_dtype), value.sequence_start_positions)  # type: ignore[union-attr]
+        values, lengths = value.pad(pad, self._pad_to)
+        return PaddedTensor(place(torch.from_numpy(values)), self._index(lengths, place))
+
+
+def to_tensors(
+    batch: Batch,
+    device: Any = None,
+    *,
+    pin_memory: bool = False,
+    non_blocking: bool = False,
+    **options: Any,
+) -> Tensors:
+    """Return the values of ``batch`` as tensors: a dict by slot name, or a tuple where slots have no names.
+
+    Args:
+        batch: what a client delivered. Its dense values are not copied on the CPU.
+        device: where the tensors go, default the CPU.
+        pin_memory: put them into pinned memory, from which a copy to a device can go on beside other work.
+        non_blocking: do not wait for the copy to the device.
+        options: ``index_dtype, nested, pad, pad_to``, as :func:`pydp2.torch.loader` has them.
+
+    Raises:
+        OptionError, OptionTypeError: options that the slots cannot have. See docs/torch.md.
+    """
+
+    def place(tensor: torch.Tensor) -> torch.Tensor:
+        if pin_memory:
+            tensor = tensor.pin_memory()
+        return tensor if device is None else tensor.to(device, non_blocking=non_blocking)
+
+    return TensorConverter(batch.slots, **options)(batch, place)
+
+
+def _dense(value: Any, place: Place) -> torch.Tensor:
+    return place(torch.from_numpy(value))
+
+
+def _pads(slots: Slots, pad: Pad) -> dict[int, float]:
+    """Return with what each slot is padded, by its position."""
+    if pad is None:
+        return {}
+    if isinstance(pad, int | float) and not isinstance(pad, bool):
+        return {i: pad for i, each in enumerate(slots.types) if each.seq_type != SequenceType.NO_SEQUENCE}
+    if not isinstance(pad, Mapping):
+        raise OptionTypeError(f"pad must be a number, or a dict of slots and numbers, got {pad!r:.80}")
+    pads: dict[int, float] = {}
+    for key, value in pad.items():
+        slot = slots.index(key) if isinstance(key, str) else key
+        if slot not in range(len(slots)) or slots.types[slot].seq_type == SequenceType.NO_SEQUENCE:
+            raise OptionError(f"pad is for slots of sequences, and {key!r} is none; leave it out")
+        pads[slot] = value
+    return pads
+
+
+def _require_plain(label: str, declared: InputType, option: str) -> None:
+    """Raise OptionTypeError where the steps of a sequence are sparse."""
+    if declared.type in (DataType.SparseNonValue, DataType.SparseValue):
+        raise OptionTypeError(
+            f"{option} needs dense or integer steps, and those of {label} are sparse; name the slots to pad "
+            "(pad={…}), and take this one as values and offsets"
+        )
+
+
+def _sorted_columns(rows: Csr) -> tuple[Value, Any]:
+    """Return indices and values of sparse rows with ascending columns in each row, as torch wants them; most rows are
+    so already, and are not copied then."""
+    indices, values = rows.indices, rows.values
+    descends = indices[1:] <= indices[:-1]
+    inside = rows.indptr[(rows.indptr > 0) & (rows.indptr < len(indices))] - 1
+    descends[inside] = False  # between the last entry of a row and the first of the next
+    if not descends.any():
+        return indices, values
+    order = np.lexsort((indices, np.repeat(np.arange(len(rows)), np.diff(rows.indptr))))
+    return indices[order], None if values is None else values[order]

@@ -1,0 +1,131 @@
+"""Two processes that train together on this machine, with two devices each: one stream, dealt out by the sharding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jax")
+
+READ = """
+from jax.experimental import multihost_utils
+
+
+def whole(value):
+    return np.asarray(multihost_utils.process_allgather(value, tiled=True)).tolist()
+
+
+def mesh(shape, names):
+    return jax.make_mesh(shape, names)
+"""
+
+
+def test_two_processes_read_one_stream_and_go_on_bit_by_bit(jax_program: Callable[..., Any]) -> None:
+    """The global batch is the batches of both ranks one after the other, and the state is the same in both."""
+    first, second = jax_program(
+        READ
+        + """
+def labels(data, count):
+    got = []
+    for values in data:
+        got.append(whole(values["label"]))
+        if len(got) == count:
+            break
+    return got
+
+
+def run():
+    rows = NamedSharding(mesh((4,), ("data",)), P("data"))
+    step = jax.jit(lambda values: values["pixel"].sum())
+    with digits(sharding=rows, batch_size=32) as data:
+        got, state = [], None
+        for values in data:
+            step(values).block_until_ready()
+            got.append(whole(values["label"]))
+            assert values["pixel"].shape == (64, 64)
+            assert np.asarray(values["label"].addressable_shards[0].data).tolist() == data.batch["label"][:16].tolist()
+            if len(got) == 5:
+                state = data.state_dict()
+        assert len(data) == len(got)
+    with digits(sharding=rows, last_batch="drop", ahead=0) as again:
+        again.load_state_dict(state)
+        rest = [whole(values["label"]) for values in again]
+    compiled = step._cache_size()
+    return [got, rest == got[5:], compiled, state]
+""",
+        processes=2,
+        devices=2,
+    )
+    assert first == second
+    got, goes_on, compiled, _ = first
+    assert (len(got), goes_on, compiled) == (22, True, 1)
+    (alone,) = jax_program("""
+def run():
+    with digits() as data:
+        return [values["label"].tolist() for values in data]
+""")
+    assert got == [one + other for one, other in zip(alone[::2], alone[1::2], strict=True)]
+
+
+def test_processes_that_hold_the_same_rows_read_the_same_batches(jax_program: Callable[..., Any]) -> None:
+    """A mesh whose model axis goes across the processes."""
+    first, second = jax_program(
+        READ
+        + """
+def run():
+    across = mesh((2, 2), ("model", "data"))
+    got = []
+    with digits(sharding=NamedSharding(across, P("data"))) as data:
+        for values in data:
+            assert values["pixel"].shape == (32, 64)
+            got.append(data.batch["label"].tolist())
+    return got
+""",
+        processes=2,
+        devices=2,
+    )
+    assert first == second
+    assert len(first) == 44
+
+
+def test_what_would_differ_between_processes_is_refused(jax_program: Callable[..., Any]) -> None:
+    """The length of sequences, with buckets too: at the end of a pass the ranks may have batches of different ones."""
+    first, second = jax_program(
+        READ
+        + """
+ROWS = {"batch_size": 16, "workers": 1}
+WORDS = {"root": path("sequence"), "args": {"dictionary": "dictionary.txt"}, "bucket_by": "words"}
+
+
+def words(**options):
+    options |= ROWS | WORDS | {"sharding": NamedSharding(mesh((4,), ("data",)), P("data"))}
+    return pydp2.jax.loader("train.list", "sequence_provider.process", **options)
+
+
+def refused(**options):
+    try:
+        words(**options)
+    except OptionError as error:
+        return str(error)
+
+
+def run():
+    texts = [refused(), refused(pad_to=64, order="relaxed"), refused(pad_to=64, world_size=1)]
+    with digits(world_size=1) as data:
+        assert len([data.batch for _ in data]) == 44  # each process reads all
+    with words(bucket_bounds=[8, 16], pad_to=64) as data:
+        shapes = [values["words"].values.shape for values in data]
+    return [*texts, shapes]
+""",
+        processes=2,
+        devices=2,
+    )
+    assert first == second
+    length, order, ranks, shapes = first
+    assert "follow from a sharding over several processes; leave them out" in ranks
+    assert length.endswith("pass pad_to={'words': 128} with the greatest")
+    assert "must get equally many batches, in one order" in order
+    assert shapes
+    assert all(shape == [32, 64] for shape in shapes)

@@ -1,0 +1,106 @@
+"""Hugging Face's Accelerate and Trainer with a loader of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+accelerate: Any = pytest.importorskip("accelerate")
+
+import pydp2.torch  # noqa: E402
+from tests.torch.conftest import DIGITS, TRAIN, digest  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def _own_state() -> Iterator[None]:
+    """Accelerate has one state in a process; the next test begins with a new one."""
+    yield
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerate.state.GradientState._reset_state()
+
+
+def accelerated(made: Any, folder: Path, *, stop: int = -1, resume: bool = False) -> list[str]:
+    """What the steps of two epochs got; behind ``stop`` of them all is saved, and that is the end."""
+    accelerator = accelerate.Accelerator(cpu=True)
+    seen: list[str] = []
+    with pydp2.torch.loader(*TRAIN, **DIGITS, device=accelerator.device) as loader:
+        made, optimizer, data = accelerator.prepare(made, torch.optim.SGD(made.parameters(), 0.1, momentum=0.9), loader)
+        assert data is loader, "it is left alone"
+        accelerator.register_for_checkpointing(data)
+        if resume:
+            accelerator.load_state(str(folder))
+        for _ in range(data.pass_id, 2):
+            for step in data:
+                accelerator.backward(torch.nn.functional.cross_entropy(made(step["pixel"] / 16), step["label"]))
+                optimizer.step()
+                optimizer.zero_grad()
+                seen.append(digest(step))
+                if len(seen) == stop:
+                    accelerator.save_state(str(folder))
+                    return seen
+    return seen
+
+
+@pytest.mark.parametrize("stop", [7, 15, 20])
+def test_a_state_of_accelerate_has_the_place_in_the_data(
+    passes: list[list[str]], model: Callable[[], Any], tmp_path: Path, stop: int
+) -> None:
+    whole, rest = model(), model()
+    assert accelerated(whole, tmp_path) == passes[0] + passes[1]
+    accelerated(model(), tmp_path, stop=stop)
+    assert accelerated(rest, tmp_path, resume=True) == (passes[0] + passes[1])[stop:]
+    assert torch.equal(whole.weight, rest.weight)
+
+
+def test_the_trainer_of_transformers_goes_on_from_a_checkpoint(
+    passes: list[list[str]], model: Callable[[], Any], tmp_path: Path
+) -> None:
+    transformers: Any = pytest.importorskip("transformers")
+
+    class Classifier(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.seen = model(), []
+
+        def forward(self, pixel: Any, label: Any) -> dict[str, Any]:
+            self.seen.append(digest({"pixel": pixel, "label": label}))
+            return {"loss": torch.nn.functional.cross_entropy(self.layer(pixel / 16), label)}
+
+    class Trainer(transformers.Trainer):  # type: ignore[misc]
+        data: Any
+
+        def get_train_dataloader(self) -> Any:
+            return self.data
+
+    class SavePlace(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_save(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
+            torch.save(train_dataloader.state_dict(), f"{args.output_dir}/checkpoint-{state.global_step}/data.pt")
+
+    def run(resume: Path | None = None) -> Any:
+        options = transformers.TrainingArguments(
+            str(tmp_path / "run"), use_cpu=True, report_to=[], disable_tqdm=True, save_steps=1, num_train_epochs=2,
+            ignore_data_skip=True, logging_strategy="no", remove_unused_columns=False,
+        )  # fmt: skip
+        with pydp2.torch.loader(*TRAIN, **DIGITS) as data:
+            data.client._length = len(passes[0])
+            trainer = Trainer(Classifier(), options, callbacks=[SavePlace()])
+            trainer.data = data
+            if resume is not None:
+                data.load_state_dict(torch.load(resume / "data.pt", weights_only=True))
+            trainer.train(resume_from_checkpoint=resume and str(resume))
+        return trainer.model
+
+    whole = run()
+    assert whole.seen == passes[0] + passes[1]
+    for done in (7, 15, 16):
+        (tmp_path / f"run/checkpoint-{done}").rename(tmp_path / f"kept-{done}")
+    for done in (7, 15, 16):
+        rest = run(tmp_path / f"kept-{done}")
+        assert rest.seen == (passes[0] + passes[1])[done:]
+        assert torch.equal(rest.layer.weight, whole.layer.weight)

@@ -1,0 +1,68 @@
+"""A dataset under torch's DataLoader: the order of a loader, whatever the number of workers."""
+
+from __future__ import annotations
+
+import copy
+from multiprocessing import resource_tracker
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+from torch.utils.data import DataLoader  # noqa: E402
+
+import pydp2.torch  # noqa: E402
+from pydp2.errors import OptionTypeError  # noqa: E402
+from tests.torch.conftest import DIGITS, TRAIN, digest  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:'set_vital' is deprecated")
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (2, True), (3, False)])
+def test_the_order_is_that_of_a_loader_and_no_epoch_is_lost_or_read_twice(
+    passes: list[list[str]], workers: int, persistent: bool
+) -> None:
+    with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
+        steps = DataLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=persistent)
+        assert [[digest(step) for step in steps] for _ in range(2)] == passes[:2]
+        for _ in steps:
+            break  # of the third
+        for epoch in (0, 2):
+            dataset.set_epoch(epoch)
+            assert [digest(step) for step in steps] == passes[epoch]
+        del steps
+
+
+def test_the_processes_of_a_spawned_loader_find_the_service(passes: list[list[str]]) -> None:
+    with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
+        assert copy.deepcopy(dataset)._owner is None, "it travels without the service"
+        steps = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="spawn")
+        assert [digest(step) for step in steps] == passes[0]
+        del steps
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]  # else it stays until this process ends
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_a_stateful_loader_goes_on_wherever_it_was_stopped(passes: list[list[str]], workers: int) -> None:
+    loaders: Any = pytest.importorskip("torchdata.stateful_dataloader")
+    stops, states = (0, 1, 4, 5, 14, 15), []
+    with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
+        steps = loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+        values = iter(steps)
+        for done in range(16):
+            if done in stops:
+                states.append(steps.state_dict())
+            next(values, None)
+        del steps, values
+    for done, state in zip(stops, states, strict=True):
+        with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
+            steps = loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+            steps.load_state_dict(state)
+            assert [digest(step) for step in steps] == passes[0][done:]
+            assert [digest(step) for step in steps] == passes[1]
+            del steps
+
+
+def test_a_client_cannot_go_to_other_processes() -> None:
+    with pydp2.load(*TRAIN, **DIGITS) as client, pytest.raises(OptionTypeError, match="it cannot take a client"):
+        pydp2.torch.dataset(client)  # type: ignore[arg-type]

@@ -1,0 +1,173 @@
+"""Batches as tensors: the same numbers as in the arrays, without a copy where that can be."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch: Any = pytest.importorskip("torch")
+
+from pydp2.columns.batch import Batch, Csr, Ragged  # noqa: E402
+from pydp2.errors import OptionError, OptionTypeError  # noqa: E402
+from pydp2.schema.input_types import (  # noqa: E402
+    Slots,
+    dense_vector,
+    dense_vector_sequence,
+    integer_value,
+    integer_value_sequence,
+    integer_value_sub_sequence,
+    sparse_binary_vector,
+    sparse_binary_vector_sequence,
+    sparse_float_vector,
+)
+from pydp2.torch.tensors import PaddedTensor, RaggedTensor, to_tensors  # noqa: E402
+from tests.sample_cases import columns_of, good_values, slots  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+
+
+def batch_of(declared: Slots, samples: list[Any]) -> Batch:
+    return Batch(columns_of(declared, samples), pass_id=0, index=0, size=len(samples))
+
+
+@st.composite
+def batches(draw: Any) -> Batch:
+    declared = draw(slots())
+    sample = st.tuples(*(good_values(each) for each in declared.types)).map(list)
+    return batch_of(declared, draw(st.lists(sample, max_size=4)))
+
+
+def same(array: Any, tensor: Any) -> bool:
+    return np.array_equal(array, tensor.numpy(), equal_nan=array.dtype.kind == "f")
+
+
+def entries(value: Csr) -> list[dict[int, float]]:
+    """Each row as its columns and their values."""
+    edges = value.indptr.tolist()
+    floats = np.ones(len(value.indices)) if value.values is None else value.values
+    return [dict(zip(value.indices[a:b].tolist(), floats[a:b].tolist(), strict=True)) for a, b in pairwise(edges)]
+
+
+def check(value: Any, tensor: Any) -> None:
+    """Slot by slot the same numbers."""
+    if isinstance(value, Ragged):
+        assert isinstance(tensor, RaggedTensor)
+        check(value.values, tensor.values)
+        assert same(value.sequence_start_positions, tensor.offsets)
+        subs = value.sub_sequence_start_positions
+        assert tensor.sub_offsets is None if subs is None else same(subs, tensor.sub_offsets)
+    elif isinstance(value, Csr):
+        assert tensor.layout is torch.sparse_csr
+        assert tensor.shape == value.shape
+        rows = Csr(tensor.crow_indices().numpy(), tensor.col_indices().numpy(), tensor.values().numpy(), value.shape)
+        assert repr(entries(rows)) == repr([dict(sorted(row.items())) for row in entries(value)])
+    else:
+        assert same(value, tensor)
+
+
+@given(batches())
+def test_the_tensors_have_the_numbers_of_the_arrays_whatever_the_slots(batch: Batch) -> None:
+    tensors = to_tensors(batch)
+    assert isinstance(tensors, tuple) if batch.names is None else list(tensors) == list(batch.names)
+    for value, tensor in zip(batch, tensors if isinstance(tensors, tuple) else tensors.values(), strict=True):
+        check(value, tensor)
+
+
+WORDS = Slots(
+    (dense_vector(2), integer_value(10), integer_value_sequence(9), integer_value_sub_sequence(9)),
+    ("pixel", "label", "words", "texts"),
+)
+
+
+@pytest.fixture
+def words() -> Batch:
+    return batch_of(
+        WORDS, [[[0.0, 1.0], 3, [1, 2, 3], [[1], [2, 3]]], [[2.0, 3.0], 4, [], []], [[4.0, 5.0], 5, [4], [[5, 6, 7]]]]
+    )
+
+
+def test_dense_values_are_not_copied_and_labels_are_such_as_a_loss_takes(words: Batch) -> None:
+    tensors = to_tensors(words)
+    tensors["pixel"][0, 0] = 9
+    assert words["pixel"][0, 0] == 9  # type: ignore[index,call-overload]
+    assert tensors["label"].dtype is torch.int64
+    assert torch.nn.functional.cross_entropy(torch.zeros(3, 10), tensors["label"]) > 0
+    assert to_tensors(words, index_dtype=torch.int32)["words"].values.dtype is torch.int32
+
+
+def test_sequences_are_padded_or_nested_on_request(words: Batch) -> None:
+    padded = to_tensors(words, pad={"words": -100, "texts": 0}, pad_to=2)
+    assert isinstance(padded["words"], PaddedTensor)
+    assert padded["words"].values.tolist() == [[1, 2], [-100, -100], [4, -100]]
+    assert padded["words"].lengths.tolist() == [2, 0, 1]
+    assert padded["texts"].values.tolist() == [[1, 2], [0, 0], [5, 6]]
+    assert to_tensors(words, pad=0)["words"].values.shape == (3, 3)
+    nested = to_tensors(words, nested=True, pad={"texts": 0})["words"]
+    assert nested.is_nested
+    assert [each.tolist() for each in nested.unbind()] == [[1, 2, 3], [], [4]]
+
+
+def test_sequences_of_vectors_are_nested_and_padded() -> None:
+    batch = batch_of(Slots((dense_vector_sequence(2),), None), [[[[1.0, 2.0], [3.0, 4.0]]], [[[5.0, 6.0]]]])
+    (nested,) = to_tensors(batch, nested=True)
+    assert [each.shape for each in nested.unbind()] == [(2, 2), (1, 2)]
+    ((values, lengths),) = to_tensors(batch, pad=0.5)
+    assert values.tolist() == [[[1, 2], [3, 4]], [[5, 6], [0.5, 0.5]]]
+    assert lengths.tolist() == [2, 1]
+
+
+def test_sparse_rows_are_a_matrix_that_multiplies_and_a_bag_of_embeddings() -> None:
+    declared = Slots((sparse_binary_vector(5), sparse_float_vector(5)), ("words", "weights"))
+    batch = batch_of(declared, [[[3, 0], [(4, 0.5), (1, 2.0)]], [[], []], [[2], [(0, -1.0)]]])
+    tensors = to_tensors(batch)
+    assert tensors["words"].to_dense().tolist() == [[1, 0, 0, 1, 0], [0] * 5, [0, 0, 1, 0, 0]]
+    assert (tensors["weights"] @ torch.eye(5)).tolist() == [[0, 2, 0, 0, 0.5], [0] * 5, [-1, 0, 0, 0, 0]]
+    bag = torch.nn.EmbeddingBag(5, 2, mode="sum", include_last_offset=True)
+    summed = bag(tensors["words"].col_indices(), tensors["words"].crow_indices())
+    assert torch.allclose(summed[0], bag.weight[0] + bag.weight[3])
+    assert summed[1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"index_dtype": torch.int16}, OptionError, "torch.int64 or torch.int32, got torch.int16"),
+        ({"pad_to": 3}, OptionError, "pad_to needs pad"),
+        ({"pad": {"label": 0}}, OptionError, "slots of sequences, and 'label' is none"),
+        ({"pad": "0"}, OptionTypeError, "pad must be a number, or a dict"),
+        ({"pad": {"word": 0}}, KeyError, "no slot is called 'word'"),
+        ({"nested": True}, OptionTypeError, "texts has sequences of sequences"),
+    ],
+)
+def test_an_option_that_the_slots_cannot_have_says_what_to_do(
+    words: Batch, options: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        to_tensors(words, **options)
+
+
+def test_sequences_of_sparse_rows_can_only_be_had_as_they_are() -> None:
+    batch = batch_of(Slots((sparse_binary_vector_sequence(5),), ("steps",)), [[[[1], [0, 4]]], [[]]])
+    check(batch["steps"], to_tensors(batch)["steps"])
+    for options in ({"pad": 0}, {"nested": True}):
+        with pytest.raises(OptionTypeError, match="those of steps are sparse"):
+            to_tensors(batch, **options)
+    wide = batch_of(Slots((integer_value(2**31 + 1),), None), [[2**31]])
+    assert to_tensors(wide)[0].tolist() == [2**31]
+    with pytest.raises(OptionError, match=r"slot 0 has indices up to 2147483649, which need index_dtype=torch.int64"):
+        to_tensors(wide, index_dtype=torch.int32)
+
+
+def test_a_batch_moves_itself_where_a_loop_of_torch_moves_what_its_loader_gives(words: Batch) -> None:
+    moved = words.to("meta")
+    assert {name: str(each.device) for name, each in moved.items() if name != "words" and name != "texts"} == {
+        "pixel": "meta", "label": "meta",
+    }  # fmt: skip
+    assert words.to("cpu", non_blocking=True)["pixel"].tolist() == words["pixel"].tolist()  # type: ignore[union-attr]
+    if torch.accelerator.is_available():
+        assert words.pin_memory()["pixel"].is_pinned()

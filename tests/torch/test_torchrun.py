@@ -1,0 +1,86 @@
+"""Two ranks that torchrun starts: one service, equally many steps, and a checkpoint of all that they go on from."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+
+DEADLINE = 120.0
+PROGRAM = """
+import json, sys
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from pathlib import Path
+import pydp2.torch
+from tests.torch.conftest import DIGITS, TRAIN, digest
+
+kind, folder, stop = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+dist.init_process_group("gloo")
+torch.manual_seed(7)
+model = torch.nn.Linear(64, 10)
+if kind == "fsdp":
+    torch.distributed.fsdp.fully_shard(model)
+else:
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+seen = []
+with pydp2.torch.loader(*TRAIN, **DIGITS) as data:
+    if (folder / "dcp").exists():
+        states = {"model": model.state_dict(), "data": data}
+        dcp.load(states, checkpoint_id=folder / "dcp")
+        model.load_state_dict(states["model"])
+    for _ in range(data.pass_id, 2):
+        for step in data:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(step["pixel"] / 16), step["label"]).backward()
+            optimizer.step()
+            seen.append([data.batch.index, data.batch.padding, digest(step)])
+            if len(seen) == stop:
+                dcp.save({"model": model.state_dict(), "data": data}, checkpoint_id=folder / "dcp")
+                break
+        if len(seen) == stop:
+            break
+weights = [each.full_tensor() if kind == "fsdp" else each for each in model.parameters()]
+(folder / f"seen.{dist.get_rank()}").write_text(json.dumps([seen, [each.tolist() for each in weights]]))
+dist.destroy_process_group()
+"""
+
+
+def run_ranks(kind: str, folder: Path, stop: int = -1) -> list[Any]:
+    """What both ranks have seen, and their weights."""
+    folder.mkdir(exist_ok=True)
+    (folder / "program.py").write_text(PROGRAM)
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(folder / "program.py"), kind, str(folder), str(stop)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads((folder / f"seen.{rank}").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize(("kind", "stop"), [("ddp", 7), ("fsdp", 8)])
+def test_two_ranks_share_each_pass_and_go_on_from_a_distributed_checkpoint(
+    passes: list[list[str]], tmp_path: Path, kind: str, stop: int
+) -> None:
+    whole = run_ranks(kind, tmp_path / "all")
+    full = sorted(step[2] for seen, _ in whole for step in seen if not step[1])
+    assert full == sorted(passes[0][:-1] + passes[1][:-1]), "each batch once; the last of a pass is padded here"
+    assert len(whole[0][0]) == len(whole[1][0]) == 2 * -(-len(passes[0]) // 2), "equally many, the last ones padded"
+    assert whole[0][1] == whole[1][1]
+    run_ranks(kind, tmp_path / "rest", stop)
+    rest = run_ranks(kind, tmp_path / "rest")
+    assert [each[0] for each in rest] == [each[0][stop:] for each in whole]
+    assert [each[1] for each in rest] == [each[1] for each in whole]
