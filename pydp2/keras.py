@@ -120,7 +120,7 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
             self._looked_at = None
         finally:
             if self._looked_at is None:
-                batches.close()  # type: ignore[attr-defined]  # it is a generator
+                batches.close()  # type: ignore[attr-defined]  # it can be closed
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`."""

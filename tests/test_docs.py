@@ -46,7 +46,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 ALSO = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "sample_data/README.md")
 DEADLINE = 60.0
-FRAMEWORKS = ("paddle", "tensorflow", "keras")  # a block that imports one of them runs where it is installed
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:
@@ -84,7 +83,7 @@ def run(command: list[str], folder: Path, seconds: float = DEADLINE) -> str:
 
 
 # -- Python blocks -----------------------------------------------------------------------------------------------------
-FRAMEWORKS = {"jax", "orbax", "paddle", "tensorflow", "torch"}
+FRAMEWORKS = {"jax", "keras", "orbax", "paddle", "tensorflow", "torch"}
 """A block that imports one of them is skipped where it is not installed."""
 
 

@@ -75,7 +75,7 @@ def train(file: Path, passes: int, every: int, workers: int) -> Any:
             network.set_state_dict(tensors(saved["network"]))
             optimizer.set_state_dict(tensors(saved["optimizer"]))
             data.load_state_dict(saved["data"])
-        for _ in range(data.state_dict()["pass"], passes):
+        for _ in range(data.pass_id, passes):
             for step, batch in enumerate(data):
                 loss = paddle.nn.functional.cross_entropy(network(batch["pixel"] / 16), batch["label"])
                 loss.backward()

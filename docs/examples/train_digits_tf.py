@@ -76,9 +76,8 @@ def train(file: Path, passes: int, every: int, workers: int) -> Any:
     ) as data:  # fmt: skip
         begin = 0
         if file.exists():
-            place = restore(file, model)
-            data.load_state_dict(place)
-            begin = place["pass"]  # the first epoch is the rest of this pass
+            data.load_state_dict(restore(file, model))
+            begin = data.pass_id  # the first epoch is the rest of this pass
         model.fit(data, initial_epoch=begin, epochs=passes, callbacks=[Checkpoint(file, data, every)], verbose=0)
     return model
 

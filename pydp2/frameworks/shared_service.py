@@ -49,13 +49,16 @@ class Ranks(NamedTuple):
 class SharedService:
     """Service that this rank has started for all ranks of the machine. ``waits``: its end waits for the others."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *, waits: bool = True) -> None:
         self.service = service
-        self.waits = True
+        self.waits = waits
+        self._owner = os.getpid()
 
     def close(self) -> None:
         """End the service, once no rank reads from it any more, or after 30 seconds. A program that ends with an error
         waits for nobody: the other ranks may wait for what it will not do any more."""
+        if os.getpid() != self._owner:
+            return  # a fork of the program that started it
         deadline = time.monotonic() + _END_SECONDS
         with suppress(Error):  # the service has ended
             while self.waits and not hasattr(sys, "last_value") and time.monotonic() < deadline:
@@ -101,7 +104,7 @@ def open_service(
     if ranks.rank > 0:
         return str(options["bind"]), None
     service = launch(files, provider, **options)
-    return service.address, SharedService(service)
+    return service.address, SharedService(service, waits=ranks.world_size > 1)
 
 
 def open_client(
@@ -141,7 +144,14 @@ def open_client(
     if ranks.world_size > 1:
         options.setdefault("last_batch", "pad")
     if is_address(files, provider):
-        return connect(files, **place, **options)
+        try:
+            return connect(files, **place, **options)
+        except OptionError as error:
+            if "://" in str(files):
+                raise
+            raise OptionError(
+                f"no provider was given, so {files} is read as the connection file of a service: {error}"
+            ) from None
     if ranks.world_size == 1:
         return load(files, provider, job=job, rank=0, world_size=1, **options)
     of_job: dict[str, Any] = {key: value for key, value in options.items() if key in JOB_OPTIONS}

@@ -18,15 +18,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydp2.api.service import Service, connect
+from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, OptionError, StateMismatch
-from pydp2.frameworks.loader import await_others
-from pydp2.frameworks.shared_service import CONNECT_SECONDS, START_SECONDS, Ranks, open_service
+from pydp2.frameworks.shared_service import START_SECONDS, Ranks, SharedService, is_address, open_service
 from pydp2.options.tables import JOB_OPTIONS
 from pydp2.providers import Provider
+
+_CONNECT_SECONDS = 10.0
+"""Seconds to wait for a service that runs already."""
 
 
 class WorkerPasses:
@@ -47,11 +49,11 @@ class WorkerPasses:
             options.setdefault("last_batch", "pad")
         self._ranks, self._job = ranks, job
         self._options = {key: value for key, value in options.items() if key in JOB_OPTIONS}
-        self._service: Service | None = None
+        self._service: SharedService | None = None
         self._timeout = START_SECONDS
         self._address: str | os.PathLike[str]
-        if provider is None and isinstance(files, str | os.PathLike):
-            self._address, self._timeout = files, CONNECT_SECONDS
+        if is_address(files, provider):
+            self._address, self._timeout = files, _CONNECT_SECONDS
             self._options = options  # of the job alone, or connect() says where they belong
         else:
             rest: dict[str, Any] = {key: value for key, value in options.items() if key not in JOB_OPTIONS}
@@ -78,8 +80,6 @@ class WorkerPasses:
     def close(self) -> None:
         """End the service, if this process has started it, once the other ranks have left."""
         if self._service is not None:
-            if self._ranks.world_size > 1:  # what still reads of a single rank was abandoned
-                await_others(self._service)
             self._service.close()
 
     def read(

@@ -5,10 +5,10 @@ try:
 except ImportError as exc:
     raise ImportError(f"pydp2.torch needs torch, which cannot be imported ({exc}): pip install 'pydp2[torch]'") from exc
 
-from pydp2.torch.dataset import Dataset as Dataset
-from pydp2.torch.dataset import dataset as dataset
-from pydp2.torch.loader import Loader as Loader
-from pydp2.torch.loader import loader as loader
+from pydp2.torch.tensor_dataset import Dataset as Dataset
+from pydp2.torch.tensor_dataset import dataset as dataset
+from pydp2.torch.tensor_loader import Loader as Loader
+from pydp2.torch.tensor_loader import loader as loader
 from pydp2.torch.tensors import PaddedTensor as PaddedTensor
 from pydp2.torch.tensors import RaggedTensor as RaggedTensor
 from pydp2.torch.tensors import to_tensors as to_tensors

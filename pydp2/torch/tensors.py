@@ -189,9 +189,9 @@ def _sorted_columns(rows: Csr) -> tuple[Value, Any]:
     """Return indices and values of sparse rows with ascending columns in each row, as torch wants them; most rows are
     so already, and are not copied then."""
     indices, values = rows.indices, rows.values
-    descends = indices[1:] <= indices[:-1]
-    inside = rows.indptr[(rows.indptr > 0) & (rows.indptr < len(indices))] - 1
-    descends[inside] = False  # between the last entry of a row and the first of the next
+    descends = np.zeros(len(indices) + 1, np.bool_)
+    np.less_equal(indices[1:], indices[:-1], out=descends[1:-1])
+    descends[rows.indptr] = False  # from the last entry of a row to the first of the next
     if not descends.any():
         return indices, values
     order = np.lexsort((indices, np.repeat(np.arange(len(rows)), np.diff(rows.indptr))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 
 import numpy as np
@@ -40,6 +41,13 @@ def test_a_slot_is_found_by_name_and_by_position(some):
     assert batch["label"] is batch[1] is batch[-1]
     assert batch["label"].tolist() == [3, 4, 5]
     assert (len(batch), batch.size, batch.pass_id, batch.index, batch.pool_weight, batch.padding) == (3, 3, 0, 0, 9, 0)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
+def test_tensors_of_a_batch_need_torch_and_the_error_says_how_to_get_it(some):
+    for give in (digits(some).to, digits(some).pin_memory):
+        with pytest.raises(ImportError, match=r"pip install 'pydp2\[torch\]'"):
+            give()
 
 
 def test_a_slot_that_is_not_there_is_an_error_that_lists_those_that_are(some):

@@ -192,8 +192,8 @@ def test_an_iteration_that_another_took_over_says_so(numbers: str) -> None:
 
 
 def test_the_state_behind_any_batch_that_was_taken_continues_there(numbers: str) -> None:
-    """However far tf.data has read ahead."""
-    passes = whole(numbers, 1)
+    """However far tf.data has read ahead. Behind the last one, the next pass begins."""
+    passes = whole(numbers, 2)
     for taken in (1, 7, len(passes[0])):
         with pydp2.tf.loader(FILES, numbers, **OPTIONS) as data:
             made = data.dataset()
@@ -202,7 +202,7 @@ def test_the_state_behind_any_batch_that_was_taken_continues_there(numbers: str)
                     state = data.state_dict(taken=taken)
                     break
             data.load_state_dict(state)
-            assert [found[0].numpy().tolist() for found in data.dataset()] == passes[0][taken:]
+            assert [found[0].numpy().tolist() for found in data.dataset()] == (passes[0][taken:] or passes[1])
 
 
 def test_a_state_without_the_number_that_was_taken_is_refused_while_tf_data_reads(numbers: str) -> None:

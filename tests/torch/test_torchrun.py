@@ -13,6 +13,9 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
+from tests.resume.test_example import EXAMPLES, KILLED  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 120.0
 PROGRAM = """
 import json, sys
@@ -55,18 +58,23 @@ dist.destroy_process_group()
 """
 
 
-def run_ranks(kind: str, folder: Path, stop: int = -1) -> list[Any]:
-    """What both ranks have seen, and their weights."""
-    folder.mkdir(exist_ok=True)
-    (folder / "program.py").write_text(PROGRAM)
+def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
+    """A program in two ranks, run to its end."""
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, str(folder / "program.py"), kind, str(folder), str(stop)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    return subprocess.run(
+        [*command, *words],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=DEADLINE,
     )
+
+
+def run_ranks(kind: str, folder: Path, stop: int = -1) -> list[Any]:
+    """What both ranks have seen, and their weights."""
+    folder.mkdir(exist_ok=True)
+    (folder / "program.py").write_text(PROGRAM)
+    done = torchrun(str(folder / "program.py"), kind, str(folder), str(stop))
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads((folder / f"seen.{rank}").read_text()) for rank in range(2)]
 
@@ -84,3 +92,19 @@ def test_two_ranks_share_each_pass_and_go_on_from_a_distributed_checkpoint(
     rest = run_ranks(kind, tmp_path / "rest")
     assert [each[0] for each in rest] == [each[0][stop:] for each in whole]
     assert [each[1] for each in rest] == [each[1] for each in whole]
+
+
+@pytest.mark.slow
+def test_the_example_in_two_ranks_that_is_killed_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    ends = []
+    for folder, kills in (("whole", [(-1, "never")]), ("rest", [(1, "within"), (0, "after"), (-1, "never")])):
+        (tmp_path / folder).mkdir()
+        for number, where in kills:
+            words = (str(EXAMPLES / "train_digits_torch.py"), str(number), where, str(tmp_path / folder / "run"))
+            done = torchrun(str(tmp_path / "killed.py"), *words, "--passes", "2", "--every", "7")
+            assert (done.returncode == 0) == (where == "never"), done.stdout + done.stderr
+        ends.append(torch.load(tmp_path / folder / "run", weights_only=True))
+    whole, rest = ends
+    assert rest["data"] == whole["data"]
+    assert all(torch.equal(rest["model"][name], value) for name, value in whole["model"].items())

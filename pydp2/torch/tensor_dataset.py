@@ -26,10 +26,10 @@ from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, OptionTypeError, StateMismatch
-from pydp2.frameworks.shared_service import START_SECONDS, LoaderKeywords, is_address, open_service
+from pydp2.frameworks.shared_service import START_SECONDS, LoaderKeywords, SharedService, is_address, open_service
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
-from pydp2.torch.loader import Loader, chosen_ranks
+from pydp2.torch.tensor_loader import Loader, chosen_ranks
 from pydp2.torch.tensors import Pad, TensorConverter, Tensors
 
 _MEET_SECONDS = 60.0  # seconds in which the workers of one DataLoader say where they stood
@@ -58,12 +58,12 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         rank: int,
         world_size: int,
         conversion: Mapping[str, Any],
-        owner: object,
+        owner: SharedService | None,
     ) -> None:
         self._connect = connect_here
         self._rank, self._world_size = rank, world_size
         self._conversion = dict(conversion)
-        self._owner = owner
+        self._end = None if owner is None else weakref.finalize(self, owner.close)
         self._shared = _SharedFile()
         self._opened: tuple[int, int, Loader] | None = None  # process, number of workers, loader
         self._begun = 0  # iterations in this process
@@ -73,7 +73,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process gets: all but the service and the client of this one."""
-        return self.__dict__ | {"_owner": None, "_opened": None}
+        return self.__dict__ | {"_end": None, "_opened": None}
 
     def __iter__(self) -> Iterator[Tensors]:
         info = get_worker_info()
@@ -169,8 +169,8 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         if self._opened is not None and self._opened[0] == os.getpid():
             self._opened[2].close()
         self._opened = None
-        if self._owner is not None:
-            self._owner.close()  # type: ignore[attr-defined]
+        if self._end is not None:
+            self._end()
 
 
 class _SharedFile:

@@ -35,7 +35,7 @@ def test_the_order_is_that_of_a_loader_and_no_epoch_is_lost_or_read_twice(
 
 def test_the_processes_of_a_spawned_loader_find_the_service(passes: list[list[str]]) -> None:
     with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
-        assert copy.deepcopy(dataset)._owner is None, "it travels without the service"
+        assert copy.deepcopy(dataset)._end is None, "it travels without the service"
         steps = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="spawn")
         assert [digest(step) for step in steps] == passes[0]
         del steps

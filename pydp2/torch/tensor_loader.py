@@ -43,13 +43,13 @@ class Loader(FrameworkLoader[Tensors]):
     def _hand_over(self, value: Any) -> Tensors:
         return self._copier.hand_over(value)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, taken: int | None = None) -> dict[str, Any]:
         """Return the state behind the value in training: always the same keys, each with a plain value.
 
         ``pass``, ``batch``: where it is. ``stream``: the state of :meth:`pydp2.Client.state_dict` as JSON text, because
         torch.distributed.checkpoint reads only those keys that the loader has when it loads.
         """
-        state = super().state_dict()
+        state = super().state_dict(taken=taken)
         return {"pass": state["pass"], "batch": state["batch"], "stream": json.dumps(state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -67,12 +67,13 @@ class _Copier:
         self._converter = converter
         self._device = device
         self._pin_memory = pin_memory
+        self._copies = pin_memory or device is not None
         if device is not None:
             torch.empty(0, device=device)  # a device that there is not is an error here
 
     def convert(self, batch: Batch) -> Any:
         """Return what :meth:`hand_over` takes."""
-        return self._converter(batch, self._place)
+        return self._converter(batch, self._place) if self._copies else self._converter(batch)
 
     def _place(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._pin_memory:
