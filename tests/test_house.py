@@ -28,6 +28,9 @@ LIBRARIES = {  # numpy is at home everywhere
     "isal": {"columns"},
     "prometheus_client": {"server"},
     "ray": {"ray"},
+    "paddle": {"paddle"},
+    "tensorflow": {"tf"},
+    "keras": {"keras"},
     "jax": {"jax"},
     "click": {"cli"},
     "rich": {"cli"},
@@ -272,6 +275,8 @@ def test_every_suppression_of_a_checker_is_for_something_named() -> None:
 SAME_NAMES = {  # what two classes may be called
     "BeginPass": "a message, named so on the wire; an event of pydp2.reader, named so in Paddle",
     "Chunk": "a message, named so on the wire; a part of a RecordIO file, named so in its format",
+    "PaddedTensor": "of torch and of Paddle, in the same form",
+    "RaggedTensor": "of torch and of Paddle; TensorFlow has one of its own",
     "Reader": "of each file format, under its public name",
     "Writer": "of each file format, under its public name",
 }

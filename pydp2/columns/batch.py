@@ -393,6 +393,13 @@ def _quoted(string: str | bytes) -> str:
     return repr(string[:_SHOWN_TEXT]) + ("…" if len(string) > _SHOWN_TEXT else "")
 
 
+def row_splits(batch: Batch, slot: int) -> list[NDArray[np.int64]]:
+    """Return where the rows of a sequence begin and end, counted in elements of the level below; for nested ones, then
+    where each sub-sequence does. (``Ragged`` counts both in time steps, which does not tell where an empty one is.)"""
+    columns = batch._columns
+    return [offsets(counts) for counts in columns.arrays[slot][: columns.slots.types[slot].seq_type]]
+
+
 def _slot_value(columns: Columns, slot: int) -> Value:
     declared = columns.slots.types[slot]
     arrays = [a if a.flags.writeable else a.copy() for a in columns.arrays[slot]]

@@ -16,6 +16,8 @@ from pydp2.errors import ClientUseError, StateMismatch
 from pydp2.frameworks.shared_service import SharedService
 
 T = TypeVar("T")
+V = TypeVar("V")
+_PLACES = 1024  # values that a framework reads ahead, at most
 
 
 class FrameworkLoader(Generic[T]):
@@ -37,12 +39,15 @@ class FrameworkLoader(Generic[T]):
         self._reads_ahead = reads_ahead
         self._returned: deque[Batch] = deque()  # the first of them is in training
         self._taken: deque[Batch] = deque()  # from the client, and not returned
-        self._values: deque[tuple[Batch, T]] = deque()  # of the first of these
+        self._values: deque[tuple[Batch, Any]] = deque()  # of the first of these
+        self._places: dict[int, _Place] = {}  # by number of values; other threads may add some meanwhile
+        self._count = 0  # values that the last loop has returned
+        self._only_loop_knows = False  # how far the training loop is
         self._loaded: Mapping[str, Any] | None = None  # state of now, as long as no value was returned behind it
         self._resumed: Pass | None = (
             None  # the pass that the next loop goes on in: of that state, or an interrupted one
         )
-        self._loop: Callable[[], _Loop[T] | None] = lambda: None
+        self._loop: Callable[[], _Loop[Any] | None] = lambda: None
         if isinstance(client.owner, SharedService):  # its end waits for the other ranks; at the latest when this exits
             self._end: Callable[[], object] = weakref.finalize(self, _leave, client, client.owner)
         else:
@@ -65,15 +70,26 @@ class FrameworkLoader(Generic[T]):
         return int(self.state_dict()["pass"])
 
     def __iter__(self) -> Iterator[T]:
-        return _Loop(self)
+        return self.iterate(self._convert)
 
-    def _begin(self, loop: _Loop[T]) -> Pass:
+    def iterate(self, convert: Callable[[Batch], V], *, reads_ahead: bool = False) -> Iterator[V]:
+        """Return an iterator of the next pass that gives ``convert(batch)`` in place of what this loader makes of it.
+
+        ``reads_ahead``: it is read by a framework that takes any number of values before the loop that trains does, so
+        :meth:`state_dict` needs ``taken``.
+        """
+        return _Loop(self, convert, reads_ahead)
+
+    def _begin(self, loop: _Loop[Any]) -> Pass:
         """Return the pass of ``loop``, which is asked for its first value. A loop that is never asked begins none."""
         before = self._loop()
         if before is not None and before.batches is not self._resumed:
             before.close()
         self._loop = weakref.ref(loop)
-        loop.reads_ahead = 0 if self._has_length() else self._reads_ahead
+        loop.reads_ahead = 0 if loop.only_loop_knows or self._has_length() else self._reads_ahead
+        self._values.clear()  # another loop may convert otherwise
+        self._places.clear()
+        self._count, self._only_loop_knows = 0, loop.only_loop_knows
         self._resume()
         batches, self._resumed = self._resumed or cast(Pass, iter(self.client)), None
         if not (self._taken and self._taken[0].pass_id == batches.pass_id):
@@ -93,7 +109,7 @@ class FrameworkLoader(Generic[T]):
         else:
             self._loaded = None
 
-    def _next(self, loop: _Loop[T], batches: Pass) -> T:
+    def _next(self, loop: _Loop[V], batches: Pass) -> V:
         """Return the next value. What comes from the client is kept first and converted then, so that neither an
         exception of a signal handler nor one of ``convert`` loses a batch."""
         taken, values = self._taken, self._values
@@ -114,19 +130,24 @@ class FrameworkLoader(Generic[T]):
             raise loop.error or StopIteration
         for batch in islice(taken, len(values), None):
             try:
-                values.append((batch, self._convert(batch)))
+                values.append((batch, loop.convert(batch)))
             except Exception:
                 if not values:
                     raise
                 break  # it is converted again in its turn
-        value = self._hand_over(values[0][1])
+        value: Any = values[0][1]
+        if loop.convert is self._convert:
+            value = self._hand_over(value)
         self._loaded = self._resumed = None
         self._returned.append(taken[0])
         if len(self._returned) > loop.reads_ahead + 1:
             self._returned.popleft()
+        self._count += 1
+        self._places[self._count] = _Place(taken[0])
+        self._places.pop(self._count - _PLACES, None)
         taken.popleft()
         values.popleft()
-        return value
+        return cast(V, value)
 
     def _hand_over(self, value: T) -> T:
         """Return what the trainer gets of a converted value, at the time when it gets it."""
@@ -162,8 +183,25 @@ class FrameworkLoader(Generic[T]):
         self._forget()
         self.client.set_epoch(epoch)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state behind the value in training; see :meth:`pydp2.Client.state_dict`."""
+    def state_dict(self, *, taken: int | None = None) -> dict[str, Any]:
+        """Return the state behind the value in training; see :meth:`pydp2.Client.state_dict`.
+
+        ``taken``: how many values of the last iteration were used. Give it where a framework reads ahead of the loop
+        that trains, by 1,024 values at most. Raises ClientUseError if that many were not returned, or more since.
+        """
+        if taken is not None:
+            place: Any = self._places.get(taken)
+            if place is None:
+                raise ClientUseError(
+                    f"the place behind value {taken} is not known: {self._count} values of this iteration were "
+                    f"returned, and the places behind the last {_PLACES} are kept"
+                )
+            return self.client.state_dict(after=place)
+        if self._only_loop_knows and self._returned:
+            raise ClientUseError(
+                "a framework reads ahead of the training loop, so only the loop knows how far it is; give "
+                "state_dict(taken=…) the number of batches that it has taken in this pass"
+            )
         return dict(self._loaded) if self._loaded is not None else self.client.state_dict(after=self.batch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -191,18 +229,27 @@ class FrameworkLoader(Generic[T]):
         self.close()
 
 
-class _Loop(Iterator[T]):
-    """Iterator of one pass of a loader."""
+class _Place:
+    """Place behind a batch, without its arrays."""
 
-    def __init__(self, loader: FrameworkLoader[T]) -> None:
+    def __init__(self, batch: Batch) -> None:
+        self.pass_id, self.index, self._resume = batch.pass_id, batch.index, batch._resume
+
+
+class _Loop(Iterator[V]):
+    """Iterator of one pass of a loader. ``only_loop_knows``: the training loop takes fewer values than this gives."""
+
+    def __init__(self, loader: FrameworkLoader[Any], convert: Callable[[Batch], V], only_loop_knows: bool) -> None:
         self._loader = loader
+        self.convert = convert
+        self.only_loop_knows = only_loop_knows
         self.batches: Pass | None = None
         self.error: Exception | None = None
         """What the client raised behind the batches that were taken."""
         self.reads_ahead = 0
         """Values that the training loop takes before it trains with them, in this pass."""
 
-    def __next__(self) -> T:
+    def __next__(self) -> V:
         loader = self._loader
         if self.batches is None:
             self.batches = loader._begin(self)
@@ -223,7 +270,8 @@ class _Loop(Iterator[T]):
         """Leave the pass without its rest."""
         if self.batches is not None:
             self.batches.close()
-        self._loader._drop_taken()
+        if self._loader._loop() is self:
+            self._loader._drop_taken()
 
 
 def _leave(client: Client, service: SharedService) -> None:

@@ -43,13 +43,13 @@ class Loader(FrameworkLoader[Tensors]):
     def _hand_over(self, value: Any) -> Tensors:
         return self._copier.hand_over(value)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, taken: int | None = None) -> dict[str, Any]:
         """Return the state behind the value in training: always the same keys, each with a plain value.
 
         ``pass``, ``batch``: where it is. ``stream``: the state of :meth:`pydp2.Client.state_dict` as JSON text, because
         torch.distributed.checkpoint reads only those keys that the loader has when it loads.
         """
-        state = super().state_dict()
+        state = super().state_dict(taken=taken)
         return {"pass": state["pass"], "batch": state["batch"], "stream": json.dumps(state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

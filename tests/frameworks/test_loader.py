@@ -169,3 +169,50 @@ def test_where_the_loop_reads_ahead_the_state_is_that_of_the_value_in_training(
         with loader(service) as data:
             data.load_state_dict(states[done - 1])
             assert list(data) == passes[0][done:]
+
+
+def index(batch: pydp2.Batch) -> int:
+    return batch.index
+
+
+def test_the_state_behind_values_that_were_taken_is_the_one_of_that_time(service: pydp2.Service) -> None:
+    with loader(service, index) as data:
+        then = {number: data.state_dict() for number, _ in enumerate(data, 1)}
+        assert {number: data.state_dict(taken=number) for number in then} == then
+        for taken in (0, len(then) + 1):
+            with pytest.raises(ClientUseError, match=f"behind value {taken}"):
+                data.state_dict(taken=taken)
+
+
+def test_where_a_framework_reads_ahead_only_the_number_that_was_taken_gives_a_state(service: pydp2.Service) -> None:
+    with loader(service, index) as data:
+        ahead = data.iterate(index, reads_ahead=True)
+        assert [next(ahead), next(ahead), next(ahead)] == [0, 1, 2]
+        with pytest.raises(ClientUseError, match="taken="):
+            data.state_dict()
+        state = data.state_dict(taken=1)
+        ahead.close()  # type: ignore[attr-defined]  # it can be closed
+        data.load_state_dict(state)
+        assert next(iter(data)) == 1
+
+
+def test_a_service_that_was_given_outlives_the_loader(service: pydp2.Service) -> None:
+    for _ in range(2):
+        with loader(service, index) as data:
+            assert next(iter(data)) == 0
+
+
+def test_a_loop_that_converts_otherwise_goes_on_in_a_pass_that_was_interrupted(
+    service: pydp2.Service, passes: list[list[list[int]]]
+) -> None:
+    def interrupted(batch: pydp2.Batch) -> int:
+        if batch.index == 3:
+            raise KeyboardInterrupt
+        return batch.index
+
+    with loader(service, samples, ahead=2) as data:
+        values = data.iterate(interrupted)
+        assert next(values) == 0
+        with pytest.raises(KeyboardInterrupt):
+            next(values)
+        assert list(data) == passes[0][1:]

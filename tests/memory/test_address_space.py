@@ -3,6 +3,7 @@ is missing."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -111,6 +112,7 @@ def test_a_trainer_that_cannot_map_what_it_offers_is_sent_frames(
         done = subprocess.run(
             [sys.executable, "-c", trainer, service.address], capture_output=True, text=True, timeout=60,
             cwd=Path(__file__).parents[2],
+            env=os.environ | {"MALLOC_ARENA_MAX": "1"},  # else each thread may take 64 MiB of the addresses
         )  # fmt: skip
     assert done.stdout.split() == expected, done.stderr
 
@@ -211,6 +213,7 @@ def test_a_trainer_that_has_no_memory_for_a_batch_is_told_and_the_pass_ends(prov
         done = subprocess.run(
             [sys.executable, "-c", trainer, service.address], capture_output=True, text=True, timeout=60,
             cwd=Path(__file__).parents[2],
+            env=os.environ | {"MALLOC_ARENA_MAX": "1"},  # else each thread may take 64 MiB of the addresses
         )  # fmt: skip
     assert done.stdout.startswith("this process has no memory for the next batch (Unable to allocate"), done
     assert done.stdout.endswith("over\n")

@@ -201,9 +201,7 @@ def test_what_was_typed_at_a_prompt_or_in_a_notebook_is_refused_with_the_way_out
     assert typed.returncode == 1
     last = typed.stderr.splitlines()[-1]
     assert last.startswith("pydp2.errors.AddressError: process was defined at a prompt or in a notebook, where workers")
-    assert last.endswith(
-        "put the decorated function at the top level of a file and give that, as in my_provider.py:process"
-    )
+    assert "begin its cell with %%writefile my_provider.py, run the cell, and give" in last
 
 
 @pytest.mark.parametrize(("start", "most"), [("auto", 1), ("spawn", 3)])

@@ -1,0 +1,66 @@
+"""Say which values of a batch a framework gets, and in which structure: all of them by name, or pairs ``(x, y)``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from pydp2.errors import OptionError
+from pydp2.schema.input_types import STRING_TYPES, Slots, is_bfloat16
+
+Selected: TypeAlias = str | int | Sequence[str | int]
+"""One slot, or several, by name or position."""
+
+
+class Selection:
+    """Slots of ``slots`` that a batch becomes, in ``order``, and :meth:`arrange`, which gives their values structure.
+
+    Without ``x`` a dict by name, or a tuple where slots have no names. With ``x`` and ``y`` a pair, with ``x`` alone a
+    tuple of one; each is a value, or a tuple of values where several slots were named. Raises OptionError for a slot
+    that is not there, ``y`` alone, and a slot of strings or bfloat16, of which these frameworks make no tensors here.
+    """
+
+    def __init__(self, slots: Slots, x: Selected | None = None, y: Selected | None = None) -> None:
+        self._names = slots.names
+        self._parts: list[tuple[int, int | None]] | None = None  # where each begins, and ends if it is a list
+        if x is None:
+            if y is not None:
+                raise OptionError("y needs x, the slot or slots that the model gets")
+            self.order = list(range(len(slots)))
+            self._require_numbers(slots)
+            return
+        self.order = []
+        self._parts = []
+        for each in (x,) if y is None else (x, y):
+            begin = len(self.order)
+            if isinstance(each, str | int):
+                self.order.append(_position(slots, each))
+                self._parts.append((begin, None))
+            else:
+                self.order += [_position(slots, one) for one in each]
+                self._parts.append((begin, len(self.order)))
+        self._require_numbers(slots)
+
+    def _require_numbers(self, slots: Slots) -> None:
+        for slot in self.order:
+            declared = slots.types[slot]
+            if declared.type in STRING_TYPES or is_bfloat16(declared.element_dtype):
+                what = "strings" if declared.type in STRING_TYPES else "bfloat16"
+                raise OptionError(
+                    f"{slots.label(slot)} has {what}, of which this loader makes no tensors; leave it out of x and y, "
+                    "or make other numbers of it in the provider"
+                )
+
+    def arrange(self, values: Sequence[Any]) -> Any:
+        """Return ``values``, one for each slot of ``order``, in the structure."""
+        if self._parts is None:
+            return tuple(values) if self._names is None else dict(zip(self._names, values, strict=True))
+        return tuple(values[begin] if end is None else tuple(values[begin:end]) for begin, end in self._parts)
+
+
+def _position(slots: Slots, slot: str | int) -> int:
+    try:
+        return slots.index(slot) if isinstance(slot, str) else range(len(slots))[slot]
+    except (KeyError, IndexError):
+        known = ", ".join(slots.names) if slots.names is not None else f"0 to {len(slots) - 1}"
+        raise OptionError(f"there is no slot {slot!r} for x or y; slots: {known}") from None

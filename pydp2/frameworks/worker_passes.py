@@ -1,0 +1,199 @@
+"""Read the passes of a job in worker processes that a framework's loader starts and ends, each of them a share
+(docs/paddle.md, "paddle.io.DataLoader").
+
+Such a loader takes the batches of its n workers in turn. Worker i of rank r reads as rank ``i * world_size + r`` of
+``n * world_size``, so each rank has the batches that it has without workers, in the same order. Each pass is a job of
+its own: a worker may be a new process in each pass, and no rank disturbs another one that still reads the pass before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydp2.api.service import connect
+from pydp2.api.sources import Files, Source
+from pydp2.client import Client
+from pydp2.columns.batch import Batch
+from pydp2.errors import ClientUseError, OptionError, StateMismatch
+from pydp2.frameworks.shared_service import START_SECONDS, Ranks, SharedService, is_address, open_service
+from pydp2.options.tables import JOB_OPTIONS
+from pydp2.providers import Provider
+
+_CONNECT_SECONDS = 10.0
+"""Seconds to wait for a service that runs already."""
+
+
+class WorkerPasses:
+    """Passes of a job for the workers of one rank; a copy in another process reads the same ones.
+
+    ``files``, ``provider``, ``options``: as for :func:`pydp2.frameworks.shared_service.open_client`, but no client and
+    no ``share``. ``slots``: what the provider declares. Raises what that function raises.
+    """
+
+    def __init__(
+        self, files: Files | Source, provider: str | Provider | None, ranks: Ranks, *, job: str, **options: Any
+    ) -> None:
+        if isinstance(files, Client):
+            raise OptionError("worker processes cannot read from a client of this one; give the list, or an address")
+        if "share" in options:
+            raise OptionError("share cannot be given here: a loader takes its workers in turn, so each has a rank")
+        if ranks.world_size > 1:
+            options.setdefault("last_batch", "pad")
+        self._ranks, self._job = ranks, job
+        self._options = {key: value for key, value in options.items() if key in JOB_OPTIONS}
+        self._service: SharedService | None = None
+        self._timeout = START_SECONDS
+        self._address: str | os.PathLike[str]
+        if is_address(files, provider):
+            self._address, self._timeout = files, _CONNECT_SECONDS
+            self._options = options  # of the job alone, or connect() says where they belong
+        else:
+            rest: dict[str, Any] = {key: value for key, value in options.items() if key not in JOB_OPTIONS}
+            self._address, self._service = open_service(files, provider, ranks, job=job, **rest)
+        try:
+            look = f"{job} {os.urandom(4).hex()}"
+            with connect(
+                self._address, job=look, rank=0, world_size=1, timeout=self._timeout, **self._options
+            ) as client:
+                self.slots = client.slots
+                start = client.state_dict()
+            self._record = _PassRecord(start)
+        except BaseException:
+            self.close()
+            raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_service": None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Have the next pass continue from ``state``. Workers that read meanwhile go on."""
+        self._record.restart(state)
+
+    def close(self) -> None:
+        """End the service, if this process has started it, once the other ranks have left."""
+        if self._service is not None:
+            self._service.close()
+
+    def read(
+        self, worker: int, workers: int, epoch: str, *, with_state: bool
+    ) -> Iterator[tuple[Batch, dict[str, Any] | None]]:
+        """Give the share of worker ``worker`` of ``workers`` in the next pass, with the state behind each batch.
+
+        ``epoch``: names the pass among those of this rank, the same in all workers. ``with_state``: None otherwise.
+        """
+        ranks = self._ranks
+        world = workers * ranks.world_size
+        start, restarts = self._record.claim(worker, epoch)
+        place: dict[str, Any] = {"rank": worker * ranks.world_size + ranks.rank, "world_size": world}
+        job = f"{self._job} {world} {restarts} {start['pass']}"
+        with connect(self._address, job=job, **place, timeout=self._timeout, **self._options) as client:
+            client.load_state_dict(start)
+            states = _States(client, start, worker, workers, ranks.world_size)
+            try:
+                for batch in client:
+                    state = states.behind_next() if with_state else None
+                    if ranks.world_size > 1 or workers == 1 or batch.padding < len(batch):
+                        yield batch, state
+            finally:
+                with contextlib.suppress(StateMismatch):  # relaxed, and in the middle of the pass
+                    self._record.note_bounds(start["pass"], client.state_dict())
+
+
+class _States:
+    """States behind the batches of one worker, in the order in which a loader takes them from all workers.
+
+    The service cuts ``workers * world_size`` batches at a time, and a state of it is behind all of them. Behind those
+    of some workers only it is the place between, with the point that was known before.
+    """
+
+    def __init__(self, client: Client, start: Mapping[str, Any], worker: int, workers: int, world_size: int) -> None:
+        self._client = client
+        self._before: dict[str, Any] = dict(start)
+        self._worker, self._workers, self._world_size = worker, workers, world_size
+        self._next = int(start["batch"]) + (worker + 1) * world_size
+
+    def behind_next(self) -> dict[str, Any]:
+        now = self._client.state_dict()
+        before, self._before = self._before, now
+        batch, self._next = self._next, self._next + self._workers * self._world_size
+        if self._worker == self._workers - 1:
+            return now
+        return {**now, "batch": batch, "point": before["point"]}
+
+
+def _pass_after(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state at the beginning of the pass behind that of ``state``."""
+    fresh: dict[str, Any] = {"pass": state["pass"] + 1, "batch": 0, "beyond": [], "facts": [], "point": None}
+    bounds = {key: value for key, value in state.get("buckets", {}).items() if key == "bounds"}
+    return {**{key: value for key, value in state.items() if key != "buckets"}, **fresh, **_buckets(bounds)}
+
+
+def _buckets(bounds: Mapping[str, Any]) -> dict[str, Any]:
+    return {"buckets": dict(bounds)} if bounds else {}
+
+
+class _PassRecord:
+    """File that tells all workers of a rank which pass they read: where it began, and where the next one will.
+
+    It is a file because workers are other processes, and the loader may start them anew, or keep them.
+    """
+
+    def __init__(self, start: Mapping[str, Any]) -> None:
+        descriptor, path = tempfile.mkstemp(prefix="pydp2-passes-")
+        os.close(descriptor)
+        self._path = path
+        self._end = weakref.finalize(self, _remove, path, os.getpid())
+        self.restart(start)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_path": self._path}
+
+    def restart(self, state: Mapping[str, Any]) -> None:
+        """Have the next pass begin at ``state``."""
+        if not isinstance(state, Mapping) or not isinstance(state.get("pass"), int):
+            raise ClientUseError("a state must be what state_dict() returned")
+        with self._changing() as record:
+            restarts = record.get("restarts", -1) + 1
+            record.update(epoch=None, workers=[], start=None, next=dict(state), restarts=restarts)
+
+    def claim(self, worker: int, epoch: str) -> tuple[dict[str, Any], int]:
+        """Return where ``worker`` begins in the pass that is called ``epoch``, which the first worker opens, and how
+        often a state was loaded before: those who still read what was left then are in other jobs."""
+        with self._changing() as record:
+            if record["epoch"] != epoch or worker in record["workers"]:
+                record.update(epoch=epoch, workers=[], start=record["next"], next=_pass_after(record["next"]))
+            record["workers"].append(worker)
+            start: dict[str, Any] = record["start"]
+            return start, record["restarts"]
+
+    def note_bounds(self, pass_id: int, state: Mapping[str, Any]) -> None:
+        """Have the next pass use the bounds of buckets that pass ``pass_id`` has found, as ``state`` has them."""
+        if "bounds" in state.get("buckets", {}):
+            with self._changing() as record:
+                if record["next"]["pass"] == pass_id + 1:
+                    record["next"] |= _buckets({"bounds": state["buckets"]["bounds"]})
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[dict[str, Any]]:
+        with open(self._path, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            text = file.read()
+            record: dict[str, Any] = json.JSONDecoder().raw_decode(text)[0] if text else {}
+            yield record
+            file.seek(0)
+            file.write(json.dumps(record))  # before the rest of a longer one goes: whoever is killed here leaves both
+            file.flush()
+            file.truncate()
+
+
+def _remove(path: str, owner: int) -> None:
+    if os.getpid() == owner:
+        Path(path).unlink(missing_ok=True)

@@ -1,0 +1,277 @@
+"""Feed Paddle 3: a loader of tensors, and a dataset for ``paddle.io.DataLoader`` (docs/paddle.md).
+
+Needs the extra ``paddle``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from pydp2.api.sources import Files, Source
+from pydp2.client import Client
+from pydp2.columns.batch import Batch, Csr, Ragged, Value
+from pydp2.columns.columns import Array
+from pydp2.errors import ClientUseError, Error, OptionTypeError, from_wire, to_wire
+from pydp2.frameworks.loader import FrameworkLoader
+from pydp2.frameworks.selection import Selected, Selection
+from pydp2.frameworks.shared_service import Ranks, open_client
+from pydp2.frameworks.worker_passes import WorkerPasses
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
+from pydp2.providers import Provider
+from pydp2.schema.input_types import DataType, Slots
+
+try:
+    import paddle
+except ImportError as missing:
+    raise ImportError("pydp2.paddle needs Paddle 3, which is not installed: pip install 'pydp2[paddle]'") from missing
+
+Tensor: TypeAlias = Any
+_WIDER: dict[str, np.dtype[Any]] = {
+    "uint16": np.dtype(np.int32),
+    "uint32": np.dtype(np.int64),
+}  # Paddle has no such types
+
+
+class RaggedTensor(NamedTuple):
+    """Sequences, one after the other: sequence i is ``values[offsets[i]:offsets[i + 1]]``.
+
+    ``values``: a tensor with one row per time step, or a sparse one. ``offsets``: int64 ``(sequences + 1,)``, as a
+    level of Paddle's LoD. ``sub_offsets``: of nested sequences, also counted in time steps; else None.
+    """
+
+    values: Tensor
+    offsets: Tensor
+    sub_offsets: Tensor | None = None
+
+
+class PaddedTensor(NamedTuple):
+    """Sequences filled up to the longest: ``values`` ``(sequences, length, …)``, and int64 ``lengths``."""
+
+    values: Tensor
+    lengths: Tensor
+
+
+@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+def loader(
+    files: Files | Source | Client,
+    provider: str | Provider | None = None,
+    *,
+    x: Selected | None = None,
+    y: Selected | None = None,
+    pad: float | None = None,
+    place: Any = None,
+    job: str = "default",
+    **options: Any,
+) -> FrameworkLoader[Any]:
+    """Return a loader whose iterations are passes, and give each batch as tensors.
+
+    Each batch is a dict by slot name, or a tuple where slots have no names. Dense slots are tensors of their dtype
+    (uint16 and uint32 as int32 and int64), indices int64, sparse slots ``paddle.sparse`` CSR tensors, sequences
+    :class:`RaggedTensor` or :class:`PaddedTensor`. The rank is that of ``paddle.distributed``.
+
+    Args:
+        files, provider: a list and its provider, or without provider the address or the connection file of a service;
+            or a client.
+        x, y: a slot, or a list of slots: each batch is then a pair ``(x, y)``, as ``paddle.Model.fit`` takes it.
+        pad: fill sequences up with this value.
+        place: where tensors lie, as ``paddle.to_tensor`` takes it; default: the current device. On the CPU they share
+            the memory of the batch.
+        job: name of the stream that all ranks share.
+        options: those of :func:`pydp2.load`.
+
+    Raises:
+        OptionTypeError: a slot is uint64, which Paddle has no type for.
+        OptionError: see :func:`pydp2.load`; or the ranks are on several machines and no service is given.
+    """
+    client = open_client(files, provider, _ranks(), job=job, **options)
+    try:
+        where = paddle.get_device() if place is None else place
+        on_cpu = isinstance(where, paddle.CPUPlace) or where == "cpu"
+        convert = _TensorMaker(client.slots, x, y, pad, None if on_cpu else where)
+        return FrameworkLoader(client, convert)
+    except BaseException:
+        client.close()
+        raise
+
+
+@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+def dataset(
+    files: Files | Source,
+    provider: str | Provider | None = None,
+    *,
+    x: Selected | None = None,
+    y: Selected | None = None,
+    pad: float | None = None,
+    state: str | None = None,
+    job: str = "default",
+    **options: Any,
+) -> StreamDataset:
+    """Return a dataset for ``paddle.io.DataLoader(dataset, batch_size=None)``, with any ``num_workers``.
+
+    One iteration is a pass. Its batches are those of :func:`loader`, in the same order for any ``num_workers``, with
+    lists in place of tuples: a sequence is ``[values, offsets]`` or ``[values, lengths]``, a sparse slot what
+    ``paddle.sparse.sparse_csr_tensor`` takes: ``[crows, cols, values, shape]``.
+
+    Args:
+        state: name under which each batch has the state behind it, a text for :meth:`StreamDataset.state_dict`, because
+            the DataLoader reads ahead; the last entry of a batch without names.
+        files, provider, x, y, pad, job, options: as for :func:`loader`; but no client, and no ``share``.
+
+    Raises what :func:`loader` raises.
+    """
+    return StreamDataset(WorkerPasses(files, provider, _ranks(), job=job, **options), x, y, pad, state)
+
+
+class StreamDataset(paddle.io.IterableDataset):  # type: ignore[misc]  # of a package without types
+    """Passes of a service for ``paddle.io.DataLoader``; :func:`dataset` makes it."""
+
+    def __init__(
+        self, passes: WorkerPasses, x: Selected | None, y: Selected | None, pad: float | None, state: str | None
+    ) -> None:
+        super().__init__()
+        self._passes, self._state = passes, state
+        self._iterations = count()
+        self._convert = _ArrayMaker(passes.slots, x, y, pad)
+
+    def __iter__(self) -> Iterator[Any]:
+        info = paddle.io.get_worker_info()
+        seed, worker, workers = ("", 0, 1) if info is None else (info.seed, info.id, info.num_workers)
+        epoch = f"{seed} {next(self._iterations)}"
+        try:
+            for batch, state in self._passes.read(worker, workers, epoch, with_state=self._state is not None):
+                yield self._with_state(self._convert(batch), state)
+        except Error as error:
+            yield [np.zeros(1, np.int8), _Failure(json.dumps(to_wire(error)))]
+
+    def _with_state(self, values: Any, state: dict[str, Any] | None) -> Any:
+        if state is None:
+            return values
+        text = json.dumps(state)
+        return {**values, self._state: text} if isinstance(values, dict) else [*values, text]
+
+    def state_dict(self, batch: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+        """Return the state behind ``batch``, which the DataLoader returned: plain data, as that of a client.
+
+        Raises ClientUseError if batches carry no state, because :func:`dataset` was not told ``state=``.
+        """
+        if self._state is None:
+            raise ClientUseError(
+                "the batches of this dataset carry no state, and a DataLoader reads ahead, so only a batch can tell; "
+                "make it with dataset(…, state='state')"
+            )
+        found: dict[str, Any] = json.loads(batch[self._state] if isinstance(batch, Mapping) else batch[-1])
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where ``state`` was taken: the next iteration continues there, with any ``num_workers``."""
+        self._passes.load_state_dict(state)
+
+    def close(self) -> None:
+        """End the service, if this dataset has started it."""
+        self._passes.close()
+
+    def __enter__(self) -> StreamDataset:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# -- inside ------------------------------------------------------------------------------------------------------------
+def _ranks() -> Ranks:
+    """Return the place of this process as Paddle's launcher and ``paddle.distributed.spawn`` tell it."""
+    here = paddle.distributed.ParallelEnv()
+    endpoints: list[str] = [each for each in here.trainer_endpoints if each]
+    host = here.current_endpoint.rpartition(":")[0]
+    local = sum(each.rpartition(":")[0] == host for each in endpoints)
+    return Ranks(here.rank, here.world_size, local or here.world_size, ",".join(endpoints))
+
+
+class _Failure(str):
+    """Error on its way to where the batch is asked for, in place of a batch.
+
+    Paddle's DataLoader waits for ever when a dataset raises: without workers because the thread that reads ends
+    silently, with workers for errors that cannot be pickled. Where a batch is returned it asks each text whether it
+    stands for a tensor, and that is where this one raises.
+    """
+
+    __slots__ = ()
+
+    def startswith(self, *_: Any) -> bool:
+        raise from_wire(json.loads(str(self)))
+
+
+class _ArrayMaker:
+    """Makes of a batch what a worker of a DataLoader sends: arrays, and lists of arrays."""
+
+    def __init__(self, slots: Slots, x: Selected | None, y: Selected | None, pad: float | None) -> None:
+        self._selection, self._pad = Selection(slots, x, y), pad
+        for slot in self._selection.order:
+            if slots.types[slot].element_dtype == np.uint64:
+                raise OptionTypeError(
+                    f"{slots.label(slot)} is uint64, which Paddle has no type for; declare it as int64"
+                )
+        self._wide = [each.type == DataType.Index for each in slots.types]
+
+    def __call__(self, batch: Batch) -> Any:
+        """Return the values of ``batch`` in the structure that was asked for."""
+        order = self._selection.order
+        return self._selection.arrange([self._value(batch[slot], self._wide[slot]) for slot in order])
+
+    def _value(self, value: Value, wide: bool) -> Any:
+        if isinstance(value, Csr):
+            entries = np.ones(len(value.indices), np.float32) if value.values is None else value.values
+            return self._sparse(_int64(value.indptr), _int64(value.indices), entries, list(value.shape))
+        if not isinstance(value, Ragged):
+            assert isinstance(value, np.ndarray)
+            dtype: np.dtype[Any] = np.dtype(np.int64) if wide else _WIDER.get(value.dtype.name, value.dtype)
+            return self._dense(value.astype(dtype, copy=False))
+        if self._pad is not None:
+            values, lengths = value.pad(self._pad)
+            return self._padded(self._value(values, wide), self._dense(lengths))
+        sub = value.sub_sequence_start_positions
+        offsets = [value.sequence_start_positions] if sub is None else [value.sequence_start_positions, sub]
+        return self._ragged(self._value(value.values, wide), [self._dense(_int64(each)) for each in offsets])
+
+    def _dense(self, array: Array) -> Any:
+        return array
+
+    def _sparse(self, crows: Array, cols: Array, values: Array, shape: list[int]) -> Any:
+        return [crows, cols, values, shape]
+
+    def _padded(self, values: Any, lengths: Any) -> Any:
+        return [values, lengths]
+
+    def _ragged(self, values: Any, offsets: list[Any]) -> Any:
+        return [values, *offsets]
+
+
+class _TensorMaker(_ArrayMaker):
+    """Makes tensors of a batch, on ``place``, or for None over the same memory."""
+
+    def __init__(self, slots: Slots, x: Selected | None, y: Selected | None, pad: float | None, place: Any) -> None:
+        super().__init__(slots, x, y, pad)
+        self._place = place
+
+    def _dense(self, array: Array) -> Any:
+        if self._place is None and array.size:
+            return paddle.from_dlpack(array)
+        return paddle.to_tensor(array, place=self._place or paddle.CPUPlace())
+
+    def _sparse(self, crows: Array, cols: Array, values: Array, shape: list[int]) -> Any:
+        return paddle.sparse.sparse_csr_tensor(self._dense(crows), self._dense(cols), self._dense(values), shape)
+
+    def _padded(self, values: Any, lengths: Any) -> Any:
+        return PaddedTensor(values, lengths)
+
+    def _ragged(self, values: Any, offsets: list[Any]) -> Any:
+        return RaggedTensor(values, *offsets)
+
+
+def _int64(array: Array) -> Array:
+    return array.astype(np.int64, copy=False)

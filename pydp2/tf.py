@@ -1,0 +1,272 @@
+"""Feed TensorFlow: a loader of tensors, and ``tf.data`` (docs/tensorflow.md).
+
+Needs the extra ``tf``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pydp2.api.sources import Files, Source
+from pydp2.client import Client
+from pydp2.columns.batch import Batch, Csr, Ragged, row_splits
+from pydp2.columns.columns import Array
+from pydp2.errors import ClientUseError, OptionError
+from pydp2.frameworks.loader import FrameworkLoader
+from pydp2.frameworks.selection import Selected, Selection
+from pydp2.frameworks.shared_service import Ranks, open_client
+from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
+from pydp2.providers import Provider
+from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots
+
+try:
+    import tensorflow as tf
+except ImportError as missing:
+    raise ImportError("pydp2.tf needs TensorFlow, which is not installed: pip install 'pydp2[tf]'") from missing
+
+Tensor: TypeAlias = Any
+_MOST = np.iinfo(np.int64).max
+
+
+@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+def loader(
+    files: Files | Source | Client,
+    provider: str | Provider | None = None,
+    *,
+    x: Selected | None = None,
+    y: Selected | None = None,
+    pad: float | None = None,
+    job: str = "default",
+    rank: int = 0,
+    world_size: int = 1,
+    **options: Any,
+) -> TensorLoader:
+    """Return a loader whose iterations are passes, and give each batch as tensors.
+
+    Each batch is a dict by slot name, or a tuple where slots have no names. Dense and integer slots are tensors of
+    their dtype, sparse slots ``tf.SparseTensor``, sequences ``tf.RaggedTensor``. A sequence of sparse elements is a
+    ``tf.RaggedTensor`` of their indices, or a pair of those of indices and values.
+
+    Args:
+        files, provider: a list and its provider, or without provider the address or the connection file of a service;
+            or a client.
+        x, y: a slot, or a list of slots: each batch is then a pair ``(x, y)``, as Keras takes it.
+        pad: fill sequences up with this value to the longest of a batch; their lengths are not given.
+        job, rank, world_size: as for :func:`pydp2.connect`; several ranks need a service that runs already.
+        options: those of :func:`pydp2.load`.
+
+    Raises:
+        OptionError: see :func:`pydp2.load`; or ``pad`` with a sequence of sparse elements.
+    """
+    if world_size > 1 and provider is not None:
+        raise OptionError(
+            "several ranks need one service; start it (`pydp2 serve LIST --provider ADDRESS`), and give each rank its "
+            "address in place of list and provider"
+        )
+    client = open_client(files, provider, Ranks(rank, world_size, world_size), job=job, **options)
+    try:
+        return TensorLoader(client, x, y, pad)
+    except BaseException:
+        client.close()
+        raise
+
+
+@takes(SERVICE_OPTIONS, JOB_OPTIONS)
+def dataset(
+    files: Files | Source | Client | TensorLoader,
+    provider: str | Provider | None = None,
+    **options: Any,
+) -> Any:
+    """Return a ``tf.data.Dataset`` whose iterations are passes, with the batches of :func:`loader`.
+
+    Its ``element_spec`` follows from the slots, and its ``cardinality()`` is known if ``len()`` of the loader is. A
+    new iteration leaves the pass of the one before. An error of the data is raised as one of TensorFlow with its text.
+
+    Args:
+        files: a loader, which has the state too; or what :func:`loader` takes.
+        provider, options: as for :func:`loader`.
+
+    Raises what :func:`loader` raises.
+    """
+    if not isinstance(files, TensorLoader):
+        return loader(files, provider, **options).dataset()
+    if options or provider is not None:
+        raise OptionError("a loader has its provider and its options already; give them where it is made")
+    return files.dataset()
+
+
+class TensorLoader(FrameworkLoader[Any]):
+    """Passes of ``client`` as tensors; :func:`loader` makes it."""
+
+    def __init__(self, client: Client, x: Selected | None, y: Selected | None, pad: float | None) -> None:
+        parts = Parts(client.slots, x, y, pad)
+        super().__init__(
+            client, lambda batch: parts.build([tf.convert_to_tensor(each) for each in parts.arrays(batch)])
+        )
+        self._parts = parts
+
+    def dataset(self) -> Any:
+        """Return a ``tf.data.Dataset`` whose iterations are the passes of this loader; see :func:`dataset`."""
+        made = stream(self, self._parts)
+        if self.client.state_dict()["batch"]:
+            return made  # the rest of a pass has fewer
+        try:
+            return made.apply(tf.data.experimental.assert_cardinality(len(self)))
+        except TypeError:  # not known yet
+            return made
+
+
+class Parts:
+    """Tensors that the slots of a batch are made of: ``arrays`` takes them out, ``build`` puts them together."""
+
+    def __init__(self, slots: Slots, x: Selected | None, y: Selected | None, pad: float | None) -> None:
+        self._selection = Selection(slots, x, y)
+        self._pad = pad
+        self._types = [slots.types[slot] for slot in self._selection.order]
+        for slot, declared in zip(self._selection.order, self._types, strict=True):
+            if pad is not None and declared.seq_type and declared.type not in (DataType.Dense, DataType.Index):
+                raise OptionError(f"pad cannot fill up {slots.label(slot)}: its elements are sparse; leave pad out")
+        self.specs = [spec for declared in self._types for spec in self._specs(declared)]
+        """``tf.TensorSpec`` of each array."""
+
+    def arrays(self, batch: Batch) -> list[Array]:
+        """Return the arrays of ``batch``, one for each spec."""
+        found: list[Array] = []
+        for slot, declared in zip(self._selection.order, self._types, strict=True):
+            found += self._arrays(batch, slot, declared)
+        return found
+
+    def build(self, tensors: Sequence[Tensor]) -> Any:
+        """Return the slots that ``tensors``, one for each spec, make up, in the structure that was asked for."""
+        left = iter(tensors)
+        return self._selection.arrange([self._build(left, declared) for declared in self._types])
+
+    def _is_padded(self, declared: InputType) -> bool:
+        return self._pad is not None and declared.seq_type != SequenceType.NO_SEQUENCE
+
+    def _specs(self, declared: InputType) -> Iterator[Any]:
+        values = tf.TensorSpec([None, *_inner(declared)], declared.element_dtype)
+        if self._is_padded(declared):
+            yield tf.TensorSpec([None, None, *_inner(declared)], declared.element_dtype)
+            return
+        yield from [tf.TensorSpec([None], tf.int64)] * declared.seq_type
+        if declared.type in (DataType.Dense, DataType.Index):
+            yield values
+            return
+        if declared.seq_type:
+            yield tf.TensorSpec([None], tf.int64)
+            yield values
+        else:
+            yield tf.TensorSpec([None, 2], tf.int64)
+        if not declared.seq_type or declared.type == DataType.SparseValue:
+            yield tf.TensorSpec([None], tf.float32)
+        if not declared.seq_type:
+            yield tf.TensorSpec([2], tf.int64)
+
+    def _arrays(self, batch: Batch, slot: int, declared: InputType) -> list[Array]:
+        value = batch[slot]
+        if isinstance(value, np.ndarray):
+            return [value]
+        if isinstance(value, Csr):
+            rows = np.repeat(np.arange(len(value)), np.diff(value.indptr))
+            ones = np.ones(len(value.indices), np.float32) if value.values is None else value.values
+            return [np.stack([rows, value.indices], axis=1).astype(np.int64), ones, np.array(value.shape, np.int64)]
+        assert isinstance(value, Ragged)
+        if self._is_padded(declared):
+            return [value.pad(0 if self._pad is None else self._pad)[0]]
+        splits = row_splits(batch, slot)
+        if isinstance(value.values, np.ndarray):
+            return [*splits, value.values]
+        assert isinstance(value.values, Csr)
+        entries = [] if value.values.values is None else [value.values.values]
+        return [*splits, value.values.indptr.astype(np.int64), value.values.indices, *entries]
+
+    def _build(self, left: Iterator[Tensor], declared: InputType) -> Tensor:
+        is_sparse = declared.type not in (DataType.Dense, DataType.Index)
+        if self._is_padded(declared) or not (is_sparse or declared.seq_type):
+            return next(left)
+        if not declared.seq_type:
+            indices, values, shape = next(left), next(left), next(left)
+            made = tf.SparseTensor(indices, values, shape)
+            made.set_shape([None, declared.dim])
+            return made
+        splits = [next(left) for _ in range(declared.seq_type + is_sparse)]
+
+        def nested(values: Tensor) -> Tensor:
+            return tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False)
+
+        ids = nested(next(left))
+        return (ids, nested(next(left))) if declared.type == DataType.SparseValue else ids
+
+
+def stream(source: FrameworkLoader[Any], parts: Parts) -> Any:
+    """Return a ``tf.data.Dataset`` whose iterations are passes of ``source``, made of ``parts``.
+
+    ``from_generator`` takes as long, but a pass that is not read to its end is left only when TensorFlow destroys its
+    iterator, which may come after the next one began.
+    """
+    passes = _Passes(source, parts)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator, unused-ignore]
+    def begin(_: Tensor) -> Any:
+        number = tf.numpy_function(passes.begin, [], tf.int64, stateful=True)
+        return tf.data.Dataset.range(_MOST).map(lambda _: following(number)).take_while(goes_on).map(build)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator, unused-ignore]
+    def following(number: Tensor) -> Any:
+        dtypes = [tf.bool, *(spec.dtype for spec in parts.specs)]
+        more, *tensors = tf.numpy_function(passes.following, [number], dtypes, stateful=True)
+        more.set_shape([])
+        for tensor, spec in zip(tensors, parts.specs, strict=True):
+            tensor.set_shape(spec.shape)
+        return more, tuple(tensors)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator, unused-ignore]
+    def goes_on(more: Tensor, _: Any) -> Tensor:
+        return more
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator, unused-ignore]
+    def build(_: Tensor, tensors: Sequence[Tensor]) -> Any:
+        return parts.build(tensors)
+
+    return tf.data.Dataset.range(1).flat_map(begin)
+
+
+class _Passes:
+    """Passes of ``source`` as TensorFlow asks for them: by functions that it calls, from any thread, one at a time."""
+
+    def __init__(self, source: FrameworkLoader[Any], parts: Parts) -> None:
+        self._source, self._parts = source, parts
+        self._end = [
+            np.zeros([0 if side is None else side for side in spec.shape], spec.dtype.as_numpy_dtype)
+            for spec in parts.specs
+        ]
+        self._number = 0
+        self._running: Any = None
+
+    def begin(self) -> Any:
+        """Begin a pass; leave the one that another iterator has not read to its end."""
+        if self._running is not None:
+            self._running.close()
+        self._running = self._source.iterate(self._parts.arrays, reads_ahead=True)
+        self._number += 1
+        return np.int64(self._number)
+
+    def following(self, number: Any) -> list[Any]:
+        """Return True and the arrays of the next batch of pass ``number``, or False and empty ones at its end."""
+        if number != self._number:
+            raise ClientUseError("a newer iteration over this dataset has taken over its pass; continue that one")
+        if self._running is None:
+            return [np.False_, *self._end]
+        try:
+            return [np.True_, *next(self._running)]
+        except StopIteration:
+            self._running = None
+            return [np.False_, *self._end]
+
+
+def _inner(declared: InputType) -> tuple[int, ...]:
+    return declared.element_shape if declared.type == DataType.Dense else ()

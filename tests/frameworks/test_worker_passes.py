@@ -1,0 +1,186 @@
+"""Passes that workers of a framework's loader read: in turn, they give what one client gives, from any place on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+import pydp2
+from pydp2.errors import OptionError, StateMismatch
+from pydp2.frameworks.shared_service import Ranks
+from pydp2.frameworks.worker_passes import WorkerPasses
+from tests.runs import NUMBERS
+
+FILES = [str(n) for n in range(8)]
+OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
+Samples = list[int]
+_epochs = count()
+
+
+def samples(batch: pydp2.Batch) -> Samples:
+    return batch[0].tolist()[: len(batch) - batch.padding]
+
+
+def in_turn(passes: WorkerPasses, workers: int) -> Iterator[tuple[Samples, dict[str, Any]]]:
+    """Give the batches of a pass as a loader with ``workers`` processes takes them, in this process."""
+    epoch = f"epoch {next(_epochs)}"
+    shares = [passes.read(worker, workers, epoch, with_state=True) for worker in range(workers)]
+    try:
+        while shares:
+            for share in list(shares):
+                try:
+                    batch, state = next(share)
+                except StopIteration:
+                    shares.remove(share)
+                else:
+                    assert state is not None
+                    yield samples(batch), state
+    finally:
+        for share in shares:
+            share.close()
+
+
+@pytest.fixture
+def provider(provider_file: Callable[[str], str]) -> str:
+    return provider_file(NUMBERS)
+
+
+@pytest.fixture
+def expected(provider: str) -> list[list[Samples]]:
+    """Three passes of one client."""
+    with pydp2.load(FILES, provider, workers=1, **OPTIONS) as data:
+        return [[samples(batch) for batch in data] for _ in range(3)]
+
+
+def test_workers_in_turn_give_the_batches_of_one_client_pass_after_pass(
+    provider: str, expected: list[list[Samples]]
+) -> None:
+    passes = WorkerPasses(FILES, provider, Ranks(), job="train", workers=1, **OPTIONS)
+    try:
+        for each, workers in zip(expected, (1, 3, 2), strict=True):
+            assert [found for found, _ in in_turn(passes, workers)] == each
+    finally:
+        passes.close()
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 3), (3, 2)])
+def test_the_state_behind_any_batch_continues_there_with_any_number_of_workers(
+    provider: str, expected: list[list[Samples]], before: int, after: int
+) -> None:
+    passes = WorkerPasses(FILES, provider, Ranks(), job="train", workers=1, **OPTIONS)
+    try:
+        states = [state for _, state in in_turn(passes, before)]
+        for done in (1, 2, len(states) // 2, len(states) - 1, len(states)):
+            passes.load_state_dict(states[done - 1])
+            assert [found for found, _ in in_turn(passes, after)] == expected[0][done:]
+        assert [found for found, _ in in_turn(passes, after)] == expected[1]
+    finally:
+        passes.close()
+
+
+def test_a_state_of_workers_is_one_of_a_client_and_the_other_way_round(
+    provider: str, expected: list[list[Samples]]
+) -> None:
+    with pydp2.launch(FILES, provider, workers=1) as service:
+        passes = WorkerPasses(service.address, None, Ranks(), job="train", **OPTIONS)
+        states = [state for _, state in in_turn(passes, 2)]
+        with service.connect(job="other", **OPTIONS) as data:
+            data.load_state_dict(states[2])
+            batches = iter(data)
+            assert samples(next(batches)) == expected[0][3]
+            state = data.state_dict()
+        passes.load_state_dict(state)
+        assert [found for found, _ in in_turn(passes, 2)] == expected[0][4:]
+
+
+def test_the_share_of_each_rank_does_not_depend_on_the_number_of_its_workers(provider: str) -> None:
+    with pydp2.launch(FILES, provider, workers=1) as service:
+        found = {}
+        for workers in (1, 2):
+            ranks = [
+                WorkerPasses(service.address, None, Ranks(rank, 2, 2, "run"), job=f"{workers}", **OPTIONS)
+                for rank in range(2)
+            ]
+            shares = [in_turn(passes, workers) for passes in ranks]
+            in_step = list(zip(*shares, strict=True))
+            found[workers] = [[share[0] for share in step if share[0]] for step in in_step]
+        assert [step for step in found[1] if step] == [step for step in found[2] if step]
+
+
+def test_a_pass_that_is_left_by_some_workers_before_others_began_is_over_for_all(
+    provider: str, expected: list[list[Samples]]
+) -> None:
+    passes = WorkerPasses(FILES, provider, Ranks(), job="train", workers=1, **OPTIONS)
+    try:
+        first = passes.read(0, 2, "left", with_state=False)
+        assert samples(next(first)[0]) == expected[0][0]
+        first.close()
+        assert [found for found, _ in in_turn(passes, 2)] == expected[1]
+    finally:
+        passes.close()
+
+
+def test_epochs_that_have_the_same_name_are_passes_of_their_own(provider: str, expected: list[list[Samples]]) -> None:
+    passes = WorkerPasses(FILES, provider, Ranks(), job="train", workers=1, **OPTIONS)
+    try:
+        for each in expected[:2]:
+            assert [samples(batch) for batch, _ in passes.read(0, 1, "the same", with_state=False)] == each
+    finally:
+        passes.close()
+
+
+def test_a_copy_in_another_process_reads_the_same_passes(provider: str, expected: list[list[Samples]]) -> None:
+    passes = WorkerPasses(FILES, provider, Ranks(), job="train", workers=1, **OPTIONS)
+    try:
+        other = copy.deepcopy(passes)  # as another process gets it
+        assert [found for found, _ in in_turn(other, 2)] == expected[0]
+        assert [found for found, _ in in_turn(passes, 2)] == expected[1]
+        other.close()  # ends nothing: the service is not its own
+        assert [found for found, _ in in_turn(passes, 2)] == expected[2]
+    finally:
+        passes.close()
+
+
+def test_bounds_of_buckets_that_a_pass_found_hold_in_the_next(provider_file: Callable[[str], str]) -> None:
+    sequences = provider_file("""
+        @provider(input_types=[integer_value_sequence(100)], pool_size=60)
+        def process(settings, filename):
+            for i in range(80):
+                yield [i % 100] * ((i * int(filename)) % 17 + 1)
+        """)
+    options: dict[str, Any] = {**OPTIONS, "bucket_by": 0, "num_buckets": 3}
+
+    def rows(batch: pydp2.Batch) -> list[int]:
+        return batch[0].values.tolist()  # type: ignore[no-any-return, union-attr]
+
+    with pydp2.load(FILES[1:], sequences, workers=1, **options) as data:
+        expected = [[rows(batch) for batch in data] for _ in range(2)]
+    passes = WorkerPasses(FILES[1:], sequences, Ranks(), job="train", workers=1, **options)
+    try:
+        for number, each in enumerate(expected):
+            assert [rows(batch) for batch, _ in passes.read(0, 1, str(number), with_state=False)] == each
+    finally:
+        passes.close()
+
+
+def test_what_cannot_be_read_is_refused_when_it_is_made(provider: str) -> None:
+    with pytest.raises(OptionError, match="share"):
+        WorkerPasses(FILES, provider, Ranks(), job="train", share="dynamic", **OPTIONS)
+    with pytest.raises(OptionError, match="batch_size"):
+        WorkerPasses(FILES, provider, Ranks(), job="train", batch_size=0)
+    with pydp2.load(FILES, provider, workers=1, **OPTIONS) as data, pytest.raises(OptionError, match="address"):
+        WorkerPasses(data, None, Ranks(), job="train")  # type: ignore[arg-type]
+
+
+def test_the_state_of_another_stream_is_refused_where_it_is_read(provider: str) -> None:
+    with pydp2.launch(FILES, provider, workers=1) as service:
+        with service.connect(batch_size=8) as data:
+            state = data.state_dict()
+        passes = WorkerPasses(service.address, None, Ranks(), job="train", **OPTIONS)
+        passes.load_state_dict(state)
+        with pytest.raises(StateMismatch, match="batch_size"):
+            list(in_turn(passes, 1))
