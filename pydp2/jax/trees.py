@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import jax
 from jax.tree_util import DictKey, SequenceKey
 
-from pydp2.columns.batch import Batch, Csr, Ragged
+from pydp2.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray
 from pydp2.columns.columns import Columns
 from pydp2.schema.input_types import Slots
 
@@ -31,7 +31,7 @@ class _TreeColumns:
     def rows(self) -> int:
         """Number of rows of the first value, 0 where it has none."""
         first = self.leaves[0]
-        has_rows = isinstance(first, Csr | Ragged) or bool(getattr(first, "shape", None))
+        has_rows = isinstance(first, Csr | Ragged | BinaryArray | StringArray) or bool(getattr(first, "shape", None))
         return len(first) if has_rows else 0
 
 
@@ -79,8 +79,10 @@ def _unflatten(static: _Static, leaves: Iterable[Any]) -> Batch:
 
 
 def register() -> None:
-    """Register :class:`Batch`, :class:`Ragged` and :class:`Csr`. The leaves are arrays; what else decides about
+    """Register :class:`Batch` and the values in it that are no arrays. The leaves are arrays; what else decides about
     compiled code (names and types of slots, the width of sparse rows) is static."""
     jax.tree_util.register_pytree_with_keys(Batch, _flatten_with_keys, _unflatten, _flatten)
     jax.tree_util.register_dataclass(Ragged, ["values", "sequence_start_positions", "sub_sequence_start_positions"], [])
     jax.tree_util.register_dataclass(Csr, ["indptr", "indices", "values"], ["shape"])
+    for strings in (BinaryArray, StringArray):
+        jax.tree_util.register_dataclass(strings, ["offsets", "data"], [])
