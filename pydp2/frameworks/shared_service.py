@@ -29,6 +29,7 @@ START_SECONDS = 120.0
 _END_SECONDS = 30.0
 """Seconds that the rank which has the service waits at its end for ranks that still read."""
 _END_POLL_SECONDS = 0.05
+_NO_POOL = 1 << 16  # bytes
 _opened: Counter[tuple[str, str]] = Counter()  # services by run and job: each loader of a program has its own
 
 
@@ -105,6 +106,13 @@ def open_service(
         return str(options["bind"]), None
     service = launch(files, provider, **options)
     return service.address, SharedService(service, waits=ranks.world_size > 1)
+
+
+def keep_service(address: str, ranks: Ranks, *, job: str) -> Client:
+    """Return a client that reads nothing, as long as which the service at ``address`` is kept: rank 0 ends it when no
+    rank is connected, and between two passes the workers of a rank are not."""
+    name = f"{job} rank {ranks.rank} {os.urandom(4).hex()}"
+    return connect(address, job=name, rank=0, world_size=1, timeout=START_SECONDS, batch_size=1, pool_bytes=_NO_POOL)
 
 
 def open_client(

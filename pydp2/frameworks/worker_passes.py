@@ -23,7 +23,7 @@ from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, OptionError, StateMismatch
-from pydp2.frameworks.shared_service import START_SECONDS, Ranks, SharedService, is_address, open_service
+from pydp2.frameworks.shared_service import START_SECONDS, Ranks, SharedService, is_address, keep_service, open_service
 from pydp2.options.tables import JOB_OPTIONS
 from pydp2.providers import Provider
 
@@ -49,7 +49,7 @@ class WorkerPasses:
             options.setdefault("last_batch", "pad")
         self._ranks, self._job = ranks, job
         self._options = {key: value for key, value in options.items() if key in JOB_OPTIONS}
-        self._service: SharedService | None = None
+        self._service: SharedService | Client | None = None  # what keeps the service until it is closed
         self._timeout = START_SECONDS
         self._address: str | os.PathLike[str]
         if is_address(files, provider):
@@ -58,6 +58,8 @@ class WorkerPasses:
         else:
             rest: dict[str, Any] = {key: value for key, value in options.items() if key not in JOB_OPTIONS}
             self._address, self._service = open_service(files, provider, ranks, job=job, **rest)
+            if self._service is None:
+                self._service = keep_service(self._address, ranks, job=job)
         try:
             look = f"{job} {os.urandom(4).hex()}"
             with connect(

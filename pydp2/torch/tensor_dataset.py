@@ -26,7 +26,14 @@ from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, OptionTypeError, StateMismatch
-from pydp2.frameworks.shared_service import START_SECONDS, LoaderKeywords, SharedService, is_address, open_service
+from pydp2.frameworks.shared_service import (
+    START_SECONDS,
+    LoaderKeywords,
+    SharedService,
+    is_address,
+    keep_service,
+    open_service,
+)
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
 from pydp2.torch.tensor_loader import Loader, chosen_ranks
@@ -58,7 +65,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         rank: int,
         world_size: int,
         conversion: Mapping[str, Any],
-        owner: SharedService | None,
+        owner: SharedService | Client | None,
     ) -> None:
         self._connect = connect_here
         self._rank, self._world_size = rank, world_size
@@ -284,7 +291,8 @@ def dataset(
     rest: dict[str, Any] = {key: value for key, value in options.items() if key not in JOB_OPTIONS}
     address, service = open_service(files, provider, ranks, job=job, **rest)
     connect_here = partial(_connect, address, job, of_job | {"timeout": START_SECONDS})
-    return Dataset(connect_here, *ranks[:2], conversion, service)
+    keeper = keep_service(address, ranks, job=job) if service is None else service
+    return Dataset(connect_here, *ranks[:2], conversion, keeper)
 
 
 def _connect(

@@ -11,7 +11,7 @@ import pytest
 
 import pydp2
 from pydp2.errors import OptionError
-from pydp2.frameworks.shared_service import Ranks, open_client
+from pydp2.frameworks.shared_service import Ranks, SharedService, keep_service, open_client, open_service
 from tests.runs import NUMBERS, NUMBERS_OPTIONS
 from tests.warm_starts import run_program
 
@@ -20,7 +20,7 @@ DEADLINE = 60.0
 RANK = """
 import json, sys, time
 from pydp2.frameworks.loader import FrameworkLoader
-from pydp2.frameworks.shared_service import Ranks, open_client
+from pydp2.frameworks.shared_service import Ranks, SharedService, keep_service, open_client, open_service
 rank, world, address, late, end = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), sys.argv[5]
 time.sleep(late)
 seen = []
@@ -89,3 +89,20 @@ def test_a_list_without_a_provider_is_an_error_that_names_the_provider(tmp_path:
     (tmp_path / "train.list").write_text("a\nb\n")
     with pytest.raises(OptionError, match=r"no provider was given, so .*train.list is read as the connection file"):
         open_client(tmp_path / "train.list", None, Ranks(), batch_size=4)
+
+
+def test_a_rank_keeps_the_service_while_nothing_of_it_reads(
+    provider_file: Callable[[str], str], tmp_path: Path
+) -> None:
+    """As between two passes that worker processes read, which are new ones in each pass."""
+    of_rank = [Ranks(rank, 2, 2, tmp_path.name) for rank in range(2)]
+    address, service = open_service(FILES, provider_file(NUMBERS), of_rank[0], workers=1)
+    assert isinstance(service, SharedService)
+    with ThreadPoolExecutor() as pool, keep_service(address, of_rank[1], job="default"):
+        ended = pool.submit(service.close)
+        with pydp2.connect(address, **NUMBERS_OPTIONS) as data:
+            assert sum(len(batch) for batch in data) > 0
+        assert service.service.poll() is None, "nobody reads, but a rank is there"
+        assert not ended.done()
+    ended.result(DEADLINE)
+    assert service.service.poll() is not None
