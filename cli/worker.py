@@ -35,6 +35,11 @@ from pydp2_cli.signals import signals_call
     "--compress", type=click.Choice(["zstd"]),
     help="Compress what the workers send, for a slow network; default: none. Needs pip install 'pydp2[zstd]'.",
 )  # fmt: skip
+@click.option(
+    "--row_server", metavar="ADDRESS",
+    help="Keep rows on this host, where trainers fetch them, as in tcp://10.0.0.7:*; default: rows go through the "
+    "service.",
+)  # fmt: skip
 def command(
     address: str | None,
     key: Path | None,
@@ -44,6 +49,7 @@ def command(
     maps: tuple[str, ...],
     patience: float,
     compress: str | None,
+    row_server: str | None,
 ) -> None:
     """Run workers on this machine for a service on another host, until that service ends.
 
@@ -59,7 +65,15 @@ def command(
 
     renamed = dict(_parse_map(each) for each in maps)
     host = pydp2.WorkerHost(
-        address, key=key, workers=workers, root=root, name=name, maps=renamed, patience=patience, compress=compress
+        address,
+        key=key,
+        workers=workers,
+        root=root,
+        name=name,
+        maps=renamed,
+        patience=patience,
+        compress=compress,
+        row_server=row_server,
     )
     with signals_call(host.leave):
         click.echo(f"pydp2: this host ends: {host.run()}", err=True)

@@ -57,6 +57,8 @@ class WorkerHost:
         patience: seconds without a service after which :meth:`run` ends.
         compress: ``"zstd"`` compresses what workers send, for a slow network; the service and this host need
             ``pip install 'pydp2[zstd]'``. Default: none.
+        row_server: an address of this host, ``"tcp://10.0.0.7:*"``: rows stay here, and trainers fetch them there. It
+            has to be one that all trainers reach. Default: rows go through the service.
 
     Raises:
         OptionError: what was asked for cannot be.
@@ -73,6 +75,7 @@ class WorkerHost:
         maps: Mapping[str, str] | None = None,
         patience: float = 300.0,
         compress: str | None = None,
+        row_server: str | None = None,
     ) -> None:
         require_allowed_process()
         if compress not in (None, CODEC):
@@ -85,6 +88,7 @@ class WorkerHost:
         self._name = socket.gethostname() if name is None else name
         self._maps, self._patience = dict(maps or {}), patience
         self._compress = compress or ""
+        self._row_server = row_server or ""
         machine.check_open_files(self._places)
         find_service(address, key)  # what is wrong with it shows at once
         self._agent: subprocess.Popen[bytes] | None = None
@@ -170,7 +174,7 @@ class WorkerHost:
                 address=target.address, public_key=target.key_pair.public, secret_key=target.key_pair.secret,
                 name=self._name, places=self._places, root=str(self._root), path=tuple(search_path()),
                 worker_address=rundir.address("workers"), digest=spec.digest, patience=self._patience,
-                compress=self._compress,
+                compress=self._compress, row_server=self._row_server,
             )  # fmt: skip
             process, channel = start_interpreter("pydp2.host.main", "main", passed=[rundir.lock])
             self._agent = process

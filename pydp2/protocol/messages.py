@@ -71,12 +71,14 @@ class Broken(Message):
 class BeginReading(Message):
     """Server: reading number ``reading`` begins, of pass ``pass_id``; ``seed`` is for ``settings.rng``.
 
-    There may be several at a time, one for each job that is in a pass.
+    There may be several at a time, one for each job that is in a pass. ``rows_stay``: its rows may stay on the host of
+    the worker, in its row server.
     """
 
     reading: int
     pass_id: int
     seed: Word
+    rows_stay: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,8 @@ class Quit(Message):
 class Chunk(Message):
     """Worker: ranges of files. ``parts`` are :class:`FileRange` as lists; their rows lie in the frames, one after
     another. ``in_cells``: in place of their columns, one frame with the number of the cell that each was put in, int64.
+    ``on_host``: in place of their columns, two frames, int64: the handle of each row in the row server of the host, and
+    its bytes.
 
     ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample held back that costs ``need`` (0:
     it reached its pause). ``busy_us``: time spent on samples so far, ``idle_us``: time without anything to do, in us.
@@ -142,6 +146,7 @@ class Chunk(Message):
     busy_us: int
     idle_us: int
     in_cells: bool = False
+    on_host: bool = False
 
 
 # -- host and server ---------------------------------------------------------------------------------------------------
@@ -168,7 +173,8 @@ class Spec(Message):
 class Join(Message):
     """Host: it can run ``places`` workers; it asks for :class:`Spec`. ``session`` is fresh for each time that it
     joins. ``about`` has the versions of Python and numpy, and the byte order; ``digest`` is of the spec that it has.
-    ``codec``: what it compresses the frames of workers with ("": it does not)."""
+    ``codec``: what it compresses the frames of workers with ("": it does not). ``row_server``: where trainers fetch
+    rows that stay there ("": it sends all)."""
 
     version: int
     release: str
@@ -178,6 +184,7 @@ class Join(Message):
     digest: str
     about: Plain
     codec: str = ""
+    row_server: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +282,45 @@ class Drain(Message):
     """Host: it has to leave. It wants no new files, and to be told when the running ones are over."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowReaders(Message):
+    """Server: trainers with these public keys may fetch rows, and no others."""
+
+    keys: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRows(Message):
+    """Server: rows that stayed on the host are not needed any more. One frame, their handles, int64."""
+
+    has_body: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class SendRows(Message):
+    """Server: rows are to stay on the host no more, because a trainer cannot fetch them."""
+
+
+# -- client and row server ---------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class FetchRows(Message):
+    """Client: send the rows with the handles in the frame, int64. ``request_id`` comes back with them."""
+
+    has_body: ClassVar[bool] = True
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedRows(Message):
+    """Row server: the columns of ``rows`` rows, in the order in which they were asked for. ``gone``: it does not have
+    all of them, and sends none."""
+
+    has_body: ClassVar[bool] = True
+    request_id: int
+    rows: int
+    gone: bool
+
+
 # -- client and server -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Attach(Message):
@@ -338,6 +384,7 @@ class BeginPass(Message):
     buckets: Plain = field(default_factory=dict)
     is_repeat: bool = False
     after_pass: bool = False
+    unreachable: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +422,9 @@ class BatchHead(Message):
     that come from one; {} without buckets. ``following``: batches that come with it, their rows behind its own in the
     columns; see :mod:`.batch_packing`. ``shared_rows``: instead of the columns, one frame has the numbers of their
     rows, int64; the service has so many rows in the memory that it shows, its cache or cells, where this client
-    gathers them (0: the columns are here).
+    gathers them (0: the columns are here). ``on_hosts``: rows that stayed on their hosts, as
+    ``[row server, rows]`` for each. Behind the columns of the other rows come two frames then, int64: for each row of
+    the message its place among the others and those of the hosts, in this order, and the handles of the rows on hosts.
     """
 
     has_body: ClassVar[bool] = True
@@ -393,6 +442,7 @@ class BatchHead(Message):
     bucket: Plain = field(default_factory=dict)
     following: list[Any] = field(default_factory=list)
     shared_rows: int = 0
+    on_hosts: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,6 +466,14 @@ class Failed(Message):
     request_id: int
     error: Plain
     state_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAgain(Message):
+    """Server: rows of batches of run ``request_id`` are lost with their host. The client is to begin the pass again
+    behind the last batch that it has taken."""
+
+    request_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,8 +518,9 @@ MESSAGES: dict[str, type[Message]] = {
     for m in (
         Hello, Declared, Broken, BeginReading, Assign, Grant, Want, Places, EndReading, Quit, Chunk,
         AskSpec, Spec, Join, OpenData, Prepared, StartWorker, KillWorker, ToWorker, FromWorker, WorkerStarted,
-        WorkerExited, HostBeat, HostReceived, Drain,
-        Attach, Welcome, Refused, BeginPass, LeavePass, Need, BatchHead, PassEnd, Failed, Detach, AskStats, Stats,
+        WorkerExited, HostBeat, HostReceived, Drain, RowReaders, ReleaseRows, SendRows, FetchRows, FetchedRows,
+        Attach, Welcome, Refused, BeginPass, LeavePass, Need, BatchHead, PassEnd, Failed, BeginAgain, Detach, AskStats,
+        Stats,
         Probe, Closing,
     )
 }  # fmt: skip

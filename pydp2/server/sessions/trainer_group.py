@@ -73,6 +73,7 @@ class TrainerGroup:
         log: JobLog,
     ) -> None:
         self.runner = runner
+        runner.rows_may_stay = not options.dynamic
         self.registry = RankRegistry(options.name, options.world, options.dynamic, options.lease)
         way = SharedDelivery if options.dynamic else RankedDelivery
         self.delivery: Delivery = way(self.registry, runner, options.prefetch_bytes)
@@ -402,6 +403,28 @@ class TrainerGroup:
             self.registry.passed_through.clear()
             for each in self.registry.trainers.values():
                 each.clear()
+
+    def take_up_again(self) -> None:
+        """Go back to where no trainer misses a batch: rows that wait here are lost with their host."""
+        runner, registry = self.runner, self.registry
+        if not self.in_pass or runner.dispatcher is None or not runner.dispatcher.rows_stay:
+            return
+        at = self.delivery.resume_point().with_tail_in_point()
+        start = PassSnapshot(at, dict(runner.early_ends), runner.buckets)
+        trainers = [(each, each.state, self.delivery.first_missing(each)) for each in registry.trainers.values()]
+        done = {**registry.passed_through}
+        self.stop()
+        if registry.alone:  # its trainer says where it is
+            runner.pass_id -= 1
+        else:
+            self._open(runner.pass_id, start)
+            registry.passed_through.update(done)
+        for trainer, state, first_missing in trainers:
+            if state is PassState.IN and trainer.peer:
+                self.out.append((trainer.peer, m.BeginAgain(trainer.run), ()))
+            if state is not PassState.BEFORE and not registry.alone:
+                trainer.move(_RESTORED_BY[state])
+                trainer.first_unused = first_missing
 
     # -- snapshots -------------------------------------------------------------------------------------------------
     def snapshot(self, options: JobOptions, fits: dict[str, Any]) -> JobSnapshot:
