@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 from pydp2_cli.signals import signals_call
@@ -40,17 +41,7 @@ from pydp2_cli.signals import signals_call
     help="Keep rows on this host, where trainers fetch them, as in tcp://10.0.0.7:*; default: rows go through the "
     "service.",
 )  # fmt: skip
-def command(
-    address: str | None,
-    key: Path | None,
-    workers: int | None,
-    root: Path | None,
-    name: str | None,
-    maps: tuple[str, ...],
-    patience: float,
-    compress: str | None,
-    row_server: str | None,
-) -> None:
+def command(address: str | None, maps: tuple[str, ...], **options: Any) -> None:
     """Run workers on this machine for a service on another host, until that service ends.
 
     The service needs keys: `pydp2 serve LIST --provider ADDRESS --connection run.json` writes the file that this
@@ -60,21 +51,12 @@ def command(
     \b
     pydp2 worker --connect run.json
     pydp2 worker --connect run.json --workers 8 --map /data=/mnt/data
+    pydp2 worker --connect run.json --row-server tcp://10.0.0.7:*
     """
     import pydp2
 
     renamed = dict(_parse_map(each) for each in maps)
-    host = pydp2.WorkerHost(
-        address,
-        key=key,
-        workers=workers,
-        root=root,
-        name=name,
-        maps=renamed,
-        patience=patience,
-        compress=compress,
-        row_server=row_server,
-    )
+    host = pydp2.WorkerHost(address, maps=renamed, **options)
     with signals_call(host.leave):
         click.echo(f"pydp2: this host ends: {host.run()}", err=True)
 

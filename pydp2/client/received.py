@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pydp2.client.lazy_rows import LazyRows, SharedRows, split_rows
-from pydp2.client.row_fetcher import FetchedRows, RowFetcher
+from pydp2.client.row_fetcher import FetchedLot, RowFetcher
 from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Columns, Ints
 from pydp2.errors import RemoteProtocolError
@@ -21,7 +21,7 @@ from pydp2.protocol.early_ends import split_frames
 from pydp2.schema.input_types import Slots
 from pydp2.transport import owned_arrays
 
-Rows = Columns | tuple[LazyRows | FetchedRows, int, int]
+Rows = Columns | tuple[LazyRows | FetchedLot, int, int]
 """Rows of a batch: columns, or a part of a lot."""
 
 
@@ -57,12 +57,12 @@ class ReceivedBatch:
     @property
     def awaits_rows(self) -> bool:
         """True if rows of it have not come from their hosts yet."""
-        return not isinstance(self.rows, Columns) and isinstance(self.rows[0], FetchedRows) and not self.rows[0].is_here
+        return not isinstance(self.rows, Columns) and isinstance(self.rows[0], FetchedLot) and not self.rows[0].is_here
 
     def unreachable(self, now: float) -> str:
         """Return the address of a row server whose rows are overdue; "": none."""
         lot = None if isinstance(self.rows, Columns) else self.rows[0]
-        return lot.unreachable(now) if isinstance(lot, FetchedRows) else ""
+        return lot.unreachable(now) if isinstance(lot, FetchedLot) else ""
 
     @property
     def is_prepared(self) -> bool:
@@ -158,7 +158,7 @@ def is_second_prepared(inbox: Sequence[Any]) -> bool:
 
 
 def second_batch(
-    inbox: list[Any], slots: Slots, shown: SharedRows | None, run: int, number: int, fetcher: RowFetcher | None
+    inbox: list[Any], slots: Slots, shown: SharedRows | None, run: int, number: int, fetcher: RowFetcher | None = None
 ) -> ReceivedBatch | None:
     """Return the second batch of ``inbox``. None: it has not come.
 

@@ -31,7 +31,7 @@ _MAX_ROW_SERVERS = 1024  # in one message
 
 
 @dataclass(slots=True)
-class _Request:
+class _HostRequest:
     """Rows ``handles`` of one row server, and their frames once they are here. ``due``: when they have to be;
     ``is_refused``: the row server does not have them."""
 
@@ -44,7 +44,7 @@ class _Request:
 
 
 @dataclass(slots=True)
-class FetchedRows:
+class FetchedLot:
     """Rows of a message, of which some come from hosts; a lot, as :class:`.lazy_rows.LazyRows`.
 
     ``here``: the frames of those that came with the message; ``order``: for each row its place among those here and
@@ -55,7 +55,7 @@ class FetchedRows:
     here_rows: int
     here: Sequence[memoryview]
     order: Ints
-    requests: list[_Request]
+    requests: list[_HostRequest]
     _columns: Columns | None = field(default=None)
 
     @property
@@ -89,7 +89,7 @@ class FetchedRows:
             whole = columns[0] if len(columns) == 1 else Columns.concat(columns)
             in_order = len(columns) == 1 and bool((self.order == np.arange(len(self.order))).all())
             self._columns = whole if in_order else whole.take(self.order)
-            self.requests = [_Request(each.number, "", each.handles[:0], 0.0, ()) for each in self.requests]
+            self.requests = [_HostRequest(each.number, "", each.handles[:0], 0.0, ()) for each in self.requests]
             self.here = ()
         return self._columns if hi - lo == len(self.order) else self._columns.slice(lo, hi)
 
@@ -102,9 +102,9 @@ class RowFetcher:
         self._zmq = new_context()
         self._lines: dict[str, Line] = {}
         self._retry_at: dict[str, float] = {}
-        self._requests: dict[int, _Request] = {}  # those without an answer
+        self._requests: dict[int, _HostRequest] = {}  # those without an answer
         self._numbers = count(1)
-        self._lots: dict[tuple[int, int], FetchedRows] = {}  # by run and first batch, until they are taken
+        self._lots: dict[tuple[int, int], FetchedLot] = {}  # by run and first batch, until they are taken
         self._link = row_link(LinkRole.CLIENT)
 
     def begin(self, slots: Slots, head: m.BatchHead, rows: int, frames: Sequence[memoryview]) -> None:
@@ -116,21 +116,21 @@ class RowFetcher:
         order, handles = _int64(order_frame, rows), _int64(handle_frame, sum(size for _, size in counts))
         if rows and (np.bincount(np.clip(order, 0, rows), minlength=rows + 1)[:rows] != 1).any():
             raise RemoteProtocolError("BatchHead: rows on hosts that are not in an order")
-        lot = FetchedRows(slots, rows - len(handles), here, order, [])
+        lot = FetchedLot(slots, rows - len(handles), here, order, [])
         at = 0
         for address, size in counts:
             lot.requests.append(self._ask(address, handles[at : at + size]))
             at += size
         self._lots[head.request_id, head.batch_index] = lot
 
-    def _ask(self, address: str, handles: Ints) -> _Request:
-        request = _Request(next(self._numbers), address, handles, time.monotonic() + PATIENCE_SECONDS)
+    def _ask(self, address: str, handles: Ints) -> _HostRequest:
+        request = _HostRequest(next(self._numbers), address, handles, time.monotonic() + PATIENCE_SECONDS)
         self._requests[request.number] = request
         if (line := self._line_to(address)) is not None:
             self._send(line, request)
         return request
 
-    def _send(self, line: Line, request: _Request) -> None:
+    def _send(self, line: Line, request: _HostRequest) -> None:
         message = m.FetchRows(request.number)
         self._link.check_sending(message)
         line.send([m.encode(message), request.handles])
@@ -147,7 +147,7 @@ class RowFetcher:
             raise RemoteProtocolError(f"BatchHead: the address of a row server is not one: {error}") from None
         return line
 
-    def take(self, run: int, batch_index: int) -> FetchedRows:
+    def take(self, run: int, batch_index: int) -> FetchedLot:
         """Return the rows of the message of ``run`` that begins with this batch. Raises RemoteProtocolError if they
         were not asked for."""
         lot = self._lots.pop((run, batch_index), None)

@@ -61,8 +61,7 @@ class Declared(Message):
 
 @dataclass(frozen=True, slots=True)
 class Broken(Message):
-    """Worker: the provider cannot be had, its hook failed, or there is no memory to go on. The
-    worker ends after this."""
+    """Worker: the provider cannot be had, its hook failed, or there is no memory to go on. The worker ends after it."""
 
     error: Plain
 
@@ -71,8 +70,7 @@ class Broken(Message):
 class BeginReading(Message):
     """Server: reading number ``reading`` begins, of pass ``pass_id``; ``seed`` is for ``settings.rng``.
 
-    There may be several at a time, one for each job that is in a pass. ``rows_stay``: its rows may stay on the host of
-    the worker, in its row server.
+    There may be several at a time, one for each job that is in a pass. ``rows_stay``: rows may stay on the host.
     """
 
     reading: int
@@ -160,9 +158,8 @@ class AskSpec(Message):
 
 @dataclass(frozen=True, slots=True)
 class Spec(Message):
-    """Server: what a host needs to run workers. ``digest`` is a checksum of it; to a host that has this checksum
-    already it comes without frames, else with four: arguments of the provider, entries of the list, where each ends,
-    and the source of the list."""
+    """Server: what a host needs to run workers. ``digest`` is a checksum of it; to a host that has it already it comes
+    without frames, else with four: arguments of the provider, entries of the list, where each ends, and its source."""
 
     has_body: ClassVar[bool] = True
     terms: Plain
@@ -173,8 +170,8 @@ class Spec(Message):
 class Join(Message):
     """Host: it can run ``places`` workers; it asks for :class:`Spec`. ``session`` is fresh for each time that it
     joins. ``about`` has the versions of Python and numpy, and the byte order; ``digest`` is of the spec that it has.
-    ``codec``: what it compresses the frames of workers with ("": it does not). ``row_server``: where trainers fetch
-    rows that stay there ("": it sends all)."""
+    ``codec``: what it compresses frames of workers with ("": none). ``row_server``: where trainers fetch rows ("": it
+    sends all)."""
 
     version: int
     release: str
@@ -226,8 +223,8 @@ class ToWorker(Message):
 
 @dataclass(frozen=True, slots=True)
 class FromWorker(Message):
-    """Host: ``worker`` sent the message in the frames, its header first. ``raw_sizes``: of each frame behind the
-    header, its size before it was compressed, 0 for one that was not; empty where none is."""
+    """Host: ``worker`` sent the message in the frames, its header first. ``raw_sizes``: the sizes of the other frames
+    before they were compressed, 0 for one that was not; empty where none is."""
 
     has_body: ClassVar[bool] = True
     worker: int
@@ -261,8 +258,8 @@ class WorkerExited(Message):
 
 @dataclass(frozen=True, slots=True)
 class HostBeat(Message):
-    """Host, every second: it is there. ``sent_ns`` is its own clock; ``running`` are the samples that its workers ask
-    for, as ``[worker, file, attempt, sample index]``; ``figures`` are statistics."""
+    """Host, every second: it is there. ``sent_ns`` is its own clock; ``running``: the samples that its workers ask for,
+    as ``[worker, file, attempt, sample index]``; ``figures`` are statistics."""
 
     sent_ns: int
     running: list[Any]
@@ -291,14 +288,14 @@ class RowReaders(Message):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRows(Message):
-    """Server: rows that stayed on the host are not needed any more. One frame, their handles, int64."""
+    """Server: rows on the host are not needed any more. One frame, their handles, int64."""
 
     has_body: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class SendRows(Message):
-    """Server: rows are to stay on the host no more, because a trainer cannot fetch them."""
+    """Server: no more rows are to stay on the host."""
 
 
 # -- client and row server ---------------------------------------------------------------------------------------------
@@ -312,8 +309,7 @@ class FetchRows(Message):
 
 @dataclass(frozen=True, slots=True)
 class FetchedRows(Message):
-    """Row server: the columns of ``rows`` rows, in the order in which they were asked for. ``gone``: it does not have
-    all of them, and sends none."""
+    """Row server: the columns of ``rows`` rows, in the order of their handles. ``gone``: it lacks some, none come."""
 
     has_body: ClassVar[bool] = True
     request_id: int
@@ -368,8 +364,8 @@ class BeginPass(Message):
     ``early_end_frames`` more, behind them, hold early-end records (:mod:`.early_ends`). ``acknowledged_ahead``: later
     batches that are not wanted either. ``state_name`` names the state that this is (empty: none, the rank goes on in
     its job); ``is_repeat``: it was named before, without an answer; ``after_pass``: ranks that are in a pass end it
-    first. ``buckets``: what the last batch said of them,
-    "bounds" and, in its pass, "group".
+    first. ``buckets``: what the last batch said of them, "bounds" and, in its pass, "group". ``unreachable``: row
+    servers from which this rank could not fetch rows.
     """
 
     has_body: ClassVar[bool] = True
@@ -399,8 +395,7 @@ class LeavePass(Message):
 class Need(Message):
     """Client: ``count`` more batches of run ``request_id`` may come, its first ``used_batches`` are used.
 
-    If ``count`` is 0, the trainer has read all that came, and waits. ``waited_us`` and ``worked_us``: how
-    it spent its time, in us.
+    If ``count`` is 0, the trainer has read all that came, and waits. ``waited_us``, ``worked_us``: its time, in us.
     """
 
     request_id: int
@@ -422,9 +417,9 @@ class BatchHead(Message):
     that come from one; {} without buckets. ``following``: batches that come with it, their rows behind its own in the
     columns; see :mod:`.batch_packing`. ``shared_rows``: instead of the columns, one frame has the numbers of their
     rows, int64; the service has so many rows in the memory that it shows, its cache or cells, where this client
-    gathers them (0: the columns are here). ``on_hosts``: rows that stayed on their hosts, as
-    ``[row server, rows]`` for each. Behind the columns of the other rows come two frames then, int64: for each row of
-    the message its place among the others and those of the hosts, in this order, and the handles of the rows on hosts.
+    gathers them (0: the columns are here). ``on_hosts``: ``[row server, rows]`` for each host with rows. Two frames,
+    int64, come behind the columns of the others then: for each row its place among the others and those of the hosts,
+    in this order, and the handles of the rows on hosts.
     """
 
     has_body: ClassVar[bool] = True
@@ -470,8 +465,7 @@ class Failed(Message):
 
 @dataclass(frozen=True, slots=True)
 class BeginAgain(Message):
-    """Server: rows of batches of run ``request_id`` are lost with their host. The client is to begin the pass again
-    behind the last batch that it has taken."""
+    """Server: rows of run ``request_id`` are lost. The client is to begin anew behind the last batch that it took."""
 
     request_id: int
 
@@ -491,8 +485,7 @@ class AskStats(Message):
 
 @dataclass(frozen=True, slots=True)
 class Stats(Message):
-    """Server: the statistics of the service. One frame, a dict of plain data: with many workers it is larger than a
-    header may be."""
+    """Server: the statistics of the service. One frame, a dict of plain data, which may be larger than a header."""
 
     has_body: ClassVar[bool] = True
 
@@ -520,8 +513,7 @@ MESSAGES: dict[str, type[Message]] = {
         AskSpec, Spec, Join, OpenData, Prepared, StartWorker, KillWorker, ToWorker, FromWorker, WorkerStarted,
         WorkerExited, HostBeat, HostReceived, Drain, RowReaders, ReleaseRows, SendRows, FetchRows, FetchedRows,
         Attach, Welcome, Refused, BeginPass, LeavePass, Need, BatchHead, PassEnd, Failed, BeginAgain, Detach, AskStats,
-        Stats,
-        Probe, Closing,
+        Stats, Probe, Closing,
     )
 }  # fmt: skip
 _TYPES: dict[str, tuple[type, int]] = {
@@ -541,9 +533,8 @@ def encode(message: Message) -> bytes:
     values = _VALUES[type(message)](message)
     header = cast(bytes, msgpack.packb(values if _FIELDS[type(message)] else [values]))
     if len(header) > HEADER_LIMIT:
-        raise LocalProtocolError(
-            f"the header of {type(message).__name__} needs {len(header)} bytes, a header has at most {HEADER_LIMIT}"
-        )
+        name = type(message).__name__
+        raise LocalProtocolError(f"the header of {name} needs {len(header)} bytes, it has at most {HEADER_LIMIT}")
     return header
 
 

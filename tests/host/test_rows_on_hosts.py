@@ -3,19 +3,26 @@ of the hosts."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import pydp2
+from tests.conftest import wait_until
 
 from .test_hosts import (
+    FILES,
     KINDS,
     OPTIONS,
     ROWS,
+    SLOW,
     Host,
     active,
+    digest,
     elsewhere,
     hosts,
     local,
@@ -25,7 +32,6 @@ from .test_hosts import (
 from .test_hosts import file as file
 from .test_hosts import joined as joined
 from .test_hosts import short_host_timeout as short_host_timeout
-from tests.conftest import wait_until
 
 pytestmark = pytest.mark.usefixtures("short_host_timeout")
 
@@ -46,4 +52,100 @@ def test_the_stream_of_rows_that_stay_on_three_hosts_is_that_of_a_local_service(
             with pydp2.connect(where, job=where.name, **OPTIONS) as data:
                 assert stream(data, 2) == whole
         assert wait_until(lambda: not any(each["rows_kept"] for each in hosts(service)))
-        print(hosts(service))
+
+
+def test_workers_here_and_rows_on_a_host_feed_one_stream(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file(KINDS)
+    whole = local(provider)
+    with serving(provider, file, workers=1) as service:
+        joined(workers=1, row_server=HERE)
+        joined(workers=1)
+        assert wait_until(lambda: active(service) == 3)
+        for where in (file, elsewhere(file)):
+            with pydp2.connect(where, job=where.name, **OPTIONS) as data:
+                assert stream(data) == whole
+
+
+def test_what_comes_through_the_service_is_a_few_bytes_of_each_row(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    with serving(provider_file(ROWS), file) as service:
+        joined(workers=2, row_server=HERE)
+        with pydp2.connect(file, timeout=30.0, **OPTIONS) as data:
+            rows = sum(batch.size for batch in data)
+        assert rows == 40 * len(FILES)
+        (host,) = hosts(service)
+        assert host["received_bytes"] < 64 * rows, "a row has 8 KB"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_rows_that_are_lost_with_their_host_are_read_again(
+    how: signal.Signals,
+    ranks: int,
+    provider_file: Callable[[str], str],
+    file: Path,
+    joined: Callable[..., Host],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    provider = provider_file(SLOW)
+    whole = local(provider, last_batch="keep")
+    with serving(provider, file) as service, contextlib.ExitStack() as stack:
+        doomed = joined(workers=2, name="doomed", row_server=HERE)
+        pid = doomed.pid
+        joined(workers=1, name="other", row_server=HERE)
+        assert wait_until(lambda: active(service) == 3)
+        options = OPTIONS | {"last_batch": "keep"}
+        clients = [stack.enter_context(pydp2.connect(file, rank=n, world_size=ranks, **options)) for n in range(ranks)]
+        streams = [iter(client) for client in clients]
+        seen = [digest(next(each)) for _ in range(3) for each in streams]
+        assert wait_until(lambda: any(each["rows_kept"] for each in hosts(service) if each["host"] == "doomed"))
+        os.kill(pid, how)
+        while step := [digest(batch) for each in streams if (batch := next(each, None)) is not None]:
+            seen += step
+        assert seen == whole
+        os.kill(pid, signal.SIGCONT) if how is signal.SIGSTOP else doomed.ended()
+    screen = capfd.readouterr().err
+    assert "rows of pass 0 are lost with their host and are read again" in screen
+    assert "condemned" not in screen
+
+
+def test_a_host_that_leaves_keeps_its_rows_until_trainers_have_them(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], capfd: pytest.CaptureFixture[str]
+) -> None:
+    provider = provider_file(SLOW)
+    whole = local(provider)
+    with serving(provider, file) as service:
+        first = joined(workers=1, row_server=HERE)
+        with pydp2.connect(file, timeout=30.0, **OPTIONS) as data:
+            batches = iter(data)
+            seen = [digest(next(batches)) for _ in range(5)]
+            joined(workers=2, row_server=HERE)
+            assert wait_until(lambda: active(service) == 3)
+            first.leave()
+            seen += [digest(batch) for batch in batches]
+            assert seen == whole
+        assert first.ended() == "it has left"
+    assert "rows of pass 0 are lost" not in capfd.readouterr().err
+
+
+def test_a_state_taken_with_rows_on_hosts_is_that_of_a_local_service(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file(KINDS)
+    whole = local(provider)
+    with serving(provider, file) as service:
+        joined(workers=2, row_server=HERE)
+        with pydp2.connect(file, timeout=30.0, **OPTIONS) as data:
+            batches = iter(data)
+            seen = [digest(next(batches)) for _ in range(9)]
+            state = data.state_dict()
+        with pydp2.connect(file, job="again", **OPTIONS) as data:
+            data.load_state_dict(state)
+            assert seen + stream(data) == whole
+        assert service.stats()["hosts"][0]["rows_kept"] == 0
+    with pydp2.load(FILES, provider, workers=1, **OPTIONS) as data:
+        data.load_state_dict(state)
+        assert seen + stream(data) == whole

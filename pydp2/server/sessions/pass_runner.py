@@ -274,6 +274,11 @@ class PassRunner:
         return self._batcher is not None
 
     @property
+    def do_rows_stay(self) -> bool:
+        """True if rows of this pass may be on the hosts of their workers."""
+        return self.dispatcher is not None and self.dispatcher.rows_stay
+
+    @property
     def byte_limited(self) -> bool:
         """True if the pool of this pass was stopped by its limit in bytes."""
         return self._batcher is not None and self._batcher.byte_limited
