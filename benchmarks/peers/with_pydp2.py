@@ -76,8 +76,8 @@ def _service(
     job: Job, address: str, args: dict[str, str]
 ) -> Iterator[tuple[pydp2.Service, Callable[..., pydp2.Client]]]:
     """A service with its workers, and what connects a trainer to it. Option ``network``: with "keys" the trainer comes
-    over TCP; with "workers" the workers do, which an agent runs as if it were on another host; with "hosts" both; with "row server"
-    both, and the trainer fetches the rows from that host."""
+    over TCP; with "workers" the workers do, which an agent runs as if it were on another host; with "hosts" both; with
+    "row server" both, and the trainer fetches the rows from that host."""
     network = job.option("network")
     if network is None:
         with pydp2.launch(job.files(), address, args=args, workers=job.workers) as service:

@@ -177,13 +177,18 @@ class RowServer:
         assert isinstance(message, m.FetchRows)  # the link takes nothing else
         if len(body) != 1 or body[0].nbytes % 8:
             raise RemoteProtocolError("FetchRows: one frame with handles is needed")
-        ids = self._known(np.frombuffer(body[0], "<i8").astype(np.int64))
-        if ids is None or self._store is None:
-            answer, columns = m.FetchedRows(message.request_id, 0, True), []
+        columns = self.take(np.frombuffer(body[0], "<i8").astype(np.int64))
+        if columns is None:
+            answer, found = m.FetchedRows(message.request_id, 0, True), []
         else:
-            answer, columns = m.FetchedRows(message.request_id, len(ids), False), self._store.take(ids).frames()
+            answer, found = m.FetchedRows(message.request_id, columns.rows, False), columns.frames()
         self._link.check_sending(answer)
-        self.hub.send(peer, [m.encode(answer), *columns])
+        self.hub.send(peer, [m.encode(answer), *found])
+
+    def take(self, handles: Ints) -> Columns | None:
+        """Return the rows with these ``handles``, in that order; None: some are not here."""
+        ids = self._known(handles)
+        return None if ids is None or self._store is None else self._store.take(ids)
 
     def _known(self, handles: Ints) -> Ints | None:
         """Return the ids of the rows with these ``handles``; None: some are not here."""

@@ -117,8 +117,12 @@ class PeerKeys:
         if known is None:
             self._forgotten.pop(peer, None)
             known = self._peers[peer] = _peer_of(frame)
-        if self._access.role_of(known.key) is None:  # what came before its connection was ended
-            del self._peers[peer]
+        if self._access.role_of(known.key) is None:
+            if known.is_connected():  # it speaks before the next look at which keys are allowed
+                self._dropped.append(peer)
+                self.end(peer)
+            else:  # what came before its connection was ended
+                del self._peers[peer]
             return False
         return True
 
