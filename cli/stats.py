@@ -126,8 +126,8 @@ def _print_hosts(found: list[dict[str, Any]]) -> None:
     for each in found:
         hosts.add_row(
             each["host"], each["state"], str(each["places"]), _received_text(each),
-            size_text(each.get("waiting_bytes", 0)), f"{each['rows_kept']:,}", f"{each.get('round_trip_ms', 0.0):.1f} ms",
-            size_text(each.get("memory", 0)),
+            size_text(each.get("waiting_bytes", 0)), f"{each['rows_kept']:,}",
+            f"{each.get('round_trip_ms', 0.0):.1f} ms", size_text(each.get("memory", 0)),
         )  # fmt: skip
     stdout_console().print(hosts, markup=False)
 

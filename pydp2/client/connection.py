@@ -199,13 +199,12 @@ class Connection:
         if self._slots is None or self.target.key_pair is None:
             raise RemoteProtocolError("BatchHead: rows on hosts, for a client without keys")
         if self.row_fetcher is None:
-            self.row_fetcher = RowFetcher(self.target.key_pair)
+            self.row_fetcher = RowFetcher(self._slots, self.target.key_pair)
         rows, frames = split_rows_of_hosts(head, body)
-        self.row_fetcher.begin(self._slots, head, rows, frames)
+        self.row_fetcher.begin(head, rows, frames)
 
     def wait_for_rows(self, seconds: float) -> None:
-        """Take in rows that came from hosts; wait up to ``seconds`` for some, or for a message of the service. Raises
-        RemoteProtocolError."""
+        """Take in rows that came from hosts; wait up to ``seconds`` for some, or for a message of the service."""
         assert self.row_fetcher is not None
         torn, self.is_damaged = self.is_damaged, True
         wake = None if self._session is None else self._session.wake_fd

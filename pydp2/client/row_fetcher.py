@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pydp2.columns.columns import Columns, Ints
-from pydp2.errors import RemoteProtocolError, ServiceUnreachable
+from pydp2.errors import ProtocolError, RemoteProtocolError, ServiceUnreachable
 from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import LinkRole, row_link
 from pydp2.schema.input_types import Slots
@@ -32,14 +32,14 @@ _MAX_ROW_SERVERS = 1024  # in one message
 
 @dataclass(slots=True)
 class _HostRequest:
-    """Rows ``handles`` of one row server, and their frames once they are here. ``due``: when they have to be;
-    ``is_refused``: the row server does not have them."""
+    """Rows ``handles`` of one row server, and their ``columns`` once they are here. ``due``: when they have to be;
+    ``is_refused``: the row server does not have them, or sends something else."""
 
     number: int
     address: str
     handles: Ints
     due: float
-    frames: Sequence[memoryview] | None = None
+    columns: Columns | None = None
     is_refused: bool = False
 
 
@@ -47,13 +47,11 @@ class _HostRequest:
 class FetchedLot:
     """Rows of a message, of which some come from hosts; a lot, as :class:`.lazy_rows.LazyRows`.
 
-    ``here``: the frames of those that came with the message; ``order``: for each row its place among those here and
-    those of ``requests``, in this order.
+    ``here``: those that came with the message; ``order``: for each row its place among those and the rows of
+    ``requests``, in this order.
     """
 
-    slots: Slots
-    here_rows: int
-    here: Sequence[memoryview]
+    here: Columns
     order: Ints
     requests: list[_HostRequest]
     _columns: Columns | None = field(default=None)
@@ -61,11 +59,11 @@ class FetchedLot:
     @property
     def is_here(self) -> bool:
         """True if all rows have come."""
-        return all(each.frames is not None for each in self.requests)
+        return all(each.columns is not None for each in self.requests)
 
     def unreachable(self, now: float) -> str:
         """Return the address of a row server that has not sent its rows in time, or does not have them; "": none."""
-        late = (each for each in self.requests if each.frames is None and (each.is_refused or now > each.due))
+        late = (each for each in self.requests if each.columns is None and (each.is_refused or now > each.due))
         return next((each.address for each in late), "")
 
     @property
@@ -81,24 +79,23 @@ class FetchedLot:
     nbytes = _share
 
     def columns(self, lo: int, hi: int) -> Columns:
-        """Return rows ``lo`` to ``hi``, once all are here. Raises RemoteProtocolError if they are invalid."""
+        """Return rows ``lo`` to ``hi``, once all are here."""
         if self._columns is None:
-            parts = [(self.here_rows, self.here)] if self.here_rows else []
-            parts += [(len(each.handles), each.frames or ()) for each in self.requests]
-            columns = [Columns.from_frames(self.slots, rows, owned_arrays(frames)) for rows, frames in parts]
-            whole = columns[0] if len(columns) == 1 else Columns.concat(columns)
-            in_order = len(columns) == 1 and bool((self.order == np.arange(len(self.order))).all())
+            parts = [self.here, *(each.columns for each in self.requests if each.columns is not None)]
+            whole = Columns.concat([part for part in parts if part.rows] or parts[:1])
+            in_order = bool((self.order == np.arange(len(self.order))).all())
             self._columns = whole if in_order else whole.take(self.order)
-            self.requests = [_HostRequest(each.number, "", each.handles[:0], 0.0, ()) for each in self.requests]
-            self.here = ()
+            empty = self.here = Columns.empty(self.here.slots)
+            for each in self.requests:
+                each.columns = empty  # it is in memory once
         return self._columns if hi - lo == len(self.order) else self._columns.slice(lo, hi)
 
 
 class RowFetcher:
-    """Fetches rows for a client with the keys ``key_pair``, over a connection to each row server."""
+    """Fetches rows of ``slots`` for a client with the keys ``key_pair``, over a connection to each row server."""
 
-    def __init__(self, key_pair: KeyPair) -> None:
-        self._key_pair = key_pair
+    def __init__(self, slots: Slots, key_pair: KeyPair) -> None:
+        self._slots, self._key_pair = slots, key_pair
         self._zmq = new_context()
         self._lines: dict[str, Line] = {}
         self._retry_at: dict[str, float] = {}
@@ -107,7 +104,7 @@ class RowFetcher:
         self._lots: dict[tuple[int, int], FetchedLot] = {}  # by run and first batch, until they are taken
         self._link = row_link(LinkRole.CLIENT)
 
-    def begin(self, slots: Slots, head: m.BatchHead, rows: int, frames: Sequence[memoryview]) -> None:
+    def begin(self, head: m.BatchHead, rows: int, frames: Sequence[memoryview]) -> None:
         """Ask for the rows of the message ``head``, of ``rows`` rows in all. Raises RemoteProtocolError."""
         counts = [*_row_counts(head)]
         if len(frames) < 2 or rows < sum(size for _, size in counts):
@@ -116,7 +113,7 @@ class RowFetcher:
         order, handles = _int64(order_frame, rows), _int64(handle_frame, sum(size for _, size in counts))
         if rows and (np.bincount(np.clip(order, 0, rows), minlength=rows + 1)[:rows] != 1).any():
             raise RemoteProtocolError("BatchHead: rows on hosts that are not in an order")
-        lot = FetchedLot(slots, rows - len(handles), here, order, [])
+        lot = FetchedLot(Columns.from_frames(self._slots, rows - len(handles), owned_arrays(here)), order, [])
         at = 0
         for address, size in counts:
             lot.requests.append(self._ask(address, handles[at : at + size]))
@@ -143,8 +140,8 @@ class RowFetcher:
             return None
         try:
             line = self._lines[address] = Line(self._zmq, address, watch=True, key_pair=self._key_pair)
-        except ServiceUnreachable as error:
-            raise RemoteProtocolError(f"BatchHead: the address of a row server is not one: {error}") from None
+        except ServiceUnreachable:  # it is no address, or a name that is not known here
+            self._retry_at[address] = time.monotonic() + _RETRY_SECONDS
         return line
 
     def take(self, run: int, batch_index: int) -> FetchedLot:
@@ -167,10 +164,15 @@ class RowFetcher:
             self._requests.pop(request.number, None)
 
     def receive(self) -> None:
-        """Take what came, and connect again where a connection has ended. Raises RemoteProtocolError."""
+        """Take what came, and connect again where a connection has ended. What a row server sends in place of rows
+        counts as if it did not have them."""
         for address, line in [*self._lines.items()]:
-            while (frames := line.receive(0)) is not None:
-                self._received(address, frames)
+            try:
+                while (frames := line.receive(0)) is not None:
+                    self._received(address, frames)
+            except ProtocolError:
+                for request in [each for each in self._requests.values() if each.address == address]:
+                    self._refuse(request)
             if line.is_lost:
                 del self._lines[address]
                 line.close()
@@ -189,12 +191,16 @@ class RowFetcher:
         if request is None or request.address != address:
             return  # of a run that was left
         if message.gone:
-            request.is_refused = True
+            self._refuse(request)
             return
         if message.rows != len(request.handles):
             raise RemoteProtocolError(f"FetchedRows: {message.rows} rows where {len(request.handles)} were asked for")
-        request.frames = body
+        request.columns = Columns.from_frames(self._slots, message.rows, owned_arrays(body))
         del self._requests[message.request_id]
+
+    def _refuse(self, request: _HostRequest) -> None:
+        request.is_refused = True
+        del self._requests[request.number]
 
     @property
     def handles(self) -> list[Any]:
