@@ -51,7 +51,7 @@ def command(address: str | None, maps: tuple[str, ...], **options: Any) -> None:
     \b
     pydp2 worker --connect run.json
     pydp2 worker --connect run.json --workers 8 --map /data=/mnt/data
-    pydp2 worker --connect run.json --row-server tcp://10.0.0.7:*
+    pydp2 worker --connect run.json --row_server tcp://10.0.0.7:*
     """
     import pydp2
 
