@@ -8,10 +8,12 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pydp2
+from pydp2.errors import OptionError, ServiceUnreachable
 from tests.conftest import wait_until
 
 from .test_hosts import (
@@ -149,3 +151,54 @@ def test_a_state_taken_with_rows_on_hosts_is_that_of_a_local_service(
     with pydp2.load(FILES, provider, workers=1, **OPTIONS) as data:
         data.load_state_dict(state)
         assert seen + stream(data) == whole
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "10.0.0.7:7100", "tcp://10.0.0.7", "tcp://:7100", "tcp://10.0.0.7:port", "tcp://a:1?key=b", 7]
+)
+def test_a_row_server_needs_an_address_of_tcp(
+    wrong: Any, provider_file: Callable[[str], str], file: Path, tmp_path: Path
+) -> None:
+    with (
+        serving(provider_file(ROWS), file),
+        pytest.raises(OptionError, match=r"an address of this host .* as in tcp://"),
+    ):
+        pydp2.WorkerHost(file, row_server=wrong)
+
+
+def test_an_argument_that_does_not_exist_is_named(provider_file: Callable[[str], str], file: Path) -> None:
+    with serving(provider_file(ROWS), file), pytest.raises(TypeError, match="no argument 'rowserver'"):
+        pydp2.WorkerHost(file, rowserver=HERE)  # type: ignore[call-arg]
+
+
+def test_a_row_server_that_cannot_be_bound_ends_the_host_with_the_reason(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    with serving(provider_file(ROWS), file):
+        host = joined(row_server="tcp://192.0.2.7:7100")
+        host.ended()
+        assert isinstance(host.error, ServiceUnreachable)
+        assert "cannot bind tcp://192.0.2.7:7100: Cannot assign requested address" in str(host.error)
+
+
+def test_passes_with_buckets_or_a_cache_or_shared_dynamically_get_their_rows_through_the_service(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    buckets = {"bucket_by": "ids", "bucket_bounds": [8, 16, 24]}
+    provider = provider_file(KINDS)
+    whole, plain = local(provider, **buckets), local(provider)
+    with serving(provider, file) as service:
+        joined(workers=2, row_server=HERE)
+        with pydp2.connect(file, job="buckets", timeout=30.0, **OPTIONS | buckets) as data:
+            assert stream(data) == whole
+        with pydp2.connect(file, job="dynamic", share="dynamic", **OPTIONS) as data:
+            assert stream(data) == plain
+        with pydp2.connect(file, job="relaxed", order="relaxed", **OPTIONS) as data:
+            assert sum(batch.size for batch in data) == sum(60 + int(name) for name in FILES)
+        assert hosts(service)[0]["received_bytes"] > 100_000
+    cached = provider_file(KINDS.replace("pool_size=300", "pool_size=300, cache=CacheType.CACHE_PASS_IN_MEM"))
+    whole = local(cached, passes=2)
+    with serving(cached, file):
+        joined(workers=2, row_server=HERE)
+        with pydp2.connect(file, timeout=30.0, **OPTIONS) as data:
+            assert stream(data, 2) == whole
