@@ -120,12 +120,14 @@ def _print_hosts(found: list[dict[str, Any]]) -> None:
     """Print a table of the hosts that run workers of the service."""
     from rich.table import Table
 
-    hosts = Table("host", "state", "workers", "received", "waiting there", "round trip", "memory", box=None)
+    hosts = Table(
+        "host", "state", "workers", "received", "waiting there", "rows there", "round trip", "memory", box=None
+    )
     for each in found:
         hosts.add_row(
             each["host"], each["state"], str(each["places"]), _received_text(each),
-            size_text(each.get("waiting_bytes", 0)), f"{each.get('round_trip_ms', 0.0):.1f} ms",
-            size_text(each.get("memory", 0)),
+            size_text(each.get("waiting_bytes", 0)), f"{each['rows_kept']:,}",
+            f"{each.get('round_trip_ms', 0.0):.1f} ms", size_text(each.get("memory", 0)),
         )  # fmt: skip
     stdout_console().print(hosts, markup=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 from pydp2_cli.signals import signals_call
@@ -35,16 +36,12 @@ from pydp2_cli.signals import signals_call
     "--compress", type=click.Choice(["zstd"]),
     help="Compress what the workers send, for a slow network; default: none. Needs pip install 'pydp2[zstd]'.",
 )  # fmt: skip
-def command(
-    address: str | None,
-    key: Path | None,
-    workers: int | None,
-    root: Path | None,
-    name: str | None,
-    maps: tuple[str, ...],
-    patience: float,
-    compress: str | None,
-) -> None:
+@click.option(
+    "--row_server", metavar="ADDRESS",
+    help="Keep rows on this host, where trainers fetch them, as in tcp://10.0.0.7:*; default: rows go through the "
+    "service.",
+)  # fmt: skip
+def command(address: str | None, maps: tuple[str, ...], **options: Any) -> None:
     """Run workers on this machine for a service on another host, until that service ends.
 
     The service needs keys: `pydp2 serve LIST --provider ADDRESS --connection run.json` writes the file that this
@@ -54,13 +51,12 @@ def command(
     \b
     pydp2 worker --connect run.json
     pydp2 worker --connect run.json --workers 8 --map /data=/mnt/data
+    pydp2 worker --connect run.json --row_server tcp://10.0.0.7:*
     """
     import pydp2
 
     renamed = dict(_parse_map(each) for each in maps)
-    host = pydp2.WorkerHost(
-        address, key=key, workers=workers, root=root, name=name, maps=renamed, patience=patience, compress=compress
-    )
+    host = pydp2.WorkerHost(address, maps=renamed, **options)
     with signals_call(host.leave):
         click.echo(f"pydp2: this host ends: {host.run()}", err=True)
 

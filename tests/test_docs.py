@@ -331,6 +331,7 @@ def states_table(table: Mapping[tuple[Enum, Enum], Enum]) -> str:
         ("architecture.md", "moves: WORKER_LINK", lambda: moves_table(link_states.WORKER_LINK)),
         ("architecture.md", "moves: HOST_LINK", lambda: moves_table(link_states.HOST_LINK)),
         ("architecture.md", "moves: CLIENT_LINK", lambda: moves_table(link_states.CLIENT_LINK)),
+        ("architecture.md", "moves: ROW_LINK", lambda: moves_table(link_states.ROW_LINK)),
         ("architecture.md", "states: FILE_TRANSITIONS", lambda: states_table(FILE_TRANSITIONS)),
         ("architecture.md", "states: WORK_TRANSITIONS", lambda: states_table(WORK_TRANSITIONS)),
         ("architecture.md", "states: WATCH_TRANSITIONS", lambda: states_table(WATCH_TRANSITIONS)),

@@ -76,7 +76,8 @@ def _service(
     job: Job, address: str, args: dict[str, str]
 ) -> Iterator[tuple[pydp2.Service, Callable[..., pydp2.Client]]]:
     """A service with its workers, and what connects a trainer to it. Option ``network``: with "keys" the trainer comes
-    over TCP; with "workers" the workers do, which an agent runs as if it were on another host; with "hosts" both."""
+    over TCP; with "workers" the workers do, which an agent runs as if it were on another host; with "hosts" both; with
+    "row server" both, and the trainer fetches the rows from that host."""
     network = job.option("network")
     if network is None:
         with pydp2.launch(job.files(), address, args=args, workers=job.workers) as service:
@@ -89,7 +90,8 @@ def _service(
             job.files(), address, args=args, workers=local, bind="tcp://127.0.0.1:*", connection=connection
         ) as service:
             if not local:
-                host = pydp2.WorkerHost(connection, workers=job.workers, root=_PROVIDED.parents[2])
+                rows = "tcp://127.0.0.1:*" if network == "row server" else None
+                host = pydp2.WorkerHost(connection, workers=job.workers, root=_PROVIDED.parents[2], row_server=rows)
                 threading.Thread(target=host.run, name="host").start()  # it ends with the service
             if network != "workers":  # else they would share memory
                 replace(ConnectionFile.read(connection), local_address="").write(connection)

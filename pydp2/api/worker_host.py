@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from pydp2.api import machine
 from pydp2.api.access import find_service
@@ -43,6 +43,13 @@ class _Spec(NamedTuple):
     files: FileList
 
 
+class HostTraffic(TypedDict, total=False):
+    """How what workers yield leaves their host."""
+
+    compress: str | None
+    row_server: str | None
+
+
 class WorkerHost:
     """Workers of this machine for the service that ``address`` and ``key`` name, as :func:`pydp2.connect` takes them.
 
@@ -55,8 +62,10 @@ class WorkerHost:
         name: what the service calls this host; default: its host name.
         maps: beginnings of entries of the list, and what they are here: ``{"/data": "/mnt/data"}``.
         patience: seconds without a service after which :meth:`run` ends.
-        compress: ``"zstd"`` compresses what workers send, for a slow network; the service and this host need
+        traffic: ``compress="zstd"`` compresses what workers send, for a slow network; the service and this host need
             ``pip install 'pydp2[zstd]'``. Default: none.
+            ``row_server``: an address of this host, ``"tcp://10.0.0.7:*"``: rows stay here, and trainers fetch them
+            at this address. Default: rows go through the service. See docs/hosts.md.
 
     Raises:
         OptionError: what was asked for cannot be.
@@ -72,9 +81,12 @@ class WorkerHost:
         name: str | None = None,
         maps: Mapping[str, str] | None = None,
         patience: float = 300.0,
-        compress: str | None = None,
+        **traffic: Unpack[HostTraffic],
     ) -> None:
         require_allowed_process()
+        if unknown := sorted({*traffic} - {*HostTraffic.__annotations__}):
+            raise TypeError(f"WorkerHost() has no argument {unknown[0]!r}; see help(pydp2.WorkerHost)")
+        compress = traffic.get("compress")
         if compress not in (None, CODEC):
             raise OptionError(f"compress must be {CODEC!r} or None, got {compress!r:.40}")
         if compress is not None:
@@ -85,6 +97,7 @@ class WorkerHost:
         self._name = socket.gethostname() if name is None else name
         self._maps, self._patience = dict(maps or {}), patience
         self._compress = compress or ""
+        self._row_server = _row_server(traffic.get("row_server"))
         machine.check_open_files(self._places)
         find_service(address, key)  # what is wrong with it shows at once
         self._agent: subprocess.Popen[bytes] | None = None
@@ -170,7 +183,7 @@ class WorkerHost:
                 address=target.address, public_key=target.key_pair.public, secret_key=target.key_pair.secret,
                 name=self._name, places=self._places, root=str(self._root), path=tuple(search_path()),
                 worker_address=rundir.address("workers"), digest=spec.digest, patience=self._patience,
-                compress=self._compress,
+                compress=self._compress, row_server=self._row_server,
             )  # fmt: skip
             process, channel = start_interpreter("pydp2.host.main", "main", passed=[rundir.lock])
             self._agent = process
@@ -190,6 +203,19 @@ class WorkerHost:
             with contextlib.suppress(OSError):
                 os.close(rundir.lock)
             rundir.remove()
+
+
+def _row_server(address: str | None) -> str:
+    """Return where the row server is to be; "": there is none. Raises OptionError."""
+    if address is None:
+        return ""
+    host, _, port = address.removeprefix("tcp://").rpartition(":") if isinstance(address, str) else ("", "", "")
+    if not (host and address.startswith("tcp://") and "?" not in address and (port == "*" or port.isdecimal())):
+        raise OptionError(
+            f"row_server needs an address of this host that trainers reach, as in tcp://10.0.0.7:*, got "
+            f"{address!r:.100}; give a host and a port, * for a free one"
+        )
+    return address
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:

@@ -25,7 +25,14 @@ from pydp2.client.pass_iterator import Pass
 from pydp2.client.position import Position, pass_number
 from pydp2.client.prefetch_window import PrefetchWindow
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
-from pydp2.client.received import ReceivedBatch, is_rewind, is_second_prepared, parse_batches, second_batch
+from pydp2.client.received import (
+    ReceivedBatch,
+    ends_run,
+    is_rewind,
+    is_second_prepared,
+    parse_batches,
+    second_batch,
+)
 from pydp2.client.reconnect import reconnect
 from pydp2.client.session import ClientGuard
 from pydp2.client.stream import Stream
@@ -48,6 +55,7 @@ from pydp2.schema.provider_schema import Schema
 _LONG_STEP = 0.001  # seconds of a step from which on the next batch is prepared meanwhile
 _COUNTS_SECONDS = 5.0  # for which the length is waited for, as long as the service looks for counts on its disk
 _COUNTS_POLL_SECONDS = 0.01  # between two questions whether it has them
+_ROWS_SECONDS = 0.1  # between two looks whether rows of hosts are overdue
 _BEATS_PER_LEASE = 4  # signs of life per lease while a batch is waited for
 
 
@@ -136,10 +144,12 @@ class Client(Stream):
     def _is_damaged(self, value: bool) -> None:
         self._connection.is_damaged = value
 
-    def _begin(self) -> None:
-        """Ask for the pass from the position on."""
+    def _begin(self, unreachable: str = "") -> None:
+        """Ask for the pass from the position on. ``unreachable``: a row server from which rows could not be fetched."""
         connection, session = self._connection, self._session
         connection.is_damaged = True
+        if connection.row_fetcher is not None:
+            connection.row_fetcher.forget()
         session.progress = now = session.progress._replace(run=session.progress.run + 1, done=0)
         at = now.position
         point, pool = ({}, b"") if at.point is None else (at.point.saved, at.point.pool)
@@ -148,6 +158,7 @@ class Client(Stream):
         begin = m.BeginPass(
             now.run, at.pass_id, at.batch, credit, point, len(early_ends), at.acknowledged_ahead,
             self._loaded.name, at.buckets, self._loaded.is_repeat, self._loaded.after_pass,
+            [unreachable] if unreachable else [],
         )  # fmt: skip
         frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
         self._loaded.note_asked()
@@ -333,8 +344,12 @@ class Client(Stream):
         connection = self._connection
         if len(connection.inbox) == 1:  # the batch in hand
             connection.fetch_second(self._step / 2, self._session.look_ahead)
-        following = second_batch(connection.inbox, self._declaration.slots, connection.shared_rows, run, number)
-        if following is not None:
+        following = second_batch(
+            connection.inbox, self._declaration.slots, connection.shared_rows, run, number, connection.row_fetcher
+        )
+        if following is not None and following.awaits_rows:
+            connection.wait_for_rows(0.0)
+        if following is not None and not following.awaits_rows:
             following.columns()  # gathers them
 
     def _await_batch(self) -> tuple[ReceivedBatch | None, Batch | None]:
@@ -342,13 +357,40 @@ class Client(Stream):
         moved = False
         while (batch := self._await_first()) is not None:
             try:
-                return batch, batch.to_batch(self._session.progress.position.pass_id)
+                if not batch.awaits_rows or self._await_rows(batch):
+                    return batch, batch.to_batch(self._session.progress.position.pass_id)
             except StaleRows:
                 if moved and time.monotonic() - self._spoke <= self._lease:
                     raise RemoteProtocolError("BatchHead: rows that were given away as soon as they came") from None
                 moved = True
                 self._begin()  # this trainer was away so long that its cells were given to others
         return None, None
+
+    def _await_rows(self, batch: ReceivedBatch) -> bool:
+        """Wait until the rows of ``batch`` have come from their hosts. Return False if a new run has begun."""
+        run, seconds = self._session.progress.run, 0.0
+        while batch.awaits_rows:
+            self._session.check()
+            self._connection.wait_for_rows(seconds)
+            self._fetch(0.0)
+            if self._end_run_if_told() or self._session.progress.run != run:
+                return False
+            if self._lost_error is not None:
+                self._reconnect(self._lost_error)
+                return False
+            if address := batch.unreachable(time.monotonic()):
+                self._begin(address)
+                return False
+            seconds = _ROWS_SECONDS
+        return True
+
+    def _end_run_if_told(self) -> bool:
+        """Begin anew, or raise, if the service says that this run is over whatever waits here of it."""
+        run = self._session.progress.run
+        told = [each for each in self._connection.inbox if isinstance(each, tuple) and ends_run(each[0], run)]
+        if told:
+            self._handle_message(*told[0])
+        return bool(told)
 
     def _has_next(self, loop: LoopHandle) -> bool:
         """Return True if there is another batch of the pass; wait until that is known. If not, end the pass."""
@@ -397,8 +439,8 @@ class Client(Stream):
         if getattr(message, "request_id", None) == now.run:
             self._loaded.note_answered()
         match message:
-            case m.BatchHead() if message.request_id == now.run:
-                inbox[:1] = parse_batches(self._declaration.slots, message, body, connection.shared_rows, now.done)
+            case m.BatchHead() | m.BeginAgain():
+                self._handle_batches(message, body, now)
             case m.PassEnd() if message.request_id == now.run:
                 session.progress = now._replace(position=now.position.with_buckets(message.buckets))
                 if message.uniform or message.batches:  # else it was over before this trainer began
@@ -413,15 +455,30 @@ class Client(Stream):
             case m.PassEnd() | m.Failed():
                 connection.stay_in_pass()
                 del inbox[0]
-            case m.BatchHead():  # of a pass that was left
-                self._window.note_abandoned()
-                del inbox[0]
             case m.Closing():
                 self._lost_error = connection.service_closing(message)
                 del inbox[0]
             case _:
                 raise RemoteProtocolError(f"{type(message).__name__} in the middle of a pass")
         return False
+
+    def _handle_batches(self, message: m.BatchHead | m.BeginAgain, body: Sequence[memoryview], now: Progress) -> None:
+        """Handle the first message in the inbox: batches, or that those which came are void."""
+        connection = self._connection
+        match message:
+            case m.BeginAgain() if message.request_id == now.run:
+                self._begin()
+            case m.BatchHead() if message.request_id == now.run:
+                connection.inbox[:1] = parse_batches(
+                    self._declaration.slots, message, body, connection.shared_rows, now.done, connection.row_fetcher
+                )
+            case m.BatchHead():  # of a pass that was left
+                self._window.note_abandoned()
+                if connection.row_fetcher is not None:
+                    connection.row_fetcher.drop(message.request_id, message.batch_index)
+                del connection.inbox[0]
+            case _:
+                del connection.inbox[0]
 
     def _ask(self, *, waits: bool = False) -> None:
         """Ask for more before a batch is taken, if it is time for that. ``waits``: no batch is here."""
@@ -457,10 +514,9 @@ class Client(Stream):
             now = self._session.progress
             while inbox and isinstance(inbox[0], ReceivedBatch) and inbox[0].is_outdated(now.run, now.done):
                 del inbox[0]
-            if self._shared or not (inbox and isinstance(inbox[0], ReceivedBatch)):
+            if self._looks_for_more or not (inbox and isinstance(inbox[0], ReceivedBatch)):
                 self._fetch(0.0)
-                if rewind := [each for each in inbox if isinstance(each, tuple) and is_rewind(each[0], now.run)]:
-                    self._handle_message(*rewind[0])
+                if self._end_run_if_told():
                     continue
             if inbox and not self._connection.is_undecoded(inbox[0]):
                 first: ReceivedBatch | tuple[m.Message, list[memoryview]] = inbox[0]
@@ -472,6 +528,12 @@ class Client(Stream):
             self._fetch(self._lease / _BEATS_PER_LEASE)
             if time.monotonic() - self._spoke > self._lease / _BEATS_PER_LEASE:
                 self._request()  # the trainer waits, but lives
+
+    @property
+    def _looks_for_more(self) -> bool:
+        """True if messages are read before they are needed: others may have ended this run, or rows of hosts are to be
+        asked for."""
+        return self._shared or self._connection.row_fetcher is not None
 
     def _reconnect(self, lost: Error) -> None:
         """Go on with the service once it is started again. Raises ``lost`` if it cannot be waited for."""

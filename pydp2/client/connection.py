@@ -11,6 +11,8 @@ from typing import Any
 
 from pydp2.client.lazy_rows import SharedRows, open_shared_rows
 from pydp2.client.look_ahead import LookAhead
+from pydp2.client.received import split_rows_of_hosts
+from pydp2.client.row_fetcher import RowFetcher
 from pydp2.client.session import ClientGuard
 from pydp2.errors import Error, ProtocolError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
 from pydp2.protocol import messages as m
@@ -107,6 +109,8 @@ class Connection:
         """True if the service went away without a word, or said that it may come back."""
         self.shared_rows: SharedRows | None = None
         """Memory of the service, its cache or its rows, once it is known that it can be read."""
+        self.row_fetcher: RowFetcher | None = None
+        """Fetches rows that stay on hosts, once there are any."""
         self._slots: Slots | None = None
 
     def send(self, message: m.Message, frames: Sequence[bytes] = ()) -> None:
@@ -182,10 +186,32 @@ class Connection:
         message, body = m.decode(self._line.open_message(frames))
         if not isinstance(message, m.Closing):  # a closing message is received when its turn comes
             self._link.check_received(message)
+        if isinstance(message, m.BatchHead) and message.on_hosts:
+            self.is_damaged = True  # until what was asked for and what waits for it agree
+            self._fetch_rows(message, body)
         kept: list[Any] = [] if isinstance(message, m.Probe) else [(message, list(body))]
         self.inbox[begin:end] = kept
         self.is_damaged = torn
         return bool(kept)
+
+    def _fetch_rows(self, head: m.BatchHead, body: Sequence[memoryview]) -> None:
+        """Ask the hosts for the rows of ``head`` that stay there. Raises RemoteProtocolError."""
+        if self._slots is None or self.target.key_pair is None:
+            raise RemoteProtocolError("BatchHead: rows on hosts, for a client without keys")
+        if self.row_fetcher is None:
+            self.row_fetcher = RowFetcher(self._slots, self.target.key_pair)
+        rows, frames = split_rows_of_hosts(head, body)
+        self.row_fetcher.begin(head, rows, frames)
+
+    def wait_for_rows(self, seconds: float) -> None:
+        """Take in rows that came from hosts; wait up to ``seconds`` for some, or for a message of the service."""
+        assert self.row_fetcher is not None
+        torn, self.is_damaged = self.is_damaged, True
+        wake = None if self._session is None else self._session.wake_fd
+        if seconds:
+            self.row_fetcher.wait(int(seconds * 1000), [self._line.handle, *([] if wake is None else [wake])])
+        self.row_fetcher.receive()
+        self.is_damaged = torn
 
     def receive(self, deadline: float) -> tuple[m.Message, list[Any]] | None:
         """Return the next message and its raw frames, or None when ``deadline`` (``time.monotonic``) has passed. Raises
@@ -263,6 +289,9 @@ class Connection:
     def close(self, linger_ms: int = 200) -> None:
         """Close the connection."""
         self._line.close(0 if self._line.is_lost else linger_ms)
+        if self.row_fetcher is not None:
+            self.row_fetcher.close()
+            self.row_fetcher = None
         self.shared_rows = None
         self.inbox.clear()
         self._zmq.term()

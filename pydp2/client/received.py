@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pydp2.client.lazy_rows import LazyRows, SharedRows, split_rows
+from pydp2.client.row_fetcher import FetchedLot, RowFetcher
 from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Columns, Ints
 from pydp2.errors import RemoteProtocolError
@@ -20,7 +21,7 @@ from pydp2.protocol.early_ends import split_frames
 from pydp2.schema.input_types import Slots
 from pydp2.transport import owned_arrays
 
-Rows = Columns | tuple[LazyRows, int, int]
+Rows = Columns | tuple[LazyRows | FetchedLot, int, int]
 """Rows of a batch: columns, or a part of a lot."""
 
 
@@ -54,6 +55,16 @@ class ReceivedBatch:
         return not isinstance(self.rows, Columns)
 
     @property
+    def awaits_rows(self) -> bool:
+        """True if rows of it have not come from their hosts yet."""
+        return not isinstance(self.rows, Columns) and isinstance(self.rows[0], FetchedLot) and not self.rows[0].is_here
+
+    def unreachable(self, now: float) -> str:
+        """Return the address of a row server whose rows are overdue; "": none."""
+        lot = None if isinstance(self.rows, Columns) else self.rows[0]
+        return lot.unreachable(now) if isinstance(lot, FetchedLot) else ""
+
+    @property
     def is_prepared(self) -> bool:
         """True if its rows are here, gathered."""
         return isinstance(self.rows, Columns) or self.rows[0].is_gathered
@@ -85,23 +96,27 @@ class ReceivedBatch:
 
 
 def parse_batches(
-    slots: Slots, head: m.BatchHead, body: Sequence[memoryview], shown: SharedRows | None = None, number: int = 0
+    slots: Slots,
+    head: m.BatchHead,
+    body: Sequence[memoryview],
+    shown: SharedRows | None = None,
+    number: int = 0,
+    fetcher: RowFetcher | None = None,
 ) -> list[ReceivedBatch]:
     """Return the batches that came with ``head`` and the frames ``body``. ``shown``: the memory of the service that can
-    be seen. ``number``: the number of the first batch in its run. Raises RemoteProtocolError for an invalid message."""
-    frames, early_ends = split_frames("BatchHead", body, head.early_end_frames)
-    pool = b""
-    if head.snapshot:
-        if not frames:
-            raise RemoteProtocolError("BatchHead: a point without its pool")
-        *frames, last = frames
-        pool = bytes(last)
+    be seen. ``number``: the number of the first batch in its run. ``fetcher`` was told of rows on hosts. Raises
+    RemoteProtocolError for an invalid message."""
+    frames, pool, early_ends = _split_body(head, body)
     if any(type(index) is not int for index in head.acknowledged_ahead):
         raise RemoteProtocolError("BatchHead: numbers of batches are needed beyond it")
     heads = unpack_head(head)
     counts = [each.rows for each in heads]
     parts: Iterable[Rows]
-    if head.shared_rows:
+    if head.on_hosts and fetcher is not None:
+        lot = fetcher.take(head.request_id, head.batch_index)
+        ends = [*accumulate(counts)]
+        parts = [(lot, end - rows, end) for rows, end in zip(counts, ends, strict=True)]
+    elif head.shared_rows:
         parts = split_rows(*_shared_rows(head, sum(counts), frames, shown), counts)
     else:
         parts = _split_columns(Columns.from_frames(slots, sum(counts), owned_arrays(frames)), counts)
@@ -110,9 +125,31 @@ def parse_batches(
     return [first, *others]
 
 
+def _split_body(head: m.BatchHead, body: Sequence[memoryview]) -> tuple[Sequence[memoryview], bytes, list[list[Any]]]:
+    """Return the frames of rows, the pool of a point, and the early-end records of a message. Raises
+    RemoteProtocolError."""
+    frames, early_ends = split_frames("BatchHead", body, head.early_end_frames)
+    if not head.snapshot:
+        return frames, b"", early_ends
+    if not frames:
+        raise RemoteProtocolError("BatchHead: a point without its pool")
+    *frames, last = frames
+    return frames, bytes(last), early_ends
+
+
+def split_rows_of_hosts(head: m.BatchHead, body: Sequence[memoryview]) -> tuple[int, Sequence[memoryview]]:
+    """Return the number of rows of a message, and the frames that say where they are. Raises RemoteProtocolError."""
+    return sum(each.rows for each in unpack_head(head)), _split_body(head, body)[0]
+
+
 def is_rewind(message: m.Message, run: int) -> bool:
     """Return True if ``message`` says that ``run`` is not the job's any more."""
     return isinstance(message, m.Failed) and message.request_id == run and message.error.get("kind") == "Rewound"
+
+
+def ends_run(message: m.Message, run: int) -> bool:
+    """Return True if nothing that waits of ``run`` is to be delivered because of ``message``."""
+    return is_rewind(message, run) or (isinstance(message, m.BeginAgain) and message.request_id == run)
 
 
 def is_second_prepared(inbox: Sequence[Any]) -> bool:
@@ -121,7 +158,7 @@ def is_second_prepared(inbox: Sequence[Any]) -> bool:
 
 
 def second_batch(
-    inbox: list[Any], slots: Slots, shown: SharedRows | None, run: int, number: int
+    inbox: list[Any], slots: Slots, shown: SharedRows | None, run: int, number: int, fetcher: RowFetcher | None = None
 ) -> ReceivedBatch | None:
     """Return the second batch of ``inbox``. None: it has not come.
 
@@ -131,7 +168,7 @@ def second_batch(
     match inbox[1:2]:
         case [(m.BatchHead() as head, body)] if head.request_id == run:
             with contextlib.suppress(RemoteProtocolError):
-                inbox[1:2] = parse_batches(slots, head, body, shown, number)
+                inbox[1:2] = parse_batches(slots, head, body, shown, number, fetcher)
     match inbox[1:2]:
         case [ReceivedBatch() as following]:
             return following

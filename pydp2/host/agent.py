@@ -24,6 +24,7 @@ from pydp2.errors import ProtocolError, RemoteProtocolError, ServiceLost, Servic
 from pydp2.file_list import FileList
 from pydp2.host.agent_state import AgentEvent, AgentLife, AgentState
 from pydp2.host.list_entries import opened_entries
+from pydp2.host.row_server import RowServer
 from pydp2.host.service_link import ServiceLink
 from pydp2.host.setup import AgentSetup
 from pydp2.host.watchdog import Watchdog, WorkerConnection
@@ -66,9 +67,10 @@ class Agent:
         hub: Hub,
         control: int,
         wakeup: int,
+        rows: RowServer | None = None,
     ) -> None:
         self._setup, self._terms, self._timing, self._files = setup, terms, terms.timing, files
-        self._engine, self._hub = engine, hub
+        self._engine, self._hub, self._rows = engine, hub, rows
         self._control, self._wakeup = control, wakeup
         self._name = without_token(setup.address)
         self._life = AgentLife()
@@ -83,6 +85,10 @@ class Agent:
         hub.on_refusal = self._log
         for handle in (hub.handle, control, wakeup, engine.fileno(), *hub.listeners):
             self._poll.add(handle)
+        if rows is not None:
+            for handle in (rows.hub.handle, *rows.hub.listeners):
+                self._poll.add(handle)
+            rows.hub.on_refusal = self._log
         self._starved = False
         self._rest, self._rest_until = _FIRST_REST, 0.0
         self._heard_at = self._out_of_reach_since = time.monotonic()
@@ -112,6 +118,8 @@ class Agent:
             self._accepted_at = now
             self._hub.accept(now)
         self._inbox.receive(now, _MAX_COMPRESSED if self._setup.compress else _MAX_MESSAGES)
+        if self._rows is not None:
+            self._rows.serve(now)
         self._watchdog.check(now)
         for worker in [worker for worker, until in self._unheard.items() if now > until]:
             del self._unheard[worker]
@@ -153,6 +161,8 @@ class Agent:
         self._link = ServiceLink(self._setup.address, pair, compresses=bool(self._setup.compress))
         self._poll.add(self._link.handle)
         self._life.move(AgentEvent.CONNECT)
+        if self._rows is not None:
+            self._rows.begin_session()
         self._heard_at = self._beat_at = now
         about = {
             "python": platform.python_version(), "numpy": np.__version__, "byteorder": sys.byteorder,
@@ -161,7 +171,7 @@ class Agent:
         self._link.send(
             m.Join(
                 m.WIRE_VERSION, RELEASE, self._setup.name, self._setup.places, self._link.session, self._setup.digest,
-                about, self._setup.compress,
+                about, self._setup.compress, "" if self._rows is None else self._rows.address,
             )
         )  # fmt: skip
 
@@ -223,6 +233,12 @@ class Agent:
                 self._engine.kill(worker)
             case m.ToWorker(worker):
                 self._to_worker(link, worker, body)
+            case m.RowReaders(keys) if self._rows is not None:
+                self._rows.allow(keys)
+            case m.ReleaseRows() if self._rows is not None:
+                self._rows.release(body)
+            case m.SendRows() if self._rows is not None:
+                self._rows.turn_off()
             case m.HostReceived(total, sent_ns):
                 self._taken(link, total, sent_ns, now)
             case m.Refused(error):
@@ -286,6 +302,8 @@ class Agent:
             raise RemoteProtocolError("ToWorker: no message in it")
         message, _ = m.decode(body)
         connection.link.check_sending(message)
+        if self._rows is not None:
+            self._rows.note_sent_to_worker(message)
         if isinstance(message, m.Want):
             link.queue.prefer(worker)
         with contextlib.suppress(PeerGone):  # its exit is on the way
@@ -348,8 +366,11 @@ class Agent:
             connection.link.check_received(message)
             if isinstance(message, m.Declared):
                 self._watchdog.check_first_worker(connection.pid)
+                if self._rows is not None:
+                    self._rows.note_provider(message.schema)
+        kept = None if self._rows is None else self._rows.keep(frames)
         if self._link is not None:
-            self._link.queue_message(worker, frames)
+            self._link.queue_message(worker, frames if kept is None else kept)
 
     # -- the end ---------------------------------------------------------------------------------------------------
     def _log(self, text: str, kind: str = "") -> None:

@@ -13,6 +13,7 @@ from pydp2.engine.output import OutputPump
 from pydp2.errors import Error, to_wire
 from pydp2.file_list import FileList
 from pydp2.host.agent import Agent
+from pydp2.host.row_server import RowServer, start_row_server
 from pydp2.host.setup import AgentSetup
 from pydp2.log_writer import unfailing_stderr
 from pydp2.server.spec import WorkerTerms, send_plain
@@ -34,6 +35,7 @@ def run_agent(
     that started this process, ``wakeup`` is readable when a signal has come."""
     zmq = new_context()
     hub: Hub | None = None
+    rows: RowServer | None = None
     agent: Agent | None = None
     said: dict[str, object] = {"end": "failed"}
     with contextlib.ExitStack() as log:
@@ -42,7 +44,8 @@ def run_agent(
             raise_descriptor_limit()
             prepare_zero_copy()
             hub = Hub(zmq, setup.worker_address, -1, reserve=3)
-            agent = Agent(setup, terms, files, engine, hub, channel.fileno(), wakeup)
+            rows = start_row_server(zmq, setup.row_server) if setup.row_server else None
+            agent = Agent(setup, terms, files, engine, hub, channel.fileno(), wakeup, rows)
             gc.freeze()
             end = agent.run()
             said = {"end": end.kind, "text": end.text}
@@ -56,6 +59,8 @@ def run_agent(
             engine.close()
             if hub is not None:
                 hub.close()
+            if rows is not None:
+                rows.hub.close()
             zmq.term()
             pump.close()
             with contextlib.suppress(OSError):  # the program is gone

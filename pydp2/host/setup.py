@@ -31,6 +31,8 @@ class AgentSetup:
     """Seconds without a service after which the agent ends."""
     compress: str = ""
     """Codec that compresses the frames of workers; "": none."""
+    row_server: str = ""
+    """Address where trainers fetch rows that stay here; "": all rows go to the service."""
 
 
 def send_setup(

@@ -18,6 +18,8 @@ DROPPED_COST = 512
 reason travels and waits."""
 MAX_WEIGHT = 1 << 40
 """Weight of the heaviest sample on the wire: sums over millions of such samples still fit 64 bits."""
+MAX_SIZE = 1 << 40
+"""Number of bytes of the largest row on the wire, for the same reason."""
 
 _MAX_REASON, _MAX_SLOT_NAME = 400, 100
 _RANGE_BYTES, _TEXT_OVERHEAD = 80, 16  # bytes of the numbers, and of what stands around a text

@@ -74,12 +74,14 @@ CLIENT_LINK: TransitionTable = {
     (LinkState.IN_PASS, C, m.Need): LinkState.IN_PASS,
     (LinkState.IN_PASS, C, m.LeavePass): LinkState.IDLE,
     (LinkState.IN_PASS, S, m.BatchHead): LinkState.IN_PASS,
+    (LinkState.IN_PASS, S, m.BeginAgain): LinkState.IN_PASS,
     (LinkState.IN_PASS, S, m.PassEnd): LinkState.IDLE,
     (LinkState.IN_PASS, S, m.Failed): LinkState.IDLE,
     # Need and LeavePass may cross the end of the pass, batches may cross LeavePass
     (LinkState.IDLE, C, m.Need): LinkState.IDLE,
     (LinkState.IDLE, C, m.LeavePass): LinkState.IDLE,
     (LinkState.IDLE, S, m.BatchHead): LinkState.IDLE,
+    (LinkState.IDLE, S, m.BeginAgain): LinkState.IDLE,
     (LinkState.IDLE, S, m.PassEnd): LinkState.IDLE,
     (LinkState.IDLE, S, m.Failed): LinkState.IDLE,
     **{(s, C, m.AskStats): s for s in (LinkState.IDLE, LinkState.IN_PASS)},
@@ -89,6 +91,13 @@ CLIENT_LINK: TransitionTable = {
     **{(s, S, m.Closing): LinkState.CLOSED for s in (LinkState.IDLE, LinkState.IN_PASS)},
     # Messages that were under way when the client left
     **{(LinkState.NEW, S, k): LinkState.NEW for k in (m.BatchHead, m.PassEnd, m.Failed, m.Probe, m.Welcome)},
+    (LinkState.NEW, S, m.BeginAgain): LinkState.NEW,
+}
+
+# A row server knows its clients by their keys: there is nothing to begin or to end.
+ROW_LINK: TransitionTable = {
+    (LinkState.NEW, C, m.FetchRows): LinkState.NEW,
+    (LinkState.NEW, H, m.FetchedRows): LinkState.NEW,
 }
 
 _AT_WORK = (LinkState.PREPARED, LinkState.DRAINING)
@@ -101,6 +110,7 @@ HOST_LINK: TransitionTable = {
     (LinkState.JOINED, S, m.Spec): LinkState.JOINED,
     (LinkState.JOINED, H, m.Prepared): LinkState.PREPARED,
     **{(s, S, k): s for s in _AT_WORK for k in (m.StartWorker, m.KillWorker, m.ToWorker)},
+    **{(s, S, k): s for s in _AT_WORK for k in (m.RowReaders, m.ReleaseRows, m.SendRows)},
     **{(s, H, m.HostBeat): s for s in (LinkState.JOINED, *_AT_WORK)},
     **{(s, S, m.HostReceived): s for s in (LinkState.JOINED, *_AT_WORK)},
     (LinkState.PREPARED, H, m.Drain): LinkState.DRAINING,
@@ -153,3 +163,8 @@ def client_link(own_role: LinkRole) -> Link:
 def host_link(own_role: LinkRole) -> Link:
     """Return a link between a host and the server, for either of its connections, seen from ``own_role``."""
     return Link(HOST_LINK, own_role, H if own_role is S else S)
+
+
+def row_link(own_role: LinkRole) -> Link:
+    """Return a link between a client and the row server of a host, seen from ``own_role``."""
+    return Link(ROW_LINK, own_role, H if own_role is C else C)

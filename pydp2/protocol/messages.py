@@ -61,8 +61,7 @@ class Declared(Message):
 
 @dataclass(frozen=True, slots=True)
 class Broken(Message):
-    """Worker: the provider cannot be had, its hook failed, or there is no memory to go on. The
-    worker ends after this."""
+    """Worker: the provider cannot be had, its hook failed, or there is no memory to go on. The worker ends after it."""
 
     error: Plain
 
@@ -71,12 +70,13 @@ class Broken(Message):
 class BeginReading(Message):
     """Server: reading number ``reading`` begins, of pass ``pass_id``; ``seed`` is for ``settings.rng``.
 
-    There may be several at a time, one for each job that is in a pass.
+    There may be several at a time, one for each job that is in a pass. ``rows_stay``: rows may stay on the host.
     """
 
     reading: int
     pass_id: int
     seed: Word
+    rows_stay: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,8 @@ class Quit(Message):
 class Chunk(Message):
     """Worker: ranges of files. ``parts`` are :class:`FileRange` as lists; their rows lie in the frames, one after
     another. ``in_cells``: in place of their columns, one frame with the number of the cell that each was put in, int64.
+    ``on_host``: in place of their columns, two frames, int64: the handle of each row in the row server of the host, and
+    its bytes.
 
     ``blocked`` lists ``[file, attempt, y, need]``: the generator waits, with a sample held back that costs ``need`` (0:
     it reached its pause). ``busy_us``: time spent on samples so far, ``idle_us``: time without anything to do, in us.
@@ -142,6 +144,7 @@ class Chunk(Message):
     busy_us: int
     idle_us: int
     in_cells: bool = False
+    on_host: bool = False
 
 
 # -- host and server ---------------------------------------------------------------------------------------------------
@@ -155,9 +158,8 @@ class AskSpec(Message):
 
 @dataclass(frozen=True, slots=True)
 class Spec(Message):
-    """Server: what a host needs to run workers. ``digest`` is a checksum of it; to a host that has this checksum
-    already it comes without frames, else with four: arguments of the provider, entries of the list, where each ends,
-    and the source of the list."""
+    """Server: what a host needs to run workers. ``digest`` is a checksum of it; to a host that has it already it comes
+    without frames, else with four: arguments of the provider, entries of the list, where each ends, and its source."""
 
     has_body: ClassVar[bool] = True
     terms: Plain
@@ -168,7 +170,8 @@ class Spec(Message):
 class Join(Message):
     """Host: it can run ``places`` workers; it asks for :class:`Spec`. ``session`` is fresh for each time that it
     joins. ``about`` has the versions of Python and numpy, and the byte order; ``digest`` is of the spec that it has.
-    ``codec``: what it compresses the frames of workers with ("": it does not)."""
+    ``codec``: what it compresses frames of workers with ("": none). ``row_server``: where trainers fetch rows ("": it
+    sends all)."""
 
     version: int
     release: str
@@ -178,6 +181,7 @@ class Join(Message):
     digest: str
     about: Plain
     codec: str = ""
+    row_server: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +223,8 @@ class ToWorker(Message):
 
 @dataclass(frozen=True, slots=True)
 class FromWorker(Message):
-    """Host: ``worker`` sent the message in the frames, its header first. ``raw_sizes``: of each frame behind the
-    header, its size before it was compressed, 0 for one that was not; empty where none is."""
+    """Host: ``worker`` sent the message in the frames, its header first. ``raw_sizes``: the sizes of the other frames
+    before they were compressed, 0 for one that was not; empty where none is."""
 
     has_body: ClassVar[bool] = True
     worker: int
@@ -254,8 +258,8 @@ class WorkerExited(Message):
 
 @dataclass(frozen=True, slots=True)
 class HostBeat(Message):
-    """Host, every second: it is there. ``sent_ns`` is its own clock; ``running`` are the samples that its workers ask
-    for, as ``[worker, file, attempt, sample index]``; ``figures`` are statistics."""
+    """Host, every second: it is there. ``sent_ns`` is its own clock; ``running``: the samples that its workers ask for,
+    as ``[worker, file, attempt, sample index]``; ``figures`` are statistics."""
 
     sent_ns: int
     running: list[Any]
@@ -273,6 +277,44 @@ class HostReceived(Message):
 @dataclass(frozen=True, slots=True)
 class Drain(Message):
     """Host: it has to leave. It wants no new files, and to be told when the running ones are over."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowReaders(Message):
+    """Server: trainers with these public keys may fetch rows, and no others."""
+
+    keys: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRows(Message):
+    """Server: rows on the host are not needed any more. One frame, their handles, int64."""
+
+    has_body: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class SendRows(Message):
+    """Server: no more rows are to stay on the host."""
+
+
+# -- client and row server ---------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class FetchRows(Message):
+    """Client: send the rows with the handles in the frame, int64. ``request_id`` comes back with them."""
+
+    has_body: ClassVar[bool] = True
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedRows(Message):
+    """Row server: the columns of ``rows`` rows, in the order of their handles. ``gone``: it lacks some, none come."""
+
+    has_body: ClassVar[bool] = True
+    request_id: int
+    rows: int
+    gone: bool
 
 
 # -- client and server -------------------------------------------------------------------------------------------------
@@ -322,8 +364,8 @@ class BeginPass(Message):
     ``early_end_frames`` more, behind them, hold early-end records (:mod:`.early_ends`). ``acknowledged_ahead``: later
     batches that are not wanted either. ``state_name`` names the state that this is (empty: none, the rank goes on in
     its job); ``is_repeat``: it was named before, without an answer; ``after_pass``: ranks that are in a pass end it
-    first. ``buckets``: what the last batch said of them,
-    "bounds" and, in its pass, "group".
+    first. ``buckets``: what the last batch said of them, "bounds" and, in its pass, "group". ``unreachable``: row
+    servers from which this rank could not fetch rows.
     """
 
     has_body: ClassVar[bool] = True
@@ -338,6 +380,7 @@ class BeginPass(Message):
     buckets: Plain = field(default_factory=dict)
     is_repeat: bool = False
     after_pass: bool = False
+    unreachable: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +395,7 @@ class LeavePass(Message):
 class Need(Message):
     """Client: ``count`` more batches of run ``request_id`` may come, its first ``used_batches`` are used.
 
-    If ``count`` is 0, the trainer has read all that came, and waits. ``waited_us`` and ``worked_us``: how
-    it spent its time, in us.
+    If ``count`` is 0, the trainer has read all that came, and waits. ``waited_us``, ``worked_us``: its time, in us.
     """
 
     request_id: int
@@ -375,7 +417,9 @@ class BatchHead(Message):
     that come from one; {} without buckets. ``following``: batches that come with it, their rows behind its own in the
     columns; see :mod:`.batch_packing`. ``shared_rows``: instead of the columns, one frame has the numbers of their
     rows, int64; the service has so many rows in the memory that it shows, its cache or cells, where this client
-    gathers them (0: the columns are here).
+    gathers them (0: the columns are here). ``on_hosts``: ``[row server, rows]`` for each host with rows. Two frames,
+    int64, come behind the columns of the others then: for each row its place among the others and those of the hosts,
+    in this order, and the handles of the rows on hosts.
     """
 
     has_body: ClassVar[bool] = True
@@ -393,6 +437,7 @@ class BatchHead(Message):
     bucket: Plain = field(default_factory=dict)
     following: list[Any] = field(default_factory=list)
     shared_rows: int = 0
+    on_hosts: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,6 +464,13 @@ class Failed(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class BeginAgain(Message):
+    """Server: rows of run ``request_id`` are lost. The client is to begin anew behind the last batch that it took."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Detach(Message):
     """Client: it leaves the job; of run ``request_id`` the first ``used_batches`` batches are used."""
 
@@ -433,8 +485,7 @@ class AskStats(Message):
 
 @dataclass(frozen=True, slots=True)
 class Stats(Message):
-    """Server: the statistics of the service. One frame, a dict of plain data: with many workers it is larger than a
-    header may be."""
+    """Server: the statistics of the service. One frame, a dict of plain data, which may be larger than a header."""
 
     has_body: ClassVar[bool] = True
 
@@ -460,9 +511,9 @@ MESSAGES: dict[str, type[Message]] = {
     for m in (
         Hello, Declared, Broken, BeginReading, Assign, Grant, Want, Places, EndReading, Quit, Chunk,
         AskSpec, Spec, Join, OpenData, Prepared, StartWorker, KillWorker, ToWorker, FromWorker, WorkerStarted,
-        WorkerExited, HostBeat, HostReceived, Drain,
-        Attach, Welcome, Refused, BeginPass, LeavePass, Need, BatchHead, PassEnd, Failed, Detach, AskStats, Stats,
-        Probe, Closing,
+        WorkerExited, HostBeat, HostReceived, Drain, RowReaders, ReleaseRows, SendRows, FetchRows, FetchedRows,
+        Attach, Welcome, Refused, BeginPass, LeavePass, Need, BatchHead, PassEnd, Failed, BeginAgain, Detach, AskStats,
+        Stats, Probe, Closing,
     )
 }  # fmt: skip
 _TYPES: dict[str, tuple[type, int]] = {
@@ -482,9 +533,8 @@ def encode(message: Message) -> bytes:
     values = _VALUES[type(message)](message)
     header = cast(bytes, msgpack.packb(values if _FIELDS[type(message)] else [values]))
     if len(header) > HEADER_LIMIT:
-        raise LocalProtocolError(
-            f"the header of {type(message).__name__} needs {len(header)} bytes, a header has at most {HEADER_LIMIT}"
-        )
+        name = type(message).__name__
+        raise LocalProtocolError(f"the header of {name} needs {len(header)} bytes, it has at most {HEADER_LIMIT}")
     return header
 
 

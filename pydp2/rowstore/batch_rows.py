@@ -17,43 +17,43 @@ class RowView:
     """Rows ``ids`` of ``store``. For a transport they are the frames of their columns
     (``pydp2.transport.DeferredFrames``)."""
 
-    __slots__ = ("_row_ids", "_sources", "_store")
+    __slots__ = ("_sources", "row_ids", "store")
 
     def __init__(self, store: RowReader, ids: Ints) -> None:
-        self._store = store
-        self._row_ids = ids
+        self.store = store
+        self.row_ids = ids
         self._sources: list[tuple[Array, Selection]] = []
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return len(self._row_ids)
+        return len(self.row_ids)
 
     @property
     def shared_row_count(self) -> int:
         """Bound of the numbers by which others can gather these rows (:meth:`handles`); 0: others cannot."""
-        return self._store.shared_row_count(self._row_ids)
+        return self.store.shared_row_count(self.row_ids)
 
     def handles(self) -> Ints:
         """Return the handles by which others gather the rows."""
-        return self._store.handles(self._row_ids)
+        return self.store.handles(self.row_ids)
 
     def columns(self) -> Columns:
         """Return the rows, in memory of their own."""
-        return self._store.take(self._row_ids)
+        return self.store.take(self.row_ids)
 
     def lengths(self, slot: int) -> Ints:
         """Return how many time steps each row has in ``slot``, a sequence or nested sequence: ``(rows,)``."""
-        return self._store.lengths(self._row_ids, slot)
+        return self.store.lengths(self.row_ids, slot)
 
     def frames(self) -> list[Any]:
         """Return :meth:`Columns.frames` of the rows, in memory of their own; if :meth:`sizes` was
         called, right after it."""
-        sources, self._sources = self._sources or self._store.sources(self._row_ids), []
+        sources, self._sources = self._sources or self.store.sources(self.row_ids), []
         return [gather_copy(array, where).reshape(-1) for array, where in sources]
 
     def sizes(self) -> list[int]:
         """Return the bytes of each of these frames."""
-        self._sources = self._store.sources(self._row_ids)
+        self._sources = self.store.sources(self.row_ids)
         return [entry_count(where) * array.strides[0] for array, where in self._sources]
 
     def write(self, into: Sequence[NDArray[np.uint8]]) -> None:
@@ -83,7 +83,7 @@ class BatchRows(RowView):
     @property
     def padded_bytes(self) -> int:
         """Number of bytes with the padding, if rows are alike in size."""
-        if self._owned_ids is self._row_ids:
+        if self._owned_ids is self.row_ids:
             return self.nbytes
         return self.nbytes * len(self) // max(1, len(self._owned_ids))
 
@@ -98,10 +98,10 @@ class BatchRows(RowView):
             raise RuntimeError("the rows of a batch are released once by each of their holders")
         self._holders -= 1
         if not self._holders:
-            self._store.release_later(self._owned_ids)
+            self.store.release_later(self._owned_ids)
 
 
 def concat_rows(batches: Sequence[BatchRows]) -> RowView:
     """Return the rows of all batches, one batch after the other, valid only until one of the batches is released."""
     first = batches[0]
-    return first if len(batches) == 1 else RowView(first._store, np.concatenate([each._row_ids for each in batches]))
+    return first if len(batches) == 1 else RowView(first.store, np.concatenate([each.row_ids for each in batches]))

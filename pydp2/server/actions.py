@@ -44,6 +44,13 @@ class TurnAway:
 
 
 @dataclass(frozen=True, slots=True)
+class SendRowsOf:
+    """Have the rows of ``host`` come through the service, because trainers cannot fetch them there."""
+
+    host: int
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """Tell the user. Of each ``kind`` but the empty one, the first few are shown in full, the rest by count."""
 
@@ -80,7 +87,7 @@ class Fatal:
     error: Error
 
 
-Action = Send | Spawn | TurnAway | Log | Loss | Fatal
+Action = Send | Spawn | TurnAway | SendRowsOf | Log | Loss | Fatal
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,10 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import check_ints
 from pydp2.protocol.link_states import LinkState
 from pydp2.release import RELEASE
+from pydp2.rowstore.host_rows import RowServers
 from pydp2.server.spec import ServiceSpec
 from pydp2.server.workers.host_sessions import MAX_BEATS, HostSession, HostSessions, shown
+from pydp2.service_address import split_key
 from pydp2.transport import Hub, PeerGone
 from pydp2.transport.compression import CODEC, MAX_INFLATED_BYTES, FrameInflater
 
@@ -39,11 +41,13 @@ class HostLeaves:
 
 @dataclass(frozen=True, slots=True)
 class HostGone:
-    """Host without a session any more, ``how`` in words. ``running``: the samples that its workers asked for."""
+    """Host without a session any more, ``how`` in words. ``running``: the samples that its workers asked for;
+    ``rows_lost``: rows that stayed there are lost."""
 
     host: int
     running: dict[int, tuple[int, int, int]]
     how: str
+    rows_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class RemoteExited:
 
 _MAX_ASKED = 4096  # peers that are remembered to have got the spec
 _REASON_LENGTH = 500
+_ADDRESS_LENGTH = 400
 _MAX_STATUS = 1 << 16  # what os.waitpid gives is below
 HostEvent = HostReady | HostLeaves | HostGone | RemoteStarted | RemoteMessage | RemoteExited
 
@@ -89,6 +94,9 @@ class HostGateway:
         """Hub that hosts connect to."""
         self._log: Callable[[str, str], None] = lambda text, kind: None
         self.sessions = HostSessions(m.WIRE_VERSION, RELEASE)
+        self.row_servers = RowServers()
+        """Row servers of these hosts."""
+        self._readers: frozenset[str] = frozenset()
         self._terms = spec.to_wire()
         source = b"" if files.source is None else files.source.encode()
         self._frames: list[Any] = [spec.args, *files.to_buffers(), source]
@@ -180,6 +188,7 @@ class HostGateway:
                     self._check_codec(message)
                     session = self.sessions.join(peer, message.name, message.places, message.session, now)
                     session.compresses = bool(message.codec)
+                    session.row_server = _checked_row_server(message.row_server)
                     session.link.check_received(message)
                     frames = self._frames if message.digest != self._digest else []
                     self._send_control(session, m.Spec(self._terms, self._digest), frames)
@@ -233,6 +242,9 @@ class HostGateway:
     def _announce(self, session: HostSession) -> None:
         if session.is_ready:
             self._log(f"{session.name} joins with {session.places} workers", "host")
+            if session.row_server:
+                self.row_servers.add(session.host, session.row_server)
+                self._send_control(session, m.RowReaders(sorted(self._readers)))
             self._events.append(HostReady(session.host, session.places))
 
     def _take_data(self, session: HostSession, message: m.Message, body: Sequence[memoryview]) -> None:
@@ -289,6 +301,24 @@ class HostGateway:
         """Send a message to a worker of ``host``."""
         self._to_host(host, m.ToWorker(worker), frames)
 
+    def allow_readers(self, keys: frozenset[str]) -> None:
+        """Let the trainers with these public keys, and no others, fetch rows from the row servers of hosts."""
+        if keys != self._readers:
+            self._readers = keys
+            for session in self.sessions:
+                if session.host in self.row_servers:
+                    self._send_control(session, m.RowReaders(sorted(keys)))
+
+    def release_rows(self) -> None:
+        """Tell the row servers which rows are not needed any more."""
+        for host, handles in self.row_servers.take_released():
+            self._to_host(host, m.ReleaseRows(), [handles])
+
+    def send_rows(self, host: int) -> None:
+        """Have no more rows stay on ``host``."""
+        if host in self.row_servers:
+            self._to_host(host, m.SendRows())
+
     def turn_away(self, host: int, error: Error) -> None:
         """Have no workers on ``host`` any more, because of ``error``."""
         session = self.sessions.get(host)
@@ -337,7 +367,7 @@ class HostGateway:
         self._send(session.control, last)
         for peer in (session.control, session.data):
             self.hub.end_peer(peer)
-        self._events.append(HostGone(session.host, session.running, how))
+        self._events.append(HostGone(session.host, session.running, how, self.row_servers.remove(session.host)))
 
     def watch(self, now: float) -> list[HostEvent]:
         """Look which hosts are still there, and tell them that the service is. Return what follows."""
@@ -369,6 +399,7 @@ class HostGateway:
                 **session.figures, "host": session.name, "number": session.host, "places": session.places,
                 "state": session.link.state.value, "silent_seconds": round(now - session.heard_at, 3),
                 "received_bytes": session.received, "inflated_bytes": session.inflated,
+                "rows_kept": self.row_servers.row_count(session.host),
             }
             for session in self.sessions
         ]  # fmt: skip
@@ -377,6 +408,18 @@ class HostGateway:
         """Tell all hosts that the service ends."""
         for session in self.sessions:
             self._end(session, "", m.Closing(reason, {} if error is None else to_wire(error), will_restart))
+
+
+def _checked_row_server(address: str) -> str:
+    """Return ``address`` if trainers can be told of it. Raises RemoteProtocolError."""
+    if address and not (
+        len(address) <= _ADDRESS_LENGTH
+        and address.startswith("tcp://")
+        and address.isprintable()
+        and split_key(address)[1]
+    ):
+        raise RemoteProtocolError("Join: the address of a row server must be one of TCP, with its key")
+    return address
 
 
 def _digest(header: bytes, frames: Sequence[Any]) -> str:

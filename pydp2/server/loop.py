@@ -30,6 +30,7 @@ from pydp2.server.actions import (
     Log,
     Loss,
     Send,
+    SendRowsOf,
     Spawn,
     TurnAway,
     WorkerBroken,
@@ -107,6 +108,7 @@ class Server:
         self._snapshotter = Snapshotter(spec.state_dir, self.log, spec.timing)
         self._gateway = ClientGateway(spec, files, clients, self._worker_pool, self.log, self._snapshotter)
         self._gateway.server_stats = self.stats
+        self._gateway.row_servers = None if hosts is None else hosts.row_servers
         self._quarantine = Quarantine(spec.quarantine, self.log)
         self._control = control
         self._parent = os.getppid()
@@ -324,7 +326,13 @@ class Server:
         worker_pool = self._worker_pool
         keep, grants = self._gateway.caching, self._cell_grants
         taken = None if grants is None or connection.host else partial(grants.claim, worker)
-        decoded = decode_chunk(chunk, body, self._schema, worker_pool.wanted_samples, keep=keep, taken=taken)
+        servers = None if self._hosts is None else self._hosts.row_servers
+        on_host = None
+        if servers is not None and connection.host in servers:
+            on_host = partial(servers.accept, connection.host)
+        decoded = decode_chunk(
+            chunk, body, self._schema, worker_pool.wanted_samples, keep=keep, taken=taken, on_host=on_host
+        )
         commit_chunk(decoded, partial(worker_pool.commit, worker))
         self._grant_cells(worker)
         connection.rates.add(now, chunk.rows)
@@ -340,9 +348,12 @@ class Server:
         for event in [*events, *hosts.watch(now)]:
             self._host_event(hosts, event, now)
         for session in hosts.draining():
-            if self._worker_pool.is_drained(session.host) or now > session.drain_until:
+            is_empty = self._worker_pool.is_drained(session.host) and not hosts.row_servers.row_count(session.host)
+            if is_empty or now > session.drain_until:
                 hosts.release(session.host)
                 more = True
+        hosts.release_rows()
+        hosts.allow_readers(self._gateway.trainer_keys)
         return more
 
     def _host_event(self, hosts: HostGateway, event: HostEvent, now: float) -> None:
@@ -352,11 +363,14 @@ class Server:
                 self._gateway.fit_budget()
             case HostLeaves(host):
                 self._worker_pool.drain_host(host)
-            case HostGone(host, running, how):
+                hosts.send_rows(host)
+            case HostGone(host, running, how, rows_lost):
                 for worker in self._worker_pool.workers_of(host):
                     self._connections.pop(worker, None)
                 self._worker_pool.remove_host(host, running, how)
                 self._gateway.fit_budget()
+                if rows_lost:
+                    self._gateway.rows_lost()
             case RemoteStarted(host, worker, pid):
                 if self._worker_pool.host_of(worker) == host:
                     self._remote(host, worker).pid = pid
@@ -404,15 +418,23 @@ class Server:
                         self._engine.start(worker, status_row)
                     elif self._hosts is not None:
                         self._hosts.start(host, worker, status_row)
-                case TurnAway(host, error):
-                    if self._hosts is not None:
-                        self._hosts.turn_away(host, error)
+                case TurnAway() | SendRowsOf():
+                    self._apply_to_host(action)
                 case Log(text, kind):
                     self.log(text, kind)
                 case Loss():
                     self._quarantine.write(action)
                 case Fatal(error):
                     raise error
+
+    def _apply_to_host(self, action: TurnAway | SendRowsOf) -> None:
+        match action:
+            case _ if self._hosts is None:
+                pass
+            case TurnAway(host, error):
+                self._hosts.turn_away(host, error)
+            case SendRowsOf(host):
+                self._hosts.send_rows(host)
 
     def _apply_deferred(self) -> None:
         actions, self._gateway.outbox = self._gateway.outbox, []

@@ -44,6 +44,7 @@ _HOST_GAUGES = (
     ("pydp2_host_workers", "workers that a host has room for", "places"),
     ("pydp2_host_silent_seconds", "seconds since a host was heard", "silent_seconds"),
     ("pydp2_host_waiting_bytes", "bytes that wait on a host to be sent", "waiting_bytes"),
+    ("pydp2_host_rows", "rows that stay on a host until trainers have them", "rows_kept"),
     ("pydp2_host_memory_bytes", "memory of the workers of a host", "memory"),
 )
 

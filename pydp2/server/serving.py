@@ -26,10 +26,10 @@ from pydp2.server.available_memory import describe_exhaustion
 from pydp2.server.host_gateway import HostGateway
 from pydp2.server.loop import Server, ServiceStop
 from pydp2.server.spec import ServiceSpec, send_plain
-from pydp2.service_address import ipc_path, split_key, with_key
+from pydp2.service_address import ipc_path
 from pydp2.transport import Hub
 from pydp2.transport.descriptors import raise_descriptor_limit
-from pydp2.transport.keys import KeyPair
+from pydp2.transport.keys import KeyPair, advertised_address
 from pydp2.transport.sockets import new_context, prepare_zero_copy
 
 _FAREWELL_MS = 1_000  # that last words have to leave in, where a peer is slow to read them
@@ -69,7 +69,7 @@ def serve(
                 zmq, spec.client_address, HEADER_LIMIT, max_waiting=_BACKLOG, access=access, local=spec.local_address
             )
             hubs.append(clients)
-            address = _advertised(clients.address, spec.advertise)
+            address = advertised_address(clients.address, spec.advertise)
             hosts: HostGateway | None = None
             host_address = ""
             if spec.host_address is not None:
@@ -78,7 +78,7 @@ def serve(
                     access=_access(spec, "worker"),
                 )  # fmt: skip
                 hubs.append(far)
-                host_address = _advertised(far.address, spec.advertise)
+                host_address = advertised_address(far.address, spec.advertise)
                 hosts = HostGateway(spec, files, far)
             server = Server(spec, files, engine, workers, clients, channel.fileno(), wakeup, hosts)
             server.started()
@@ -143,20 +143,6 @@ def _access(spec: ServiceSpec, *roles: str) -> AllowedKeys | None:
         return None
     folder = None if spec.key_folder is None else Path(spec.key_folder)
     return AllowedKeys(KeyPair(*spec.server_key), spec.allowed, folder, roles)
-
-
-def _advertised(address: str, host: str | None) -> str:
-    """Return ``address`` as other hosts can use it: with ``host``, or the name of this host where it is bound to all
-    interfaces."""
-    endpoint, key = split_key(address)
-    if not key:
-        return address
-    bound, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    if host is None:
-        host = socket.gethostname() if bound in ("0.0.0.0", "[::]") else bound
-    elif ":" in host and not host.startswith("["):
-        host = f"[{host}]"
-    return with_key(f"tcp://{host}:{port}", key)
 
 
 def _clean_up(spec: ServiceSpec, address: str) -> None:

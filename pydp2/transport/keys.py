@@ -17,6 +17,7 @@ import zmq
 from zmq.utils import z85
 
 from pydp2.errors import OptionError
+from pydp2.service_address import split_key, with_key
 from pydp2.transport.descriptors import peer_credentials
 from pydp2.transport.refusals import UNKNOWN_KEY, Refusals
 
@@ -116,8 +117,12 @@ class PeerKeys:
         if known is None:
             self._forgotten.pop(peer, None)
             known = self._peers[peer] = _peer_of(frame)
-        if self._access.role_of(known.key) is None:  # what came before its connection was ended
-            del self._peers[peer]
+        if self._access.role_of(known.key) is None:
+            if known.is_connected():  # it speaks before the next look at which keys are allowed
+                self._dropped.append(peer)
+                self.end(peer)
+            else:  # what came before its connection was ended
+                del self._peers[peer]
             return False
         return True
 
@@ -125,6 +130,11 @@ class PeerKeys:
         """Return the role of ``peer``, which was heard; ``""`` once its key was removed."""
         known = self._peers.get(peer)
         return "" if known is None else self._access.role_of(known.key) or ""
+
+    def key_of(self, peer: bytes) -> str:
+        """Return the public key of ``peer``, which was heard; ``""`` once it is forgotten."""
+        known = self._peers.get(peer)
+        return "" if known is None else known.key
 
     def address_of(self, peer: bytes) -> str:
         """Return the IP address of ``peer``, which was heard; ``""`` once it is forgotten."""
@@ -166,6 +176,20 @@ class PeerKeys:
         """Forget ``peer``, which is gone or has nothing to do here now. One that speaks again is known again."""
         if (known := self._peers.pop(peer, None)) is not None and peer not in self._ending:
             self._forgotten[peer] = known
+
+
+def advertised_address(address: str, host: str | None) -> str:
+    """Return ``address`` as other hosts can use it: with ``host``, or the name of this host where it is bound to all
+    interfaces."""
+    endpoint, key = split_key(address)
+    if not key:
+        return address
+    bound, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    if host is None:
+        host = socket.gethostname() if bound in ("0.0.0.0", "[::]") else bound
+    elif ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    return with_key(f"tcp://{host}:{port}", key)
 
 
 def require_curve() -> None:

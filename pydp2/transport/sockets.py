@@ -258,6 +258,10 @@ class Hub:
         """Return the role of ``peer``, which has sent something: that of its key, ``trainer`` where there are none."""
         return "trainer" if self._peer_keys is None else self._peer_keys.role_of(peer)
 
+    def key_of(self, peer: bytes) -> str:
+        """Return the public key of ``peer``, which has sent something; "" where there are none."""
+        return "" if self._peer_keys is None else self._peer_keys.key_of(peer)
+
     def take_dropped(self) -> list[bytes]:
         """Return the peers whose key was removed since the last call. Their connections end in a moment."""
         return [] if self._peer_keys is None else self._peer_keys.take_dropped()

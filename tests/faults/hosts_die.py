@@ -16,13 +16,15 @@ from .bench import Bench
 from .case import Event, Fault, Report, Schedule
 from .hosts_stage import TIMEOUT, Stage, nobody_is_blamed, paced, read, stage
 
+ROWS = ("", "tcp://127.0.0.1:*")  # all rows go to the service, or they stay on their hosts
+
 
 # -- H1 ----------------------------------------------------------------------------------------------------------------
 def draw_kills(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
     """``at``: a share of the pass. An agent is killed, alone or with the program that started it."""
     samples, many = (18_000, 3) if size == "quick" else (90_000, 8)
     events = [Event(random.choice(["agent", "both"]), random.uniform(0.02, 0.9), random.random()) for _ in range(many)]
-    return {"hosts": random.choice([2, 3]), "samples": samples}, events
+    return {"hosts": random.choice([2, 3]), "samples": samples, "rows": random.choice(ROWS)}, events
 
 
 def play_kills(bench: Bench, schedule: Schedule) -> Report:
@@ -33,6 +35,7 @@ def play_kills(bench: Bench, schedule: Schedule) -> Report:
     figures: dict[str, float | list[float]] = {}
     kills, elsewhere = 0, []
     with stage(bench, data) as made:
+        made.row_server = setup["rows"]
         for name in names:
             made.join(name, 2)
         made.wait_active(2 * len(names))
@@ -68,7 +71,7 @@ def draw_stops(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
     many, samples = (1, 18_000) if size == "quick" else (3, 60_000)
     lengths = [random.choice([random.random(), TIMEOUT + 2 * random.random()]) for _ in range(many)]
     events = [Event("SIGSTOP", random.uniform(0.05, 0.8), seconds) for seconds in lengths]
-    return {"hosts": 2, "samples": samples}, events
+    return {"hosts": 2, "samples": samples, "rows": random.choice(ROWS)}, events
 
 
 def play_stops(bench: Bench, schedule: Schedule) -> Report:
@@ -78,6 +81,7 @@ def play_stops(bench: Bench, schedule: Schedule) -> Report:
     noticed: list[float] = []
     again: list[float] = []
     with stage(bench, data) as made:
+        made.row_server = setup["rows"]
         for n in range(setup["hosts"]):
             made.join(f"host{n}", 2)
         made.wait_active(2 * setup["hosts"])
@@ -190,7 +194,7 @@ def draw_many(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
         "workers": [random.randint(1, 3) for _ in range(hosts)], "files": 24 if size == "quick" else 60,
         "ranks": random.choice([1, 3]) if size == "quick" else 3, "pool": random.choice([100, 700]),
         "cache": random.choice(["CacheType.CACHE_PASS_IN_MEM", "CacheType.NO_CACHE"]), "passes": 3,
-        "buckets": random.choice([None, "ids"]),
+        "buckets": random.choice([None, "ids"]), "rows": random.choice(ROWS),
     }, []  # fmt: skip
 
 
@@ -240,6 +244,7 @@ def play_many(bench: Bench, schedule: Schedule) -> Report:
         local = _streams(service, schedule)
     made = Stage(bench, address, files, "127.0.0.1")
     try:
+        made.row_server = setup["rows"]
         for number, workers in enumerate(setup["workers"]):
             made.join(f"host{number}", workers)
         joined = made.wait_active(sum(setup["workers"]))

@@ -30,10 +30,11 @@ AGENT = """
 import os, signal, sys
 import pydp2
 
-prefix = sys.argv[4:]
+prefix = sys.argv[5:]
 if prefix:
-    os.execvp(prefix[0], [*prefix, sys.executable, sys.argv[0], *sys.argv[1:4]])
-host = pydp2.WorkerHost(sys.argv[1], name=sys.argv[2], workers=int(sys.argv[3]), patience=60.0)
+    os.execvp(prefix[0], [*prefix, sys.executable, sys.argv[0], *sys.argv[1:5]])
+rows = sys.argv[4] or None
+host = pydp2.WorkerHost(sys.argv[1], name=sys.argv[2], workers=int(sys.argv[3]), patience=60.0, row_server=rows)
 signal.signal(signal.SIGTERM, lambda *_: host.leave())
 print("end", host.run(), flush=True)
 """
@@ -57,6 +58,8 @@ class Stage:
         self.connection = bench.folder / "run.json"
         self.agents: dict[str, Program] = {}
         self.relays: dict[str, Relay] = {}
+        self.row_server = ""
+        """Address of the row servers of agents that are started; "": they send all rows."""
         before, timing.DEFAULT_TIMING = timing.DEFAULT_TIMING, timing.Timing(host_beat=BEAT, host_timeout=TIMEOUT)
         try:
             self.service = pydp2.launch(
@@ -74,7 +77,7 @@ class Stage:
             self.relays[name] = Relay(found.host_address)
             path = self._bench.folder / f"{name}.json"
             ConnectionFile(found.address, found.keys, self.relays[name].address).write(path)
-        self.agents[name] = self._bench.program(AGENT, str(path), name, str(workers), *prefix)
+        self.agents[name] = self._bench.program(AGENT, str(path), name, str(workers), self.row_server, *prefix)
 
     def hosts(self) -> dict[str, dict[str, Any]]:
         """The hosts that the service knows, by name; one that is back before it was found lost has its number behind

@@ -69,7 +69,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Hello(m.WIRE_VERSION, 2, 4711),
     m.Declared(DECLARATION, "0123456789abcdef", ["a warning"], {"mytext.py": "0123456789abcdef"}),
     m.Broken(ERROR),
-    m.BeginReading(5, 3, 2**64 - 1),
+    m.BeginReading(5, 3, 2**64 - 1, True),
     m.Assign(3, [FileAssignment(7, 1, 2, 100, 5000, 70000, 1 << 62, True, [123456789]).to_wire()]),
     m.Grant([[1, 90000, 1 << 62, 1]]),
     m.Want(1, 7),
@@ -92,7 +92,9 @@ EXAMPLES: tuple[m.Message, ...] = (
     ),
     m.AskSpec(1, "0.1.0"),
     m.Spec({"provider": "mytext.process", "start": "auto"}, "0123456789abcdef"),
-    m.Join(1, "0.1.0", "node7", 8, "fedcba9876543210", "0123456789abcdef", {"python": "3.11.7"}, "zstd"),
+    m.Join(
+        1, "0.1.0", "node7", 8, "fedcba9876543210", "0123456789abcdef", {"python": "3.11.7"}, "zstd", "tcp://node7:7800"
+    ),
     m.OpenData("fedcba9876543210"),
     m.Prepared([1, 0, 1]),
     m.StartWorker(3, 5),
@@ -104,6 +106,11 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.HostBeat(123456789, [[3, 7, 1, 104]], {"memory": 1 << 30}),
     m.HostReceived(1 << 20, 123456789),
     m.Drain(),
+    m.RowReaders(["0123456789abcdef"]),
+    m.ReleaseRows(),
+    m.SendRows(),
+    m.FetchRows(9),
+    m.FetchedRows(9, 128, False),
     m.Attach(
         m.WIRE_VERSION, "default", 1, 4, "0123456789abcdef", {"batch_size": 128, "seed": 0, "shuffle": None}, 4712
     ),
@@ -137,9 +144,11 @@ EXAMPLES: tuple[m.Message, ...] = (
         {"longest": 16, "bounds": [8, 16], "group": 2},
         [[1, 128, 128, 4096, 0, 0, 2, 8]],
         1500,
+        [["tcp://node7:7800", 100]],
     ),
     m.PassEnd(4, 12, 1500, 3, True),
     m.Failed(4, ERROR),
+    m.BeginAgain(4),
     m.Detach(4, 3),
     m.AskStats(),
     m.Stats(),

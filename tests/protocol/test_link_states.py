@@ -12,6 +12,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.link_states import (
     CLIENT_LINK,
     HOST_LINK,
+    ROW_LINK,
     WORKER_LINK,
     Link,
     LinkRole,
@@ -19,6 +20,7 @@ from pydp2.protocol.link_states import (
     TransitionTable,
     client_link,
     host_link,
+    row_link,
     worker_link,
 )
 from tests.protocol.conftest import EXAMPLES
@@ -49,7 +51,9 @@ def moves_of(table: TransitionTable, state: LinkState, role: LinkRole) -> list[t
 def test_every_message_is_said_by_somebody_and_on_one_link_only() -> None:
     """Clients and hosts are refused, and told of the end, in the same words."""
     said = {name: {kind for _, _, kind in table} for name, (table, _) in TABLES.items()}
-    assert said["worker"] | said["client"] | said["host"] == set(m.MESSAGES.values())
+    fetched = {kind for _, _, kind in ROW_LINK}
+    assert said["worker"] | said["client"] | said["host"] | fetched == set(m.MESSAGES.values())
+    assert fetched & (said["worker"] | said["client"] | said["host"]) == set()
     assert said["worker"] & (said["client"] | said["host"]) == set()
     assert said["client"] & said["host"] == {m.Refused, m.Closing}
 
@@ -263,3 +267,16 @@ def test_worker_and_server_understand_each_other_however_their_messages_cross(se
     for message in queues[LinkRole.WORKER]:
         server.check_received(message)
     assert server.state in (LinkState.NEW, LinkState.STARTING, LinkState.READY, LinkState.CLOSED)
+
+
+def test_a_client_asks_a_row_server_and_that_answers() -> None:
+    client, host = row_link(LinkRole.CLIENT), row_link(LinkRole.HOST)
+    for _ in range(2):
+        client.check_sending(m.FetchRows(1))
+        host.check_received(m.FetchRows(1))
+        host.check_sending(m.FetchedRows(1, 0, True))
+        client.check_received(m.FetchedRows(1, 0, True))
+    with pytest.raises(LocalProtocolError, match="a client may not send FetchedRows"):
+        client.check_sending(m.FetchedRows(1, 0, True))
+    with pytest.raises(RemoteProtocolError, match="a client may not send Need"):
+        host.check_received(m.Need(1, 1, 0, 0, 0))

@@ -286,11 +286,11 @@ class Machine(RuleBasedStateMachine):
         left.close()
         self.stores[store] = CellStore(self.places)
         for picked, places in self.batches:
-            if picked._store is left:
+            if picked.store is left:
                 picked.release()  # that comes too late
                 for place in places:
                     del self.lies[place]
-        self.batches = [batch for batch in self.batches if batch[0]._store is not left]
+        self.batches = [batch for batch in self.batches if batch[0].store is not left]
 
     @invariant()
     def what_trainers_were_told_is_there_or_they_find_out(self) -> None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pydp2.engine import Exited, Started
 from pydp2.errors import Error
 from pydp2.host.agent import Agent, AgentEnd
+from pydp2.host.row_server import RowServer, TrainerKeys
 from pydp2.host.setup import AgentSetup
 from pydp2.protocol import messages as m
 from pydp2.server.timing import Timing
+from pydp2.transport.keys import KeyPair
 
 from ..server.simulation import Worker as PausedWorker
 from .network import ENGINE, HEARTBEAT_TIMEOUT, Hub, Line
@@ -227,9 +229,16 @@ class Host:
         )  # fmt: skip
         engine: Any = self.engine
         hub: Any = self.hub
-        self.agent = Agent(setup, world.spec, world.files, engine, hub, -1, -2)
+        self.rows: Hub | None = None
+        if world.rows_stay and number % 4:
+            self.rows = Hub(network, "trainer", number)
+        rows: Any = self.rows
+        server = None if rows is None else RowServer(rows, TrainerKeys(KeyPair("", "")))
+        self.agent = Agent(setup, world.spec, world.files, engine, hub, -1, -2, server)
         self.turns = Turns(world, self._turn, TIMING.host_beat / 2)
         self.hub.wake = self.engine.wake = self.turns.wake
+        if self.rows is not None:
+            self.rows.wake = self.turns.wake
         self.leaving = False
         self.end: AgentEnd | None = None
         self.error: Error | None = None
@@ -250,6 +259,7 @@ class Host:
     def crash(self) -> None:
         """The machine loses its power: nothing of it says another word."""
         self.turns.over = True
+        self._end_rows()
         self.engine.crash()
         self.world.network.cut(self.number)
         self.world.hosts.pop(self.number, None)
@@ -257,11 +267,16 @@ class Host:
     def stop(self) -> None:
         """The agent has ended, and its engine with it."""
         self.turns.over = True
+        self._end_rows()
         self.engine.close()
         self.agent.close()
         self.world.network.cut(self.number)
         self.world.hosts.pop(self.number, None)
         self.world.ended.append(self)
+
+    def _end_rows(self) -> None:
+        if self.rows is not None:
+            self.rows.end()
 
     def leave(self) -> None:
         """It gets SIGTERM."""

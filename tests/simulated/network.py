@@ -79,14 +79,14 @@ class Network:
 
     def cut(self, host: int) -> None:
         """Reset the connections of ``host``. One end may take notice later than the other."""
-        for line in [each for each in self.lines if each.host == host]:
+        for line in [each for each in self.lines if host in each.machines]:
             line.cut(*(self.random.choice([0.0, 0.0, HEARTBEAT_TIMEOUT]) for _ in "12"))
 
     def hold(self, host: int, seconds: float) -> None:
         """Let the path of ``host`` carry nothing for a while. If that is long, its connections are cut."""
         self.held_until[host] = self.clock.now + seconds
         if seconds > HEARTBEAT_TIMEOUT:
-            for line in [each for each in self.lines if each.host == host]:
+            for line in [each for each in self.lines if host in each.machines]:
                 self.at(HEARTBEAT_TIMEOUT, line.cut)
 
 
@@ -95,8 +95,9 @@ class Hub:
 
     listeners: tuple[()] = ()
 
-    def __init__(self, network: Network, role: str) -> None:
-        self.network, self._role = network, role
+    def __init__(self, network: Network, role: str, machine: int = 0) -> None:
+        self.network, self._role, self.machine = network, role, machine
+        self.address = f"tcp://machine{machine}:7800?key=" + "b" * 64
         self.wake: Callable[[], object] = lambda: None
         self.on_refusal: Any = None
         self.fd_offer = _NoOffer()
@@ -114,6 +115,10 @@ class Hub:
         self.is_down = True
         for line in [*self.peers.values()]:
             line.cut()
+
+    def up(self) -> None:
+        """Take connections again."""
+        self.is_down = False
 
     def end_soon(self) -> None:
         """Take no more, and reset all connections behind the last words that were sent."""
@@ -156,6 +161,9 @@ class Hub:
     def role_of(self, peer: bytes) -> str:
         return self._role
 
+    def key_of(self, peer: bytes) -> str:
+        return "a key"
+
     def take_dropped(self) -> list[bytes]:
         return []
 
@@ -191,6 +199,7 @@ class Line:
     def __init__(self, hub: Hub, wake: Callable[[], object]) -> None:
         self._hub, self._network, self._wake = hub, hub.network, wake
         self.host = self._network.here
+        self.machines = (self.host, hub.machine) if hub.machine else (self.host,)
         self.handle = object()
         self._inbox: deque[list[memoryview]] = deque()
         self._free_at = [0.0, 0.0]  # of each direction: a message does not overtake another
@@ -206,7 +215,8 @@ class Line:
 
     def _later(self, direction: int, what: Callable[[], object]) -> None:
         now = self._network.clock.now
-        when = max(now + self._network.delay(), self._free_at[direction], self._network.held_until.get(self.host, 0.0))
+        held = max(self._network.held_until.get(machine, 0.0) for machine in self.machines)
+        when = max(now + self._network.delay(), self._free_at[direction], held)
         self._free_at[direction] = when
         self._network.at(when - now, what)
 
@@ -314,6 +324,21 @@ class Poller:
 
     def wait(self, timeout_ms: int) -> set[Any]:
         return {ENGINE}
+
+
+class TaskPoller:
+    """The same for code that runs in a task, which has taken all that was there."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    def add(self, handle: Any) -> None:
+        pass
+
+    def wait(self, timeout_ms: int) -> set[Any]:
+        assert self._network.running is not None, "a loop waits"
+        self._network.running.wait(timeout_ms / 1000)
+        return set()
 
 
 ENGINE = "the engine"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydp2.client.client import Client
 from pydp2.client.connection import Target
 from pydp2.errors import Error, JobTaken, Rewound, ServiceLost, ServiceUnreachable
+from pydp2.transport.keys import KeyPair
 
 from .tasks import Task
 
@@ -58,7 +59,7 @@ class Trainer:
         world.network.clock.sleep(world.random.choice([0.0, 0.1]))
         try:
             client = self.client = Client(
-                Target(ADDRESS), team.options, rank=self.rank, world_size=team.size, timeout=30.0
+                Target(ADDRESS, KeyPair("", "")), team.options, rank=self.rank, world_size=team.size, timeout=30.0
             )
             if self.state is not None:
                 client.load_state_dict(self.state)

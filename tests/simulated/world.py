@@ -22,7 +22,7 @@ import pytest
 
 from pydp2 import CacheType, provider
 from pydp2.client import client as client_module
-from pydp2.client import connection, reconnect
+from pydp2.client import connection, reconnect, row_fetcher
 from pydp2.errors import Error, JobTaken, Rewound
 from pydp2.file_list import FileList
 from pydp2.host import agent as agent_module
@@ -39,13 +39,13 @@ from pydp2.transport import compression, shared_region
 from ..server.cases import TYPES, Bad, Case, Sample, weight
 from .disk import Disk
 from .hosts import TIMING, Engine, Host, Turns
-from .network import ClientLine, Frame, Hub, Line, Network, NoContext, Poller
+from .network import ClientLine, Frame, Hub, Line, Network, NoContext, Poller, TaskPoller
 from .trainers import LONG, Seen, Team
 
 STEPS = 400_000
 PATIENCE = 120.0  # seconds in which some trainer gets on
 LOSE_HOSTS = ("cut", "hold", "crash", "freeze")
-OF_HOSTS = (*LOSE_HOSTS, "leave", "kill")
+OF_HOSTS = (*LOSE_HOSTS, "leave", "kill", "cut rows", "hide rows")
 KINDS = (
     *OF_HOSTS, "join", "stop server", "restart server", "crash server", "cut trainer", "hold trainer",
     "freeze trainer", "trainers die", "rank dies",
@@ -74,6 +74,7 @@ class World:
         self.hosts: dict[int, Host] = {}
         self.ended: deque[Host] = deque()
         self.turning: Host | None = None
+        self.rows_stay = self.random.random() < 0.9
         self.schema = self.provider(None).schema.to_wire()
         self.log: list[str] = []
         self._patch = monkeypatch.setattr
@@ -99,14 +100,18 @@ class World:
     def _put_in_place(self) -> None:
         """Put clock and network in the place of the real ones."""
         patch = self._patch
-        for module in (server_loop, gateway, agent_module, watchdog, client_module, connection, reconnect):
+        for module in (
+            server_loop, gateway, agent_module, watchdog, client_module, connection, reconnect, row_fetcher,
+        ):  # fmt: skip
             patch(module, "time", self.network.clock)
         for module in (server_loop, agent_module, reconnect):
             patch(module, "write_stderr", self.log.append)
         for module in (server_loop, agent_module):
             patch(module, "Poller", Poller)
-        for module in (service_link, connection):
+        for module in (service_link, connection, row_fetcher):
             patch(module, "new_context", NoContext)
+        patch(row_fetcher, "Poller", lambda: TaskPoller(self.network))
+        patch(row_fetcher, "Line", self._connect_row_server)
         patch(service_link, "Line", self._connect_host)
         patch(connection, "Line", lambda *_, **__: ClientLine(self.clients))
         patch(connection, "Frame", Frame)
@@ -123,6 +128,13 @@ class World:
         host = self.turning
         assert host is not None
         return Line(self.far, host.turns.wake)
+
+    def _connect_row_server(self, context: Any, address: str, **options: Any) -> ClientLine:
+        there = [host.rows for host in self.hosts.values() if host.rows is not None and host.rows.address == address]
+        if not there:
+            there = [Hub(self.network, "trainer")]
+            there[0].end()
+        return ClientLine(there[0])
 
     def _job_options(self) -> dict[str, Any]:
         plan = self.case.plan
@@ -245,6 +257,12 @@ class World:
             case "leave":
                 host.leave()
                 self.network.at(seconds, self.add_host)
+            case "cut rows" if host.rows is not None:
+                for line in [*host.rows.peers.values()]:
+                    line.cut()
+            case "hide rows" if host.rows is not None:
+                host.rows.end()
+                self.network.at(self.random.choice([1.0, 3.0, 10.0]), host.rows.up)
             case "kill" if host.engine.workers:
                 host.engine.kill(self.random.choice([*host.engine.workers]))
 

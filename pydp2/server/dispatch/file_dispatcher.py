@@ -19,6 +19,7 @@ from pydp2.order.sample_source import END, WAIT, FileFailure, SampleRun, SourceS
 from pydp2.order.snapshot import UNREACHED, FilePosition, Reread, SnapshotPoint
 from pydp2.protocol.file_ranges import FILE_RAISED, FileAssignment, FileRange
 from pydp2.protocol.messages import Assign, BeginReading, EndReading, Grant, Want
+from pydp2.rowstore.host_rows import RowServers
 from pydp2.server.actions import Action, Send
 from pydp2.server.dispatch.attempts import Attempts
 from pydp2.server.dispatch.cache_fill import CacheFill
@@ -48,7 +49,7 @@ class ReadContext:
 
     ``budget``: bytes of read-ahead credit; ``label``: the name of a file by its number; ``skip_errors``: a file whose
     generator raises ends there; ``error_budget``: how much a pass may lose, see :class:`Losses`; ``counts``: where the
-    samples of files are counted.
+    samples of files are counted; ``row_servers``: where rows may stay on other hosts, None if there are no others.
     """
 
     workers: int
@@ -58,6 +59,7 @@ class ReadContext:
     error_budget: float | None = None
     cache: CacheFill | None = None
     counts: FileCounts | None = None
+    row_servers: RowServers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +123,8 @@ class FileDispatcher:
         self._ended = False
         self.budget, self.number = context.budget, 0
         """What all readings of the service share, and which of them this is."""
+        self.rows_stay = False
+        """True if rows may stay on the hosts of their workers."""
         self.attempts: Attempts[FileDispatcher] = Attempts()
         """The worker pool gives it these when it begins."""
 
@@ -245,7 +249,7 @@ class FileDispatcher:
     def add_worker(self, worker: int) -> None:
         """Note that ``worker`` can be given files."""
         self._load.add_worker(worker)
-        self._actions.append(Send(worker, BeginReading(self.number, self.pass_id, self.seed)))
+        self._actions.append(Send(worker, BeginReading(self.number, self.pass_id, self.seed, self.rows_stay)))
 
     def worker_lost(
         self,

@@ -23,9 +23,10 @@ from pydp2.protocol.link_states import Link, LinkRole, LinkState, client_link
 from pydp2.protocol.plain_data import pack_unchecked
 from pydp2.rowstore.append_only import AppendOnlyStore
 from pydp2.rowstore.batch_rows import BatchRows
+from pydp2.rowstore.host_rows import RowServers
 from pydp2.rowstore.region_layout import RegionLayout
 from pydp2.schema.provider_schema import Schema
-from pydp2.server.actions import Action, Log
+from pydp2.server.actions import Action, Log, SendRowsOf
 from pydp2.server.available_memory import AvailableMemory, available_memory
 from pydp2.server.dispatch.cache_fill import CacheFill
 from pydp2.server.dispatch.file_dispatcher import ReadContext
@@ -47,6 +48,7 @@ from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.spec import ServiceSpec
 from pydp2.server.workers.cell_grants import CellGrants
 from pydp2.server.workers.worker_pool import WorkerPool
+from pydp2.service_address import without_token
 from pydp2.transport import Hub, PeerGone, SharedRegion
 
 _MAX_PENDING = 64  # peers that ask for a job and have not been answered yet
@@ -107,6 +109,8 @@ class ClientGateway:
         self.outbox: list[Action] = []
         """Actions for workers that followed from what clients said; the loop carries them out."""
         self.server_stats: Callable[[], dict[str, Any]] = dict
+        self.row_servers: RowServers | None = None
+        """Row servers of other hosts; None: there are no other hosts."""
 
     def fit_budget(self) -> None:
         """Let as many workers as there are now read ahead."""
@@ -322,7 +326,7 @@ class ClientGateway:
         read = ReadContext(
             workers=spec.workers, budget=self._budget, label=lambda file: self._files[file],
             skip_errors=spec.skip_errors, error_budget=spec.error_budget, cache=self._cache,
-            counts=self._counts.counts,
+            counts=self._counts.counts, row_servers=self.row_servers,
         )  # fmt: skip
         return ServiceContext(
             schema=self._schema, spec=spec, files=self._files, source=self._source, read=read,
@@ -361,7 +365,38 @@ class ClientGateway:
         except Error as error:
             self._send(peer, m.Failed(begin.request_id, to_wire(error)))
             return
+        self._note_unreachable(job_session, peer, begin.unreachable)
         job_session.trainers.begin(peer, begin, PassSnapshot.asked_by(begin, saved, early_ends), now)
+
+    def _note_unreachable(self, job_session: JobSession, peer: bytes, addresses: Sequence[Any]) -> None:
+        """Note that ``peer`` could not fetch rows from row servers at ``addresses``: those hosts are to send theirs."""
+        trainer = job_session.trainers.registry.by_peer(peer)
+        if self.row_servers is None or trainer is None:
+            return
+        for address in addresses:
+            host = self.row_servers.host_at(address)
+            if host is not None:  # else it is gone, and that was seen here
+                self.outbox.append(SendRowsOf(host))
+                self._log_job(
+                    job_session.name,
+                    f"rank {trainer.rank} cannot fetch rows at {without_token(address)}; the rows of that host come "
+                    "through the service from now on; let trainers reach that address, or start the host without a "
+                    "row server",
+                    "row server",
+                )
+                job_session.trainers.take_up_again()
+
+    def rows_lost(self) -> None:
+        """Note that rows are lost that stayed on a host: passes are taken up where no trainer misses a batch."""
+        for job_session in self._sessions.values():
+            job_session.trainers.take_up_again()
+
+    @property
+    def trainer_keys(self) -> frozenset[str]:
+        """Public keys of the trainers that are attached."""
+        if self.row_servers is None or not len(self.row_servers):
+            return frozenset()
+        return frozenset(key for peer in self._at if (key := self._hub.key_of(peer)))
 
     def serve(self, most: int, now: float) -> bool:
         """Send what trainers have credit for, about ``most`` batches; True when there may be more."""

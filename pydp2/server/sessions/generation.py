@@ -5,8 +5,33 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from pydp2.errors import Rewound
 from pydp2.protocol import messages as m
 from pydp2.server.sessions.trainer import Trainer
+
+
+def went_back(job: str) -> Rewound:
+    """Return the error of a rank that is not in the generation of ``job`` any more."""
+    return Rewound(
+        f"another rank of job {job!r} has loaded a state or called set_epoch(), and the service went there: load the "
+        "same state here, too, or call set_epoch() with the same number"
+    )
+
+
+def not_known(job: str, rank: int) -> Rewound:
+    """Return the error of a rank that needs what a service that was started again does not know."""
+    return Rewound(
+        f"the service was started again and does not know any more what rank {rank} of job {job!r} needs to go on; "
+        "load the same state in all ranks"
+    )
+
+
+def in_other_pass(job: str, pass_id: int, rank: int, wanted: int) -> Rewound:
+    """Return the error of a rank that asks for a pass which the job is not in."""
+    return Rewound(
+        f"job {job!r} is in pass {pass_id}, rank {rank} asks for pass {wanted}: load the same state in all ranks, or "
+        "none in any"
+    )
 
 
 class Generation:

@@ -10,6 +10,7 @@ from typing import Any
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_BATCHES, MAX_PACK_BYTES, can_follow, pack_heads
 from pydp2.rowstore.batch_rows import BatchRows, concat_rows
+from pydp2.rowstore.host_rows import split_rows_by_host
 
 OutMessage = tuple[bytes, m.Message, Sequence[Any]]
 """To whom, what, and its frames; those of a BatchHead begin with the :class:`BatchRows` of its rows."""
@@ -87,4 +88,7 @@ def _encode_pack(peer: bytes, pack: _MessagePack) -> PackedMessage:
     if pack.shared_rows:
         head.shared_rows = pack.shared_rows  # of this message alone: the head was made for it
         return peer, head, [rows.handles(), *pack.behind], pack.heads
+    if (split := split_rows_by_host(rows)) is not None:
+        head.on_hosts = split.on_hosts
+        return peer, head, [split.here, split.order, split.handles, *pack.behind], pack.heads
     return peer, head, [rows, *pack.behind], pack.heads

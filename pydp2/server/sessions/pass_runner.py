@@ -26,6 +26,7 @@ from pydp2.rowstore.append_only import AppendOnlyStore
 from pydp2.rowstore.batch_rows import BatchRows
 from pydp2.rowstore.cells import CellStore
 from pydp2.rowstore.heap import HeapStore
+from pydp2.rowstore.host_rows import HostRowStore
 from pydp2.rowstore.mixed import MixedStore
 from pydp2.rowstore.shared_heap import PassRows
 from pydp2.schema.provider_schema import Schema
@@ -138,8 +139,10 @@ class PassRunner:
         turn."""
         self.pool_over_limit = False
         """It had nothing because there is no room for the rest of the group."""
+        self.rows_may_stay = False
+        """True if rows may stay on the hosts of their workers, as far as those who get the batches are concerned."""
         self._batcher: Batcher | None = None
-        self._store: HeapStore | CellStore | PassRows | MixedStore | AppendOnlyStore | None = None
+        self._store: HeapStore | CellStore | PassRows | MixedStore | HostRowStore | AppendOnlyStore | None = None
         self._pool: HeapStore | None = None  # of the pass before: its memory need not be made anew
         self.dispatcher: FileDispatcher | None = None
         self.padding = PaddingStats()
@@ -191,8 +194,15 @@ class PassRunner:
         self.dispatcher = FileDispatcher(
             self._context, cycle, pass_id=pass_id, seed=job.seed, order=order, saved=saved, early_ends=early_ends
         )
+        self.dispatcher.rows_stay = self._may_rows_stay(plan)
         self._begin_batches(plan, order, start)
         return self.dispatcher
+
+    def _may_rows_stay(self, plan: PassPlan) -> bool:
+        """Return True if rows of this pass may stay on other hosts: their values are not needed here, and the pass can
+        be taken up again if some are lost."""
+        needs_values = self._counting or self._cache is not None or plan.buckets is not None
+        return self._context.row_servers is not None and self.rows_may_stay and not (needs_values or plan.relaxed)
 
     def _begin_batches(self, plan: PassPlan, order: npt.NDArray[np.int64], start: PassSnapshot) -> None:
         """Make what cuts the batches of the pass of ``plan``, and the store of their rows."""
@@ -215,8 +225,16 @@ class PassRunner:
                 self._batcher = CachedPassBatcher(plan, self.dispatcher, listing)
         self._pool = None
 
-    def _new_store(self) -> HeapStore | CellStore | PassRows | MixedStore:
+    def _new_store(self) -> HeapStore | CellStore | PassRows | MixedStore | HostRowStore:
         """Return a store for rows that do not all lie in the cache."""
+        assert self.dispatcher is not None
+        local = self._new_local_store()
+        if self.dispatcher.rows_stay and self._context.row_servers is not None:
+            assert not isinstance(local, MixedStore)
+            return HostRowStore(local, self._context.row_servers)
+        return local
+
+    def _new_local_store(self) -> HeapStore | CellStore | PassRows | MixedStore:
         if self._shared_store is not None:
             return self._shared_store()
         heap = HeapStore(self.schema.slots) if self._pool is None else self._pool
@@ -256,6 +274,11 @@ class PassRunner:
         return self._batcher is not None
 
     @property
+    def do_rows_stay(self) -> bool:
+        """True if rows of this pass may be on the hosts of their workers."""
+        return self.dispatcher is not None and self.dispatcher.rows_stay
+
+    @property
     def byte_limited(self) -> bool:
         """True if the pool of this pass was stopped by its limit in bytes."""
         return self._batcher is not None and self._batcher.byte_limited
@@ -263,11 +286,15 @@ class PassRunner:
     def leave(self) -> None:
         """End the pass, which is over or not wanted any more."""
         self._drop_cut_batches()
-        heap = self._store.heap if isinstance(self._store, MixedStore) else self._store
+        store = self._store
+        if isinstance(store, HostRowStore):
+            store.close()
+            store = store.local
+        heap = store.heap if isinstance(store, MixedStore) else store
         if isinstance(heap, HeapStore) and len(heap) == 0:  # at its end
             self._pool = heap
-        elif isinstance(self._store, CellStore | PassRows):
-            self._store.close()
+        elif isinstance(store, CellStore | PassRows):
+            store.close()
         self._batcher = None
         self._store = None
         self.dispatcher = None

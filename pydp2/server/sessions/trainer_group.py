@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydp2.errors import Error, RemoteProtocolError, Rewound, to_wire
+from pydp2.errors import Error, RemoteProtocolError, to_wire
 from pydp2.options.tables import JobOptions
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
@@ -20,7 +20,7 @@ from pydp2.protocol.used_word import unpack_used
 from pydp2.server.actions import JobLog
 from pydp2.server.dispatch.file_dispatcher import FileDispatcher
 from pydp2.server.sessions.delivery import Delivery
-from pydp2.server.sessions.generation import Generation
+from pydp2.server.sessions.generation import Generation, in_other_pass, not_known, went_back
 from pydp2.server.sessions.missing_ranks import AbsentRanks, MissingRanks
 from pydp2.server.sessions.pass_runner import BatchGroup, PassBroken, PassEnded, PassRunner
 from pydp2.server.sessions.rank_registry import RankRegistry
@@ -46,10 +46,7 @@ _NAMED = 4  # ranks that are not there, of those that the others wait for
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
     """Options of the trainers that share the batches of job ``name``: ``world`` ranks, or with ``dynamic`` as many as
-    come.
-
-    ``missing_rank``: seconds that trainers wait for a rank before the log names it.
-    """
+    come. ``missing_rank``: seconds that trainers wait for a rank before the log names it."""
 
     name: str
     world: int
@@ -73,6 +70,7 @@ class TrainerGroup:
         log: JobLog,
     ) -> None:
         self.runner = runner
+        runner.rows_may_stay = not options.dynamic
         self.registry = RankRegistry(options.name, options.world, options.dynamic, options.lease)
         way = SharedDelivery if options.dynamic else RankedDelivery
         self.delivery: Delivery = way(self.registry, runner, options.prefetch_bytes)
@@ -156,14 +154,14 @@ class TrainerGroup:
                 return
         elif self._maybe_stale or lost or not trainer.joined:
             if self._maybe_stale or lost:
-                self._fail(trainer, self._refuse_late(trainer))
+                self._fail(trainer, not_known(self.registry.name, trainer.rank))
             else:
                 self._fail_rewound(trainer)
             return
         if self._rejoin is None and self._continues_unknown_pass(begin):
             self.stop()
             if registry.dynamic:
-                self._fail(trainer, self._refuse_late(trainer))
+                self._fail(trainer, not_known(self.registry.name, trainer.rank))
                 return
             self._rejoin = Rejoin(range(registry.world), now + registry.lease, dynamic=False)
         if self._rejoin is not None:
@@ -249,13 +247,7 @@ class TrainerGroup:
         elif begin.pass_id == pass_id + 1 and begin.first_batch == 0:
             trainer.pending = begin
         else:
-            self._fail(
-                trainer,
-                Rewound(
-                    f"job {self.registry.name!r} is in pass {pass_id}, rank {trainer.rank} asks for pass "
-                    f"{begin.pass_id}: load the same state in all ranks, or none in any"
-                ),
-            )
+            self._fail(trainer, in_other_pass(self.registry.name, pass_id, trainer.rank, begin.pass_id))
 
     def _rewind(self, trainer: Trainer, begin: m.BeginPass) -> None:
         """Begin a new generation with the state that ``trainer`` names in ``begin``."""
@@ -277,11 +269,8 @@ class TrainerGroup:
             other.pending = None
 
     def _fail_rewound(self, trainer: Trainer) -> None:
-        error = Rewound(
-            f"another rank of job {self.registry.name!r} has loaded a state or called set_epoch(), and the service "
-            "went there: load the same state here, too, or call set_epoch() with the same number"
-        )
-        self._tell(trainer, m.Failed(trainer.run, to_wire(error), self._generation.loaded))
+        error = to_wire(went_back(self.registry.name))
+        self._tell(trainer, m.Failed(trainer.run, error, self._generation.loaded))
 
     def _start_pass(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
         try:
@@ -312,16 +301,10 @@ class TrainerGroup:
 
     def _join(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
         if not (self.delivery.can_join(trainer, begin) and self.runner.has_early_ends(start.early_ends)):
-            self._fail(trainer, self._refuse_late(trainer))
+            self._fail(trainer, not_known(self.registry.name, trainer.rank))
             return
         self.delivery.join(trainer, begin, start.early_ends)
         trainer.point = self._start if begin.snapshot else None
-
-    def _refuse_late(self, trainer: Trainer) -> Rewound:
-        return Rewound(
-            f"the service was started again and does not know any more what rank {trainer.rank} of job "
-            f"{self.registry.name!r} needs to go on; load the same state in all ranks"
-        )
 
     def leave(self, peer: bytes, run: int, done: int, now: float) -> None:
         """Note that the trainer ``peer`` does not want the rest of its pass."""
@@ -402,6 +385,29 @@ class TrainerGroup:
             self.registry.passed_through.clear()
             for each in self.registry.trainers.values():
                 each.clear()
+
+    def take_up_again(self) -> None:
+        """Go back to where no trainer misses a batch: rows that wait here are lost with their host."""
+        runner, registry = self.runner, self.registry
+        if not (self.in_pass and runner.do_rows_stay):
+            return
+        self._log(f"rows of pass {runner.pass_id} are lost with their host and are read again", "rows lost")
+        at = self.delivery.resume_point().with_tail_in_point()
+        start = PassSnapshot(at, dict(runner.early_ends), runner.buckets)
+        trainers = [(each, each.state, self.delivery.first_missing(each)) for each in registry.trainers.values()]
+        done = {**registry.passed_through}
+        self.stop()
+        if registry.alone:  # its trainer says where it is
+            runner.pass_id -= 1
+        else:
+            self._open(runner.pass_id, start)
+            registry.passed_through.update(done)
+        for trainer, state, first_missing in trainers:
+            if state is PassState.IN and trainer.peer:
+                self.out.append((trainer.peer, m.BeginAgain(trainer.run), ()))
+            if state is not PassState.BEFORE and not registry.alone:
+                trainer.move(_RESTORED_BY[state])
+                trainer.first_unused = first_missing
 
     # -- snapshots -------------------------------------------------------------------------------------------------
     def snapshot(self, options: JobOptions, fits: dict[str, Any]) -> JobSnapshot:

@@ -1,0 +1,238 @@
+"""Fetch rows that stay on hosts from the row servers there (docs/hosts.md, "Rows that stay on their host").
+
+What a message of batches names is asked for when the message is read, so that the rows are on their way while the
+trainer works with the batches before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from pydp2.columns.columns import Columns, Ints
+from pydp2.errors import ProtocolError, RemoteProtocolError, ServiceUnreachable
+from pydp2.protocol import messages as m
+from pydp2.protocol.link_states import LinkRole, row_link
+from pydp2.schema.input_types import Slots
+from pydp2.transport import Line, Poller, owned_arrays
+from pydp2.transport.keys import KeyPair
+from pydp2.transport.sockets import new_context
+
+PATIENCE_SECONDS = 4.5
+"""Number of seconds that a row server may take to send rows. A service notices sooner that a host is gone, and says
+so."""
+_RETRY_SECONDS = 0.2  # seconds between two attempts to connect
+_MAX_ROW_SERVERS = 1024  # in one message
+
+
+@dataclass(slots=True)
+class _HostRequest:
+    """Rows ``handles`` of one row server, and their ``columns`` once they are here. ``due``: when they have to be;
+    ``is_refused``: the row server does not have them, or sends something else."""
+
+    number: int
+    address: str
+    handles: Ints
+    due: float
+    columns: Columns | None = None
+    is_refused: bool = False
+
+
+@dataclass(slots=True)
+class FetchedLot:
+    """Rows of a message, of which some come from hosts; a lot, as :class:`.lazy_rows.LazyRows`.
+
+    ``here``: those that came with the message; ``order``: for each row its place among those and the rows of
+    ``requests``, in this order.
+    """
+
+    here: Columns
+    order: Ints
+    requests: list[_HostRequest]
+    _columns: Columns | None = field(default=None)
+
+    @property
+    def is_here(self) -> bool:
+        """True if all rows have come."""
+        return all(each.columns is not None for each in self.requests)
+
+    def unreachable(self, now: float) -> str:
+        """Return the address of a row server that has not sent its rows in time, or does not have them; "": none."""
+        late = (each for each in self.requests if each.columns is None and (each.is_refused or now > each.due))
+        return next((each.address for each in late), "")
+
+    @property
+    def is_gathered(self) -> bool:
+        """True once the rows are in the order of the batches."""
+        return self._columns is not None
+
+    def _share(self, lo: int, hi: int) -> int:
+        total = 0 if self._columns is None else self._columns.nbytes
+        return total * (hi - lo) // max(1, len(self.order))
+
+    held_bytes = _share
+    nbytes = _share
+
+    def columns(self, lo: int, hi: int) -> Columns:
+        """Return rows ``lo`` to ``hi``, once all are here."""
+        if self._columns is None:
+            parts = [self.here, *(each.columns for each in self.requests if each.columns is not None)]
+            whole = Columns.concat([part for part in parts if part.rows] or parts[:1])
+            in_order = bool((self.order == np.arange(len(self.order))).all())
+            self._columns = whole if in_order else whole.take(self.order)
+            empty = self.here = Columns.empty(self.here.slots)
+            for each in self.requests:
+                each.columns = empty  # it is in memory once
+        return self._columns if hi - lo == len(self.order) else self._columns.slice(lo, hi)
+
+
+class RowFetcher:
+    """Fetches rows of ``slots`` for a client with the keys ``key_pair``, over a connection to each row server."""
+
+    def __init__(self, slots: Slots, key_pair: KeyPair) -> None:
+        self._slots, self._key_pair = slots, key_pair
+        self._zmq = new_context()
+        self._lines: dict[str, Line] = {}
+        self._retry_at: dict[str, float] = {}
+        self._requests: dict[int, _HostRequest] = {}  # those without an answer
+        self._numbers = count(1)
+        self._lots: dict[tuple[int, int], FetchedLot] = {}  # by run and first batch, until they are taken
+        self._link = row_link(LinkRole.CLIENT)
+
+    def begin(self, head: m.BatchHead, rows: int, frames: Sequence[memoryview]) -> None:
+        """Ask for the rows of the message ``head``, of ``rows`` rows in all. Raises RemoteProtocolError."""
+        counts = [*_row_counts(head)]
+        if len(frames) < 2 or rows < sum(size for _, size in counts):
+            raise RemoteProtocolError("BatchHead: rows on hosts need a frame with their order, and one with handles")
+        *here, order_frame, handle_frame = frames
+        order, handles = _int64(order_frame, rows), _int64(handle_frame, sum(size for _, size in counts))
+        if rows and (np.bincount(np.clip(order, 0, rows), minlength=rows + 1)[:rows] != 1).any():
+            raise RemoteProtocolError("BatchHead: rows on hosts that are not in an order")
+        lot = FetchedLot(Columns.from_frames(self._slots, rows - len(handles), owned_arrays(here)), order, [])
+        at = 0
+        for address, size in counts:
+            lot.requests.append(self._ask(address, handles[at : at + size]))
+            at += size
+        self._lots[head.request_id, head.batch_index] = lot
+
+    def _ask(self, address: str, handles: Ints) -> _HostRequest:
+        request = _HostRequest(next(self._numbers), address, handles, time.monotonic() + PATIENCE_SECONDS)
+        self._requests[request.number] = request
+        if (line := self._line_to(address)) is not None:
+            self._send(line, request)
+        return request
+
+    def _send(self, line: Line, request: _HostRequest) -> None:
+        message = m.FetchRows(request.number)
+        self._link.check_sending(message)
+        line.send([m.encode(message), request.handles])
+
+    def _line_to(self, address: str) -> Line | None:
+        """Return the connection to ``address``; None: it cannot be had now."""
+        if (line := self._lines.get(address)) is not None:
+            return line
+        if time.monotonic() < self._retry_at.get(address, 0.0):
+            return None
+        try:
+            line = self._lines[address] = Line(self._zmq, address, watch=True, key_pair=self._key_pair)
+        except ServiceUnreachable:  # it is no address, or a name that is not known here
+            self._retry_at[address] = time.monotonic() + _RETRY_SECONDS
+        return line
+
+    def take(self, run: int, batch_index: int) -> FetchedLot:
+        """Return the rows of the message of ``run`` that begins with this batch. Raises RemoteProtocolError if they
+        were not asked for."""
+        lot = self._lots.pop((run, batch_index), None)
+        if lot is None:
+            raise RemoteProtocolError("BatchHead: rows on hosts that were not asked for")
+        return lot
+
+    def forget(self) -> None:
+        """Forget all that was asked for: a new run begins."""
+        self._requests.clear()
+        self._lots.clear()
+
+    def drop(self, run: int, batch_index: int) -> None:
+        """Forget what was asked for because of one message: its run was left."""
+        lot = self._lots.pop((run, batch_index), None)
+        for request in () if lot is None else lot.requests:
+            self._requests.pop(request.number, None)
+
+    def receive(self) -> None:
+        """Take what came, and connect again where a connection has ended. What a row server sends in place of rows
+        counts as if it did not have them."""
+        for address, line in [*self._lines.items()]:
+            try:
+                while (frames := line.receive(0)) is not None:
+                    self._received(address, frames)
+            except ProtocolError:
+                for request in [each for each in self._requests.values() if each.address == address]:
+                    self._refuse(request)
+            if line.is_lost:
+                del self._lines[address]
+                line.close()
+                self._retry_at[address] = time.monotonic() + _RETRY_SECONDS
+        for address in {each.address for each in self._requests.values()} - {*self._lines}:
+            if (again := self._line_to(address)) is not None:
+                for request in self._requests.values():
+                    if request.address == address:
+                        self._send(again, request)
+
+    def _received(self, address: str, frames: list[memoryview]) -> None:
+        message, body = m.decode(frames)
+        self._link.check_received(message)
+        assert isinstance(message, m.FetchedRows)  # the link takes nothing else
+        request = self._requests.get(message.request_id)
+        if request is None or request.address != address:
+            return  # of a run that was left
+        if message.gone:
+            self._refuse(request)
+            return
+        if message.rows != len(request.handles):
+            raise RemoteProtocolError(f"FetchedRows: {message.rows} rows where {len(request.handles)} were asked for")
+        request.columns = Columns.from_frames(self._slots, message.rows, owned_arrays(body))
+        del self._requests[message.request_id]
+
+    def _refuse(self, request: _HostRequest) -> None:
+        request.is_refused = True
+        del self._requests[request.number]
+
+    @property
+    def handles(self) -> list[Any]:
+        """Handles that are readable when something has come."""
+        return [line.handle for line in self._lines.values()]
+
+    def wait(self, timeout_ms: int, others: Sequence[Any] = ()) -> None:
+        """Wait until something has come, or one of ``others`` is readable."""
+        poller = Poller()
+        for each in (*self.handles, *others):
+            poller.add(each)
+        poller.wait(timeout_ms)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
+        self._zmq.term()
+
+
+def _row_counts(head: m.BatchHead) -> Iterator[tuple[str, int]]:
+    """Yield the row servers of ``head``, and the number of rows of each. Raises RemoteProtocolError."""
+    if len(head.on_hosts) > _MAX_ROW_SERVERS:
+        raise RemoteProtocolError(f"BatchHead: rows on {len(head.on_hosts)} hosts, at most {_MAX_ROW_SERVERS} may be")
+    for item in head.on_hosts:
+        if not isinstance(item, list) or [type(value) for value in item] != [str, int] or item[1] <= 0:
+            raise RemoteProtocolError("BatchHead: the rows of a host are its row server and their number")
+        yield item[0], item[1]
+
+
+def _int64(frame: memoryview, entries: int) -> Ints:
+    if frame.nbytes != 8 * entries:
+        raise RemoteProtocolError("BatchHead: one number for each row is needed")
+    return np.frombuffer(frame, "<i8").astype(np.int64)

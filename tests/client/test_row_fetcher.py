@@ -1,0 +1,219 @@
+"""A client fetches rows from the row servers of hosts: what comes is in order, and what does not come is named."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pydp2.client import row_fetcher
+from pydp2.client.received import ReceivedBatch, parse_batches
+from pydp2.client.row_fetcher import RowFetcher
+from pydp2.columns.columns import Columns
+from pydp2.errors import RemoteProtocolError
+from pydp2.host.row_server import RowServer, start_row_server
+from pydp2.protocol import messages as m
+from pydp2.rowstore.host_rows import RowServers
+from pydp2.transport.keys import new_key_pair
+from pydp2.transport.sockets import new_context
+from tests.conftest import wait_until
+from tests.host.test_row_server import SCHEMA, at_the_service, begin, chunk_of, columns_of
+
+PAIR = new_key_pair()
+NOWHERE = "tcp://127.0.0.1:1?key=" + "ab" * 32
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[], RowServer]]:
+    """``start()`` starts a row server that admits the client."""
+    contexts, servers = [], []
+
+    def one() -> RowServer:
+        contexts.append(new_context())  # each is a process of its own, elsewhere
+        servers.append(start_row_server(contexts[-1], "tcp://127.0.0.1:*"))
+        servers[-1].allow([PAIR.public])
+        begin(servers[-1])
+        return servers[-1]
+
+    yield one
+    for server in servers:
+        server.hub.close()
+    for context in contexts:
+        context.term()
+
+
+@pytest.fixture
+def fetcher() -> Iterator[RowFetcher]:
+    made = RowFetcher(SCHEMA.slots, PAIR)
+    yield made
+    made.close()
+
+
+def kept(server: RowServer, columns: Columns) -> Any:
+    servers = RowServers()
+    servers.add(1, server.address)
+    return at_the_service(server.keep(chunk_of(columns, 7)) or [], servers).handles
+
+
+def head_of(rows: list[int], on_hosts: list[Any], run: int = 3, first: int = 0) -> m.BatchHead:
+    """A message of batches of so many ``rows``."""
+    following = [[first + i, n, n, 9, 0, 0, first + i + 1, 0] for i, n in enumerate(rows[1:], 1)]
+    return m.BatchHead(
+        run, first, rows[0], rows[0], 9, 0, 0, first + 1, [], {}, 0, following=following, on_hosts=on_hosts
+    )
+
+
+def views(*frames: Any) -> list[memoryview]:
+    return [memoryview(np.ascontiguousarray(frame)).cast("B") for frame in frames]
+
+
+def body_of(here: Columns, order: list[int], *handles: Any) -> list[memoryview]:
+    return views(*here.frames(), np.array(order, np.int64), np.concatenate(handles))
+
+
+def serve_until(servers: list[RowServer], fetcher: RowFetcher, done: Callable[[], bool]) -> None:
+    def look() -> bool:
+        for server in servers:
+            server.serve(time.monotonic())
+        fetcher.wait(5)
+        fetcher.receive()
+        return done()
+
+    assert wait_until(look)
+
+
+def received(fetcher: RowFetcher, head: m.BatchHead, body: list[memoryview]) -> list[ReceivedBatch]:
+    fetcher.begin(head, sum([head.rows, *(each[1] for each in head.following)]), body)
+    return parse_batches(SCHEMA.slots, head, body, fetcher=fetcher)
+
+
+def same(one: Columns, other: Columns) -> bool:
+    return [f.tobytes() for f in one.frames()] == [f.tobytes() for f in other.frames()]
+
+
+def test_rows_of_two_hosts_and_of_the_service_come_together_in_the_order_of_the_batches(
+    start: Callable[[], RowServer], fetcher: RowFetcher
+) -> None:
+    one, two = start(), start()
+    here, first, second = columns_of(0, [1, 0]), columns_of(10, [2, 3, 0]), columns_of(20, [1])
+    handles = kept(one, first), kept(two, second)
+    head = head_of([2, 4], [[one.address, 3], [two.address, 1]])
+    batches = received(fetcher, head, body_of(here, [5, 2, 0, 4, 3, 1], *handles))
+    assert [batch.awaits_rows for batch in batches] == [True, True]
+    serve_until([one, two], fetcher, lambda: not batches[1].awaits_rows)
+    expected = Columns.concat([here, first, second]).take(np.array([5, 2, 0, 4, 3, 1]))
+    assert same(batches[0].columns(), expected.slice(0, 2))
+    assert same(batches[1].columns(), expected.slice(2, 6))
+    assert batches[0].column_bytes + batches[1].column_bytes == pytest.approx(expected.nbytes, abs=1)
+    assert all(array.flags.writeable for arrays in batches[0].columns().arrays for array in arrays)
+
+
+def test_rows_that_a_host_does_not_have_make_it_unreachable_at_once(
+    start: Callable[[], RowServer], fetcher: RowFetcher
+) -> None:
+    server = start()
+    handles = kept(server, columns_of(0, [1, 1]))
+    (batch,) = received(fetcher, head_of([2], [[server.address, 2]]), body_of(columns_of(0, []), [0, 1], handles + 9))
+    serve_until([server], fetcher, lambda: batch.unreachable(time.monotonic()) != "")
+    assert batch.unreachable(time.monotonic()) == server.address
+    assert batch.awaits_rows
+
+
+@pytest.mark.parametrize("address", [NOWHERE, "tcp://no-such-host.invalid:1?key=" + "ab" * 32])
+def test_a_host_that_cannot_be_reached_is_named_after_a_while(address: str, fetcher: RowFetcher) -> None:
+    handles = np.array([5], np.int64)
+    (batch,) = received(fetcher, head_of([1], [[address, 1]]), body_of(columns_of(0, []), [0], handles))
+    fetcher.receive()
+    now = time.monotonic()
+    assert batch.unreachable(now) == ""
+    assert batch.unreachable(now + row_fetcher.PATIENCE_SECONDS) == address
+
+
+def test_a_row_server_that_sends_something_else_counts_as_unreachable(
+    start: Callable[[], RowServer], fetcher: RowFetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    handles = kept(server, columns_of(0, [1]))
+    (batch,) = received(fetcher, head_of([1], [[server.address, 1]]), body_of(columns_of(0, []), [0], handles))
+
+    def lie() -> bool:
+        server.hub.accept(time.monotonic())
+        if (came := server.hub.receive()) is not None:
+            server.hub.send(came[0], [m.encode(m.FetchedRows(1, 1, False)), b"no columns"])
+        fetcher.wait(5)
+        fetcher.receive()
+        return batch.unreachable(time.monotonic()) != ""
+
+    assert wait_until(lie)
+    assert batch.unreachable(time.monotonic()) == server.address
+
+
+def test_rows_come_over_a_new_connection_if_the_first_one_ends(
+    start: Callable[[], RowServer], fetcher: RowFetcher
+) -> None:
+    server = start()
+    columns = columns_of(4, [2])
+    handles = kept(server, columns)
+    (batch,) = received(fetcher, head_of([1], [[server.address, 1]]), body_of(columns_of(0, []), [0], handles))
+    peers: list[bytes] = []
+
+    def heard() -> bool:
+        server.hub.accept(time.monotonic())
+        if (came := server.hub.receive()) is not None:
+            peers.append(came[0])
+        return bool(peers)
+
+    assert wait_until(heard)
+    server.hub.end_peer(peers[0])  # it gets no answer, and its connection ends
+    serve_until([server], fetcher, lambda: not batch.awaits_rows)
+    assert same(batch.columns(), columns)
+
+
+def test_what_was_asked_for_in_a_run_that_was_left_is_forgotten(
+    start: Callable[[], RowServer], fetcher: RowFetcher
+) -> None:
+    server = start()
+    handles = kept(server, columns_of(0, [1, 2]))
+    old, new = (head_of([1], [[server.address, 1]], run) for run in (3, 4))
+    here = columns_of(0, [])
+    fetcher.begin(old, 1, body_of(here, [0], handles[:1]))
+    fetcher.drop(3, 0)
+    fetcher.begin(old, 1, body_of(here, [0], handles[:1]))
+    fetcher.forget()
+    with pytest.raises(RemoteProtocolError, match="were not asked for"):
+        fetcher.take(3, 0)
+    (batch,) = received(fetcher, new, body_of(here, [0], handles[1:]))
+    serve_until([server], fetcher, lambda: not batch.awaits_rows)
+    assert same(batch.columns(), columns_of(0, [1, 2]).slice(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("on_hosts", "order", "handles", "said"),
+    [
+        ([["a", 2]], [0, 1], [1], "one number for each row"),
+        ([["a", 2]], [0], [1, 2], "one number for each row"),
+        ([["a", 2]], [0, 0], [1, 2], "not in an order"),
+        ([["a", 2]], [0, 7], [1, 2], "not in an order"),
+        ([["a", 2]], [0, -1], [1, 2], "not in an order"),
+        ([["a", 3]], [0, 1], [1, 2, 3], "rows on hosts need"),
+        ([["a", 0]], [0, 1], [], "its row server and their number"),
+        ([["a", True]], [0, 1], [1], "its row server and their number"),
+        ([[7, 2]], [0, 1], [1, 2], "its row server and their number"),
+        (["a"], [0, 1], [1, 2], "its row server and their number"),
+        ([["a", 1]] * 1025, [0, 1], [1, 2], "at most 1024"),
+    ],
+)
+def test_a_message_that_contradicts_itself_is_refused(
+    on_hosts: list[Any], order: list[int], handles: list[int], said: str, fetcher: RowFetcher
+) -> None:
+    frames = body_of(columns_of(0, []), order, np.array(handles, np.int64))
+    with pytest.raises(RemoteProtocolError, match=said):
+        fetcher.begin(head_of([2], on_hosts), 2, frames)
+
+
+def test_a_message_without_the_frames_that_say_where_rows_are_is_refused(fetcher: RowFetcher) -> None:
+    with pytest.raises(RemoteProtocolError, match="rows on hosts need"):
+        fetcher.begin(head_of([2], [["a", 1]]), 2, views(np.zeros(2, np.int64)))

@@ -1,0 +1,204 @@
+"""Rows that stay on their host: trainers fetch them there, and the stream is that of a local service, whatever becomes
+of the hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydp2
+from pydp2.errors import OptionError, ServiceUnreachable
+from tests.conftest import wait_until
+
+from .test_hosts import (
+    FILES,
+    KINDS,
+    OPTIONS,
+    ROWS,
+    SLOW,
+    Host,
+    active,
+    digest,
+    elsewhere,
+    hosts,
+    local,
+    serving,
+    stream,
+)
+from .test_hosts import file as file
+from .test_hosts import joined as joined
+from .test_hosts import short_host_timeout as short_host_timeout
+
+pytestmark = pytest.mark.usefixtures("short_host_timeout")
+
+HERE = "tcp://127.0.0.1:*"
+
+
+@pytest.mark.parametrize("code", [KINDS, ROWS], ids=["all kinds of slots", "rows"])
+def test_the_stream_of_rows_that_stay_on_three_hosts_is_that_of_a_local_service(
+    code: str, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file(code)
+    whole = local(provider, passes=2)
+    with serving(provider, file) as service:
+        for n in (1, 2, 3):
+            joined(workers=n, row_server=HERE)
+        assert wait_until(lambda: active(service) == 6)
+        for where in (file, elsewhere(file)):  # with shared memory, and without
+            with pydp2.connect(where, job=where.name, **OPTIONS) as data:
+                assert stream(data, 2) == whole
+        assert wait_until(lambda: not any(each["rows_kept"] for each in hosts(service)))
+
+
+def test_workers_here_and_rows_on_a_host_feed_one_stream(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file(KINDS)
+    whole = local(provider)
+    with serving(provider, file, workers=1) as service:
+        joined(workers=1, row_server=HERE)
+        joined(workers=1)
+        assert wait_until(lambda: active(service) == 3)
+        for where in (file, elsewhere(file)):
+            with pydp2.connect(where, job=where.name, **OPTIONS) as data:
+                assert stream(data) == whole
+
+
+def test_what_comes_through_the_service_is_a_few_bytes_of_each_row(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    with serving(provider_file(ROWS), file) as service:
+        joined(workers=2, row_server=HERE)
+        with pydp2.connect(file, timeout=30.0, **OPTIONS) as data:
+            rows = sum(batch.size for batch in data)
+        assert rows == 40 * len(FILES)
+        (host,) = hosts(service)
+        assert host["received_bytes"] < 64 * rows, "a row has 8 KB"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_rows_that_are_lost_with_their_host_are_read_again(
+    how: signal.Signals,
+    ranks: int,
+    provider_file: Callable[[str], str],
+    file: Path,
+    joined: Callable[..., Host],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    provider = provider_file(SLOW)
+    whole = local(provider, last_batch="keep")
+    with serving(provider, file) as service, contextlib.ExitStack() as stack:
+        doomed = joined(workers=2, name="doomed", row_server=HERE)
+        pid = doomed.pid
+        joined(workers=1, name="other", row_server=HERE)
+        assert wait_until(lambda: active(service) == 3)
+        options = OPTIONS | {"last_batch": "keep"}
+        clients = [stack.enter_context(pydp2.connect(file, rank=n, world_size=ranks, **options)) for n in range(ranks)]
+        streams = [iter(client) for client in clients]
+        seen = [digest(next(each)) for _ in range(3) for each in streams]
+        assert wait_until(lambda: any(each["rows_kept"] for each in hosts(service) if each["host"] == "doomed"))
+        os.kill(pid, how)
+        while step := [digest(batch) for each in streams if (batch := next(each, None)) is not None]:
+            seen += step
+        assert seen == whole
+        os.kill(pid, signal.SIGCONT) if how is signal.SIGSTOP else doomed.ended()
+    screen = capfd.readouterr().err
+    assert "rows of pass 0 are lost with their host and are read again" in screen
+    assert "condemned" not in screen
+
+
+def test_a_host_that_leaves_keeps_its_rows_until_trainers_have_them(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host], capfd: pytest.CaptureFixture[str]
+) -> None:
+    provider = provider_file(SLOW)
+    whole = local(provider)
+    with serving(provider, file) as service:
+        first = joined(workers=1, row_server=HERE)
+        with pydp2.connect(file, timeout=30.0, **OPTIONS) as data:
+            batches = iter(data)
+            seen = [digest(next(batches)) for _ in range(5)]
+            joined(workers=2, row_server=HERE)
+            assert wait_until(lambda: active(service) == 3)
+            first.leave()
+            seen += [digest(batch) for batch in batches]
+            assert seen == whole
+        assert first.ended() == "it has left"
+    assert "rows of pass 0 are lost" not in capfd.readouterr().err
+
+
+def test_a_state_taken_with_rows_on_hosts_is_that_of_a_local_service(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    provider = provider_file(KINDS)
+    whole = local(provider)
+    with serving(provider, file) as service:
+        joined(workers=2, row_server=HERE)
+        with pydp2.connect(file, timeout=30.0, **OPTIONS) as data:
+            batches = iter(data)
+            seen = [digest(next(batches)) for _ in range(9)]
+            state = data.state_dict()
+        with pydp2.connect(file, job="again", **OPTIONS) as data:
+            data.load_state_dict(state)
+            assert seen + stream(data) == whole
+        assert service.stats()["hosts"][0]["rows_kept"] == 0
+    with pydp2.load(FILES, provider, workers=1, **OPTIONS) as data:
+        data.load_state_dict(state)
+        assert seen + stream(data) == whole
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "10.0.0.7:7100", "tcp://10.0.0.7", "tcp://:7100", "tcp://10.0.0.7:port", "tcp://a:1?key=b", 7]
+)
+def test_a_row_server_needs_an_address_of_tcp(
+    wrong: Any, provider_file: Callable[[str], str], file: Path, tmp_path: Path
+) -> None:
+    with (
+        serving(provider_file(ROWS), file),
+        pytest.raises(OptionError, match=r"an address of this host .* as in tcp://"),
+    ):
+        pydp2.WorkerHost(file, row_server=wrong)
+
+
+def test_an_argument_that_does_not_exist_is_named(provider_file: Callable[[str], str], file: Path) -> None:
+    with serving(provider_file(ROWS), file), pytest.raises(TypeError, match="no argument 'rowserver'"):
+        pydp2.WorkerHost(file, rowserver=HERE)  # type: ignore[call-arg]
+
+
+def test_a_row_server_that_cannot_be_bound_ends_the_host_with_the_reason(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    with serving(provider_file(ROWS), file):
+        host = joined(row_server="tcp://192.0.2.7:7100")
+        host.ended()
+        assert isinstance(host.error, ServiceUnreachable)
+        assert "cannot bind tcp://192.0.2.7:7100: Cannot assign requested address" in str(host.error)
+
+
+def test_passes_with_buckets_or_a_cache_or_shared_dynamically_get_their_rows_through_the_service(
+    provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    buckets = {"bucket_by": "ids", "bucket_bounds": [8, 16, 24]}
+    provider = provider_file(KINDS)
+    whole, plain = local(provider, **buckets), local(provider)
+    with serving(provider, file) as service:
+        joined(workers=2, row_server=HERE)
+        with pydp2.connect(file, job="buckets", timeout=30.0, **OPTIONS | buckets) as data:
+            assert stream(data) == whole
+        with pydp2.connect(file, job="dynamic", share="dynamic", **OPTIONS) as data:
+            assert stream(data) == plain
+        with pydp2.connect(file, job="relaxed", order="relaxed", **OPTIONS) as data:
+            assert sum(batch.size for batch in data) == sum(60 + int(name) for name in FILES)
+        assert hosts(service)[0]["received_bytes"] > 100_000
+    cached = provider_file(KINDS.replace("pool_size=300", "pool_size=300, cache=CacheType.CACHE_PASS_IN_MEM"))
+    whole = local(cached, passes=2)
+    with serving(cached, file):
+        joined(workers=2, row_server=HERE)
+        with pydp2.connect(file, timeout=30.0, **OPTIONS) as data:
+            assert stream(data, 2) == whole

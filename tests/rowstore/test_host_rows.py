@@ -1,0 +1,147 @@
+"""Rows that stay on hosts: the service knows their numbers, and each row server what it has to keep."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydp2.columns.columns import Columns, Ints
+from pydp2.rowstore.batch_rows import BatchRows, concat_rows
+from pydp2.rowstore.heap import HeapStore
+from pydp2.rowstore.host_rows import HostRowStore, RowServers, split_rows_by_host
+from pydp2.schema.input_types import Slots, integer_value
+
+SLOTS = Slots((integer_value(1 << 40),), None)
+ADDRESSES = {host: f"tcp://node{host}:7800?key=" + "ab" * 32 for host in (1, 2, 3)}
+
+
+def local_rows(values: list[int]) -> Columns:
+    return Columns(SLOTS, len(values), [[np.array(values, np.int64)]])
+
+
+def ints(values: list[int]) -> Ints:
+    return np.array(values, np.int64)
+
+
+def on_three_hosts() -> tuple[RowServers, HostRowStore]:
+    servers = RowServers()
+    for host, address in ADDRESSES.items():
+        servers.add(host, address)
+    return servers, HostRowStore(HeapStore(SLOTS), servers)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(0, 3), st.integers(0, 9)),
+        st.tuples(st.just("release"), st.integers(0, 10**6), st.integers(1, 6)),
+        st.tuples(st.just("refuse"), st.integers(1, 3), st.integers(1, 9)),
+        st.tuples(st.just("tell"), st.just(0), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS, st.randoms(use_true_random=False))
+def test_each_row_is_found_where_it_lies_and_is_told_to_be_free_once(steps: list, random: object) -> None:
+    """Any appending, splitting and releasing, against a dict of where each row lies. The value of a row that is here,
+    and the handle of one that is not, is its number."""
+    servers, store = on_three_hosts()
+    rows: dict[int, tuple[int, int]] = {}  # by id: host (0: here), number
+    kept: dict[int, set[int]] = {host: set() for host in ADDRESSES}
+    count = 0
+
+    def tell() -> None:
+        for host, handles in servers.take_released():
+            assert len(handles)
+            for handle in handles.tolist():
+                kept[host].remove(handle)  # raises if it was told before
+
+    for step, a, b in steps:
+        if step == "append":
+            numbers = [*range(count, count + b)]
+            count += b
+            chunk = local_rows(numbers)
+            if a:
+                chunk = servers.accept(a, ints(numbers), ints([8] * b))
+                kept[a].update(numbers)
+            ids = store.append(chunk)
+            assert not rows.keys() & set(ids.tolist()), "the id of a row that is kept"
+            rows |= {row: (a, number) for row, number in zip(ids.tolist(), numbers, strict=True)}
+        elif step == "release" and rows:
+            gone = [row for i, row in enumerate(sorted(rows)) if (a >> i % 20) & 1][:b]
+            store.release_later(ints(gone))
+            for row in gone:
+                del rows[row]
+        elif step == "refuse":
+            numbers = [*range(count, count + b)]
+            count += b
+            kept[a].update(numbers)
+            servers.accept(a, ints(numbers), ints([8] * b)).slice(0, b).release()
+        elif step == "tell":
+            tell()
+        chosen = [row for row in rows if random.random() < 0.5]  # type: ignore[attr-defined]
+        random.shuffle(chosen)  # type: ignore[attr-defined]
+        check_split(store, chosen, rows)
+    tell()
+    for host in ADDRESSES:
+        assert servers.row_count(host) == len(kept[host])
+        assert kept[host] == {number for at, number in rows.values() if at == host}
+    store.close()
+    store.release_later(ints([*rows]))  # of batches that are given back after the pass
+    tell()
+    assert not any(kept.values())
+
+
+def check_split(store: HostRowStore, chosen: list[int], rows: dict[int, tuple[int, int]]) -> None:
+    split = store.split(ints(chosen))
+    if split is None:
+        assert all(rows[row][0] == 0 for row in chosen)
+        assert store.take(ints(chosen)).arrays[0][0].tolist() == [rows[row][1] for row in chosen]
+        return
+    found = split.here.columns().arrays[0][0].tolist() + split.handles.tolist()
+    assert [found[i] for i in split.order] == [rows[row][1] for row in chosen]
+    assert sorted(split.order.tolist()) == [*range(len(chosen))]
+    hosts = [host for host, address in ADDRESSES.items() for at, _ in split.on_hosts if at == address]
+    assert len(hosts) == len(split.on_hosts)
+    expected = [host for row in chosen if (host := rows[row][0])]
+    assert [count for _, count in split.on_hosts] == [expected.count(host) for host in sorted({*expected})]
+    with pytest.raises(RuntimeError, match="fetched from there"):
+        store.take(ints(chosen))
+
+
+def test_batches_of_one_message_are_split_together() -> None:
+    servers, store = on_three_hosts()
+    here = store.append(local_rows([7, 8]))
+    there = store.append(servers.accept(2, ints([70, 80]), ints([8, 8])))
+    batches = [BatchRows(store, ints([there[1], here[0]])), BatchRows(store, ints([here[1], there[0]]))]
+    split = split_rows_by_host(concat_rows(batches))
+    assert split is not None
+    assert split.on_hosts == [[ADDRESSES[2], 2]]
+    assert split.here.columns().arrays[0][0].tolist() == [7, 8]
+    assert split.handles.tolist() == [80, 70]
+    assert split.order.tolist() == [2, 0, 1, 3]
+    assert split_rows_by_host(BatchRows(store, here)) is None
+    assert split_rows_by_host(BatchRows(HeapStore(SLOTS), here)) is None
+
+
+def test_a_row_is_given_back_once() -> None:
+    servers, store = on_three_hosts()
+    ids = store.append(servers.accept(1, ints([5]), ints([8])))
+    store.release_later(ids)
+    with pytest.raises(KeyError, match="given back once"):
+        store.release_later(ids)
+
+
+def test_of_a_host_that_is_gone_nothing_is_told_and_its_rows_are_lost_if_it_had_some() -> None:
+    servers, store = on_three_hosts()
+    ids = store.append(servers.accept(1, ints([5, 6]), ints([8, 8])))
+    assert servers.host_at(ADDRESSES[1]) == 1
+    assert servers.remove(1)
+    assert not servers.remove(2)
+    store.release_later(ids)
+    assert servers.take_released() == []
+    assert (1 in servers, 3 in servers, len(servers), servers.address_of(1)) == (False, True, 1, "")
+    assert servers.host_at(ADDRESSES[1]) is None
+    assert servers.row_count(1) == 0
