@@ -198,6 +198,7 @@ def test_what_was_asked_for_in_a_run_that_was_left_is_forgotten(
         ([["a", 2]], [0, 0], [1, 2], "not in an order"),
         ([["a", 2]], [0, 7], [1, 2], "not in an order"),
         ([["a", 2]], [0, -1], [1, 2], "not in an order"),
+        ([["a", 2]], [-1, 1], [1, 2], "not in an order"),
         ([["a", 3]], [0, 1], [1, 2, 3], "rows on hosts need"),
         ([["a", 0]], [0, 1], [], "its row server and their number"),
         ([["a", True]], [0, 1], [1], "its row server and their number"),

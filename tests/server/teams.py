@@ -51,6 +51,7 @@ class Numbers:
         self.running = False
         self.begun: list[tuple[int, int]] = []
         self.run_again = (0, 0)
+        self.do_rows_stay = True
         self.more = self.pool_over_limit = False
         self.plan = SimpleNamespace(order="strict", pool_bytes=1 << 20)
         self.buckets: dict[str, Any] = {}
@@ -224,6 +225,12 @@ class World:
         trainer.position = Position.from_welcome(place)
         self.deliver()
 
+    def lose_rows(self) -> None:
+        """A host is lost, and the rows of batches that wait with it."""
+        self.team.take_up_again()
+        self.deliver()
+        self.serve()
+
     def set_epoch(self, trainer: Trainer, pass_id: int) -> None:
         """It begins to iterate over pass ``pass_id``, or goes on in it."""
         if trainer.position.pass_id == pass_id:
@@ -299,7 +306,7 @@ class World:
         if self.now - trainer.spoke > LEASE / 4 and not trainer.away:
             self.beat(trainer)
         for message in trainer.inbox:
-            if isinstance(message, m.Failed) and message.request_id == trainer.run:
+            if isinstance(message, m.Failed | m.BeginAgain) and message.request_id == trainer.run:
                 trainer.inbox = [message]
                 break
         left = False
@@ -321,6 +328,8 @@ class World:
                     trainer.position = trainer.position.with_buckets(message.buckets).next_pass()
                     trainer.over = True
                     return None
+                case m.BeginAgain():
+                    self._ask(trainer)
                 case m.Failed(state_name=name) if name and name == trainer.origin:
                     trainer.loaded, trainer.named, trainer.origin = name, True, ""
                     self._ask(trainer)

@@ -370,9 +370,66 @@ def test_dynamic_one_who_wakes_before_anybody_took_its_batches_goes_on_with_them
     assert trainer.used == [(0, n) for n in range(10)]
 
 
+def test_ranks_go_on_behind_their_last_batch_when_rows_are_lost_with_a_host() -> None:
+    made = World(30, 2)
+    one, other = made.come(0), made.come(1)
+    made.begin(one)
+    made.begin(other)
+    assert [made.next(one) for _ in range(5)] == [0, 2, 4, 6, 8]
+    assert made.next(other) == 1
+    made.lose_rows()
+    assert made.numbers.begun == [(0, 0), (0, 0)], "at the last point that no rank is beyond"
+    assert made.logs[-1] == "rows of pass 0 are lost with their host and are read again"
+    run_out(made, [one, other])
+    assert made.used() == [(0, n) for n in range(30)]
+    assert [each.error for each in (one, other)] == [None, None]
+
+
+def test_a_sole_rank_says_where_it_is_when_rows_are_lost() -> None:
+    made = World(30, 1)
+    trainer = made.come()
+    made.begin(trainer)
+    assert [made.next(trainer) for _ in range(10)] == [*range(10)]
+    made.lose_rows()
+    assert [made.next(trainer) for _ in range(2)] == [10, 11]
+    assert made.numbers.begun == [(0, 0), (0, 10)]
+    run_out(made, [trainer])
+    assert [n for _, n in trainer.used] == [*range(30)]
+
+
+def test_ranks_that_have_ended_or_left_a_pass_stay_so_when_rows_are_lost() -> None:
+    made = World(30, 3)
+    ends, leaves, reads = (made.come(rank) for rank in range(3))
+    for trainer in (ends, leaves, reads):
+        made.begin(trainer)
+    assert made.next(reads) == 2
+    made.leave(leaves)
+    while ends.position.pass_id == 0:
+        made.next(ends)
+        made.serve()
+        if made.next(reads) is None:
+            break
+    made.lose_rows()
+    run_out(made, [ends, reads])
+    assert [n for _, n in ends.used] == [*range(0, 30, 3)]
+    assert [n for _, n in reads.used] == [*range(2, 30, 3)]
+
+
+def test_nothing_is_taken_up_again_where_no_rows_stay_or_no_pass_is_under_way() -> None:
+    made = World(10, 2)
+    one, other = made.come(0), made.come(1)
+    made.lose_rows()
+    made.begin(one)
+    made.begin(other)
+    made.numbers.do_rows_stay = False
+    made.lose_rows()
+    assert made.numbers.begun == [(0, 0)]
+    assert made.logs == []
+
+
 @each_seed(150)
 def test_each_batch_is_used_once_however_trainers_come_and_go(seed: int) -> None:
-    """Kills (what a killed one had in hand counts as not used), broken connections, silence."""
+    """Kills (what a killed one had in hand counts as not used), broken connections, silence, rows that are lost."""
     choose = Random(seed)
     dynamic = choose.random() < 0.4
     world = 1 if dynamic else choose.choice([1, 2, 3])
@@ -398,7 +455,9 @@ def test_each_batch_is_used_once_however_trainers_come_and_go(seed: int) -> None
             del trainers[rank]
         elif act < 0.06:
             made.reconnect(trainer)
-        elif act < 0.07:
+        elif act < 0.08 and not dynamic:
+            made.lose_rows()
+        elif act < 0.09:
             made.now += LEASE + 5
             for each in trainers.values():
                 if each.waits:
