@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MAX_SHOWN_FILES = 20  # shown one by one
 _OPTIONS = [
     "workers", "start", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
-    "cache_dir", "cache_size", "input_order",
+    "cache_dir", "cache_size", "remember_counts", "input_order",
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from pydp2.cache.disk_messages import CacheOrigin
 from pydp2.cache.folder import default_folder
 from pydp2.client.counting import count_samples
 from pydp2.errors import OptionError
-from pydp2.options.tables import SERVICE_OPTIONS, ServiceKeywords, job_options, takes
+from pydp2.options.tables import SERVICE_OPTIONS, ServiceKeywords, job_options, service_options, takes
 from pydp2.providers import Provider, address_of
 
 _FILES_PER_WORKER = 4  # of the list that are read in turns
@@ -92,10 +92,12 @@ def count(
         options: those of :func:`pydp2.launch`; ``workers`` is how many processes read.
 
     Raises:
-        OptionError: the provider is not in a file, so pydp2 could not notice when it changes. Also what
-            :func:`pydp2.launch` and a pass raise; what was counted before is remembered.
+        OptionError: the provider is not in a file, so pydp2 could not notice when it changes, or ``remember_counts`` is
+            False. Also what :func:`pydp2.launch` and a pass raise; what was counted before is remembered.
     """
     served = resolve_source(files, provider, args, is_train, root)
+    if not service_options(**options).remember_counts:
+        raise OptionError("count remembers what it counts, got remember_counts=False; leave it out, or make it True")
     with launch(files, provider, args=args, is_train=is_train, root=root, **options) as service:
 
         def show(figures: dict[str, Any]) -> None:

@@ -60,6 +60,11 @@ def test_what_it_counts_is_what_a_pass_delivers(
     assert all(done <= total == 5 for done, total, _ in told)
 
 
+def test_to_count_and_not_to_remember_it_is_refused(files: list[str], provider_file: Callable[..., str]) -> None:
+    with pytest.raises(OptionError, match="got remember_counts=False; leave it out"):
+        pydp2.count(files, provider_file(CODE.format(**KINDS["numbers"])), workers=1, remember_counts=False)
+
+
 def test_a_provider_that_is_in_no_file_cannot_be_counted(files: list[str], tmp_path: Path) -> None:
     import zipfile
 

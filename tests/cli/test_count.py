@@ -76,6 +76,19 @@ def test_a_count_that_cannot_be_remembered_makes_the_exit_code_1(folder: Path, c
     assert "cannot be remembered" in result.stderr
 
 
+def test_a_configuration_that_remembers_no_counts_is_overridden_by_the_flag(
+    folder: Path, cli: Callable[..., Result]
+) -> None:
+    (folder / "run.toml").write_text(
+        'provider = "numbers_provider.process"\n[train]\nlist = "train.list"\n[service]\nremember_counts = false\n'
+    )
+    given = ("count", "--config", "run.toml", "--workers", 2, "--cache_dir", "cache")
+    refused = cli(*given)
+    assert refused.exit_code != 0
+    assert "got remember_counts=False" in refused.stderr
+    assert "6 samples" in cli(*given, "--remember-counts").stdout
+
+
 def test_an_empty_list_of_arguments_is_wrong_usage(folder: Path, cli: Callable[..., Result]) -> None:
     assert cli("count").exit_code == 2
     assert cli(*COUNT, "--batch_size", "3").exit_code == 2
