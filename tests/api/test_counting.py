@@ -52,6 +52,9 @@ def test_what_it_counts_is_what_a_pass_delivers(
         again = pydp2.count(listed, provider, **options)
         with pydp2.load(listed, provider, batch_size=10, **options) as data:
             assert len(data) == len(list(data)) == 34
+    assert [counted.batches(batch_size=10, rank=rank, world_size=3) for rank in range(3)] == [12, 11, 11]
+    with pytest.raises(TypeError, match="batch_size is needed"):
+        counted.batches()  # type: ignore[call-arg]
     assert [each.samples for each in counted.files] == [40, 7, 0, 250, 40]
     assert [each.dropped for each in counted.files] == [0, 0, 0, 50, 0]
     assert [each.file for each in counted.files] == listed
