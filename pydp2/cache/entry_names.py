@@ -15,6 +15,7 @@ from pydp2.file_parts import file_of
 
 _RACY_NS = 20_000_000  # ns; a file that was changed less than this ago may change again and look the same
 _STAMP_BITS = (1 << 63) - 1  # an inode may have 64 bits
+_HASH_BITS = (1 << 31) - 1  # enough to find the few entries that may be equal to others
 
 
 class EntryNames:
@@ -63,13 +64,13 @@ class EntryNames:
         """Number the equal entries of the list, which are kept apart, as in memory: the samples they draw may
         differ."""
         files = self._origin.files
-        hashes = np.fromiter(map(hash, files), np.int64, len(files))
+        hashes = np.fromiter((hash(text) & _HASH_BITS for text in files), np.int32, len(files))
         hashes.sort()
         several = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
         seen: dict[str, int] = {}
         found: dict[int, int] = {}
         for file, text in enumerate(files if several else ()):
-            if hash(text) in several:
+            if hash(text) & _HASH_BITS in several:
                 found[file] = seen.get(text, 0)
                 seen[text] = found[file] + 1
         return found
