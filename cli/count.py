@@ -19,36 +19,53 @@ if TYPE_CHECKING:
 _MAX_SHOWN_FILES = 20  # shown one by one
 _OPTIONS = [
     "workers", "start", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
-    "cache_dir", "cache_size", "input_order",
+    "cache_dir", "cache_size", "remember_counts", "input_order",
 ]  # fmt: skip
 
 
 @click.command(
-    "count", cls=SourceCommand, tables={"service": _OPTIONS}, short_help="Count the samples of a list ahead."
+    "count",
+    cls=SourceCommand,
+    tables={"service": _OPTIONS, "job": ["batch_size", "last_batch"]},
+    short_help="Count the samples of a list ahead.",
 )
 @click.option("--again", is_flag=True, help="Count files again that are counted already.")
+@click.option(
+    "--world_size",
+    metavar="NUMBER",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Ranks that share the batches of a pass; default: 1.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON, with all files.")
 @click.pass_context
-def command(ctx: click.Context, source_args: SourceArguments, again: bool, as_json: bool) -> None:
+def command(ctx: click.Context, source_args: SourceArguments, again: bool, world_size: int, as_json: bool) -> None:
     """Read the files of LIST to their ends in parallel, and remember in the cache directory how many samples each has.
 
     Services with the same provider, arguments and --cache_dir then know len(client) from the start. Files that are
     counted already, and have not changed since, are not read. The exit code is 1 if a file cannot be read or its count
-    cannot be remembered; what was counted before is kept.
+    cannot be remembered; what was counted before is kept. With --batch_size, or with one in the configuration, the
+    number of batches of a pass is printed too.
 
     \b
     pydp2 count train.list --provider my_provider.process
+    pydp2 count train.list --provider my_provider.process --batch_size 128
     pydp2 count --config configs/digits.toml --workers 8 --json
     """
     import pydp2
 
+    if world_size > 1 and "batch_size" not in source_args.job:
+        raise click.UsageError("--world_size shares out batches, and their size is not known; add --batch_size", ctx)
     options = {name: value for name, value in source_args.service.items() if name in _OPTIONS}
     with _progress_bar(stderr_console()) as progress:
         counted = pydp2.count(**source_args.source, **options, again=again, progress=progress)
+    batches = _batches(counted, source_args.job, world_size)
     if as_json:
-        click.echo(json.dumps(counted.plain_data(), indent=2))
+        numbers = {"batches": batches} if isinstance(batches, list) else {}
+        click.echo(json.dumps(counted.plain_data() | numbers, indent=2))
     else:
         _show(stdout_console(), counted)
+        _show_batches(stdout_console(), batches, source_args.job)
     if counted.missing:
         click.echo(
             f"Error: {count_text(len(counted.missing), 'file')} changed while they were read, or cannot be remembered; "
@@ -79,6 +96,29 @@ def _progress_bar(console: Console) -> Iterator[Callable[[int, int, int], None]]
         yield show
 
 
+def _batches(counted: ListCount, job: dict[str, Any], world_size: int) -> list[int] | str:
+    """Return the number of batches of each rank, or why it is not known; "" without a batch size."""
+    try:
+        batches = [
+            counted.batches(rank=rank, world_size=world_size, **{"batch_size": 1} | job) for rank in range(world_size)
+        ]
+    except TypeError as error:
+        return str(error)
+    return batches if "batch_size" in job else ""
+
+
+def _show_batches(console: Console, batches: list[int] | str, job: dict[str, Any]) -> None:
+    if isinstance(batches, str):
+        console.print(batches, style="dim", soft_wrap=True, end="\n" if batches else "")
+        return
+    what = ", ".join(f"{name}={job[name]}" for name in ("batch_size", "last_batch") if name in job)
+    text = f"{count_text(sum(batches), 'batch', 'batches')} in a pass ({what})"
+    if len(batches) > 1:
+        few = "" if min(batches) == max(batches) else f"{min(batches):,} or "
+        text += f"; each of {len(batches):,} ranks gets {few}{max(batches):,}"
+    console.print(text, style="bold", soft_wrap=True)
+
+
 def _show(console: Console, counted: ListCount) -> None:
     from rich.markup import escape
     from rich.table import Table
@@ -95,13 +135,6 @@ def _show(console: Console, counted: ListCount) -> None:
     console.print(table)
     read = f"{count_text(counted.read, 'file')} read, {count_text(len(counted.files), 'file')} counted"
     console.print(f"{count_text(counted.samples, 'sample')} ({read})", style="bold", soft_wrap=True)
-    if not counted.plain:
-        console.print(
-            "not every sample weighs 1, so the number of batches is not known before a pass; "
-            "operator.length_hint(client) gives an estimate",
-            style="dim",
-            soft_wrap=True,
-        )
 
 
 def _numbers(file: Any, counted: ListCount) -> list[str]:

@@ -300,7 +300,7 @@ def _thresholds(shares: Sequence[Fraction], ended: Sequence[bool]) -> tuple[NDAr
     edges, reached = [], Fraction(0)
     for i in alive[:-1]:
         reached += shares[i]
-        edges.append(min(int(reached / total * (1 << 64)), (1 << 64) - 1))
+        edges.append(int(reached / total * (1 << 64)))  # below 1 << 64: the last one has a share too
     return np.array(alive, np.int64), np.array(edges, np.uint64)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pydp2
@@ -132,7 +132,18 @@ def read(mixed: pydp2.Mixture, case: dict[str, Any], passes: int) -> list[pydp2.
     return [batch for _ in range(passes) for batch in mixed]
 
 
+def partly_filled(last_batch: str) -> dict[str, Any]:
+    """A case whose last batch is not full."""
+    return {
+        "rows": [[[1]] * 5, [[2]] * 4], "batches": [2, 3], "weights": [1, 2], "seed": 0, "batch_size": 6,
+        "stopping_strategy": STRATEGIES[0], "batching_method": "random", "last_batch": last_batch,
+    }  # fmt: skip
+
+
 @given(cases())
+@example(partly_filled("keep"))
+@example(partly_filled("drop"))
+@example(partly_filled("pad"))
 def test_a_mixture_is_what_a_reference_draws_row_by_row(case: dict[str, Any]) -> None:
     forever = case["stopping_strategy"] == "cycle_forever"
     size = case["batch_size"] if case["batching_method"] == "random" else 1
@@ -270,8 +281,9 @@ def test_a_loop_that_is_left_is_followed_by_the_next_pass_and_a_second_loop_is_r
             iter(mixed)
         assert [sign(batch) for batch in one] == whole[2][1:]
         one.close()  # type: ignore[attr-defined]
-    with pytest.raises(ClientUseError, match="closed"):
-        iter(mixed)
+    for use in (lambda: iter(mixed), mixed.stats):
+        with pytest.raises(ClientUseError, match="closed"):
+            use()
     mixed.close()
 
 

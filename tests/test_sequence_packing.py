@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pydp2
@@ -192,6 +192,46 @@ def test_best_fit_decreasing_is_what_a_search_through_all_rows_gives(lengths: li
     row = best_fit_decreasing(np.array(lengths, np.int64), capacity)
     rows = [np.flatnonzero(row == n).tolist() for n in range(len({*row.tolist()}))]
     assert rows == naive_fit(lengths, capacity)
+
+
+def reference_rows(case: dict[str, Any]) -> list[list[tuple[int, int, list[int]]]]:
+    """Rows of (document, offset, tokens): windows of as many documents as fill 64 rows, packed one after the other."""
+    length, rows, window, filled = case["length"], [], [], 0
+    documents = case["documents"]
+    for number, document in enumerate(documents):
+        cuts = range(0, len(document), length)[: 1 if case["strategy"] == "bfd" else None]
+        window += [(number, offset, document[offset : offset + length]) for offset in cuts]
+        filled += len(document)
+        if filled >= 64 * length or number == len(documents) - 1:
+            for row in naive_fit([len(tokens) for _, _, tokens in window], length):
+                rows.append([window[i] for i in row])
+            window, filled = [], 0
+    return rows
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=80),
+    st.integers(1, 4),
+    st.integers(1, 9),
+    st.sampled_from(["bfd", "bfd_split"]),
+)
+@example([[1, 2, 3]] * 50, 1, 4, "bfd")
+@example([[1, 2, 3]] * 90, 2, 7, "bfd_split")
+def test_best_fit_packs_window_after_window(
+    documents: list[list[int]], length: int, source_batch: int, strategy: str
+) -> None:
+    case = {"documents": documents, "source_batch": source_batch, "length": length, "batch_size": 3}
+    case |= {"strategy": strategy, "last_row": "pad", "last_batch": "keep"}
+    rows: list[list[tuple[int, int, list[int]]]] = []
+    with packed(case) as data:
+        for batch in data:
+            mine: list[Any] = [[] for _ in range(len(batch))]
+            for row, document, offset, part in zip(
+                batch.segments.row, batch.segments.document, batch.segments.offset, batch.unpack(), strict=True
+            ):
+                mine[row].append((int(document), int(offset), part.tolist()))
+            rows += mine
+    assert rows == reference_rows(case)
 
 
 # -- states ------------------------------------------------------------------------------------------------------------

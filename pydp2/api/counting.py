@@ -15,8 +15,18 @@ from pydp2.cache.counts import CountsLoaded, CountStore
 from pydp2.cache.disk_messages import CacheOrigin
 from pydp2.cache.folder import default_folder
 from pydp2.client.counting import count_samples
+from pydp2.client.length import PassLength
 from pydp2.errors import OptionError
-from pydp2.options.tables import SERVICE_OPTIONS, ServiceKeywords, job_options, takes
+from pydp2.options.tables import (
+    JOB_OPTIONS,
+    SERVICE_OPTIONS,
+    JobKeywords,
+    ServiceKeywords,
+    job_options,
+    place_options,
+    service_options,
+    takes,
+)
 from pydp2.providers import Provider, address_of
 
 _FILES_PER_WORKER = 4  # of the list that are read in turns
@@ -58,6 +68,28 @@ class ListCount:
         """Files that are not counted."""
         return [each.file for each in self.files if each.samples is None]
 
+    @takes(JOB_OPTIONS)
+    def batches(self, *, rank: int = 0, world_size: int = 1, **options: Unpack[JobKeywords]) -> int:
+        """Return the number of batches that ``rank`` has in a pass of a job with ``options``, as ``len(client)`` does.
+
+        Args:
+            rank, world_size, options: what :func:`pydp2.connect` takes; ``batch_size`` is needed.
+
+        Raises:
+            TypeError: the number does not follow from the counts; the message says why.
+            OptionError, OptionTypeError: what was given cannot be.
+        """
+        _, rank, world_size = place_options("count", rank, world_size)
+        length = PassLength(asdict(job_options(**options)), rank, world_size)
+        weight = sum(each.weight for each in self.files)
+        length.learn({
+            "files": len(self.files), "counted": len(self.files) - len(self.missing), "samples": self.samples,
+            "weight": weight, "plain": self.plain, "loading": False, "key": "remembered",
+        })  # fmt: skip
+        if (known := length.exact) is None:
+            raise TypeError(length.reason())
+        return known
+
     def plain_data(self) -> dict[str, Any]:
         """Return the counts as plain data."""
         sums = {name: sum(getattr(each, name) for each in self.files) for name in ("dropped", "weight")}
@@ -92,10 +124,12 @@ def count(
         options: those of :func:`pydp2.launch`; ``workers`` is how many processes read.
 
     Raises:
-        OptionError: the provider is not in a file, so pydp2 could not notice when it changes. Also what
-            :func:`pydp2.launch` and a pass raise; what was counted before is remembered.
+        OptionError: the provider is not in a file, so pydp2 could not notice when it changes, or ``remember_counts`` is
+            False. Also what :func:`pydp2.launch` and a pass raise; what was counted before is remembered.
     """
     served = resolve_source(files, provider, args, is_train, root)
+    if not service_options(**options).remember_counts:
+        raise OptionError("count remembers what it counts, got remember_counts=False; leave it out, or make it True")
     with launch(files, provider, args=args, is_train=is_train, root=root, **options) as service:
 
         def show(figures: dict[str, Any]) -> None:

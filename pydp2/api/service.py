@@ -186,8 +186,8 @@ def launch(
             default True.
         root: working directory of the workers, where the provider is looked up first; default: the present one.
         options: ``workers, start, memory_limit, worker_memory, sample_timeout, on_error, error_budget, quarantine,
-            on_changed, state_dir, cache_dir, cache_size, bind, connection, keys, worker_bind, advertise,
-            metrics, input_order``. See docs/options.md.
+            on_changed, state_dir, cache_dir, cache_size, remember_counts, bind, connection, keys, worker_bind,
+            advertise, metrics, input_order``. See docs/options.md.
 
     Raises:
         OptionError, OptionTypeError, ListError, AddressError: what was asked for cannot be.
@@ -258,6 +258,7 @@ def launch(
             state_dir=None if state_dir is None else str(state_dir),
             cache_dir=str(Path(chosen.cache_dir or default_folder()).absolute()),
             cache_size=chosen.cache_size,
+            remember_counts=chosen.remember_counts,
             metrics=chosen.metrics,
             host_address=None if keys is None else worker_address(bind, chosen.worker_bind),
             local_address="" if keys is None else keys.local_address(rundir),

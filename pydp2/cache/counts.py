@@ -41,20 +41,32 @@ COUNT = np.dtype([("samples", "<i8"), ("dropped", "<i8"), ("weight", "<i8"), ("p
 """Count of a file: samples that are delivered, dropped ones, the weight of those delivered; ``plain``: each weighs 1;
 ``early``: the file ended before its data did."""
 _ROW = np.dtype([("name", "S24"), *_STAMP, ("count", COUNT)])
-_NO_FILE, _UNKNOWN = (-1, 0, 0), (-2, 0, 0)  # stamps of an entry that names no file, and of a file that changes
+_COUNTED = np.dtype([("file", "<i8"), *_STAMP, ("count", COUNT)])
+_NO_FILE = (-1, 0, 0)  # stamp in a row of an entry that names no file
 _LOCK_SECONDS = 5.0  # seconds to wait for another service that writes its counts
 _POLL_SECONDS = 0.01
-_FEW = 1024  # files that are looked at between two signs of progress
+_FEW = 4096  # files that are looked for at a time
 
 Rows = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class CountsLoaded:
-    """Counts that are remembered of ``files`` (int64), one row of ``counts`` (COUNT) each."""
+    """Counts that are remembered of ``files`` (int64), one row of ``counts`` (COUNT) each. ``is_last``: there are no
+    more."""
 
     files: npt.NDArray[np.int64]
     counts: Rows
+    is_last: bool = True
+
+
+@dataclass(slots=True)
+class StampBefore:
+    """Stamp that ``file`` had before it was read. ``stamp``: None if it may have changed meanwhile, and until it is
+    known."""
+
+    file: int
+    stamp: tuple[int, ...] | None = None
 
 
 CountAnswer = CountsLoaded | CacheNotice
@@ -69,26 +81,35 @@ class CountStore(DiskThread[CountAnswer]):
         self._origin = origin
         self._names = EntryNames(origin)
         self._path = folder / origin.key / place.COUNTS_NAME
-        self._began_ns = time.time_ns()
-        self._stamps = np.empty(len(origin.files), _STAMP)  # of what is read from here on
+        self._counted = bytearray()  # rows (_COUNTED) that are not written yet
         self._failed = False
 
     def load(self) -> None:
-        """Look for what is remembered; the answer is CountsLoaded."""
+        """Look for what is remembered; the answers are CountsLoaded."""
         self._enqueue(self._load)
 
-    def remember(self, files: npt.NDArray[np.int64], counts: Rows) -> None:
-        """Remember ``counts`` of ``files`` (int64), which were read to their ends. A file that changed meanwhile is
-        left out."""
-        self._enqueue(self._remember, files, counts)
+    def begin(self, file: int) -> StampBefore:
+        """Note that ``file`` begins to be read; :meth:`end` takes the result."""
+        before = StampBefore(file)
+        self._enqueue(self._begin, before, time.time_ns())
+        return before
+
+    def end(self, before: StampBefore, count: Rows) -> None:
+        """Note that the file was read to its end, and has ``count`` (COUNT). The next :meth:`write` remembers it,
+        unless the file changed meanwhile."""
+        self._enqueue(self._end, before, count)
+
+    def write(self) -> None:
+        """Write the counts of the files that ended."""
+        self._enqueue(self._write)
 
     def find(self) -> CountsLoaded:
         """Return what is remembered, at once, without the thread; nothing if it cannot be read."""
         rows = np.empty(0, _ROW)
         with contextlib.suppress(DamagedEntry, *DISK_ERRORS):
             rows = read_counts(self._path)[1]
-        self._take_stamps()
-        return self._find(rows)
+        found = [*self._find(rows)]
+        return CountsLoaded(np.concatenate([each.files for each in found]), np.concatenate([e.counts for e in found]))
 
     # -- the thread ------------------------------------------------------------------------------------------------
     def _load(self) -> None:
@@ -101,48 +122,48 @@ class CountStore(DiskThread[CountAnswer]):
         except (DamagedEntry, *DISK_ERRORS) as error:
             text = f"{self._path}, which has counts of samples, cannot be used: {failure_text(error)}; files are"
             self._answer(CacheNotice(f"{text} counted again", "cache"))
-        if not len(rows):  # nobody needs to wait for the stamps
-            self._answer(CountsLoaded(np.empty(0, np.int64), np.empty(0, COUNT)))
-        self._take_stamps()
-        if len(rows):
-            self._answer(self._find(rows))
+        for found in self._find(rows):
+            self._answer(found)
 
-    def _take_stamps(self) -> None:
-        for file in range(len(self._stamps)):
-            self._stamps[file] = self._stamp(file)
-
-    def _find(self, rows: Rows) -> CountsLoaded:
-        """Return those counts in ``rows`` that are of the files as they are."""
-        if not len(rows):
-            return CountsLoaded(np.empty(0, np.int64), np.empty(0, COUNT))
-        files = np.arange(len(self._stamps))
-        names = self._names_of(files)
-        at = np.minimum(np.searchsorted(rows["name"], names), len(rows) - 1)
-        found = rows[at]
-        same = (found["name"] == names) & _same_stamps(found, self._stamps)
-        return CountsLoaded(files[same], found["count"][same])
-
-    def _stamp(self, file: int) -> tuple[int, ...]:
-        if file % _FEW == 0:
+    def _find(self, rows: Rows) -> Iterator[CountsLoaded]:
+        """Find those counts in ``rows`` that are of the files as they are, some at a time."""
+        number = len(self._origin.files) if len(rows) else 0
+        for first in range(0, number, _FEW):
             self._note_progress()
-        stamp = self._names.stamp_before(file, self._began_ns)
-        return _UNKNOWN if stamp is None else stamp or _NO_FILE
+            files = np.arange(first, min(first + _FEW, number))
+            names = self._names_of(files)
+            found = rows[np.minimum(np.searchsorted(rows["name"], names), len(rows) - 1)]
+            known = np.flatnonzero(found["name"] == names)
+            stamps = found[[field for field, _ in _STAMP]][known].tolist()
+            same = [
+                self._names.stamp(file) == (() if stamp == _NO_FILE else stamp)
+                for file, stamp in zip(files[known].tolist(), stamps, strict=True)
+            ]
+            known = known[np.array(same, bool)]
+            yield CountsLoaded(files[known], found["count"][known], is_last=False)
+        yield CountsLoaded(np.empty(0, np.int64), np.empty(0, COUNT))
 
     def _names_of(self, files: npt.NDArray[np.int64]) -> npt.NDArray[np.bytes_]:
-        return np.array([self._names.name(file).encode() for file in files.tolist()], "S24")
+        return np.fromiter((self._names.name(file).encode() for file in files.tolist()), "S24", len(files))
 
-    def _remember(self, files: npt.NDArray[np.int64], counts: Rows) -> None:
-        self._began_ns = time.time_ns()
-        before = self._stamps[files]
-        for file in files.tolist():
-            self._stamps[file] = self._stamp(file)
-        same = _same_stamps(before, self._stamps[files])
-        if not same.any():
+    def _begin(self, before: StampBefore, when_ns: int) -> None:
+        before.stamp = self._names.stamp_before(before.file, when_ns)
+
+    def _end(self, before: StampBefore, count: Rows) -> None:
+        stamp = before.stamp
+        if stamp is not None and self._names.stamp(before.file) == stamp:
+            self._counted += np.array((before.file, *(stamp or _NO_FILE), count), _COUNTED).tobytes()
+
+    def _write(self) -> None:
+        counted, self._counted = np.frombuffer(self._counted, _COUNTED), bytearray()
+        if not len(counted):
             return
-        rows = np.empty(int(same.sum()), _ROW)
-        rows["name"], rows["count"] = self._names_of(files[same]), counts[same]
-        for field, _ in _STAMP:
-            rows[field] = before[same][field]
+        # the last count of each file
+        counted = counted[len(counted) - 1 - np.unique(counted["file"][::-1], return_index=True)[1]]
+        rows = np.empty(len(counted), _ROW)
+        rows["name"] = self._names_of(counted["file"])
+        for field in ("count", *(field for field, _ in _STAMP)):
+            rows[field] = counted[field]
         try:
             with self._locked():
                 self._merge(rows)
@@ -177,13 +198,13 @@ class CountStore(DiskThread[CountAnswer]):
             known = read_counts(self._path)[1]
             rows = np.concatenate([rows, known[~np.isin(known["name"], rows["name"])]])
         label = cast(bytes, msgpack.packb({"key": self._origin.key, "provider": self._origin.provider}))
-        body = label + rows[np.argsort(rows["name"], kind="stable")].tobytes()
+        body = label, rows[np.argsort(rows["name"], kind="stable")].view(np.uint8).data
         new = self._path.with_name(f"{place.TEMPORARY_PREFIX}{os.urandom(8).hex()}")
         try:
             with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # others can tell it from one that was left behind
-                file.write(_HEAD.pack(_MAGIC, _VERSION, len(label), len(rows), _digest(body)))
-                file.write(body)
+                file.write(_HEAD.pack(_MAGIC, _VERSION, len(label), len(rows), _digest(*body)))
+                file.writelines(body)
             new.rename(self._path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -217,12 +238,8 @@ def read_counts(path: Path) -> tuple[dict[str, Any], Rows]:
     return label, rows
 
 
-def _digest(body: bytes | memoryview) -> bytes:
-    return blake2b(body, digest_size=16, person=b"pydp2 counts").digest()
-
-
-def _same_stamps(one: Rows, other: Rows) -> npt.NDArray[np.bool_]:
-    same: npt.NDArray[np.bool_] = one["size"] >= _NO_FILE[0]
-    for field, _ in _STAMP:
-        same &= one[field] == other[field]
-    return same
+def _digest(*body: bytes | memoryview) -> bytes:
+    made = blake2b(digest_size=16, person=b"pydp2 counts")
+    for part in body:
+        made.update(part)
+    return made.digest()

@@ -179,7 +179,8 @@ class DiskCache(DiskThread[DiskAnswer]):
         if self._verified.get(file) != known:
             reader.verify(self._note_progress)
             self._touch(file, path)
-        return DiskHit(file, reader.pieces(self._origin.slots, weighted=self._origin.weighted), reader.index.dropped)
+        pieces = reader.pieces(self._origin.slots, weighted=self._origin.weighted)
+        return DiskHit(file, there.stamp, pieces, reader.index.dropped)
 
     def _touch(self, file: int, path: Path) -> None:
         """Note that the entry is in use: it is the last to be thrown out, and need not be verified again."""

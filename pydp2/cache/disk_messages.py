@@ -35,9 +35,10 @@ class CacheOrigin:
 
 @dataclass(frozen=True)
 class DiskHit:
-    """All of ``file`` is on the disk, and was verified."""
+    """All of ``file``, which has the stamp ``stamp``, is on the disk, and was verified."""
 
     file: int
+    stamp: tuple[int, ...]
     pieces: list[StoredPiece]
     dropped: tuple[DroppedSample, ...]
 

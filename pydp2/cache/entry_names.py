@@ -15,6 +15,7 @@ from pydp2.file_parts import file_of
 
 _RACY_NS = 20_000_000  # ns; a file that was changed less than this ago may change again and look the same
 _STAMP_BITS = (1 << 63) - 1  # an inode may have 64 bits
+_HASH_BITS = (1 << 31) - 1  # enough to find the few entries that may be equal to others
 
 
 class EntryNames:
@@ -43,21 +44,17 @@ class EntryNames:
         """Return what tells a file from a changed one; () if the entry names no file, None if it may be changing just
         now."""
         known = self._stat(file)
-        if known is None:
-            return ()
-        if 0 <= time.time_ns() - known.st_mtime_ns < _RACY_NS:
+        if known is not None and 0 <= time.time_ns() - known.st_mtime_ns < _RACY_NS:
             return None
-        return known.st_size, known.st_mtime_ns, known.st_ino
+        return _stamp_of(known)
 
     def stamp_before(self, file: int, when_ns: int) -> tuple[int, ...] | None:
         """Return the stamp of ``file`` if it has not changed since ``when_ns`` (ns since 1970), else None; () if the
         entry names no file."""
         known = self._stat(file)
-        if known is None:
-            return ()
-        if max(known.st_mtime_ns, known.st_ctime_ns) > when_ns - _RACY_NS:
+        if known is not None and max(known.st_mtime_ns, known.st_ctime_ns) > when_ns - _RACY_NS:
             return None
-        return known.st_size, known.st_mtime_ns, known.st_ino & _STAMP_BITS
+        return _stamp_of(known)
 
     def _stat(self, file: int) -> os.stat_result | None:
         root, entry = Path(self._origin.root), self._origin.files[file]
@@ -67,18 +64,20 @@ class EntryNames:
         """Number the equal entries of the list, which are kept apart, as in memory: the samples they draw may
         differ."""
         files = self._origin.files
-        hashes = np.fromiter(map(hash, files), np.int64, len(files))
-        values, count = np.unique(hashes, return_counts=True)
-        if len(values) == len(files):
-            return {}
-        several = set(values[count > 1].tolist())
+        hashes = np.fromiter((hash(text) & _HASH_BITS for text in files), np.int32, len(files))
+        hashes.sort()
+        several = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
         seen: dict[str, int] = {}
         found: dict[int, int] = {}
-        for file in np.flatnonzero(np.isin(hashes, list(several))).tolist():
-            text = files[file]
-            found[file] = seen.get(text, 0)
-            seen[text] = found[file] + 1
+        for file, text in enumerate(files if several else ()):
+            if hash(text) & _HASH_BITS in several:
+                found[file] = seen.get(text, 0)
+                seen[text] = found[file] + 1
         return found
+
+
+def _stamp_of(known: os.stat_result | None) -> tuple[int, ...]:
+    return () if known is None else (known.st_size, known.st_mtime_ns, known.st_ino & _STAMP_BITS)
 
 
 def _stat_or_none(path: Path) -> os.stat_result | None:

@@ -100,6 +100,7 @@ class PassLength:
         if self._remembered:
             return (
                 f"the number of batches is not known yet: {counts['counted']} of {counts['files']} files are counted; "
-                f"{later}, and from the start once `pydp2 count` has counted the files"
+                f"{later}, and from the start once `pydp2 count`, or pydp2.count() in Python, has counted "
+                "the files"
             )
         return f"the number of batches is not known yet: {later} (the service remembers no counts of samples)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,21 @@ def gather_ranges(array: Array, starts: Ints, counts: Ints) -> Array:
     which a position for each entry would take more room than the entries."""
     ends = starts + counts
     return np.concatenate([array[:0], *(array[lo:hi] for lo, hi in zip(starts.tolist(), ends.tolist(), strict=True))])
+
+
+def _references(container: Any, key: Any) -> int:
+    return getrefcount(container[key])
+
+
+# Measured, because versions of Python count the references of a call otherwise.
+_OF_CONTAINER = _references([object()], 0)
+
+
+def is_held_elsewhere(container: list[Array] | dict[Any, Array], key: Any) -> bool:
+    """Return True if anything but ``container`` refers to its array ``key``, or to a view of it: a variable of the
+    caller, too. Otherwise nobody else can come to refer to it, because views and other libraries that look at its
+    memory hold the array."""
+    return _references(container, key) > _OF_CONTAINER
 
 
 def _join(parts: Sequence[Array]) -> Array:

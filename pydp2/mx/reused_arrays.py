@@ -5,14 +5,12 @@ The first touch of fresh memory costs a large batch of pictures about a quarter 
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-_NOBODY = sys.getrefcount(object()) + 1
-"""The result of ``sys.getrefcount`` for an object to which only a list refers."""
+from pydp2.columns.columns import is_held_elsewhere
 
 
 class ReusedArrays:
@@ -32,9 +30,7 @@ class ReusedArrays:
         """Return an array to which nothing else refers. Its values are undefined."""
         known = self._arrays
         for i in range(len(known)):
-            # Only this list refers to it, so nobody else can come to refer to it: views and other libraries that look
-            # at its memory hold the array.
-            if sys.getrefcount(known[i]) == _NOBODY:
+            if not is_held_elsewhere(known, i):
                 return known[i]
         fresh: NDArray[Any] = np.empty(self._shape, np.float32)
         self.allocated_count += 1

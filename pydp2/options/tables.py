@@ -40,6 +40,7 @@ from pydp2.options.values import (
     did_you_mean,
     error_budget,
     file_path,
+    flag,
     flag_or_none,
     folder_path,
     host_and_port,
@@ -140,6 +141,9 @@ class ServiceOptions(_Options):
         or_none(folder_path), "directory of the cache on disk; default: $XDG_CACHE_HOME/pydp2 or ~/.cache/pydp2", None
     )
     cache_size: int | None = _size_option("maximum bytes of the cache on disk; default: half of the free space there")
+    remember_counts: bool = _option(
+        flag, "remember in cache_dir how many samples each file has, so that later runs know the length of a pass", True
+    )
     bind: str | None = _option(
         or_none(bind_address),
         "address of the service, ipc://PATH or tcp://HOST:PORT; default: a private ipc socket",
@@ -258,6 +262,7 @@ class ServiceKeywords(TypedDict, total=False):
     state_dir: FilePath | None
     cache_dir: FilePath | None
     cache_size: Bytes | None
+    remember_counts: bool
     bind: str | None
     connection: FilePath | None
     keys: FilePath | None

@@ -6,12 +6,11 @@ types and lengths at once, :mod:`.vector_checks` the values later.
 
 from __future__ import annotations
 
-from sys import getrefcount
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pydp2.columns.columns import Array, Columns, Ints
+from pydp2.columns.columns import Array, Columns, Ints, is_held_elsewhere
 from pydp2.errors import BadSample, count_text
 from pydp2.native import is_active
 from pydp2.packers.many_samples import exceeds_id_dtype
@@ -21,7 +20,6 @@ from pydp2.packers.vector_checks import check_values
 from pydp2.schema.input_types import Slots
 
 _CHUNK_BYTES = 1 << 20
-_OWN_REFERENCES = 3  # to an array that nobody else has: a dictionary's, a local variable's, and the one that counts
 
 
 class PackedSamples(NamedTuple):
@@ -49,8 +47,11 @@ class _LeafBuffers:
     def copy(self, slot: int, leaf: int, array: Array) -> Array:
         """Return a copy of ``array``, elements of leaf ``leaf`` of ``slot``, behind those that came before."""
         key, count = (slot, leaf), len(array)
-        memory, used = self._arrays.get(key), self._used.get(key, 0)
-        if memory is None or used + count > len(memory) or (not used and getrefcount(memory) > _OWN_REFERENCES):
+        used = self._used.get(key, 0)
+        if not used and key in self._arrays and is_held_elsewhere(self._arrays, key):
+            del self._arrays[key]
+        memory = self._arrays.get(key)
+        if memory is None or used + count > len(memory):
             entries = self._nbytes * count // max(1, array.nbytes)  # what is never written costs no memory
             memory, used = np.empty((max(count, entries), *array.shape[1:]), array.dtype), 0
             self._arrays[key] = memory

@@ -84,6 +84,7 @@ class ServiceSpec(WorkerTerms):
     state_dir: str | None = None
     cache_dir: str = ""
     cache_size: int | None = None
+    remember_counts: bool = True
     metrics: str | None = None
     host_address: str | None = None
     """Address for workers on other hosts; None: all workers are on this one."""

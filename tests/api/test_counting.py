@@ -52,12 +52,20 @@ def test_what_it_counts_is_what_a_pass_delivers(
         again = pydp2.count(listed, provider, **options)
         with pydp2.load(listed, provider, batch_size=10, **options) as data:
             assert len(data) == len(list(data)) == 34
+    assert [counted.batches(batch_size=10, rank=rank, world_size=3) for rank in range(3)] == [12, 11, 11]
+    with pytest.raises(TypeError, match="batch_size is needed"):
+        counted.batches()  # type: ignore[call-arg]
     assert [each.samples for each in counted.files] == [40, 7, 0, 250, 40]
     assert [each.dropped for each in counted.files] == [0, 0, 0, 50, 0]
     assert [each.file for each in counted.files] == listed
     assert (counted.samples, counted.missing, counted.plain, counted.read) == (337, [], True, 5)
     assert (again.files, again.read) == (counted.files, 0)
     assert all(done <= total == 5 for done, total, _ in told)
+
+
+def test_to_count_and_not_to_remember_it_is_refused(files: list[str], provider_file: Callable[..., str]) -> None:
+    with pytest.raises(OptionError, match="got remember_counts=False; leave it out"):
+        pydp2.count(files, provider_file(CODE.format(**KINDS["numbers"])), workers=1, remember_counts=False)
 
 
 def test_a_provider_that_is_in_no_file_cannot_be_counted(files: list[str], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pydp2.cache import counts as module
-from pydp2.cache.counts import COUNT, CountsLoaded, CountStore, read_counts
+from pydp2.cache.counts import COUNT, CountsLoaded, CountStore, StampBefore, read_counts
 from pydp2.cache.disk_messages import CacheNotice, CacheOrigin
 from pydp2.cache.file_format import DamagedEntry
 from pydp2.schema.input_types import Slots, integer_value
@@ -46,19 +47,30 @@ class Place:
         self.stores.append(store)
         store.load()
         said: list[Any] = []
-        assert wait_until(lambda: said.extend(store.take_answers()) or any(isinstance(a, CountsLoaded) for a in said))
-        (loaded,) = [each for each in said if isinstance(each, CountsLoaded)]
-        found = zip(loaded.files.tolist(), loaded.counts["samples"].tolist(), strict=True)
-        return store, {files[file]: samples for file, samples in found}, notices(said)
+        assert wait_until(
+            lambda: said.extend(store.take_answers()) or any(isinstance(a, CountsLoaded) and a.is_last for a in said)
+        )
+        found = {
+            files[file]: samples
+            for loaded in said
+            if isinstance(loaded, CountsLoaded)
+            for file, samples in zip(loaded.files.tolist(), loaded.counts["samples"].tolist(), strict=True)
+        }
+        return store, found, notices(said)
 
     def remember(self, files: Sequence[str], samples: dict[str, int], key: str = "a1") -> list[str]:
         """Remember so many samples of these, as a service does that has read them."""
         store, _, said = self.open(files, key)
-        numbers = np.array([files.index(name) for name in samples], np.int64)
-        store.remember(numbers, np.array([(n, 0, n, True, False) for n in samples.values()], COUNT))
+        for name, n in samples.items():
+            store.end(store.begin(files.index(name)), count_of(n))
+        store.write()
         store.close()
         self.stores.remove(store)
         return said + notices(list(store._answers))
+
+
+def count_of(samples: int) -> Any:
+    return np.array((samples, 0, samples, True, False), COUNT)
 
 
 def notices(answers: list[Any]) -> list[str]:
@@ -98,7 +110,8 @@ def test_equal_entries_are_kept_apart(place: Place) -> None:
     files = ["key", "key"]
     store, known, _ = place.open(files)
     assert known == {}
-    store.remember(np.array([1]), np.array([(5, 0, 5, True, False)], COUNT))
+    store.end(store.begin(1), count_of(5))
+    store.write()
     store.close()
     place.stores.clear()
     again, _, _ = place.open(files)
@@ -106,17 +119,40 @@ def test_equal_entries_are_kept_apart(place: Place) -> None:
     assert row["name"].decode() == again._names.name(1) != again._names.name(0)
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_remembered_that_time(place: Place) -> None:
-    settle(place, a="1", b="2")
-    store, _, _ = place.open(["a", "b"])
-    assert wait_until(lambda: store._step_began is None)
-    (place.folder / "a").write_text("longer")
-    counts = np.array([(1, 0, 1, True, False), (2, 0, 2, True, False)], COUNT)
-    store.remember(np.array([0, 1]), counts)
+@given(
+    st.lists(st.sampled_from(["begin", "change", "end first", "end last"]), min_size=2, max_size=8),
+    st.sampled_from(["fast", "slow"]),
+)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_file_that_changes_while_it_is_read_is_not_remembered_that_time(
+    place: Place, steps: list[str], disk: str
+) -> None:
+    """What holds is the last count whose reading began and ended with the file as it is; also where several jobs read
+    it, and where the thread comes to the disk when all is over."""
+    key, version, expected = os.urandom(6).hex(), 0, {}
+    settle(place, a="")
+    store, _, _ = place.open(["a"], key)
+    disk_goes_on = threading.Event()
+    if disk == "slow":
+        store._enqueue(disk_goes_on.wait)
+    readings: list[tuple[StampBefore, int]] = []
+    for count, step in enumerate(steps):
+        if step == "change":
+            version, expected = version + 1, {}
+            settle(place, a="1" * version)
+        elif step == "begin":
+            readings.append((store.begin(0), version))
+        elif readings:
+            before, then = readings.pop(0 if step == "end first" else -1)
+            store.end(before, count_of(count))
+            expected = {"a": count} if then == version else expected
+        if disk == "fast":
+            assert wait_until(lambda: not store._steps and store._step_began is None)
+    store.write()
+    disk_goes_on.set()
     store.close()
-    place.stores.clear()
-    time.sleep(0.03)
-    assert place.open(["a", "b"])[1] == {"b": 2}
+    place.stores.remove(store)
+    assert place.open(["a"], key)[1] == expected
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 1 << 40), max_size=8), max_size=4))
@@ -130,6 +166,27 @@ def test_what_is_remembered_last_of_each_file_is_what_is_found(place: Place, wri
         place.remember(files, samples, key)
         expected |= samples
     assert place.open(files, key)[1] == expected
+
+
+class Watched(list[str]):
+    """A list of files that knows which were looked up in it."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        super().__init__(files)
+        self.seen: set[int] = set()
+
+    def __getitem__(self, file: Any) -> Any:
+        self.seen.add(file)
+        return super().__getitem__(file)
+
+
+def test_nothing_is_asked_of_the_disk_about_files_that_nobody_counted_or_reads(place: Place) -> None:
+    settle(place, a="1", b="2", c="3")
+    files = Watched("abc")
+    store, _, _ = place.open(files)
+    assert files.seen == set()
+    store.begin(1)
+    assert wait_until(lambda: files.seen == {1})
 
 
 @pytest.mark.parametrize("damage", ["cut", "bit", "other", "empty"])
@@ -155,7 +212,8 @@ def test_a_folder_that_cannot_be_written_is_said_once(place: Place) -> None:
     store, known, _ = place.open(["key"])
     assert known == {}
     for _ in range(2):
-        store.remember(np.array([0]), np.array([(1, 0, 1, True, False)], COUNT))
+        store.end(store.begin(0), count_of(1))
+        store.write()
     store.close()
     place.stores.clear()
     (said,) = notices(list(store._answers))

@@ -24,13 +24,16 @@ SLOTS = Slots((integer_value(1000),))
 COST = 10 + 64  # a sample of 10 bytes and what the cache needs for it
 
 
-@dataclass
+@dataclass(eq=False)
 class Samples:
     lo: int
     hi: int
     sizes: npt.NDArray[np.int64]
     sample_indices: npt.NDArray[np.int64]
     columns: object = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Samples) and (self.lo, self.hi) == (other.lo, other.hi) and self.sizes is other.sizes
 
 
 def samples(count: int, size: int = 10) -> Samples:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -76,6 +77,59 @@ def test_a_count_that_cannot_be_remembered_makes_the_exit_code_1(folder: Path, c
     assert "cannot be remembered" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("given", "said", "batches"),
+    [
+        (["--batch-size", 4], "2 batches in a pass (batch_size=4)", [2]),
+        (["--batch-size", 4, "--last-batch", "drop"], "1 batch in a pass (batch_size=4, last_batch=drop)", [1]),
+        (
+            ["--batch-size", 2, "--world-size", 2],
+            "3 batches in a pass (batch_size=2); each of 2 ranks gets 1 or 2",
+            [2, 1],
+        ),
+        (
+            ["--batch-size", 2, "--world-size", 2, "--last-batch", "pad"],
+            "4 batches in a pass (batch_size=2, last_batch=pad); each of 2 ranks gets 2",
+            [2, 2],
+        ),
+    ],
+)
+def test_with_a_batch_size_it_says_how_many_batches_there_are(
+    given: list[Any], said: str, batches: list[int], folder: Path, cli: Callable[..., Result]
+) -> None:
+    assert cli(*COUNT, *given).stdout.splitlines()[-1] == said
+    assert json.loads(cli(*COUNT, *given, "--json").stdout)["batches"] == batches
+
+
+def test_a_configuration_that_buckets_says_why_the_number_of_batches_is_not_known(
+    folder: Path, cli: Callable[..., Result]
+) -> None:
+    (folder / "run.toml").write_text(
+        'provider = "numbers_provider.process"\n[train]\nlist = "train.list"\n[job]\nbatch_size = 2\nbucket_by = 0\n'
+    )
+    result = cli("count", "--config", "run.toml", "--workers", 2, "--cache_dir", "cache")
+    assert "with bucket_by it is known after one full pass" in result.stdout
+    assert "batches" not in json.loads(
+        cli("count", "--config", "run.toml", "--workers", 2, "--cache_dir", "cache", "--json").stdout
+    )
+
+
+def test_a_configuration_that_remembers_no_counts_is_overridden_by_the_flag(
+    folder: Path, cli: Callable[..., Result]
+) -> None:
+    (folder / "run.toml").write_text(
+        'provider = "numbers_provider.process"\n[train]\nlist = "train.list"\n[service]\nremember_counts = false\n'
+    )
+    given = ("count", "--config", "run.toml", "--workers", 2, "--cache_dir", "cache")
+    refused = cli(*given)
+    assert refused.exit_code != 0
+    assert "got remember_counts=False" in refused.stderr
+    assert "6 samples" in cli(*given, "--remember-counts").stdout
+
+
 def test_an_empty_list_of_arguments_is_wrong_usage(folder: Path, cli: Callable[..., Result]) -> None:
     assert cli("count").exit_code == 2
-    assert cli(*COUNT, "--batch_size", "3").exit_code == 2
+    assert cli(*COUNT, "--workers", "none").exit_code == 2
+    refused = cli(*COUNT, "--world_size", "3")
+    assert refused.exit_code == 2
+    assert "add --batch_size" in refused.stderr

@@ -103,6 +103,16 @@ def dealt(batches: int, world: int, last_batch: str) -> list[int]:
     return [max(hands)] * world if last_batch == "pad" else hands
 
 
+def test_a_service_that_remembers_no_counts_neither_writes_nor_reads_any(place: Place) -> None:
+    with place.launch(remember_counts=False) as service, service.connect(batch_size=16) as data:
+        assert "remembers no counts" in str(known_length(data))
+        assert len(list(data)) == 11 == len(data)
+    assert not (place.folder / "cache").exists()
+    place.passes()
+    with place.launch(remember_counts=False) as service, service.connect(batch_size=16) as data:
+        assert "remembers no counts" in str(known_length(data))
+
+
 @given(
     sizes=st.lists(st.integers(0, 70), min_size=1, max_size=6),
     dropped=st.integers(0, 5),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.columns.columns import Columns, column_fields, expand_ranges, frame_count, running_crcs
+from pydp2.columns.columns import Columns, column_fields, expand_ranges, frame_count, is_held_elsewhere, running_crcs
 from pydp2.errors import RemoteProtocolError
 from pydp2.schema.input_types import (
     DataType,
@@ -232,6 +232,24 @@ def test_spans_of_more_steps_than_are_kept_are_right():
     assert result[[0, 2_999_999, 3_000_000, -1]].tolist() == [5, 3_000_004, 0, 1_999_999]
     assert expand_ranges(starts[:0], counts[:0]).tolist() == []
     assert expand_ranges(starts, np.array([100_000, 1])).tolist()[-2:] == [100_004, 0]
+
+
+@pytest.mark.parametrize("make", [lambda array: [array], lambda array: {0: array}])
+def test_whoever_has_an_array_or_a_part_of_it_holds_it(make):
+    kept = make(np.zeros(8))
+    for _ in range(50):  # Python specialises what runs often
+        assert not is_held_elsewhere(kept, 0)
+    for hold in (
+        lambda: kept[0],
+        lambda: kept[0][2:4],
+        lambda: kept[0][2:][1:3].view(np.uint8),
+        lambda: memoryview(kept[0]),
+        lambda: [kept[0][:0]],
+    ):
+        held = hold()
+        assert is_held_elsewhere(kept, 0)
+        del held
+        assert not is_held_elsewhere(kept, 0)
 
 
 def test_the_repr_says_how_much_is_there(some):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -13,58 +13,47 @@ import pytest
 import pydp2
 from pydp2.errors import BadSample, ClientUseError
 from pydp2.frameworks.loader import FrameworkLoader
-from tests.runs import NUMBERS, NUMBERS_OPTIONS
+from tests.runs import NUMBERS_OPTIONS
 
-FILES = [str(n) for n in range(6)]
-Loaders = Callable[..., Any]
+from .conftest import FILES
+
+_jobs = count()
 
 
 def samples(batch: pydp2.Batch) -> list[int]:
     return list(batch[0].tolist())
 
 
-@pytest.fixture
-def service(provider_file: Callable[[str], str]) -> Iterator[pydp2.Service]:
-    with pydp2.launch(FILES, provider_file(NUMBERS), workers=1) as service:
-        yield service
-
-
 @contextmanager
 def loader(service: pydp2.Service, convert: Any = samples, **options: Any) -> Iterator[FrameworkLoader[Any]]:
-    with FrameworkLoader(service.connect(**NUMBERS_OPTIONS), convert, **options) as data:
+    job = f"loader {next(_jobs)}"
+    with FrameworkLoader(service.connect(job=job, **NUMBERS_OPTIONS), convert, **options) as data:
         yield data
-
-
-@pytest.fixture
-def passes(service: pydp2.Service) -> list[list[list[int]]]:
-    """The values of the first three passes, as the client has them."""
-    with service.connect(**NUMBERS_OPTIONS) as data:
-        return [[samples(batch) for batch in data] for _ in range(3)]
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_a_state_is_that_of_the_value_returned_last_however_many_are_ready(
-    service: pydp2.Service, passes: list[list[list[int]]], ahead: int
+    service: pydp2.Service, expected: list[list[list[int]]], ahead: int
 ) -> None:
     with loader(service, ahead=ahead) as data:
         states = [data.state_dict()]
         for value in data:
-            assert value == passes[0][len(states) - 1]
+            assert value == expected[0][len(states) - 1]
             assert data.batch is not None
             assert data.batch.index == len(states) - 1
             states.append(data.state_dict())
         assert data.batch is None
         assert data.state_dict()["pass"] == 1
-    for done in (0, 1, len(passes[0]) // 2, len(passes[0]) - 1):
+    for done in (0, 1, len(expected[0]) // 2, len(expected[0]) - 1):
         with loader(service, ahead=ahead) as data:
             data.load_state_dict(states[done])
             assert data.state_dict() == states[done]
-            assert list(data) == passes[0][done:]
-            assert list(data) == passes[1]
+            assert list(data) == expected[0][done:]
+            assert list(data) == expected[1]
 
 
 def test_the_state_behind_the_last_value_of_a_pass_begins_the_next_one(
-    service: pydp2.Service, passes: list[list[list[int]]]
+    service: pydp2.Service, expected: list[list[list[int]]]
 ) -> None:
     """A framework that takes its place from a checkpoint of the end of an epoch would see an empty epoch otherwise."""
     with loader(service) as data:
@@ -73,51 +62,51 @@ def test_the_state_behind_the_last_value_of_a_pass_begins_the_next_one(
     with loader(service) as data:
         data.load_state_dict(state)
         assert data.pass_id == 1
-        assert [list(data) for _ in range(data.pass_id, 3)] == passes[1:]
+        assert [list(data) for _ in range(data.pass_id, 3)] == expected[1:]
 
 
-def test_a_loop_that_is_never_asked_begins_no_pass(service: pydp2.Service, passes: list[list[list[int]]]) -> None:
+def test_a_loop_that_is_never_asked_begins_no_pass(service: pydp2.Service, expected: list[list[list[int]]]) -> None:
     with loader(service) as data:
         for _ in range(3):
             iter(data)
         unused = iter(data)
-        assert list(data) == passes[0]
-        assert list(unused) == passes[1]
+        assert list(data) == expected[0]
+        assert list(unused) == expected[1]
 
 
 def test_a_new_loop_leaves_the_pass_of_the_one_before_which_says_so(
-    service: pydp2.Service, passes: list[list[list[int]]]
+    service: pydp2.Service, expected: list[list[list[int]]]
 ) -> None:
     with loader(service, ahead=1) as data:
         first = iter(data)
         next(first)
-        assert list(data) == passes[1]
+        assert list(data) == expected[1]
         with pytest.raises(ClientUseError, match="a newer loop over this loader"):
             next(first)
 
 
 def test_set_epoch_begins_any_pass_and_goes_on_in_that_of_a_state(
-    service: pydp2.Service, passes: list[list[list[int]]]
+    service: pydp2.Service, expected: list[list[list[int]]]
 ) -> None:
     with loader(service) as data:
         for epoch in (2, 0, 0, 1):
             data.set_epoch(epoch)
             assert data.pass_id == epoch
-            assert list(data) == passes[epoch]
+            assert list(data) == expected[epoch]
         data.set_epoch(0)
         for _ in islice(data, 2):
             state = data.state_dict()
         data.set_epoch(0)
-        assert list(data) == passes[0], "from its start"
+        assert list(data) == expected[0], "from its start"
         data.load_state_dict(state)
         data.set_epoch(0)
-        assert list(data) == passes[0][2:], "Hugging Face's Trainer calls it behind load_state_dict()"
+        assert list(data) == expected[0][2:], "Hugging Face's Trainer calls it behind load_state_dict()"
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_an_exception_while_a_value_is_converted_loses_no_batch(
-    service: pydp2.Service, passes: list[list[list[int]]], ahead: int, error: type[BaseException]
+    service: pydp2.Service, expected: list[list[list[int]]], ahead: int, error: type[BaseException]
 ) -> None:
     seen: list[list[int]] = []
     failing = {3, 4, 9}
@@ -136,7 +125,7 @@ def test_an_exception_while_a_value_is_converted_loses_no_batch(
                 break
             except error:
                 values = values if error is RuntimeError else iter(data)  # what was interrupted goes on anew, too
-        assert seen == passes[0]
+        assert seen == expected[0]
 
 
 def test_an_error_of_the_data_comes_behind_the_values_before_it(provider_file: Callable[[str], str]) -> None:
@@ -153,10 +142,10 @@ def test_an_error_of_the_data_comes_behind_the_values_before_it(provider_file: C
 
 
 def test_where_the_loop_reads_ahead_the_state_is_that_of_the_value_in_training(
-    service: pydp2.Service, passes: list[list[list[int]]], tmp_path: Path, provider_file: Callable[[str], str]
+    service: pydp2.Service, expected: list[list[list[int]]], provider: str, tmp_path: Path
 ) -> None:
     """As Lightning does it as long as the length is not known: a value is fetched before the one before it is used."""
-    nothing_counted = pydp2.launch(FILES, provider_file(NUMBERS), workers=1, cache_dir=tmp_path / "cache")
+    nothing_counted = pydp2.launch(FILES, provider, workers=1, cache_dir=tmp_path / "cache")
     with nothing_counted as new, loader(new, reads_ahead=1) as data:
         assert not data._has_length()
         values = iter(data)
@@ -165,10 +154,10 @@ def test_where_the_loop_reads_ahead_the_state_is_that_of_the_value_in_training(
             following = next(values, None)
             states.append(data.state_dict())
             in_training = following
-    for done in (1, 2, len(passes[0]) - 1):
+    for done in (1, 2, len(expected[0]) - 1):
         with loader(service) as data:
             data.load_state_dict(states[done - 1])
-            assert list(data) == passes[0][done:]
+            assert list(data) == expected[0][done:]
 
 
 def index(batch: pydp2.Batch) -> int:
@@ -203,7 +192,7 @@ def test_a_service_that_was_given_outlives_the_loader(service: pydp2.Service) ->
 
 
 def test_a_loop_that_converts_otherwise_goes_on_in_a_pass_that_was_interrupted(
-    service: pydp2.Service, passes: list[list[list[int]]]
+    service: pydp2.Service, expected: list[list[list[int]]]
 ) -> None:
     def interrupted(batch: pydp2.Batch) -> int:
         if batch.index == 3:
@@ -215,4 +204,4 @@ def test_a_loop_that_converts_otherwise_goes_on_in_a_pass_that_was_interrupted(
         assert next(values) == 0
         with pytest.raises(KeyboardInterrupt):
             next(values)
-        assert list(data) == passes[0][1:]
+        assert list(data) == expected[0][1:]

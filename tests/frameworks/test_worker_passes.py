@@ -13,12 +13,12 @@ import pydp2
 from pydp2.errors import OptionError, StateMismatch
 from pydp2.frameworks.shared_service import Ranks
 from pydp2.frameworks.worker_passes import WorkerPasses
-from tests.runs import NUMBERS
+from tests.runs import NUMBERS_OPTIONS
 
-FILES = [str(n) for n in range(8)]
-OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5}
+from .conftest import FILES
+
 Samples = list[int]
-_epochs = count()
+_numbers = count()
 
 
 def samples(batch: pydp2.Batch) -> Samples:
@@ -27,7 +27,7 @@ def samples(batch: pydp2.Batch) -> Samples:
 
 def in_turn(passes: WorkerPasses, workers: int) -> Iterator[tuple[Samples, dict[str, Any]]]:
     """Give the batches of a pass as a loader with ``workers`` processes takes them, in this process."""
-    epoch = f"epoch {next(_epochs)}"
+    epoch = f"epoch {next(_numbers)}"
     shares = [passes.read(worker, workers, epoch, with_state=True) for worker in range(workers)]
     try:
         while shares:
@@ -45,21 +45,15 @@ def in_turn(passes: WorkerPasses, workers: int) -> Iterator[tuple[Samples, dict[
 
 
 @pytest.fixture
-def provider(provider_file: Callable[[str], str]) -> str:
-    return provider_file(NUMBERS)
-
-
-@pytest.fixture
-def expected(provider: str) -> list[list[Samples]]:
-    """Three passes of one client."""
-    with pydp2.load(FILES, provider, workers=1, **OPTIONS) as data:
-        return [[samples(batch) for batch in data] for _ in range(3)]
+def passes(service: pydp2.Service) -> WorkerPasses:
+    """Passes of a job of their own."""
+    return WorkerPasses(service.address, None, Ranks(), job=f"job {next(_numbers)}", **NUMBERS_OPTIONS)
 
 
 def test_workers_in_turn_give_the_batches_of_one_client_pass_after_pass(
     provider: str, expected: list[list[Samples]]
 ) -> None:
-    passes = WorkerPasses(FILES, provider, Ranks(), job="train", workers=1, **OPTIONS)
+    passes = WorkerPasses(FILES, provider, Ranks(), job="train", workers=1, **NUMBERS_OPTIONS)
     try:
         for each, workers in zip(expected, (1, 3, 2), strict=True):
             assert [found for found, _ in in_turn(passes, workers)] == each
@@ -69,72 +63,59 @@ def test_workers_in_turn_give_the_batches_of_one_client_pass_after_pass(
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 3), (3, 2)])
 def test_the_state_behind_any_batch_continues_there_with_any_number_of_workers(
-    provider: str, expected: list[list[Samples]], before: int, after: int
+    passes: WorkerPasses, expected: list[list[Samples]], before: int, after: int
 ) -> None:
-    passes = WorkerPasses(FILES, provider, Ranks(), job="train", workers=1, **OPTIONS)
-    try:
-        states = [state for _, state in in_turn(passes, before)]
-        for done in (1, 2, len(states) // 2, len(states) - 1, len(states)):
-            passes.load_state_dict(states[done - 1])
-            assert [found for found, _ in in_turn(passes, after)] == expected[0][done:]
-        assert [found for found, _ in in_turn(passes, after)] == expected[1]
-    finally:
-        passes.close()
+    states = [state for _, state in in_turn(passes, before)]
+    for done in (1, 2, len(states) // 2, len(states) - 1, len(states)):
+        passes.load_state_dict(states[done - 1])
+        assert [found for found, _ in in_turn(passes, after)] == expected[0][done:]
+    assert [found for found, _ in in_turn(passes, after)] == expected[1]
 
 
 def test_a_state_of_workers_is_one_of_a_client_and_the_other_way_round(
-    provider: str, expected: list[list[Samples]]
+    service: pydp2.Service, passes: WorkerPasses, expected: list[list[Samples]]
 ) -> None:
-    with pydp2.launch(FILES, provider, workers=1) as service:
-        passes = WorkerPasses(service.address, None, Ranks(), job="train", **OPTIONS)
-        states = [state for _, state in in_turn(passes, 2)]
-        with service.connect(job="other", **OPTIONS) as data:
-            data.load_state_dict(states[2])
-            batches = iter(data)
-            assert samples(next(batches)) == expected[0][3]
-            state = data.state_dict()
-        passes.load_state_dict(state)
-        assert [found for found, _ in in_turn(passes, 2)] == expected[0][4:]
+    states = [state for _, state in in_turn(passes, 2)]
+    with service.connect(job="other", **NUMBERS_OPTIONS) as data:
+        data.load_state_dict(states[2])
+        batches = iter(data)
+        assert samples(next(batches)) == expected[0][3]
+        state = data.state_dict()
+    passes.load_state_dict(state)
+    assert [found for found, _ in in_turn(passes, 2)] == expected[0][4:]
 
 
-def test_the_share_of_each_rank_does_not_depend_on_the_number_of_its_workers(provider: str) -> None:
-    with pydp2.launch(FILES, provider, workers=1) as service:
-        found = {}
-        for workers in (1, 2):
-            ranks = [
-                WorkerPasses(service.address, None, Ranks(rank, 2, 2, "run"), job=f"{workers}", **OPTIONS)
-                for rank in range(2)
-            ]
-            shares = [in_turn(passes, workers) for passes in ranks]
-            in_step = list(zip(*shares, strict=True))
-            found[workers] = [[share[0] for share in step if share[0]] for step in in_step]
-        assert [step for step in found[1] if step] == [step for step in found[2] if step]
+def test_the_share_of_each_rank_does_not_depend_on_the_number_of_its_workers(service: pydp2.Service) -> None:
+    found = {}
+    for workers in (1, 2):
+        ranks = [
+            WorkerPasses(service.address, None, Ranks(rank, 2, 2, "run"), job=f"{workers}", **NUMBERS_OPTIONS)
+            for rank in range(2)
+        ]
+        shares = [in_turn(passes, workers) for passes in ranks]
+        in_step = list(zip(*shares, strict=True))
+        found[workers] = [[share[0] for share in step if share[0]] for step in in_step]
+    assert [step for step in found[1] if step] == [step for step in found[2] if step]
 
 
 def test_a_pass_that_is_left_by_some_workers_before_others_began_is_over_for_all(
-    provider: str, expected: list[list[Samples]]
+    passes: WorkerPasses, expected: list[list[Samples]]
 ) -> None:
-    passes = WorkerPasses(FILES, provider, Ranks(), job="train", workers=1, **OPTIONS)
-    try:
-        first = passes.read(0, 2, "left", with_state=False)
-        assert samples(next(first)[0]) == expected[0][0]
-        first.close()
-        assert [found for found, _ in in_turn(passes, 2)] == expected[1]
-    finally:
-        passes.close()
+    first = passes.read(0, 2, "left", with_state=False)
+    assert samples(next(first)[0]) == expected[0][0]
+    first.close()
+    assert [found for found, _ in in_turn(passes, 2)] == expected[1]
 
 
-def test_epochs_that_have_the_same_name_are_passes_of_their_own(provider: str, expected: list[list[Samples]]) -> None:
-    passes = WorkerPasses(FILES, provider, Ranks(), job="train", workers=1, **OPTIONS)
-    try:
-        for each in expected[:2]:
-            assert [samples(batch) for batch, _ in passes.read(0, 1, "the same", with_state=False)] == each
-    finally:
-        passes.close()
+def test_epochs_that_have_the_same_name_are_passes_of_their_own(
+    passes: WorkerPasses, expected: list[list[Samples]]
+) -> None:
+    for each in expected[:2]:
+        assert [samples(batch) for batch, _ in passes.read(0, 1, "the same", with_state=False)] == each
 
 
 def test_a_copy_in_another_process_reads_the_same_passes(provider: str, expected: list[list[Samples]]) -> None:
-    passes = WorkerPasses(FILES, provider, Ranks(), job="train", workers=1, **OPTIONS)
+    passes = WorkerPasses(FILES, provider, Ranks(), job="train", workers=1, **NUMBERS_OPTIONS)
     try:
         other = copy.deepcopy(passes)  # as another process gets it
         assert [found for found, _ in in_turn(other, 2)] == expected[0]
@@ -152,7 +133,7 @@ def test_bounds_of_buckets_that_a_pass_found_hold_in_the_next(provider_file: Cal
             for i in range(80):
                 yield [i % 100] * ((i * int(filename)) % 17 + 1)
         """)
-    options: dict[str, Any] = {**OPTIONS, "bucket_by": 0, "num_buckets": 3}
+    options: dict[str, Any] = {**NUMBERS_OPTIONS, "bucket_by": 0, "num_buckets": 3}
 
     def rows(batch: pydp2.Batch) -> list[int]:
         return batch[0].values.tolist()  # type: ignore[no-any-return, union-attr]
@@ -169,18 +150,16 @@ def test_bounds_of_buckets_that_a_pass_found_hold_in_the_next(provider_file: Cal
 
 def test_what_cannot_be_read_is_refused_when_it_is_made(provider: str) -> None:
     with pytest.raises(OptionError, match="share"):
-        WorkerPasses(FILES, provider, Ranks(), job="train", share="dynamic", **OPTIONS)
+        WorkerPasses(FILES, provider, Ranks(), job="train", share="dynamic", **NUMBERS_OPTIONS)
     with pytest.raises(OptionError, match="batch_size"):
         WorkerPasses(FILES, provider, Ranks(), job="train", batch_size=0)
-    with pydp2.load(FILES, provider, workers=1, **OPTIONS) as data, pytest.raises(OptionError, match="address"):
+    with pydp2.load(FILES, provider, workers=1, **NUMBERS_OPTIONS) as data, pytest.raises(OptionError, match="address"):
         WorkerPasses(data, None, Ranks(), job="train")  # type: ignore[arg-type]
 
 
-def test_the_state_of_another_stream_is_refused_where_it_is_read(provider: str) -> None:
-    with pydp2.launch(FILES, provider, workers=1) as service:
-        with service.connect(batch_size=8) as data:
-            state = data.state_dict()
-        passes = WorkerPasses(service.address, None, Ranks(), job="train", **OPTIONS)
-        passes.load_state_dict(state)
-        with pytest.raises(StateMismatch, match="batch_size"):
-            list(in_turn(passes, 1))
+def test_the_state_of_another_stream_is_refused_where_it_is_read(service: pydp2.Service, passes: WorkerPasses) -> None:
+    with service.connect(job="smaller", batch_size=8) as data:
+        state = data.state_dict()
+    passes.load_state_dict(state)
+    with pytest.raises(StateMismatch, match="batch_size"):
+        list(in_turn(passes, 1))

@@ -48,6 +48,7 @@ def test_defaults_are_as_documented() -> None:
         state_dir=None,
         cache_dir=None,
         cache_size=None,
+        remember_counts=True,
         bind=None,
         input_order=None,
     )
@@ -70,8 +71,8 @@ def test_defaults_are_as_documented() -> None:
 def test_the_tables_say_name_help_and_default() -> None:
     assert set(SERVICE_OPTIONS) == {
         "workers", "start", "memory_limit", "worker_memory", "sample_timeout", "on_error", "error_budget", "quarantine",
-        "on_changed", "state_dir", "cache_dir", "cache_size", "bind", "connection", "keys", "worker_bind",
-        "advertise", "metrics", "input_order",
+        "on_changed", "state_dir", "cache_dir", "cache_size", "remember_counts", "bind", "connection",
+        "keys", "worker_bind", "advertise", "metrics", "input_order",
     }  # fmt: skip
     assert set(JOB_OPTIONS) == {
         "batch_size", "seed", "shuffle", "order", "interleave", "pool_bytes", "last_batch", "prefetch",

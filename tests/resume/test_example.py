@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
+
+from ..warm_starts import run_program
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"
 DEADLINE = 60.0
@@ -53,13 +52,8 @@ exec(compile(code, example, "exec"), {"__name__": "__main__", "__file__": exampl
 def run(example: str, folder: Path, *words: str, kill: tuple[int, str] | None = None) -> int:
     """How an example ended, with its file in ``folder``: its exit status, and all of its output if it was an error."""
     file, (number, where) = EXAMPLES / example, kill or (-1, "never")
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(file), str(number), where, str(folder / "run"), *words],
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
+    words = ("-c", KILLED, str(file), str(number), where, str(folder / "run"), *words)
+    done = run_program(words, folder, DEADLINE)
     assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
     return done.returncode
 
@@ -96,7 +90,7 @@ def test_the_language_model_that_is_killed_ends_with_the_loss_of_one_that_never_
     assert run("train_language_model.py", killed, *words, "--workers", "2") == 0
     with np.load(killed / "run") as ended, np.load(whole / "run") as expected:
         assert {name: ended[name].tobytes() for name in ended} == {name: expected[name].tobytes() for name in expected}
-        assert np.mean(ended["losses"][-5:]) < 0.8 * np.mean(ended["losses"][:5])
+        assert np.mean(ended["losses"][-5:]) < 0.9 * np.mean(ended["losses"][:5])
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ class Scripted:
 def found(file: int, rows: int) -> DiskHit:
     slots = Slots((integer_value(9),))
     columns = Columns(slots, rows, [[np.zeros(rows, np.int32)]])
-    return DiskHit(file, [StoredPiece(columns, np.arange(rows), np.full(rows, 4), None)] if rows else [], ())
+    return DiskHit(file, (), [StoredPiece(columns, np.arange(rows), np.full(rows, 4), None)] if rows else [], ())
 
 
 @pytest.fixture

@@ -12,47 +12,67 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.cache.counts import COUNT
+from pydp2.cache.counts import COUNT, CountsLoaded, CountStore, StampBefore
 from pydp2.server.actions import Action, Log
 from pydp2.server.dispatch.ledger import FileLedger
 
 
 class FileCounts:
-    """Counts of the ``files`` files of a list. ``early_ends``: files may end before their data do, and such counts
-    hold."""
+    """Counts of the ``files`` files of a list. ``store``: where they are remembered; ``early_ends``: files may end
+    before their data do, and such counts hold."""
 
-    def __init__(self, files: int, label: Callable[[int], str], *, early_ends: bool) -> None:
-        self._counts = np.zeros(files, COUNT)
-        self._known = np.zeros(files, bool)
+    def __init__(
+        self, files: int, label: Callable[[int], str], store: CountStore | None = None, *, early_ends: bool
+    ) -> None:
+        self._row_of = np.zeros(files, np.int32)  # 0: not counted
+        self._rows = np.zeros(1, COUNT)  # has room for more; the first one is no count
+        self._used = 1  # so many of them
         self._label = label
+        self._store = store
         self._early_ends = early_ends
-        self._new: set[int] = set()
         self._read = 0  # files that were read to their ends, each time
         self.is_loading = False
         """True while it is not known yet what is remembered."""
 
     def __len__(self) -> int:
         """Return the number of files that are counted."""
-        return int(self._known.sum())
+        return self._used - 1
 
     @property
     def is_plain(self) -> bool:
         """True if all files are counted, and each sample weighs 1."""
-        return bool(self._known.all() and self._counts["plain"].all())
+        return len(self) == len(self._row_of) and bool(self._counts["plain"].all())
 
     def uncounted(self) -> npt.NDArray[np.int64]:
         """Return the files that are not counted."""
-        return np.flatnonzero(~self._known)
+        return np.flatnonzero(self._row_of == 0)
 
-    def load(self, files: npt.NDArray[np.int64], counts: npt.NDArray[Any]) -> None:
-        """Take in what is remembered, ``counts`` (COUNT) of ``files``. A file that was read meanwhile keeps its
-        count."""
-        self.is_loading = False
-        take = ~self._known[files]
+    @property
+    def _counts(self) -> npt.NDArray[Any]:
+        return self._rows[1 : self._used]
+
+    def _append(self, files: npt.NDArray[np.int64], counts: npt.NDArray[Any]) -> None:
+        """Add ``counts`` of ``files``, which have none."""
+        first, self._used = self._used, self._used + len(files)
+        if self._used > len(self._rows):
+            rows = np.zeros(max(self._used, len(self._rows) * 3 // 2), COUNT)
+            rows[:first] = self._rows[:first]
+            self._rows = rows
+        self._rows[first : self._used] = counts
+        self._row_of[files] = np.arange(first, self._used)
+
+    def load(self, remembered: CountsLoaded) -> None:
+        """Take in what is remembered. A file that was read meanwhile keeps its count."""
+        files, counts = remembered.files, remembered.counts
+        self.is_loading = not remembered.is_last
+        take = self._row_of[files] == 0
         if not self._early_ends:
             take &= ~counts["early"]
-        self._counts[files[take]] = counts[take]
-        self._known[files[take]] = True
+        self._append(files[take], counts[take])
+
+    def begin(self, file: int) -> StampBefore | None:
+        """Note that ``file`` begins to be read; the ledger keeps the result."""
+        return None if self._store is None else self._store.begin(file)
 
     def add(self, ledger: FileLedger) -> list[Action]:
         """Take in the count of the file of ``ledger``, which has ended; a warning if it had another one."""
@@ -63,11 +83,15 @@ class FileCounts:
         count = np.array(
             (ledger.sample_count, ledger.dropped_count, ledger.weight, ledger.is_plain, ledger.ends_early), COUNT
         )
-        if self._known[file] and self._counts[file] == count:
+        row, before = int(self._row_of[file]), ledger.sample_count
+        if not row:
+            self._append(np.array([file]), count)
+        elif self._rows[row] == count:
             return []
-        before = int(self._counts[file]["samples"]) if self._known[file] else ledger.sample_count
-        self._counts[file], self._known[file] = count, True
-        self._new.add(file)
+        else:
+            before, self._rows[row] = int(self._rows[row]["samples"]), count
+        if self._store is not None and ledger.stamp_before is not None:
+            self._store.end(ledger.stamp_before, count)
         if before == ledger.sample_count:
             return []
         text = (
@@ -76,17 +100,11 @@ class FileCounts:
         )
         return [Log(text, kind="count")]
 
-    def take_new(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-        """Return the files (int64) that were counted since the last call, and their counts (COUNT)."""
-        files = np.array(sorted(self._new), np.int64)
-        self._new.clear()
-        return files, self._counts[files]
-
     def summary(self) -> dict[str, Any]:
         """Return the sums over all files that are counted, as plain data."""
-        counts = self._counts[self._known]
+        counts = self._counts
         return {
-            "files": len(self._known), "counted": len(counts), "loading": self.is_loading,
+            "files": len(self._row_of), "counted": len(counts), "loading": self.is_loading,
             "read": self._read,
             "plain": bool(counts["plain"].all()),
             **{name: int(counts[name].sum()) for name in ("samples", "dropped", "weight")},

@@ -470,6 +470,8 @@ class FileDispatcher:
 
     def _assign(self, worker: int, ledger: FileLedger) -> FileAssignment:
         ledger.assign(worker, self.attempts.begin(self))
+        if self._counts is not None and ledger.stamp_before is None and ledger.reread is None:
+            ledger.stamp_before = self._counts.begin(ledger.file)
         room = self.credit.room(ledger.file)
         ledger.limit += room if ledger.bound else min(room, self.credit.start)
         self.credit.set_use(ledger.file, ledger.use)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from pydp2.cache.counts import StampBefore
 from pydp2.cache.file_format import DroppedSample
 from pydp2.errors import Error, RemoteProtocolError
 from pydp2.order.sample_source import END, FileFailure, SampleRun, SourceState
@@ -63,6 +64,7 @@ class FileLedger:
     next_index: int = 0  # the sample index that the merge takes next
     end_index: deque[tuple[int, list[int]]] = field(default_factory=deque)  # of each run: its end, the checksum there
     fills_cache: bool = False  # what is committed of it goes to the cache
+    stamp_before: StampBefore | None = None  # of the file, if its count may be remembered
     sample_count: int = 0  # of all samples so far, which the merge may have taken
     dropped_count: int = 0  # of dropped ones
     weight: int = 0  # of the samples

@@ -8,6 +8,7 @@ from copy import copy
 import numpy as np
 import numpy.typing as npt
 
+from pydp2.cache.counts import StampBefore
 from pydp2.cache.disk_messages import DiskHit
 from pydp2.cache.file_format import DroppedSample
 from pydp2.cache.memory import MemoryCache
@@ -74,6 +75,7 @@ def serve_from_disk(ledger: FileLedger, found: DiskHit) -> None:
     """Serve ``ledger`` as :func:`serve_from_cache` does, from what was found on the disk."""
     runs = [SampleRun(p.columns, 0, p.columns.rows, p.sample_indices, p.sizes, p.weights) for p in found.pieces]
     _serve_runs(ledger, runs, found.dropped)
+    ledger.stamp_before = StampBefore(found.file, found.stamp)
 
 
 def _serve_runs(ledger: FileLedger, runs: Iterable[SampleRun], dropped_samples: Iterable[DroppedSample]) -> None:

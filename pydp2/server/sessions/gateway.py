@@ -154,7 +154,7 @@ class ClientGateway:
     def _begin_counts(self, schema: Schema) -> None:
         spec = self._spec
         origin = cache_origin(schema, spec, self._files, self._source)
-        folder = Path(spec.cache_dir) if spec.cache_dir and self._source else None
+        folder = Path(spec.cache_dir) if spec.remember_counts and spec.cache_dir and self._source else None
         self._counts = ListCounts(
             len(self._files), lambda file: self._files[file], folder, origin, early_ends=spec.skip_errors
         )

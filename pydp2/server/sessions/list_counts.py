@@ -18,13 +18,12 @@ class ListCounts:
     def __init__(
         self, files: int, label: Callable[[int], str], folder: Path | None, origin: CacheOrigin, *, early_ends: bool
     ) -> None:
-        self.counts = FileCounts(files, label, early_ends=early_ends)
-        self.store: CountStore | None = None
+        self.store = None if folder is None else CountStore(folder, origin)
         """What does the work on the disk."""
+        self.counts = FileCounts(files, label, self.store, early_ends=early_ends)
         self._key = origin.key
-        if folder is not None:
+        if self.store is not None:
             self.counts.is_loading = True
-            self.store = CountStore(folder, origin)
             self.store.load()
 
     def take_disk_answers(self) -> list[CacheNotice]:
@@ -32,16 +31,15 @@ class ListCounts:
         said: list[CacheNotice] = []
         for answer in () if self.store is None else self.store.take_answers():
             if isinstance(answer, CountsLoaded):
-                self.counts.load(answer.files, answer.counts)
+                self.counts.load(answer)
             else:
                 said.append(answer)
         return said
 
     def remember(self) -> None:
         """Remember what was counted since the last call."""
-        files, counts = self.counts.take_new()
-        if self.store is not None and len(files):
-            self.store.remember(files, counts)
+        if self.store is not None:
+            self.store.write()
 
     def summary(self) -> dict[str, Any]:
         """Return the sums, and under which key they are remembered ("": they are not), as plain data."""
