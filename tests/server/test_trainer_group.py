@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
 import pytest
@@ -165,6 +166,79 @@ def test_a_rank_that_was_cut_off_while_a_pass_failed_is_told_when_others_are_in_
         made.reconnect(other)
     made.receive(other)
     assert str(other.error) == "of pass 0"
+
+
+@pytest.mark.parametrize("text", ["of pass 3", ""])
+@pytest.mark.parametrize(
+    ("is_next_begun", "by_number", "killed"),
+    [each for each in product([False, True], repeat=3) if each != (False, True, True)],
+)
+def test_a_rank_that_was_cut_off_before_it_had_anything_of_its_state_is_told_how_the_pass_ended(
+    text: str, is_next_begun: bool, by_number: bool, killed: bool
+) -> None:
+    """It names the state again. The others wait for the next pass or are in it, and read nothing twice.
+
+    A service that was started again takes the number of a pass that all have had for a new request.
+    """
+    made = World(0, 2)
+    if text:
+        made.numbers.errors = {3: ProviderError(text)}
+    one, other = made.come(0), made.come(1)
+    for trainer in (one, other):
+        made.begin(trainer, Position(3), after_pass=by_number)
+    assert made.next(one) is None
+    assert str(one.error or "") == text
+    if is_next_begun:
+        one.position = Position(4)
+        made.begin(one)
+    if killed:
+        made.crash()
+        other.inbox.clear()
+    else:
+        made.reconnect(other)
+    assert other.loaded, "not answered, as far as it knows"
+    begun = [*made.numbers.begun]
+    made.receive(other)
+    assert (other.over, str(other.error or "")) == (True, text)
+    assert made.numbers.begun == begun
+    assert made.next(one) is None
+    assert str(one.error or "") == ("" if is_next_begun else text)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_state_that_is_loaded_again_by_a_request_that_nobody_heard_has_all_of_its_batches(
+    is_new: bool, ranks: int, killed: bool
+) -> None:
+    """The request that is heard says that it repeats that one. It comes from the same process or from another one."""
+    made = World(24, ranks)
+    trainers = [made.come(rank) for rank in range(ranks)]
+    for trainer in trainers:
+        made.begin(trainer)
+        made.next(trainer)
+    state = trainers[0].position
+    for trainer in trainers:
+        made.begin(trainer, state)
+    for trainer in trainers:
+        assert [made.next(trainer) for _ in range(3)] == [ranks * n + trainer.rank for n in (1, 2, 3)]
+    loads = trainers.pop()
+    if is_new:
+        made.vanish(loads)
+        loads = made.come(loads.rank)
+    loads.position, loads.loaded, loads.origin, loads.named = state, state.name, state.name, True
+    loads.run, loads.over, loads.hand = loads.run + 1, False, None
+    if killed:
+        made.write()
+        made.crash()
+        loads.inbox.clear()
+    else:
+        made.reconnect(loads)
+    assert made.receive(loads) == ranks + loads.rank
+    assert [made.next(loads) for _ in range(3)] == [ranks * n + loads.rank for n in (2, 3, 4)]
+    for trainer in trainers:
+        assert (made.next(trainer) or made.receive(trainer)) == 4 * ranks + trainer.rank
+        assert trainer.error is None
 
 
 def test_a_rank_without_a_batch_of_a_pass_learns_the_bounds_of_its_buckets() -> None:

@@ -47,13 +47,17 @@ class Generation:
     def add(self, trainer: Trainer) -> None:
         """Note that ``trainer`` begins from the state."""
         self.joined.add(trainer.rank)
-        trainer.joined, trainer.waits_for = True, ""
+        trainer.joined, trainer.waits_for, trainer.unanswered = True, "", self.loaded
 
     def has_had(self, trainer: Trainer, begin: m.BeginPass, *, known: bool) -> bool:
         """Return True if ``begin`` asks for the pass that all had ended before, whose end ``trainer`` has lost.
         ``known``: it has begun a run since this service was started."""
-        heard = begin.after_pass and begin.is_repeat and known and not trainer.waits_for
+        heard = begin.after_pass and trainer.has_asked(begin) and known and not trainer.waits_for
         return not trainer.joined and begin.pass_id == self.pass_before and (heard or not begin.state_name)
+
+    def has_told(self, trainer: Trainer, begin: m.BeginPass) -> bool:
+        """Return True if ``begin`` asks again for what ``trainer`` was told the end of in this generation."""
+        return trainer.rank in self.joined and trainer.was_told and trainer.has_asked(begin)
 
     def is_left(
         self, trainer: Trainer, begin: m.BeginPass, *, known: bool, is_unfinished: bool, is_there: bool
@@ -68,6 +72,6 @@ class Generation:
             return True
         if trainer.rank not in self.joined:
             return False
-        if begin.is_repeat:  # it may have been heard before; a service that was started again cannot tell
+        if trainer.has_asked(begin):  # a service that was started again cannot tell for which of two equal passes
             return begin.after_pass and (trainer.waits_for != "" or not (known or is_unfinished))
         return not is_there

@@ -12,7 +12,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.early_ends import to_frames
 from pydp2.server.sessions.pass_runner import BatchGroup, CutBatch
 from pydp2.server.sessions.trainer_state import TRAINER_TRANSITIONS, TrainerEvent
-from pydp2.server.snapshots.job_snapshot import PassState, ResumePoint
+from pydp2.server.snapshots.job_snapshot import PassState, RankSnapshot, ResumePoint
 from pydp2.server.state_table import next_state
 
 
@@ -91,15 +91,40 @@ class Trainer:
     pending: m.BeginPass | None = None  # of a pass that cannot begin yet
     waits_for: str = ""  # the state from which it begins once the others have ended their pass
     asked_later: int = 0  # batches that it asked for in its present run, beside those that it asked for at first
+    unanswered: str = ""  # the state that its last runs named, while it is not known to have had anything since
+    was_told: bool = False  # the end, or an error, in the run before
 
     @property
     def process(self) -> str:
         """Name of its process, for messages."""
         return f"process {self.pid} on {self.host}" if self.host else f"process {self.pid}"
 
-    def begin_run(self, run: int) -> None:
-        """Begin the run with number ``run``, which it has asked for."""
-        self.run, self.ended_run, self.asked_later = run, 0, 0
+    def take_over(self, session: str) -> None:
+        """Note that another process has its place now, which calls itself ``session``."""
+        self.session, self.run, self.joined, self.waits_for, self.unanswered = session, 0, True, "", ""
+
+    @classmethod
+    def from_snapshot(cls, rank: RankSnapshot) -> Trainer:
+        """Return the trainer that was written down as ``rank``, which is not connected and has not begun."""
+        return cls(rank.rank, session=rank.session, joined=rank.joined, unanswered=rank.unanswered)
+
+    def snapshot(self, first_unused: int) -> RankSnapshot:
+        """Return what a service writes down of it. It has used all of its batches before ``first_unused``."""
+        left = self.state is PassState.LEFT and self.ended_run != self.run  # and was not told how the pass ended
+        return RankSnapshot(
+            self.rank, self.session, self.state, self.joined, first_unused, "" if left else self.unanswered
+        )
+
+    def begin_run(self, begin: m.BeginPass) -> None:
+        """Begin the run that it asks for with ``begin``."""
+        self.was_told = self.ended_run == self.run
+        self.run, self.ended_run, self.asked_later = begin.request_id, 0, 0
+        if not begin.state_name:
+            self.unanswered = ""
+
+    def has_asked(self, begin: m.BeginPass) -> bool:
+        """Return True if ``begin`` repeats what was heard of it, and it has had nothing since."""
+        return begin.is_repeat and begin.state_name == self.unanswered
 
     def move(self, event: TrainerEvent) -> None:
         """Change the state as ``event`` says. Raises IllegalTransition when the present state does not allow it."""
@@ -139,6 +164,8 @@ class Trainer:
             self.unread_bytes = 0  # that came before it
             numbers.append(batch.index)
             batch.release()
+        if numbers:
+            self.unanswered = ""
         return numbers
 
     def add_credit(self, count: int) -> None:

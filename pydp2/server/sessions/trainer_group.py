@@ -106,7 +106,7 @@ class TrainerGroup:
         trainer.last_heard = now
         self.delivery.claim(trainer)
         if trainer.session != attach.session:
-            trainer.session, trainer.run, trainer.joined, trainer.waits_for = attach.session, 0, True, ""
+            trainer.take_over(attach.session)
             if trainer.state is PassState.IN:
                 trainer.move(TrainerEvent.RETURN)
         self.snapshot_due = self.snapshot_due or self.registry.dynamic  # a restarted service waits for it
@@ -145,7 +145,7 @@ class TrainerGroup:
         # of a service that was killed, and nothing of it was written down
         known = trainer.run > 0
         lost = registry.dynamic and not known and begin.request_id > 1 and not self._restored
-        trainer.begin_run(begin.request_id)
+        trainer.begin_run(begin)
         if self._generation.has_had(trainer, begin, known=known):
             self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))
             return
@@ -183,10 +183,10 @@ class TrainerGroup:
                 self._settle()
                 return False
             self._rewind(trainer, begin)
-        elif begin.after_pass and begin.is_repeat:
+        elif self._rejoin is None and self._generation.has_told(trainer, begin):
             unfinished = self.in_pass and trainer.state in _UNFINISHED
             if begin.pass_id < self.runner.pass_id + (not unfinished):
-                self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))  # it has had its end, which was lost
+                self._tell_outcome(trainer, begin.pass_id)
                 return False
         self._generation.add(trainer)
         self.snapshot_due = not self.registry.alone  # once it had an answer it does not name the state again
@@ -234,12 +234,10 @@ class TrainerGroup:
         """Do what ``begin`` asks for, by where the job stands."""
         pass_id = self.runner.pass_id
         over = begin.pass_id < pass_id + (not self.in_pass)
-        failed = over or (begin.pass_id == pass_id and trainer.state is PassState.LEFT)
-        ended = over or (begin.pass_id == pass_id and trainer.state is PassState.ENDED)
-        if failed and begin.pass_id in self._errors and not begin.state_name:
-            self._fail(trainer, self._errors[begin.pass_id])  # it has not seen that yet, or not understood
-        elif ended and not begin.state_name:
-            self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))  # it was over before this trainer began
+        failed = trainer.state is PassState.LEFT and pass_id in self._errors
+        ended = over or (begin.pass_id == pass_id and (failed or trainer.state is PassState.ENDED))
+        if ended and not begin.state_name:
+            self._tell_outcome(trainer, begin.pass_id)
         elif not self.in_pass:
             self._start_pass(trainer, begin, start)
         elif begin.pass_id == pass_id and trainer.state in _UNFINISHED:
@@ -416,10 +414,7 @@ class TrainerGroup:
         self.snapshot_due = False
         registry = self.registry
         # also of those whose connection is gone: not all of them are dead, and what one has that comes back is its own
-        ranks = [
-            RankSnapshot(each.rank, each.session, each.state, each.joined, self.delivery.first_missing(each))
-            for each in registry.trainers.values()
-        ]
+        ranks = [each.snapshot(self.delivery.first_missing(each)) for each in registry.trainers.values()]
         ranks += [RankSnapshot(rank, "", state, True) for rank, state in registry.passed_through.items()]
         running = None if self._rejoin is None else self._rejoin.snapshot_so_far()
         pass_id = -1 if registry.alone else self.runner.pass_id + (running is not None)
@@ -446,14 +441,8 @@ class TrainerGroup:
         self._restored = True
         self._generation = Generation(snapshot.loaded, snapshot.begun_state, snapshot.pass_before)
         self._errors = {**snapshot.errors}
-        registry.restore(
-            (
-                Trainer(rank.rank, session=rank.session, joined=rank.joined)
-                for rank in snapshot.ranks
-                if rank.session or registry.dynamic
-            ),
-            now,
-        )
+        known = (rank for rank in snapshot.ranks if rank.session or registry.dynamic)
+        registry.restore(map(Trainer.from_snapshot, known), now)
         self.runner.pass_id = snapshot.pass_id
         self._maybe_stale = registry.dynamic and not last  # trainers that came later are not known here
         if snapshot.running is None or registry.alone:
@@ -468,10 +457,10 @@ class TrainerGroup:
         self._open(snapshot.pass_id, snapshot.running)
         self._errors = {**snapshot.errors}  # also of this pass, which some ranks may have been told
         for rank in snapshot.ranks:
-            known = registry.trainers.get(rank.rank)
-            if known is not None:  # one that had not begun may have, since
-                known.move(_RESTORED_BY[rank.state])
-                known.first_unused = rank.first_unused
+            trainer = registry.trainers.get(rank.rank)
+            if trainer is not None:  # one that had not begun may have, since
+                trainer.move(_RESTORED_BY[rank.state])
+                trainer.first_unused = rank.first_unused
             elif rank.state in (PassState.ENDED, PassState.LEFT):
                 registry.passed_through[rank.rank] = rank.state
 
@@ -536,7 +525,7 @@ class TrainerGroup:
             if trainer.state is PassState.IN and not trainer.in_flight:
                 if isinstance(self._end, PassBroken):
                     trainer.move(TrainerEvent.LEAVE)
-                    self._fail(trainer, self._end.error)
+                    self._tell_outcome(trainer, self.runner.pass_id)
                 else:
                     trainer.move(TrainerEvent.FINISH)
                     self.snapshot_due = not self.registry.alone
@@ -589,7 +578,16 @@ class TrainerGroup:
         known = self.runner.known_buckets
         self._tell(trainer, m.PassEnd(trainer.run, batches, end.samples, end.dropped, end.uniform, known))
 
+    def _tell_outcome(self, trainer: Trainer, pass_id: int) -> None:
+        """Tell ``trainer`` why pass ``pass_id`` failed, also once more; or that it is over, perhaps before it began."""
+        if pass_id in self._errors:
+            self._tell(trainer, m.Failed(trainer.run, to_wire(self._errors[pass_id])))
+        else:
+            self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))
+
     def _fail(self, trainer: Trainer, error: Error) -> None:
+        """Refuse what ``trainer`` asks for."""
+        trainer.unanswered = ""
         self._tell(trainer, m.Failed(trainer.run, to_wire(error)))
 
     def _tell(self, trainer: Trainer, message: m.Message) -> None:

@@ -50,13 +50,15 @@ class ResumePoint:
 @dataclass(frozen=True, slots=True)
 class RankSnapshot:
     """Rank of a job as it is written down: its number, the session of its trainer, where that stands in the pass,
-    and whether it knows the generation. It has used all of its batches before ``first_unused``."""
+    and whether it knows the generation. It has used all of its batches before ``first_unused``. ``unanswered``: the
+    state that it has loaded, while it is not known to have had anything since."""
 
     rank: int
     session: str
     state: PassState
     joined: bool
     first_unused: int = 0
+    unanswered: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,10 @@ class JobSnapshot:
             "world": self.world,
             "options": asdict(self.options),
             "fits": self.stream_identity,
-            "places": [[one.rank, one.session, one.state.value, one.joined, one.first_unused] for one in self.ranks],
+            "places": [
+                [one.rank, one.session, one.state.value, one.joined, one.first_unused, one.unanswered]
+                for one in self.ranks
+            ],
             "pass": self.pass_id,
             "loaded": self.loaded,
             "began": self.begun_state,
@@ -127,8 +132,10 @@ class JobSnapshot:
                 str(plain["name"]), check_int(plain["world"], 1, WORLD_LIMIT + 1),
                 job_options(**plain["options"]), dict(plain["fits"]),
                 [
-                    RankSnapshot(check_int(rank), str(session), PassState(state), bool(joined), check_int(below))
-                    for rank, session, state, joined, below in plain["places"]
+                    RankSnapshot(
+                        check_int(rank), str(session), PassState(state), bool(joined), check_int(below), *map(str, more)
+                    )
+                    for rank, session, state, joined, below, *more in plain["places"]
                 ],
                 check_int(plain["pass"], -1), str(plain["loaded"]), [check_int(rank) for rank in plain["began"]],
                 None if run is None else _pass_from_plain(run, files),
