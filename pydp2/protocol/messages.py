@@ -371,8 +371,9 @@ class BatchHead(Message):
     ``acknowledged_ahead``: batches after it that are used already. ``snapshot`` is a new point from which the pass
     can be taken up ({}: none), its pool then the last frame. ``tail_consumed``: how many samples of the tail are gone
     at ``position_after``. ``early_end_frames``: number of frames of new early-end records that stand behind all
-    others. ``bucket``: "longest", the bound of its bucket (0: none), the "bounds" of all, and the "group" of batches
-    that come from one; {} without buckets. ``following``: batches that come with it, their rows behind its own in the
+    others. ``bucket``: "longest", the bound of its bucket (0: none), "group_longest", the greatest of the batches that
+    the ranks get beside it (0: one has none), the "bounds" of all, and the "group" of batches that come from one; {}
+    without buckets. ``following``: batches that come with it, their rows behind its own in the
     columns; see :mod:`.batch_packing`. ``shared_rows``: instead of the columns, one frame has the numbers of their
     rows, int64; the service has so many rows in the memory that it shows, its cache or cells, where this client
     gathers them (0: the columns are here).
