@@ -20,7 +20,7 @@ class ListCounts:
     ) -> None:
         self.counts = FileCounts(files, label, early_ends=early_ends)
         self.store: CountStore | None = None
-        """What does the work on the disk."""
+        """Reads and writes the file in which counts are remembered, in a thread of its own; None: there is no file."""
         self._key = origin.key
         if folder is not None:
             self.counts.is_loading = True
