@@ -16,11 +16,13 @@ from pydp2.columns.batch import Batch, Csr, Ragged, Value
 from pydp2.errors import OptionError
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
-from pydp2.frameworks.shared_service import Ranks, open_client
+from pydp2.frameworks.shared_service import Ranks, chosen_ranks, open_loader
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
 
 try:
+    from keras.config import backend
+    from keras.distribution import ModelParallel, distribution
     from keras.src.trainers.data_adapters import data_adapter_utils
     from keras.src.trainers.data_adapters.data_adapter import (
         DataAdapter,
@@ -39,9 +41,8 @@ def loader(
     x: Selected,
     y: Selected | None = None,
     pad: float | None = None,
-    job: str = "default",
-    rank: int = 0,
-    world_size: int = 1,
+    rank: int | None = None,
+    world_size: int | None = None,
     **options: Any,
 ) -> KerasLoader:
     """Return a loader for ``model.fit(loader, epochs=3)``: each epoch is one pass.
@@ -54,23 +55,43 @@ def loader(
             or a client.
         x, y: the slots, by name or position, that the model and the loss get: one, or a list for several.
         pad: fill sequences up with this value to the longest of a batch; needed where there are sequences.
-        job, rank, world_size: as for :func:`pydp2.connect`; several ranks need a service that runs already.
-        options: those of :func:`pydp2.load`.
+        rank, world_size: of this process among those that train together. Default: those of the backend, which are
+            those of jax.distributed, of torch.distributed or ``torchrun``, or of ``TF_CONFIG``.
+        options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`.
 
     Raises:
-        OptionError: see :func:`pydp2.load`; or a sequence without ``pad``, or with sparse elements.
+        OptionError: see :func:`pydp2.load`; or a sequence without ``pad``, or with sparse elements; ranks on several
+            machines without a service; ``keras.distribution.ModelParallel`` in several processes, without ``rank``.
     """
-    if world_size > 1 and provider is not None:
+    ranks = Ranks() if isinstance(files, Client) else chosen_ranks(rank, world_size, find_ranks)
+    if rank is None and ranks.world_size > 1 and isinstance(distribution(), ModelParallel):
         raise OptionError(
-            "several ranks need one service; start it (`pydp2 serve LIST --provider ADDRESS`), and give each rank its "
-            "address in place of list and provider"
+            "with ModelParallel some processes may need the same rows; say with rank= and world_size= which rows each "
+            "gets, and give it the address of a service (`pydp2 serve LIST --provider ADDRESS`) in place of the list"
         )
-    client = open_client(files, provider, Ranks(rank, world_size, world_size), job=job, **options)
-    try:
-        return KerasLoader(client, x, y, pad)
-    except BaseException:
-        client.close()
-        raise
+    return open_loader(files, provider, ranks, lambda client: KerasLoader(client, x, y, pad), **options)
+
+
+def find_ranks() -> Ranks:
+    """Return the place that the backend gives this process among those that train together. With JAX all processes
+    call it together. Raises OptionError where the environment is unclear."""
+    match backend():
+        case "jax":
+            import jax
+
+            from pydp2.jax.placement import placement_of, ranks_of_run
+
+            # Else there is one process, or jax.distributed.initialize() is still to come and nothing may start JAX.
+            return ranks_of_run(placement_of(None)) if jax.distributed.is_initialized() else Ranks()
+        case "torch":
+            from pydp2.torch.ranks import find_ranks as find_ranks_of_torch
+
+            return find_ranks_of_torch()
+        case "tensorflow":
+            from pydp2.tf import find_ranks as find_ranks_of_tf
+
+            return find_ranks_of_tf()
+    return Ranks()
 
 
 class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # of a package without types

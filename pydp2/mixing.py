@@ -233,6 +233,7 @@ class Mixture(DerivedStream):
             batch = MixedBatch(
                 made._columns, pass_id=position.pass_id, index=position.batch, size=made.size,
                 pool_weight=made.pool_weight, padding=made.padding, bucket=made.bucket,
+                group_bucket=made.group_bucket,
             )  # fmt: skip
             self._note(batch, np.full(len(made), source))
             return batch, self._behind(position, word, ended)

@@ -19,7 +19,7 @@ from pydp2.columns.columns import Array
 from pydp2.errors import ClientUseError, Error, OptionTypeError, from_wire, to_wire
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
-from pydp2.frameworks.shared_service import Ranks, open_client
+from pydp2.frameworks.shared_service import Ranks, open_loader
 from pydp2.frameworks.worker_passes import WorkerPasses
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
@@ -88,15 +88,13 @@ def loader(
         OptionTypeError: a slot is uint64, which Paddle has no type for.
         OptionError: see :func:`pydp2.load`; or the ranks are on several machines and no service is given.
     """
-    client = open_client(files, provider, _ranks(), job=job, **options)
-    try:
+
+    def make(client: Client) -> FrameworkLoader[Any]:
         where = paddle.get_device() if place is None else place
         on_cpu = isinstance(where, paddle.CPUPlace) or where == "cpu"
-        convert = _TensorMaker(client.slots, x, y, pad, None if on_cpu else where)
-        return FrameworkLoader(client, convert)
-    except BaseException:
-        client.close()
-        raise
+        return FrameworkLoader(client, _TensorMaker(client.slots, x, y, pad, None if on_cpu else where))
+
+    return open_loader(files, provider, _ranks(), make, job=job, **options)
 
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)
@@ -187,9 +185,9 @@ def _ranks() -> Ranks:
     """Return the place of this process as Paddle's launcher and ``paddle.distributed.spawn`` tell it."""
     here = paddle.distributed.ParallelEnv()
     endpoints: list[str] = [each for each in here.trainer_endpoints if each]
-    host = here.current_endpoint.rpartition(":")[0]
-    local = sum(each.rpartition(":")[0] == host for each in endpoints)
-    return Ranks(here.rank, here.world_size, local or here.world_size, ",".join(endpoints))
+    if here.world_size == 1 or not endpoints:
+        return Ranks(here.rank, here.world_size, here.world_size)
+    return Ranks.at(endpoints, here.rank)
 
 
 class _Failure(str):

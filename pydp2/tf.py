@@ -5,7 +5,10 @@ Needs the extra ``tf``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,11 +16,11 @@ import numpy as np
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.columns.batch import Batch, Csr, Ragged, row_splits
-from pydp2.columns.columns import Array
+from pydp2.columns.columns import Array, aligned
 from pydp2.errors import ClientUseError, OptionError
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
-from pydp2.frameworks.shared_service import Ranks, open_client
+from pydp2.frameworks.shared_service import Ranks, chosen_ranks, open_loader
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
 from pydp2.schema.input_types import DataType, InputType, SequenceType, Slots
@@ -39,9 +42,8 @@ def loader(
     x: Selected | None = None,
     y: Selected | None = None,
     pad: float | None = None,
-    job: str = "default",
-    rank: int = 0,
-    world_size: int = 1,
+    rank: int | None = None,
+    world_size: int | None = None,
     **options: Any,
 ) -> TensorLoader:
     """Return a loader whose iterations are passes, and give each batch as tensors.
@@ -55,23 +57,16 @@ def loader(
             or a client.
         x, y: a slot, or a list of slots: each batch is then a pair ``(x, y)``, as Keras takes it.
         pad: fill sequences up with this value to the longest of a batch; their lengths are not given.
-        job, rank, world_size: as for :func:`pydp2.connect`; several ranks need a service that runs already.
-        options: those of :func:`pydp2.load`.
+        rank, world_size: of this process among those that train together. Default: those of ``TF_CONFIG``, which names
+            the workers of ``tf.distribute``; without it this process reads all.
+        options: those of :func:`pydp2.load`, or with an address of :func:`pydp2.connect`.
 
     Raises:
-        OptionError: see :func:`pydp2.load`; or ``pad`` with a sequence of sparse elements.
+        OptionError: see :func:`pydp2.load`; or ``pad`` with a sequence of sparse elements; ranks on several machines
+            without a service.
     """
-    if world_size > 1 and provider is not None:
-        raise OptionError(
-            "several ranks need one service; start it (`pydp2 serve LIST --provider ADDRESS`), and give each rank its "
-            "address in place of list and provider"
-        )
-    client = open_client(files, provider, Ranks(rank, world_size, world_size), job=job, **options)
-    try:
-        return TensorLoader(client, x, y, pad)
-    except BaseException:
-        client.close()
-        raise
+    ranks = Ranks() if isinstance(files, Client) else chosen_ranks(rank, world_size, find_ranks)
+    return open_loader(files, provider, ranks, lambda client: TensorLoader(client, x, y, pad), **options)
 
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)
@@ -103,9 +98,7 @@ class TensorLoader(FrameworkLoader[Any]):
 
     def __init__(self, client: Client, x: Selected | None, y: Selected | None, pad: float | None) -> None:
         parts = Parts(client.slots, x, y, pad)
-        super().__init__(
-            client, lambda batch: parts.build([tf.convert_to_tensor(each) for each in parts.arrays(batch)])
-        )
+        super().__init__(client, lambda batch: parts.build([_to_tensor(each) for each in parts.arrays(batch)]))
         self._parts = parts
 
     def dataset(self) -> Any:
@@ -196,10 +189,34 @@ class Parts:
         splits = [next(left) for _ in range(declared.seq_type + is_sparse)]
 
         def nested(values: Tensor) -> Tensor:
-            return tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False)
+            for edges in reversed(splits):  # from_nested_row_splits() does the same, and takes twice as long
+                values = tf.RaggedTensor.from_row_splits(values, edges, validate=False)
+            return values
 
         ids = nested(next(left))
         return (ids, nested(next(left))) if declared.type == DataType.SparseValue else ids
+
+
+def find_ranks(environ: Mapping[str, str] = os.environ) -> Ranks:
+    """Return the place that the environment variable ``TF_CONFIG`` gives this process among the workers that train.
+
+    Raises OptionError if the variable does not say it. See docs/tensorflow.md.
+    """
+    text = environ.get("TF_CONFIG", "")
+    try:
+        config = json.loads(text or "{}")
+        task, cluster = config.get("task", {}), config.get("cluster", {})
+        kind, index = task.get("type"), int(task.get("index", 0))
+        chiefs, workers = cluster.get("chief", []), cluster.get("worker", [])
+        if kind not in ("chief", "worker"):
+            return Ranks()  # alone, or an evaluator, which is none of those that train
+        return Ranks.at([*chiefs, *workers], index + (len(chiefs) if kind == "worker" else 0))
+    except (ValueError, TypeError, AttributeError, IndexError):
+        raise OptionError(
+            "TF_CONFIG must name the workers and which of them this is, as "
+            '{"cluster": {"worker": ["host:port", …]}, "task": {"type": "worker", "index": 0}}; got '
+            f"{text:.200}"
+        ) from None
 
 
 def stream(source: FrameworkLoader[Any], parts: Parts) -> Any:
@@ -266,6 +283,19 @@ class _Passes:
         except StopIteration:
             self._running = None
             return [np.False_, *self._end]
+
+
+def _to_tensor(array: Array) -> Tensor:
+    """Return ``array`` as a tensor: on the CPU over its memory, or over a copy if kernels cannot use its address."""
+    if _is_cpu_alone():
+        return tf.experimental.dlpack.from_dlpack(aligned(array).__dlpack__())
+    return tf.convert_to_tensor(array)
+
+
+@cache
+def _is_cpu_alone() -> bool:
+    """Return True if this process has no other device, on which :func:`tf.convert_to_tensor` would put tensors."""
+    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
 
 def _inner(declared: InputType) -> tuple[int, ...]:

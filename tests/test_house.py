@@ -31,7 +31,7 @@ LIBRARIES = {  # numpy is at home everywhere
     "paddle": {"paddle"},
     "tensorflow": {"tf"},
     "keras": {"keras"},
-    "jax": {"jax"},
+    "jax": {"jax", "keras"},
     "click": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"cli"},

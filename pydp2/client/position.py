@@ -15,6 +15,7 @@ from typing import Any
 from pydp2.columns import sample_set
 from pydp2.errors import OptionError, OptionTypeError, RemoteProtocolError, StateMismatch
 from pydp2.protocol import messages as m
+from pydp2.protocol.batch_packing import bucket_of_pass
 from pydp2.protocol.stream_identity import CODE_FIELDS, check_int, differences
 
 VERSION = 1
@@ -77,7 +78,7 @@ class Position:
             point = RestorePoint(
                 {**point.saved, "index": head.position_after, "offset": head.tail_consumed}, point.pool
             )
-        buckets = {key: value for key, value in head.bucket.items() if key != "longest"}
+        buckets = bucket_of_pass(head)
         batch, beyond = head.position_after, self.acknowledged_ahead
         if head.batch_index >= head.position_after:
             batch, beyond = self._after_shared(head)

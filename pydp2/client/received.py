@@ -92,6 +92,7 @@ class ReceivedBatch:
             pool_weight=head.pool_weight,
             padding=head.padding,
             bucket=head.bucket.get("longest") or None,
+            group_bucket=head.bucket.get("group_longest") or None,
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any, AnyStr, Generic, Self, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from pydp2.columns.columns import Array, Columns, Ints, gather_ranges, offsets, strings
+from pydp2.columns.columns import Array, Columns, Ints, aligned_empty, gather_ranges, offsets, strings
 from pydp2.errors import OptionError, OptionTypeError, count_text
 from pydp2.html_table import MAX_ROWS, html_table
 from pydp2.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, SequenceType, Slots
@@ -214,7 +214,8 @@ class Ragged:
         elif length < 0:
             raise OptionError(f"the length to pad to must be at least 0, got {length}")
         lengths = np.minimum(lengths, length)
-        result = np.full((len(lengths), length, *self.values.shape[1:]), value, self.values.dtype)
+        result = aligned_empty((len(lengths), length, *self.values.shape[1:]), self.values.dtype)
+        result[...] = value
         inside = np.arange(length) < lengths[:, None]
         rows, steps = np.nonzero(inside)
         result[inside] = self.values[starts[rows] + steps]
@@ -240,10 +241,14 @@ class Batch:
     weight. ``pass_id``, ``index``: which batch of which pass. ``pool_weight``: weight that waited in the pool when
     the batch was cut. ``padding``: how many of the last rows only fill the batch up. ``bucket``: with ``bucket_by``,
     the greatest length in the bucket that the batch came from, and None for the bucket of samples longer than all
-    bounds. See docs/semantics.md.
+    bounds. ``group_bucket``: the greatest ``bucket`` of the batches that the ranks get in this step, None if one of
+    them is None. See docs/semantics.md and docs/buckets.md.
     """
 
-    __slots__ = ("_columns", "_resume", "_values", "bucket", "index", "padding", "pass_id", "pool_weight", "size")
+    __slots__ = (
+        "_columns", "_resume", "_values", "bucket", "group_bucket", "index", "padding", "pass_id", "pool_weight",
+        "size",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -255,6 +260,7 @@ class Batch:
         pool_weight: int = 0,
         padding: int = 0,
         bucket: int | None = None,
+        group_bucket: int | None = None,
     ) -> None:
         self._columns = columns
         self._values: list[Value | None] = [None] * len(columns.slots)
@@ -264,6 +270,7 @@ class Batch:
         self.pool_weight = pool_weight
         self.padding = padding
         self.bucket = bucket
+        self.group_bucket = group_bucket
         self._resume: Any = None  # for the client: the position of the stream behind this batch
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:

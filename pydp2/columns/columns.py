@@ -7,20 +7,25 @@ made, and :meth:`Columns.from_frames` checks what could break us: sizes and coun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from sys import getrefcount
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from pydp2.columns.checksum import crc32
 from pydp2.errors import RemoteProtocolError
+from pydp2.native import is_active
 from pydp2.schema.input_types import STRING_TYPES, DataType, Field, InputType, Slots
 
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
+
+ALIGNMENT = 64
+"""Bytes: the memory of the arrays of a batch begins at a multiple of it, where each array has memory of its own."""
 
 _INTEGERS_LIMIT = 1 << 22  # 32 MiB of positions at most are kept
 _integers: Ints = np.arange(1 << 16, dtype=np.int64)
@@ -34,6 +39,35 @@ def _first_integers(total: int) -> Ints:
     if total > len(_integers):
         _integers = np.arange(min(2 * total, _INTEGERS_LIMIT), dtype=np.int64)
     return _integers[:total]
+
+
+def _bytes_to_boundary_in_python(memory: Array, boundary: int) -> int:
+    """Return how many bytes of ``memory`` come before the first address that is a multiple of ``boundary``."""
+    return -_address(memory) % boundary
+
+
+_bytes_to_boundary: Callable[[Array, int], int] = _bytes_to_boundary_in_python
+if is_active():
+    from pydp2.native._array_kernels import bytes_to_boundary as _bytes_to_boundary
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Return a new array as ``np.empty(shape, dtype)`` does, whose memory begins at a multiple of 64 bytes.
+
+    JAX and TensorFlow take over such memory, and copy any other (docs/architecture.md)."""
+    entry = np.dtype(dtype)
+    memory = np.empty(math.prod(shape) * entry.itemsize + ALIGNMENT - 1, np.uint8)
+    return np.ndarray(shape, entry, memory, _bytes_to_boundary(memory, ALIGNMENT))
+
+
+def aligned(array: Array) -> Array:
+    """Return ``array``, or a writable copy of it whose memory begins at a multiple of 64 bytes."""
+    flags = array.flags
+    if flags.c_contiguous and flags.writeable and not _bytes_to_boundary(array, ALIGNMENT):
+        return array
+    copy = aligned_empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 def offsets(counts: Array) -> Ints:

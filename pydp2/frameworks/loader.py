@@ -13,7 +13,7 @@ from pydp2.client import Client
 from pydp2.client.pass_iterator import Pass
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, StateMismatch
-from pydp2.frameworks.shared_service import SharedService
+from pydp2.frameworks.shared_service import SharedService, leave
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -49,7 +49,7 @@ class FrameworkLoader(Generic[T]):
         )
         self._loop: Callable[[], _Loop[Any] | None] = lambda: None
         if isinstance(client.owner, SharedService):  # its end waits for the other ranks; at the latest when this exits
-            self._end: Callable[[], object] = weakref.finalize(self, _leave, client, client.owner)
+            self._end: Callable[[], object] = weakref.finalize(self, leave, client)
         else:
             self._end = client.close
 
@@ -245,7 +245,8 @@ class _Loop(Iterator[V]):
         self.only_loop_knows = only_loop_knows
         self.batches: Pass | None = None
         self.error: Exception | None = None
-        """What the client raised behind the batches that were taken."""
+        """Exception that the client raised when it was asked for a batch ahead of need. It is raised again once the
+        batches that came before it were returned."""
         self.reads_ahead = 0
         """Values that the training loop takes before it trains with them, in this pass."""
 
@@ -272,8 +273,3 @@ class _Loop(Iterator[V]):
             self.batches.close()
         if self._loader._loop() is self:
             self._loader._drop_taken()
-
-
-def _leave(client: Client, service: SharedService) -> None:
-    client.close()
-    service.close()

@@ -11,10 +11,10 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from pydp2.api.rundir import run_directories
 from pydp2.api.service import Service, connect, launch, load
@@ -24,6 +24,7 @@ from pydp2.errors import Error, OptionError
 from pydp2.options.tables import JOB_OPTIONS, LoadChoices
 from pydp2.providers import Provider
 
+L = TypeVar("L")
 START_SECONDS = 120.0
 """Seconds that a rank waits for the service that the first rank starts: its provider may load much."""
 _END_SECONDS = 30.0
@@ -46,27 +47,57 @@ class Ranks(NamedTuple):
     local_world_size: int = 1
     run: str = ""
 
+    @classmethod
+    def at(cls, endpoints: Sequence[str], rank: int) -> Ranks:
+        """Return the place of ``rank`` among processes with ``endpoints``, each ``host:port``, which name the run."""
+        hosts = [each.rpartition(":")[0] for each in endpoints]
+        return cls(rank, len(endpoints), hosts.count(hosts[rank]), ",".join(endpoints))
+
+
+def chosen_ranks(rank: int | None, world_size: int | None, find: Callable[[], Ranks]) -> Ranks:
+    """Return the place that a user has given; without ``rank`` and ``world_size`` the one that ``find`` returns.
+
+    ``world_size=1`` alone lets each process read all. Raises OptionError if one of the two is missing.
+    """
+    if rank is None and world_size is None:
+        return find()
+    if world_size == 1:
+        return Ranks(rank or 0)
+    if rank is None or world_size is None:
+        raise OptionError("rank and world_size belong together; pass both, world_size=1 alone, or neither")
+    found = find()
+    local = found.local_world_size if found.world_size == world_size else 0
+    return Ranks(rank, world_size, local, found.run)
+
 
 class SharedService:
-    """Service that this rank has started for all ranks of the machine. ``waits``: its end waits for the others."""
+    """Service that this rank has started for all ranks of the machine.
 
-    def __init__(self, service: Service, *, waits: bool = True) -> None:
+    ``waits``: its end waits for the others. ``job``: the job that all of them join, also those that come late.
+    """
+
+    def __init__(self, service: Service, *, waits: bool = True, job: str | None = None) -> None:
         self.service = service
         self.waits = waits
+        self.job = job
         self._owner = os.getpid()
 
     def close(self) -> None:
-        """End the service, once no rank reads from it any more, or after 30 seconds. A program that ends with an error
-        waits for nobody: the other ranks may wait for what it will not do any more."""
+        """End the service, once all ranks have come and no rank reads from it any more, or after 30 seconds. A program
+        that ends with an error waits for nobody: the other ranks may wait for what it will not do any more."""
         if os.getpid() != self._owner:
             return  # a fork of the program that started it
         deadline = time.monotonic() + _END_SECONDS
         with suppress(Error):  # the service has ended
             while self.waits and not hasattr(sys, "last_value") and time.monotonic() < deadline:
-                if not any(job["attached"] for job in self.service.stats()["jobs"].values()):
+                jobs = self.service.stats()["jobs"]
+                if not any(job["attached"] for job in jobs.values()) and not self._ranks_to_come(jobs):
                     break
                 time.sleep(_END_POLL_SECONDS)
         self.service.close()
+
+    def _ranks_to_come(self, jobs: Mapping[str, Any]) -> int:
+        return 0 if self.job is None or self.job not in jobs else int(jobs[self.job]["ranks_to_come"])
 
 
 class LoaderKeywords(LoadChoices, total=False):
@@ -92,6 +123,13 @@ def open_service(
     ``options``: of the service, and ``args``, ``is_train``, ``root``. Raises what :func:`open_client` raises.
     """
     if ranks.local_world_size != ranks.world_size:
+        if not ranks.run:
+            raise OptionError(
+                f"rank={ranks.rank} and world_size={ranks.world_size} were given, and nothing says which ranks run on "
+                "this machine, where rank 0 would start a service for all; start one yourself (`pydp2 serve LIST "
+                "--provider ADDRESS`), and give each rank its address in place of the list, or leave rank and "
+                "world_size out where a launcher has started the ranks"
+            )
         raise OptionError(
             f"{ranks.local_world_size} of {ranks.world_size} ranks run on this machine, and the service that rank 0 "
             "would start can be reached from its own machine alone; start one service for all (`pydp2 serve LIST "
@@ -167,6 +205,7 @@ def open_client(
     address, service = open_service(files, provider, ranks, job=job, **rest)
     if service is None:
         return connect(address, **place, timeout=START_SECONDS, **of_job)
+    service.job = job
     try:
         client = service.service.connect(**place, **of_job)
     except BaseException:
@@ -174,6 +213,31 @@ def open_client(
         raise
     client.owner = service
     return client
+
+
+def open_loader(
+    files: Files | Source | Client,
+    provider: str | Provider | None,
+    ranks: Ranks,
+    make: Callable[[Client], L],
+    **options: Any,
+) -> L:
+    """Return what ``make`` makes of the client that :func:`open_client` returns. If it raises, the client is closed."""
+    client = open_client(files, provider, ranks, **options)
+    try:
+        return make(client)
+    except BaseException:
+        if isinstance(client.owner, SharedService):
+            client.owner.waits = False  # the other ranks meet the same error
+        leave(client)
+        raise
+
+
+def leave(client: Client) -> None:
+    """Close ``client``, and end the service if this rank has started it for all, once the others have left."""
+    client.close()
+    if isinstance(client.owner, SharedService):
+        client.owner.close()
 
 
 def is_address(files: Any, provider: Any) -> TypeGuard[str | os.PathLike[str]]:

@@ -14,7 +14,8 @@ import numpy as np
 
 from pydp2.columns.batch import Batch, Csr, Ragged
 from pydp2.errors import OptionError, OptionTypeError, SampleTooLarge
-from pydp2.jax.placement import ProcessPlacement, of_rank
+from pydp2.jax.device_put import make_put
+from pydp2.jax.placement import ProcessPlacement
 from pydp2.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, SequenceType, Slots
 
 Values = dict[str, Any] | tuple[Any, ...]
@@ -89,12 +90,10 @@ class ArrayMaker:
         bucket_by: int | None,
         mask: str | None,
     ) -> None:
-        self._place, self._sharding = place, sharding
         self._is_global = sharding is not None and not sharding.is_fully_addressable
-        self._shardings: dict[int, Any] = {}
+        self._put = make_put(place, sharding)
         self._pad_to, self._mask = pad_to, mask
-        # The last batches of a pass may come from different buckets in the same step of different ranks.
-        self._bucket_by = None if self._is_global else bucket_by
+        self._bucket_by = bucket_by
         self._slots = slots
         for slot in range(len(slots)):
             self._check(slot)
@@ -107,7 +106,8 @@ class ArrayMaker:
 
     def __call__(self, batch: Batch) -> Values:
         """Return the arrays of ``batch``: a dict by name of the slots, a tuple where they have none."""
-        values = [make(batch) for make in self._makers]
+        put: Callable[[Any], Any] = self._put
+        values = [put(batch[slot]) if make is None else make(slot, batch) for slot, make in enumerate(self._makers)]
         if self._mask is not None:
             values.append(self._put(np.arange(len(batch)) < len(batch) - batch.padding))
         return tuple(values) if self._names is None else dict(zip(self._names, values, strict=True))
@@ -142,29 +142,18 @@ class ArrayMaker:
     def _key(self, slot: int) -> str | int:
         return slot if self._slots.names is None else self._slots.names[slot]
 
-    def _maker(self, slot: int) -> Callable[[Batch], Any]:
+    def _maker(self, slot: int) -> Callable[[int, Batch], Any] | None:
+        """Return what makes the value of ``slot``; None: its array only has to be put on the device."""
         declared = self._slots.types[slot]
         if declared.seq_type != SequenceType.NO_SEQUENCE:
-            return lambda batch: self._padded(slot, batch)
-        if declared.type in (DataType.Dense, DataType.Index):
-            return lambda batch: self._put(batch[slot])
-        return lambda batch: self._sparse(slot, batch)
-
-    def _put(self, array: Any) -> Any:
-        """Return ``array`` on the device, or as rows of a global array."""
-        if self._sharding is None:
-            return jax.device_put(array)
-        sharding = self._shardings.get(array.ndim)
-        if sharding is None:
-            sharding = self._shardings[array.ndim] = of_rank(self._sharding, array.ndim)
-        if not self._is_global:  # device_put() does the same, and takes twice as long
-            return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
-        shape = (len(array) * self._place.world_size, *array.shape[1:])
-        return jax.make_array_from_process_local_data(sharding, array, shape)
+            return self._padded
+        return None if declared.type in (DataType.Dense, DataType.Index) else self._sparse
 
     def _padded(self, slot: int, batch: Batch) -> Padded:
         ragged = cast(Ragged, batch[slot])
-        bound = batch.bucket if slot == self._bucket_by else None
+        bound = None
+        if slot == self._bucket_by:  # the last batches of a pass may come from other buckets in other processes
+            bound = batch.group_bucket if self._is_global else batch.bucket
         length = min((each for each in (bound, self._pad_to.get(slot)) if each is not None), default=None)
         if length is None:
             length = rounded_length(int(np.diff(ragged.sequence_start_positions).max(initial=0)))

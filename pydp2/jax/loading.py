@@ -15,7 +15,7 @@ from pydp2.client import Client
 from pydp2.columns.batch import Batch
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.frameworks.loader import FrameworkLoader
-from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, is_address, open_client
+from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, is_address, open_loader
 from pydp2.jax.arrays import ArrayMaker, Lengths, Values, lengths_by_slot
 from pydp2.jax.placement import ProcessPlacement, check_divisible, placement_of, ranks_of_run
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
@@ -113,20 +113,19 @@ def loader(
         given["job"] = f"{given.get('job', 'default')}-replica-{place.replica}"
     shares = place.world_size > 1 and not is_address(files, provider)
     ranks = ranks_of_run(place) if shares else Ranks(place.rank, place.world_size)
-    client = open_client(files, provider, ranks, **given)
-    try:
+
+    def make(client: Client) -> JaxLoader:
         if shares:  # the service ends with the first process that leaves it and sees no other: none may come later
             multihost_utils.sync_global_devices("pydp2.jax.loader")
         bucket_by = given.get("bucket_by")
-        make = ArrayMaker(
+        maker = ArrayMaker(
             client.slots, place, sharding, pad_to=lengths_by_slot(client.slots, pad_to),
             bucket_by=None if bucket_by is None else _slot(client.slots, bucket_by), mask=mask,
         )  # fmt: skip
-    except BaseException:
-        FrameworkLoader(client, iter).close()
-        raise
-    rows = None if sharding is None else client.batch_size
-    return JaxLoader(client, make, ahead=ahead, rows=rows, drops=last == "drop")
+        rows = None if sharding is None else client.batch_size
+        return JaxLoader(client, maker, ahead=ahead, rows=rows, drops=last == "drop")
+
+    return open_loader(files, provider, ranks, make, **given)
 
 
 def _slot(slots: Slots, key: str | int) -> int:

@@ -13,13 +13,14 @@ from pydp2.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray
 from pydp2.columns.columns import Columns
 from pydp2.schema.input_types import Slots
 
-_FACTS = ("pass_id", "index", "size", "pool_weight", "padding", "bucket")
+_FACTS = ("pass_id", "index", "size", "pool_weight", "padding", "bucket", "group_bucket")
 
 
 class _TreeColumns:
-    """What a batch that was made from leaves has in place of columns: its slots, and what the leaves say of its rows.
+    """Stand-in for :class:`Columns` in a batch that JAX has put together from ``leaves``, one value for each slot.
 
-    The leaves may be anything, so nothing is asked of them before the user asks.
+    JAX also makes batches whose leaves are tracers, shapes or other objects without data. So a leaf is only looked at
+    when the user asks for the number of rows.
     """
 
     __slots__ = ("leaves", "slots")

@@ -19,6 +19,15 @@ def fence():
     _full_fence()
 
 
+def bytes_to_boundary(memory, Py_ssize_t boundary):
+    """Return how many bytes of ``memory`` come before the first address that is a multiple of ``boundary``."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
+    cdef Py_ssize_t past = <size_t>view.buf % <size_t>boundary
+    PyBuffer_Release(&view)
+    return boundary - past if past else 0
+
+
 def gather(source, const int64_t[::1] starts, const int64_t[::1] counts, Py_ssize_t size, out):
     cdef Py_buffer theirs, mine
     cdef Py_ssize_t i, at = 0, length, rows = starts.shape[0], there, room

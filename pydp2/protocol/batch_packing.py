@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pydp2.errors import RemoteProtocolError
 from pydp2.protocol.messages import INT_LIMIT, BatchHead
@@ -18,7 +19,9 @@ MAX_PACK_BYTES = 256 * 1024
 """Number of bytes that several batches in one message have at most: keeping one of them keeps the memory of all."""
 BATCH_COST = 1024
 """Number of bytes that a batch counts beside its columns, however small it is, for what is known of it."""
-_FIELDS_OF_FOLLOWING = 8  # of a batch behind the first: index, rows, size, pool_weight, padding, gone, after, longest
+BUCKET_OF_BATCH = ("longest", "group_longest")
+"""Keys of :attr:`BatchHead.bucket` that belong to one batch; the others are those of its pass."""
+_FIELDS_OF_FOLLOWING = 9  # of a batch behind the first: six numbers of its own, where it leads to, and its bounds
 
 
 def can_follow(head: BatchHead, first: BatchHead) -> bool:
@@ -26,11 +29,12 @@ def can_follow(head: BatchHead, first: BatchHead) -> bool:
     plain = not (head.snapshot or head.early_end_frames or head.acknowledged_ahead or first.acknowledged_ahead)
     if not plain or head.request_id != first.request_id:
         return False
-    return head.bucket == first.bucket or _shared_bucket(head) == _shared_bucket(first)
+    return head.bucket == first.bucket or bucket_of_pass(head) == bucket_of_pass(first)
 
 
-def _shared_bucket(head: BatchHead) -> dict[str, object]:
-    return {key: value for key, value in head.bucket.items() if key != "longest"}
+def bucket_of_pass(head: BatchHead) -> dict[str, Any]:
+    """Return what ``head`` says of the buckets of its pass; {} without buckets."""
+    return {key: value for key, value in head.bucket.items() if key not in BUCKET_OF_BATCH}
 
 
 def pack_heads(heads: Sequence[BatchHead]) -> BatchHead:
@@ -39,7 +43,7 @@ def pack_heads(heads: Sequence[BatchHead]) -> BatchHead:
     more = [
         [
             each.batch_index, each.rows, each.size, each.pool_weight, each.padding, each.tail_consumed,
-            each.position_after, each.bucket.get("longest", 0),
+            each.position_after, *(each.bucket.get(key, 0) for key in BUCKET_OF_BATCH),
         ]
         for each in others
     ]  # fmt: skip
@@ -62,8 +66,8 @@ def unpack_head(head: BatchHead) -> list[BatchHead]:
             raise RemoteProtocolError(
                 f"BatchHead: a batch that comes with another has {_FIELDS_OF_FOLLOWING} numbers from 0 on"
             )
-        index, rows, size, pool_weight, padding, gone, after, longest = numbers
-        bucket = head.bucket | {"longest": longest} if head.bucket else {}
+        index, rows, size, pool_weight, padding, gone, after, *bounds = numbers
+        bucket = head.bucket | dict(zip(BUCKET_OF_BATCH, bounds, strict=True)) if head.bucket else {}
         heads.append(
             BatchHead(head.request_id, index, rows, size, pool_weight, padding, gone, after, [], {}, 0, bucket)
         )

@@ -49,7 +49,7 @@ class Hello(Message):
 class Declared(Message):
     """Worker: provider imported, hook run; ``schema`` is what it declares.
 
-    ``source_fingerprint``: a fingerprint of the module that it is in; ``warnings``: warnings on the way, as texts;
+    ``source_fingerprint``: that of the module that it is in; ``warnings``: warnings on the way, as texts;
     ``modules``: a fingerprint of each module below the working directory that was imported, by the path of its file.
     """
 
@@ -223,8 +223,8 @@ class ToWorker(Message):
 
 @dataclass(frozen=True, slots=True)
 class FromWorker(Message):
-    """Host: ``worker`` sent the message in the frames, its header first. ``raw_sizes``: the sizes of the other frames
-    before they were compressed, 0 for one that was not; empty where none is."""
+    """Host: ``worker`` sent the message in the frames, its header first. ``raw_sizes``: sizes of the other frames before
+    they were compressed, 0 for one that was not; empty where none is."""
 
     has_body: ClassVar[bool] = True
     worker: int
@@ -322,10 +322,9 @@ class FetchedRows(Message):
 class Attach(Message):
     """Client: attach as trainer ``rank`` of the ``world_size`` trainers of ``job``; ``options`` are the job's.
 
-    ``session`` is the client's own, so that it is known again when its connection breaks; ``connection_number``
-    grows with each connection that it makes, so that an older one, whose message comes late, does not take its place.
-    ``host``: the name of its host, if that may be another one. ``counting``: passes deliver nothing, and count the
-    samples of files that are not counted ("missing"), or of "all".
+    ``session`` is the client's own, so that it is known again when its connection breaks; ``connection_number`` grows
+    with each connection, so that an older one, whose message comes late, does not take its place. ``host``: its host,
+    if that may be another one. ``counting``: passes only count samples, of files not counted ("missing") or of "all".
     """
 
     version: int
@@ -410,16 +409,17 @@ class BatchHead(Message):
     """Server: batch ``batch_index``; its columns are the frames.
 
     ``position_after``: the position of the trainer once it has this batch, before that batch of the pass;
-    ``acknowledged_ahead``: batches after it that are used already. ``snapshot`` is a new point from which the pass
-    can be taken up ({}: none), its pool then the last frame. ``tail_consumed``: how many samples of the tail are gone
-    at ``position_after``. ``early_end_frames``: number of frames of new early-end records that stand behind all
-    others. ``bucket``: "longest", the bound of its bucket (0: none), the "bounds" of all, and the "group" of batches
-    that come from one; {} without buckets. ``following``: batches that come with it, their rows behind its own in the
-    columns; see :mod:`.batch_packing`. ``shared_rows``: instead of the columns, one frame has the numbers of their
-    rows, int64; the service has so many rows in the memory that it shows, its cache or cells, where this client
-    gathers them (0: the columns are here). ``on_hosts``: ``[row server, rows]`` for each host with rows. Two frames,
-    int64, come behind the columns of the others then: for each row its place among the others and those of the hosts,
-    in this order, and the handles of the rows on hosts.
+    ``acknowledged_ahead``: batches after it that are used already. ``snapshot`` is a new point from which the pass can
+    be taken up ({}: none), its pool then the last frame. ``tail_consumed``: how many samples of the tail are gone at
+    ``position_after``. ``early_end_frames``: number of frames of new early-end records that stand behind all others.
+    ``bucket``: "longest", the bound of its bucket (0: none), "group_longest", the greatest of the batches that the
+    ranks get beside it (0: one has none), the "bounds" of all, and the "group" of batches that come from one; {}
+    without buckets. ``following``: batches that come with it, their rows behind its own in the columns; see
+    :mod:`.batch_packing`. ``shared_rows``: instead of the columns, one frame has the numbers of their rows, int64; the
+    service has so many rows in the memory that it shows, its cache or cells, where this client gathers them (0: the
+    columns are here). ``on_hosts``: ``[row server, rows]`` for each host with rows. Two frames, int64, come behind the
+    columns of the others then: for each row its place among the others and those of the hosts, in this order, and the
+    handles of the rows on hosts.
     """
 
     has_body: ClassVar[bool] = True

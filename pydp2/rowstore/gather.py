@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from pydp2.columns.columns import Array, Ints, expand_ranges
+from pydp2.columns.columns import Array, Ints, aligned_empty, expand_ranges
 from pydp2.native import is_active
 
 _PIECE = 1 << 16  # entries in one piece
@@ -131,7 +131,7 @@ if is_active():
 
 
 def gather_copy(source: Array, selection: Selection) -> Array:
-    """Return the selected entries in an array of their own."""
-    out = np.empty((entry_count(selection), *source.shape[1:]), source.dtype)
+    """Return the selected entries in an array of their own, which is aligned."""
+    out = aligned_empty((entry_count(selection), *source.shape[1:]), source.dtype)
     gather(source, selection, out)
     return out

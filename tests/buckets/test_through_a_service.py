@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -54,6 +56,29 @@ def test_a_batch_has_sentences_up_to_its_bound_and_none_of_a_shorter_bucket(opti
             found += lengths(batch)[: len(batch) - batch.padding].tolist()
             assert len(batch) == 32 or options.get("last_batch") != "pad"
     assert sorted(found) == sentences()
+
+
+@pytest.mark.parametrize("last_batch", ["pad", "keep"])
+def test_all_ranks_know_the_greatest_bound_of_a_step(last_batch: str) -> None:
+    """The last batches of a pass come from different buckets in one step: all of them can be padded alike."""
+    job: dict[str, Any] = {"batch_size": 32, "seed": 1, "last_batch": last_batch}
+    buckets = {"bucket_by": "words", "bucket_bounds": [8, 16, 32]}
+
+    def read(address: str, rank: int) -> list[tuple[int, int | None, int | None]]:
+        with pydp2.connect(address, rank=rank, world_size=3, **job, **buckets) as data:
+            return [(batch.index, batch.bucket, batch.group_bucket) for batch in data]
+
+    files = {name: value for name, value in SET.items() if name != "seed"}
+    with pydp2.launch("train.list", "sequence_provider.process", **files, workers=1) as service:
+        with ThreadPoolExecutor() as pool:
+            of_ranks = list(pool.map(lambda rank: read(service.address, rank), range(3)))
+        with service.connect(**job, **buckets, job="alone") as data:
+            assert all(batch.group_bucket == batch.bucket for batch in data)
+    steps = [[one for one in step if one] for step in zip_longest(*of_ranks)]
+    assert any(len({bucket for _, bucket, _ in step}) > 1 for step in steps), "else there is nothing to see"
+    for step in steps:
+        bounds = [bucket for _, bucket, _ in step]
+        assert {group for _, _, group in step} == {None if None in bounds else max(filter(None, bounds))}
 
 
 def test_buckets_leave_little_padding_and_the_service_says_how_much(capfd: pytest.CaptureFixture[str]) -> None:

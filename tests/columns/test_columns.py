@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydp2.columns.columns import Columns, column_fields, expand_ranges, frame_count, is_held_elsewhere, running_crcs
+import pydp2.columns.columns as columns_module
+from pydp2.columns.columns import (
+    Columns,
+    aligned,
+    aligned_empty,
+    column_fields,
+    expand_ranges,
+    frame_count,
+    is_held_elsewhere,
+    running_crcs,
+)
 from pydp2.errors import RemoteProtocolError
 from pydp2.schema.input_types import (
     DataType,
@@ -255,3 +265,41 @@ def test_whoever_has_an_array_or_a_part_of_it_holds_it(make):
 def test_the_repr_says_how_much_is_there(some):
     columns = some.columns_of(Slots((integer_value(9),)), [[1], [2]])
     assert repr(columns) == "<Columns: 2 rows, 1 slots, 8 bytes>"
+
+
+both_boundaries = pytest.mark.parametrize(
+    "form", [columns_module._bytes_to_boundary, columns_module._bytes_to_boundary_in_python]
+)
+
+
+@both_boundaries
+@given(data=data)
+def test_new_arrays_begin_where_jax_and_tensorflow_take_them_over(form, data):
+    shape = tuple(data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=3)))
+    dtype = np.dtype(data.draw(st.sampled_from(["u1", "i4", "f8", "?"])))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns_module, "_bytes_to_boundary", form)
+        array = aligned_empty(shape, dtype)
+    assert (array.shape, array.dtype) == (shape, dtype)
+    assert array.ctypes.data % 64 == 0
+    assert array.flags.c_contiguous
+    assert array.flags.writeable
+    array[...] = 1
+    assert array.sum() == array.size
+
+
+@both_boundaries
+@given(begin=st.integers(0, 64), step=st.sampled_from([1, 2]), is_frozen=st.booleans())
+def test_an_array_is_copied_only_where_it_lies_wrong(form, begin, step, is_frozen):
+    given_array = aligned_empty((200,), np.uint8)
+    given_array[:] = np.arange(200)
+    part = given_array[begin::step]
+    part.flags.writeable = not is_frozen
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns_module, "_bytes_to_boundary", form)
+        result = aligned(part)
+    assert result.tolist() == part.tolist()
+    assert result.ctypes.data % 64 == 0
+    assert result.flags.c_contiguous
+    assert result.flags.writeable
+    assert (result is part) == (begin % 64 == 0 and step == 1 and not is_frozen)

@@ -69,6 +69,33 @@ def run():
     assert got == [one + other for one, other in zip(alone[::2], alone[1::2], strict=True)]
 
 
+def test_the_shape_of_a_step_is_that_of_its_longest_bucket_in_all_processes(jax_program: Callable[..., Any]) -> None:
+    first, second = jax_program(
+        READ
+        + """
+def run():
+    words = {"root": path("sequence"), "args": {"dictionary": "dictionary.txt"}, "seed": 1, "workers": 1}
+    rows = NamedSharding(mesh((4,), ("data",)), P("data"))
+    buckets = {"bucket_by": "words", "bucket_bounds": [8, 16, 32], "pad_to": 64}
+    got = []
+    with pydp2.jax.loader("train.list", "sequence_provider.process", **words, batch_size=32, sharding=rows,
+                          last_batch="pad", **buckets) as data:
+        for values in data:
+            total = jax.jit(lambda words: words.values.sum())(values["words"]).block_until_ready()
+            got.append([data.batch.bucket, values["words"].values.shape[1], int(total)])
+            assert int(values["words"].lengths.addressable_shards[0].data.max()) <= got[-1][1]
+    return got
+""",
+        processes=2,
+        devices=2,
+    )
+    assert [one[1:] for one in first] == [one[1:] for one in second]
+    for (mine, length, _), (theirs, _, _) in zip(first, second, strict=True):
+        assert length == (64 if None in (mine, theirs) else max(mine, theirs))
+    assert {length for _, length, _ in first} >= {8, 16, 32}
+    assert any(mine != theirs for (mine, *_), (theirs, *_) in zip(first, second, strict=True))
+
+
 def test_processes_that_hold_the_same_rows_read_the_same_batches(jax_program: Callable[..., Any]) -> None:
     """A mesh whose model axis goes across the processes."""
     first, second = jax_program(
@@ -128,4 +155,4 @@ def run():
     assert length.endswith("pass pad_to={'words': 128} with the greatest")
     assert "must get equally many batches, in one order" in order
     assert shapes
-    assert all(shape == [32, 64] for shape in shapes)
+    assert {tuple(shape) for shape in shapes} == {(32, 8), (32, 16), (32, 64)}

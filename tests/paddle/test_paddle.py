@@ -23,7 +23,7 @@ from pydp2_samples import path
 import pydp2
 from pydp2.errors import ClientUseError, OptionError, OptionTypeError, ProviderError
 from tests.conftest import wait_until
-from tests.resume.test_example import killed_again_and_again, run
+from tests.resume.test_example import whole_and_killed
 from tests.runs import NUMBERS
 
 paddle: Any = pytest.importorskip("paddle")
@@ -297,14 +297,9 @@ def test_ranks_that_paddle_launches_share_one_service(numbers: str, tmp_path: Pa
 
 def test_the_example_that_is_killed_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
     """Bit by bit, and the optimizer and the place in the data too."""
-    words = ("--passes", "2", "--every", "12")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    whole.mkdir()
-    killed.mkdir()
-    assert run("train_digits_paddle.py", whole, *words) == 0
-    assert killed_again_and_again("train_digits_paddle.py", killed, 3, words) >= 2
-    ended, expected = (json.loads((folder / "run").read_text()) for folder in (killed, whole))
-    assert ended == expected
+    whole, killed, kills = whole_and_killed("train_digits_paddle.py", tmp_path, seed=3, every=12)
+    assert kills >= 2
+    assert json.loads(killed.read_text()) == json.loads(whole.read_text())
 
 
 def test_ranks_on_several_machines_need_a_service(numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:

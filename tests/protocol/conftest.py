@@ -141,7 +141,7 @@ EXAMPLES: tuple[m.Message, ...] = (
         [3],
         {"index": 0, "ended": True},
         1,
-        {"longest": 16, "bounds": [8, 16], "group": 2},
+        {"longest": 16, "group_longest": 16, "bounds": [8, 16], "group": 2},
         [[1, 128, 128, 4096, 0, 0, 2, 8]],
         1500,
         [["tcp://node7:7800", 100]],

@@ -17,16 +17,17 @@ number = st.integers(0, m.INT_LIMIT - 1)
 BOUNDS = {"bounds": [8, 16], "group": 2}
 
 
+def bucket_of(longest: int, group_longest: int) -> dict[str, Any]:
+    return {"longest": longest, "group_longest": group_longest, **BOUNDS}
+
+
 def head(index: int = 0, **others: Any) -> m.BatchHead:
     return replace(m.BatchHead(1, index, 3, 3, 9, 0, 0, index + 1, [], {}, 0), **others)
 
 
-@given(st.lists(st.tuples(*[number] * 8), min_size=1, max_size=MAX_BATCHES), st.booleans(), st.booleans())
+@given(st.lists(st.tuples(*[number] * 9), min_size=1, max_size=MAX_BATCHES), st.booleans(), st.booleans())
 def test_what_comes_out_is_what_went_in(batches: list[tuple[int, ...]], buckets: bool, point: bool) -> None:
-    heads = [
-        m.BatchHead(4, *numbers[:7], [], {}, 0, {"longest": numbers[7], **BOUNDS} if buckets else {})
-        for numbers in batches
-    ]
+    heads = [m.BatchHead(4, *numbers[:7], [], {}, 0, bucket_of(*numbers[7:]) if buckets else {}) for numbers in batches]
     if point:
         heads[0] = replace(heads[0], snapshot={"index": 3}, early_end_frames=2)
     assert all(can_follow(each, heads[0]) for each in heads[1:])
@@ -43,7 +44,7 @@ def test_what_comes_out_is_what_went_in(batches: list[tuple[int, ...]], buckets:
         head(1, early_end_frames=1),
         head(1, acknowledged_ahead=[4]),
         head(1, request_id=2),
-        head(1, bucket={"longest": 8, **BOUNDS}),
+        head(1, bucket=bucket_of(8, 16)),
     ],
 )
 def test_what_is_more_than_plain_numbers_begins_a_message_of_its_own(other: m.BatchHead) -> None:
@@ -55,15 +56,15 @@ def test_what_is_more_than_plain_numbers_begins_a_message_of_its_own(other: m.Ba
 @pytest.mark.parametrize(
     "more",
     [
-        [[1, 3, 3, 9, 0, 0, 2]],
-        [[1, 3, 3, 9, 0, 0, 2, 0, 0]],
-        [[1, 3, 3, 9, 0, 0, 2, -1]],
-        [[1, 3, 3, 9, 0, 0, 2, 1 << 62]],
-        [[1, 3, 3, 9, 0, 0, 2, True]],
-        [[1, 3, 3, 9, 0, 0, 2, "8"]],
+        [[1, 3, 3, 9, 0, 0, 2, 8]],
+        [[1, 3, 3, 9, 0, 0, 2, 8, 0, 0]],
+        [[1, 3, 3, 9, 0, 0, 2, 8, -1]],
+        [[1, 3, 3, 9, 0, 0, 2, 8, 1 << 62]],
+        [[1, 3, 3, 9, 0, 0, 2, 8, True]],
+        [[1, 3, 3, 9, 0, 0, 2, 8, "8"]],
         [1],
         [{}],
-        [[1, 3, 3, 9, 0, 0, 2, 0]] * MAX_BATCHES,
+        [[1, 3, 3, 9, 0, 0, 2, 8, 0]] * MAX_BATCHES,
     ],
 )
 def test_what_cannot_be_batches_is_refused(more: list[Any]) -> None:

@@ -68,16 +68,27 @@ def killed_again_and_again(example: str, folder: Path, seed: int, words: tuple[s
     raise AssertionError("twenty kills, and it has not come to its end")
 
 
-def test_the_example_that_is_killed_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
-    """Bit by bit, and the momentum and the place in the data too."""
-    words = ("--passes", "2", "--every", "7")
+def whole_and_killed(example: str, tmp_path: Path, *, seed: int, every: int) -> tuple[Path, Path, int]:
+    """The last checkpoints of an example that was never killed, and of one that was, and how often it was."""
+    words = ("--passes", "2", "--every", str(every))
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     killed.mkdir()
-    assert run("train_and_resume.py", whole, *words) == 0
-    assert killed_again_and_again("train_and_resume.py", killed, 1, words) >= 3
-    with np.load(killed / "run") as ended, np.load(whole / "run") as expected:
-        assert {name: ended[name].tobytes() for name in ended} == {name: expected[name].tobytes() for name in expected}
+    assert run(example, whole, *words) == 0
+    return whole / "run", killed / "run", killed_again_and_again(example, killed, seed, words)
+
+
+def arrays_of(file: Path) -> dict[str, bytes]:
+    """What is in a file of numpy."""
+    with np.load(file) as arrays:
+        return {name: arrays[name].tobytes() for name in arrays}
+
+
+def test_the_example_that_is_killed_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
+    """Bit by bit, and the momentum and the place in the data too."""
+    whole, killed, kills = whole_and_killed("train_and_resume.py", tmp_path, seed=1, every=7)
+    assert kills >= 3
+    assert arrays_of(killed) == arrays_of(whole)
 
 
 def test_the_language_model_that_is_killed_ends_with_the_loss_of_one_that_never_was(tmp_path: Path) -> None:
@@ -88,9 +99,9 @@ def test_the_language_model_that_is_killed_ends_with_the_loss_of_one_that_never_
     assert run("train_language_model.py", whole, *words) == 0
     assert run("train_language_model.py", killed, *words, kill=(2, "within")) != 0
     assert run("train_language_model.py", killed, *words, "--workers", "2") == 0
-    with np.load(killed / "run") as ended, np.load(whole / "run") as expected:
-        assert {name: ended[name].tobytes() for name in ended} == {name: expected[name].tobytes() for name in expected}
-        assert np.mean(ended["losses"][-5:]) < 0.9 * np.mean(ended["losses"][:5])
+    assert arrays_of(killed / "run") == arrays_of(whole / "run")
+    with np.load(killed / "run") as ended:
+        assert np.mean(ended["losses"][-5:]) < 0.8 * np.mean(ended["losses"][:5])
 
 
 @pytest.mark.slow
@@ -99,13 +110,9 @@ def test_the_example_in_torch_that_is_killed_ends_with_the_weights_of_one_that_n
     """With an optimizer and with dropout, whose random numbers go on too."""
     import torch
 
-    words = ("--passes", "2", "--every", "12")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    whole.mkdir()
-    killed.mkdir()
-    assert run("train_digits_torch.py", whole, *words) == 0
-    assert killed_again_and_again("train_digits_torch.py", killed, 3, words) >= 2
-    ended, expected = (torch.load(folder / "run", weights_only=True) for folder in (killed, whole))
+    whole, killed, kills = whole_and_killed("train_digits_torch.py", tmp_path, seed=3, every=12)
+    assert kills >= 2
+    ended, expected = (torch.load(file, weights_only=True) for file in (killed, whole))
     assert ended["data"] == expected["data"]
     assert torch.equal(ended["random"], expected["random"])
     assert all(torch.equal(ended["model"][name], value) for name, value in expected["model"].items())

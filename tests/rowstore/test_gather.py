@@ -39,6 +39,14 @@ def stretches(pairs: list[tuple[int, int]]) -> EntryRanges:
     return EntryRanges(starts.copy(), counts.copy())
 
 
+@pytest.mark.parametrize("source", SOURCES, ids=["int32", "rows", "bytes"])
+def test_what_is_gathered_begins_at_a_multiple_of_64_bytes(source: Any) -> None:
+    for count in range(1, 30):
+        copy = gather_copy(source, np.arange(count))
+        assert copy.ctypes.data % 64 == 0
+        assert (copy == source[:count]).all()
+
+
 @both_gather
 @pytest.mark.parametrize("source", SOURCES, ids=["int32", "rows", "bytes"])
 def test_stretches_are_gathered_one_after_the_other(form: Callable[..., None], source: Any) -> None:

@@ -25,6 +25,7 @@ from pydp2.errors import BudgetExceeded, Error, FileCondemned, SampleTooLarge
 from pydp2.order.batcher import BatchCut
 from pydp2.order.snapshot import SnapshotPoint
 from pydp2.protocol import messages as m
+from pydp2.protocol.batch_packing import BUCKET_OF_BATCH
 from pydp2.protocol.file_ranges import DROPPED_COST, SAMPLE_COST
 from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
 from pydp2.protocol.worker_status import FILE, WorkerStatus
@@ -287,7 +288,7 @@ class Trainer:
                     outcome.pool_weights.append(cut.pool_weight)
                     outcome.padding += cut.padding
                     self.delivered += 1
-                    self.buckets = {k: v for k, v in bucket.items() if k != "longest"}
+                    self.buckets = {k: v for k, v in bucket.items() if k not in BUCKET_OF_BATCH}
                     self._keep(cut, point, early_ends, outcome.padding)
                     self.world.check()
                 case PassEnded(_, _, dropped, _):

@@ -21,7 +21,8 @@ from pydp2_samples import path
 
 import pydp2
 from pydp2.errors import ClientUseError, OptionError
-from tests.resume.test_example import killed_again_and_again, run
+from tests.faults.relay import free_port
+from tests.resume.test_example import arrays_of, whole_and_killed
 from tests.runs import NUMBERS
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -116,6 +117,20 @@ def test_each_kind_of_slot_becomes_its_tensor_directly_and_through_tf_data(kinds
     with pydp2.tf.loader(["a"], kinds, workers=1, batch_size=10) as data:
         assert rows_of(next(iter(data))) == expected_rows()
         assert rows_of(next(iter(data.dataset()))) == expected_rows()
+
+
+def test_tensors_lie_in_the_memory_of_the_batch_where_kernels_can_use_it(kinds: str) -> None:
+    with pydp2.tf.loader(FILES, kinds, **OPTIONS) as data:
+        kept, expected = [], []
+        for values in data:
+            for name in ("dense", "short", "label"):
+                array = data.batch[name]
+                memory = np.asarray(memoryview(values[name]))
+                assert memory.ctypes.data % 64 == 0, "TensorFlow ends the process where it is not"
+                assert np.shares_memory(memory, array) == (array.ctypes.data % 64 == 0)
+                kept.append(values[name])
+                expected.append(array.copy())
+    assert all((tensor.numpy() == array).all() for tensor, array in zip(kept, expected, strict=True))
 
 
 def test_the_element_spec_follows_from_the_slots(kinds: str) -> None:
@@ -232,10 +247,7 @@ def test_an_error_of_the_data_has_its_text(provider_file: Callable[[str], str]) 
             next(running)
 
 
-def test_several_ranks_need_a_service(numbers: str) -> None:
-    for make in (pydp2.tf.loader, pydp2.keras.loader):
-        with pytest.raises(OptionError, match="pydp2 serve"):
-            make(FILES, numbers, x=0, rank=0, world_size=2, **OPTIONS)
+def test_several_ranks_read_from_a_service_that_is_given(numbers: str) -> None:
     with pydp2.launch(FILES, numbers, workers=1) as service:
         options = {key: value for key, value in OPTIONS.items() if key != "workers"}
         ranks = [pydp2.tf.loader(service.address, rank=rank, world_size=2, **options) for rank in range(2)]
@@ -247,7 +259,105 @@ def test_several_ranks_need_a_service(numbers: str) -> None:
     assert found[: len(expected) - 1] == expected[:-1]
 
 
-# -- Keras -------------------------------------------------------------------------------------------------------------
+def test_ranks_that_nobody_has_started_need_a_service(numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for make in (pydp2.tf.loader, pydp2.keras.loader):
+        with pytest.raises(OptionError, match=r"rank=0 and world_size=2 were given.*pydp2 serve"):
+            make(FILES, numbers, x=0, rank=0, world_size=2, **OPTIONS)
+        with pytest.raises(OptionError, match="rank and world_size belong together"):
+            make(FILES, numbers, x=0, world_size=2, **OPTIONS)
+    cluster = {"cluster": {"worker": ["10.0.0.1:99", "10.0.0.2:99"]}, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    with pytest.raises(OptionError, match=r"1 of 2 ranks run on this machine.*pydp2 serve"):
+        pydp2.tf.loader(FILES, numbers, **OPTIONS)
+    with pydp2.tf.loader(FILES, numbers, world_size=1, **OPTIONS) as data:
+        assert sum(1 for _ in data) == len(whole(numbers, 1)[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "world_size", "local"),
+    [
+        ("", 0, 1, 1),
+        ('{"task": {"type": "worker", "index": 0}, "cluster": {"worker": ["a:1"]}}', 0, 1, 1),
+        ('{"task": {"type": "worker", "index": 1}, "cluster": {"worker": ["a:1", "a:2", "b:1"]}}', 1, 3, 2),
+        ('{"task": {"type": "worker", "index": 1}, "cluster": {"worker": ["a:1", "b:1"], "chief": ["b:2"]}}', 2, 3, 2),
+        ('{"task": {"type": "chief", "index": 0}, "cluster": {"worker": ["a:1"], "chief": ["b:1"]}}', 0, 2, 1),
+        ('{"task": {"type": "evaluator", "index": 0}, "cluster": {"worker": ["a:1", "b:1"]}}', 0, 1, 1),
+    ],
+)
+def test_the_rank_is_that_of_tf_config(text: str, rank: int, world_size: int, local: int) -> None:
+    found = pydp2.tf.find_ranks({"TF_CONFIG": text})
+    assert (found.rank, found.world_size, found.local_world_size) == (rank, world_size, local)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"task": {"type": "worker", "index": 1}, "cluster": {"worker": ["a:1"]}}']
+)
+def test_a_tf_config_that_does_not_say_which_worker_this_is_is_an_error(text: str) -> None:
+    with pytest.raises(OptionError, match=r'TF_CONFIG must name the workers.*"index": 0'):
+        pydp2.tf.find_ranks({"TF_CONFIG": text})
+
+
+RANK = """
+import json, os, sys
+import numpy as np
+address, which, port = sys.argv[1:4]
+rank = int(sys.argv[4])
+files, options = [str(n) for n in range(8)], {"batch_size": 16, "seed": 5, "workers": 1}
+if __name__ == "__main__":
+    if which == "tf":
+        import pydp2.tf
+        with pydp2.tf.loader(files, address, **options) as data:
+            seen = [[batch.numpy().tolist() for (batch,) in data] for _ in range(2)]
+    else:
+        import keras
+        if which == "jax":
+            keras.distribution.initialize(f"127.0.0.1:{port}", 2, rank)
+        import pydp2.keras
+        with pydp2.keras.loader(files, address, x=0, **options) as data:
+            seen = [[batch.tolist() for (batch,) in data] for _ in range(2)]
+    print(json.dumps(seen))
+"""
+
+
+@pytest.mark.parametrize("which", ["tf", "tensorflow", "torch", "jax"])
+def test_two_processes_of_a_framework_share_one_service(numbers: str, tmp_path: Path, which: str) -> None:
+    """With pydp2.tf, and with Keras over each of its backends."""
+    if which != "tf" and importlib.util.find_spec(which) is None:
+        pytest.skip(f"{which} is not installed")
+    (tmp_path / "rank.py").write_text(RANK)
+    port = str(free_port())
+    shared = {"tf": "tensorflow"}.get(which, which)
+    environment = os.environ | {"KERAS_BACKEND": shared, "JAX_PLATFORMS": "cpu"}
+    running = []
+    for rank in range(2):
+        if shared == "tensorflow":
+            config = {"cluster": {"worker": [f"127.0.0.1:{port}", "127.0.0.1:1"]}}
+            environment["TF_CONFIG"] = json.dumps(config | {"task": {"type": "worker", "index": rank}})
+        elif shared == "torch":
+            environment |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        words = [str(tmp_path / "rank.py"), numbers, which, port, str(rank)]
+        running.append(
+            subprocess.Popen(
+                [sys.executable, "-W", "ignore", *words], env=dict(environment), cwd=tmp_path,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+        )  # fmt: skip
+    try:
+        ended = [process.communicate(timeout=150) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+    for process, (out, errors) in zip(running, ended, strict=True):
+        assert process.returncode == 0, out + errors
+    of_rank = [json.loads(out.splitlines()[-1]) for out, _ in ended]
+    for first, second, expected in zip(*of_rank, whole(numbers, 2), strict=True):
+        assert len(first) == len(second), "all take equally many steps"
+        found = [batch for step in zip(first, second, strict=True) for batch in step]
+        assert found[: len(expected) - 1] == expected[:-1]
+
+
 def test_keras_takes_sequences_padded_and_sparse_slots_as_matrices(kinds: str) -> None:
     with pydp2.keras.loader(["a"], kinds, workers=1, batch_size=4, x=["words", "weights"], y="label", pad=0) as data:
         (words, weights), label = next(iter(data))
@@ -320,11 +430,6 @@ def test_each_epoch_of_keras_is_a_pass_and_its_states_are_those_of_its_steps(bac
 
 def test_the_example_that_is_killed_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
     """Bit by bit, and the optimizer and the place in the data too."""
-    words = ("--passes", "2", "--every", "12")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    whole.mkdir()
-    killed.mkdir()
-    assert run("train_digits_tf.py", whole, *words) == 0
-    assert killed_again_and_again("train_digits_tf.py", killed, 3, words) >= 2
-    with np.load(killed / "run") as ended, np.load(whole / "run") as expected:
-        assert {name: ended[name].tobytes() for name in ended} == {name: expected[name].tobytes() for name in expected}
+    whole, killed, kills = whole_and_killed("train_digits_tf.py", tmp_path, seed=3, every=12)
+    assert kills >= 2
+    assert arrays_of(killed) == arrays_of(whole)

@@ -144,6 +144,7 @@ class JobSession:
         return {
             "pass": job.pass_id,
             "attached": not self.trainers.registry.empty,
+            "ranks_to_come": self.trainers.registry.to_come,
             "samples": job.total_samples,
             "batches": job.total_batches,
             "samples_in_pass": job.samples,
@@ -164,7 +165,8 @@ class JobSession:
 
 
 _NO_STATS: dict[str, Any] = {
-    "pass": -1, "attached": False, "samples": 0, "batches": 0, "samples_in_pass": 0, "batches_in_pass": 0,
+    "pass": -1, "attached": False, "ranks_to_come": 0,
+    "samples": 0, "batches": 0, "samples_in_pass": 0, "batches_in_pass": 0,
     "samples_per_second": 0.0, "batches_per_second": 0.0, "dropped": 0, "pool": {}, "read_ahead": {"used": 0},
     "run_again": {"files": 0, "samples": 0}, "padding": {},
     "trainer": {"waited_seconds": 0.0, "worked_seconds": 0.0},

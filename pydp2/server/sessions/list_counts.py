@@ -19,7 +19,7 @@ class ListCounts:
         self, files: int, label: Callable[[int], str], folder: Path | None, origin: CacheOrigin, *, early_ends: bool
     ) -> None:
         self.store = None if folder is None else CountStore(folder, origin)
-        """What does the work on the disk."""
+        """Reads and writes the file in which counts are remembered, in a thread of its own; None: there is no file."""
         self.counts = FileCounts(files, label, self.store, early_ends=early_ends)
         self._key = origin.key
         if self.store is not None:

@@ -346,6 +346,10 @@ class PassRunner:
         if len(self._early_ends) != len(met):
             self._early_ends = met.copy()
         last = batches[-1].cut
+        if self.plan.buckets is not None:
+            longest = [each.bucket["longest"] for each in batches]
+            greatest = max(longest) if all(longest) else 0
+            batches = [each._replace(bucket=each.bucket | {"group_longest": greatest}) for each in batches]
         return BatchGroup(batches, last.index + 1, last.tail_consumed, self._point(), self._early_ends)
 
     def _even_last_group(self, over: PassEnded) -> PassEnded:

@@ -43,6 +43,11 @@ class RankRegistry:
         """Number of ranks that are not there and have not ended or left the pass under way."""
         return 0 if self.dynamic else self.world - len(self.trainers) - len(self.passed_through)
 
+    @property
+    def to_come(self) -> int:
+        """Number of ranks that were never there."""
+        return 0 if self.dynamic else self.world - len(self.trainers.keys() | self.left_at)
+
     def absent_ranks(self, most: int) -> list[int]:
         """Return the first ``most`` of them."""
         found: list[int] = []
