@@ -8,6 +8,7 @@ from typing import Any
 from pydp2.errors import RemoteProtocolError
 from pydp2.protocol.stream_identity import check_int
 
+_NO_DATASET = ". (torch's DataLoader takes no client: use pydp2.torch.loader or pydp2.torch.dataset)"
 _HINT = "; operator.length_hint(client) gives an estimate"
 _NUMBERS = ("files", "counted", "samples", "weight")
 
@@ -100,6 +101,7 @@ class PassLength:
         if self._remembered:
             return (
                 f"the number of batches is not known yet: {counts['counted']} of {counts['files']} files are counted; "
-                f"{later}, and from the start once `pydp2 count` has counted the files"
+                f"{later}, and from the start once `pydp2 count` has counted the files{_NO_DATASET}"
             )
-        return f"the number of batches is not known yet: {later} (the service remembers no counts of samples)"
+        none = "the service remembers no counts of samples"
+        return f"the number of batches is not known yet: {later} ({none}){_NO_DATASET}"

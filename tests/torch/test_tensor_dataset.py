@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,3 +67,34 @@ def test_a_stateful_loader_goes_on_wherever_it_was_stopped(passes: list[list[str
 def test_a_client_cannot_go_to_other_processes() -> None:
     with pydp2.load(*TRAIN, **DIGITS) as client, pytest.raises(OptionTypeError, match="it cannot take a client"):
         pydp2.torch.dataset(client)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"shuffle": True}])
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (pydp2.load, r"use pydp2\.torch\.loader\(…\) in place of the DataLoader"),
+        (pydp2.torch.loader, "takes the place of a DataLoader, and needs none around it"),
+    ],
+)
+def test_a_data_loader_over_what_is_no_dataset_says_what_to_write(
+    kind: Any, says: str, options: dict[str, Any]
+) -> None:
+    with kind(*TRAIN, **DIGITS) as data:
+        count = sum(1 for _ in data)
+        with pytest.raises(TypeError, match=says):
+            next(iter(DataLoader(data, **options)))
+        assert sum(1 for _ in data) == count, "it is iterated as before"
+
+
+def test_a_data_loader_over_a_client_of_unknown_length_says_so_too(tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text(
+        "from pydp2 import integer_value, provider\n"
+        "@provider(input_types=[integer_value(10)])\n"
+        "def process(settings, filename):\n    yield [1]\n"
+    )
+    with (
+        pydp2.load(["a", "b"], str(tmp_path / "reader.py") + ":process", batch_size=1, workers=1) as client,
+        pytest.raises(TypeError, match="torch's DataLoader takes no client"),
+    ):
+        next(iter(DataLoader(client)))  # type: ignore[arg-type]
