@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -193,11 +194,20 @@ class FrameworkLoader(Generic[T]):
     def set_epoch(self, epoch: int) -> None:
         """Have the next iteration begin pass ``epoch``, counted from 0; see :meth:`pydp2.Client.set_epoch`.
 
-        If a state of this pass was loaded, the next iteration goes on there. A pass under way is left.
+        If a state of this pass was loaded, the next iteration goes on there. A pass under way is left. Warns if
+        pass ``epoch`` lies before a state that was loaded and not used: the caller counts its epochs from 0 again.
         """
+        was_loaded = self._loaded is not None
         self._resume()
         if self._loaded is not None and self._loaded["pass"] == epoch:
             return
+        if was_loaded and epoch < int(self.state_dict()["pass"]):
+            warnings.warn(
+                f"set_epoch({epoch}) drops the state that was loaded, which is in pass {self.state_dict()['pass']}: a "
+                "loop that resumes must count its epochs from the pass of the state, or not call set_epoch() (see "
+                "docs/torch.md, Accelerate and Trainer)",
+                stacklevel=2,
+            )
         before = self._loop()
         if before is not None:
             before.close()
