@@ -21,7 +21,7 @@ from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.columns.batch import Batch
-from pydp2.errors import ClientUseError, OptionTypeError, StateMismatch
+from pydp2.errors import ClientUseError, OptionTypeError, ProviderError, StateMismatch
 from pydp2.frameworks.shared_service import (
     START_SECONDS,
     LoaderKeywords,
@@ -100,12 +100,18 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
 
     def _values(self, loader: Loader, skipped: int) -> Iterator[Tensors]:
         self._start, self._last = loader.state_dict(), (None, None)
-        for value in loader:
-            self._last = (self._last[1], loader.batch)
-            if skipped:
-                skipped -= 1
-            else:
-                yield value
+        try:
+            for value in loader:
+                self._last = (self._last[1], loader.batch)
+                if skipped:
+                    skipped -= 1
+                else:
+                    yield value
+        except ProviderError as error:
+            if get_worker_info() is None:
+                raise
+            # Its class, which is also that of what was raised, cannot be pickled: the DataLoader would wait for ever.
+            raise ProviderError(str(error)) from None
 
     def _loader(self, worker: _Worker) -> Loader:
         """Return the loader of this process."""
