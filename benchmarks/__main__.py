@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import figures, latency, many, prepared, replay, rounds, show
+from benchmarks import figures, latency, many, prepared, replay, rounds, show, tensors
 from benchmarks.job import PREPARED, WORKLOADS
 from benchmarks.results import tables
 
@@ -160,6 +160,11 @@ def _replay(given: argparse.Namespace) -> int:
     return 0
 
 
+def _tensors(given: argparse.Namespace) -> int:
+    tensors.show(given.step, given.rounds)
+    return 0
+
+
 def _add_plan(command: argparse.ArgumentParser, base: rounds.Plan) -> None:
     """The options of all commands that run a plan."""
     command.add_argument("--rounds", type=int, default=base.rounds, help="default: %(default)s")
@@ -247,6 +252,11 @@ def parser() -> argparse.ArgumentParser:
     again = commands.add_parser("replay", help="what a sample costs the server: many workers, ranks, jobs and files")
     again.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
     again.set_defaults(do=_replay)
+
+    steps = commands.add_parser("tensors", help="what tensors of torch cost over arrays, from step to step")
+    steps.add_argument("--step", nargs="+", choices=tensors.STEPS, default=tensors.STEPS, help="default: all")
+    steps.add_argument("--rounds", type=int, default=15, help="default: %(default)s")
+    steps.set_defaults(do=_tensors)
 
     crowd = commands.add_parser("many", help="a simulation of services of many workers: their use, the server's time")
     crowd.set_defaults(do=_many)

@@ -10,7 +10,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from pydp2.client.pass_iterator import Pass
 from pydp2.client.progress import LoopHandle, LoopState, Progress
@@ -84,6 +84,14 @@ class Stream(ABC):
                 one.close()  # type: ignore[attr-defined]  # it is a Pass
 
         return read
+
+    def __getitem__(self, number: object) -> NoReturn:
+        """Raise TypeError, with the remedy: torch's DataLoader asks a dataset that it does not know for batches."""
+        raise TypeError(
+            f"the batches of a {type(self).__name__} have an order, and cannot be had by number ({number!r:.40}): loop "
+            "over it. torch's DataLoader does not take it: use pydp2.torch.loader(…) in place of the DataLoader, or "
+            "DataLoader(pydp2.torch.dataset(…), batch_size=None)"
+        )
 
     def __iter__(self) -> Iterator[Batch]:
         session, token = self._session, [threading.get_ident()]

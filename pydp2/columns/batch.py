@@ -26,8 +26,12 @@ _SHOWN_STRINGS, _SHOWN_TEXT = 3, 40  # of a row, and characters of each
 
 def start_positions(counts: Array) -> Positions:
     """Return the start of each group and the end of the last, int32 if that is enough."""
-    edges = offsets(counts)
-    return edges if edges[-1] >= INT32_RANGE else edges.astype(np.int32)
+    return _narrow(offsets(counts))
+
+
+def _narrow(edges: Ints) -> Positions:
+    """Return a copy of ``edges``, int32 if that is enough."""
+    return edges.copy() if edges[-1] >= INT32_RANGE else edges.astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -419,10 +423,12 @@ def _slot_value(columns: Columns, slot: int) -> Value:
         values = StringArray(edges, leaves[1]) if declared.type == DataType.Text else BinaryArray(edges, leaves[1])
     else:
         floats = leaves[2] if declared.type == DataType.SparseValue else None
-        values = Csr(start_positions(leaves[0]), leaves[1], floats, (len(leaves[0]), declared.dim))
+        is_row = declared.seq_type == SequenceType.NO_SEQUENCE
+        edges = columns.row_offsets(slot)[0] if is_row else offsets(leaves[0])
+        values = Csr(_narrow(edges), leaves[1], floats, (len(leaves[0]), declared.dim))
     if declared.seq_type == SequenceType.NO_SEQUENCE:
         return values
     if declared.seq_type == SequenceType.SEQUENCE:
-        return Ragged(values, start_positions(levels[0]))
+        return Ragged(values, _narrow(columns.row_offsets(slot)[0]))
     subs = start_positions(levels[1])
     return Ragged(values, subs[offsets(levels[0])], subs)

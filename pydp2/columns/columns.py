@@ -147,19 +147,35 @@ class Columns:
     here. See docs/architecture.md.
     """
 
-    __slots__ = ("_row_offsets", "arrays", "rows", "slots")
+    __slots__ = ("_arrays", "_row_offsets", "_whole", "rows", "slots")
 
     def __init__(self, slots: Slots, rows: int, arrays: Sequence[Sequence[Array]]) -> None:
         self.slots = slots
         self.rows = rows
-        self.arrays: tuple[tuple[Array, ...], ...] = tuple(tuple(a) for a in arrays)
-        self._row_offsets: list[tuple[Ints, ...] | None] = [None] * len(self.arrays)
+        self._arrays: tuple[tuple[Array, ...], ...] | None = tuple(tuple(a) for a in arrays)  # None: not cut yet
+        self._row_offsets: list[tuple[Ints, ...] | None] = [None] * len(slots.types)
+        self._whole: tuple[Columns, int, int] | None = None  # the columns that these are a slice of, and which one
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Columns, (self.slots, self.rows, self.arrays)  # a slice travels without the rest
 
     def __len__(self) -> int:
         return self.rows
 
+    @property
+    def arrays(self) -> tuple[tuple[Array, ...], ...]:
+        """Arrays of each slot."""
+        if self._arrays is None:
+            self._arrays = self._cut(*self.whole)
+        return self._arrays
+
+    @property
+    def whole(self) -> tuple[Columns, int, int]:
+        """Columns that these are a slice of, its first row, and the one behind its last; of others themselves."""
+        return self._whole or (self, 0, self.rows)
+
     def __repr__(self) -> str:
-        return f"<Columns: {self.rows} rows, {len(self.arrays)} slots, {self.nbytes} bytes>"
+        return f"<Columns: {self.rows} rows, {len(self.slots)} slots, {self.nbytes} bytes>"
 
     @property
     def nbytes(self) -> int:
@@ -171,9 +187,13 @@ class Columns:
         known = self._row_offsets[slot]
         if known is None:
             edges: list[Ints] = []
-            for counts in self.arrays[slot][: self.slots.depths[slot]]:
-                inner = offsets(counts)
-                edges.append(inner[edges[-1]] if edges else inner)
+            if self._whole is not None:  # which has them since it was cut, and one sum serves all its slices
+                whole, lo, hi = self._whole
+                edges += [each[lo : hi + 1] - each[lo] for each in whole.row_offsets(slot)]
+            else:
+                for counts in self.arrays[slot][: self.slots.depths[slot]]:
+                    inner = offsets(counts)
+                    edges.append(inner[edges[-1]] if edges else inner)
             known = self._row_offsets[slot] = tuple(edges)
         return known
 
@@ -184,20 +204,29 @@ class Columns:
         return edges[1:] - edges[:-1]
 
     def slice(self, lo: int, hi: int) -> Columns:
-        """Return rows ``lo`` to ``hi`` (not included) as views; the limits as in Python, but never negative."""
+        """Return rows ``lo`` to ``hi`` (not included) as views, which are cut when they are asked for; the limits as in
+        Python, but never negative."""
         hi = min(max(hi, 0), self.rows)
         lo = min(max(lo, 0), hi)
         if hi - lo == self.rows:
             return self  # with the edges that it knows
+        part = Columns.__new__(Columns)
+        whole, first, _ = self.whole
+        part.slots, part.rows, part._whole = self.slots, hi - lo, (whole, first + lo, first + hi)
+        part._arrays, part._row_offsets = None, [None] * len(self.slots.types)
+        return part
+
+    @staticmethod
+    def _cut(whole: Columns, lo: int, hi: int) -> tuple[tuple[Array, ...], ...]:
         result = []
-        for slot, arrays in enumerate(self.arrays):
-            edges = self.row_offsets(slot)
+        for slot, arrays in enumerate(whole.arrays):
+            edges = whole.row_offsets(slot)
             views = [arrays[0][lo:hi]]
             for i in range(1, len(arrays)):
                 edge = edges[min(i, len(edges)) - 1]
                 views.append(arrays[i][edge[lo] : edge[hi]])
-            result.append(views)
-        return Columns(self.slots, hi - lo, result)
+            result.append(tuple(views))
+        return tuple(result)
 
     def release(self) -> None:
         """Do nothing: arrays are freed with the last reference. Rows in cells, which may stand in place of columns,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, NoReturn, Self, TypeVar, cast
 
 from pydp2.client import Client
 from pydp2.client.pass_iterator import Pass
@@ -40,7 +41,8 @@ class FrameworkLoader(Generic[T]):
         self._returned: deque[Batch] = deque()  # the first of them is in training
         self._taken: deque[Batch] = deque()  # from the client, and not returned
         self._values: deque[tuple[Batch, Any]] = deque()  # of the first of these
-        self._places: dict[int, _Place] = {}  # by number of values; other threads may add some meanwhile
+        self._places: dict[int, tuple[int, int, Any]] = {}
+        """Pass, index and position of the batches, by number of values; other threads may add some meanwhile."""
         self._count = 0  # values that the last loop has returned
         self._only_loop_knows = False  # how far the training loop is
         self._loaded: Mapping[str, Any] | None = None  # state of now, as long as no value was returned behind it
@@ -68,6 +70,14 @@ class FrameworkLoader(Generic[T]):
         """Number of the pass of :attr:`batch`, or between passes of the one that begins next, counted from 0."""
         self._resume()
         return int(self.state_dict()["pass"])
+
+    def __getitem__(self, number: object) -> NoReturn:
+        """Raise TypeError, with the remedy: the DataLoader of torch or Paddle asks what is no dataset for batches."""
+        raise TypeError(
+            f"the values of this loader have an order, and cannot be had by number ({number!r:.40}): loop over it. It "
+            "takes the place of a DataLoader, and needs none around it; where a framework wants one, give it "
+            "DataLoader(dataset(…), batch_size=None), with the dataset() of pydp2.torch or pydp2.paddle"
+        )
 
     def __iter__(self) -> Iterator[T]:
         return self.iterate(self._convert)
@@ -112,22 +122,49 @@ class FrameworkLoader(Generic[T]):
     def _next(self, loop: _Loop[V], batches: Pass) -> V:
         """Return the next value. What comes from the client is kept first and converted then, so that neither an
         exception of a signal handler nor one of ``convert`` loses a batch."""
-        taken, values = self._taken, self._values
-        while values and not (taken and values[0][0] is taken[0]):
-            values.popleft()  # a call was cut off between the two
-        while len(taken) <= self._ahead and loop.error is None:
-            before = len(taken)
-            try:
-                taken.extend(islice(batches, 1))
-            except Exception as error:
-                loop.error = error  # raised in its turn, behind what is here
-            if len(taken) == before:
-                break
+        taken = self._taken
+        if self._ahead or self._values:
+            self._convert_ahead(loop, batches)
+        elif not taken:
+            self._take(loop, batches)
         if not taken:
             self._resumed = None
             if self._returned:
                 self._returned.popleft()
             raise loop.error or StopIteration
+        value: Any = self._values[0][1] if self._values else loop.convert(taken[0])
+        if loop.convert is self._convert:
+            value = self._hand_over(value)
+        batch = taken[0]
+        self._loaded = self._resumed = None
+        self._returned.append(batch)
+        if len(self._returned) > loop.reads_ahead + 1:
+            self._returned.popleft()
+        self._count = count = self._count + 1
+        self._places[count] = (batch.pass_id, batch.index, batch._resume)
+        self._places.pop(count - _PLACES, None)
+        taken.popleft()
+        if self._values:
+            self._values.popleft()
+        return cast(V, value)
+
+    def _take(self, loop: _Loop[Any], batches: Pass) -> bool:
+        """Take a batch from the client, if it has one and has raised nothing, and return whether it had."""
+        before = len(self._taken)
+        if loop.error is None:
+            try:
+                self._taken.extend(islice(batches, 1))
+            except Exception as error:
+                loop.error = error  # raised in its turn, behind what is here
+        return len(self._taken) > before
+
+    def _convert_ahead(self, loop: _Loop[Any], batches: Pass) -> None:
+        """Take and convert what is to be ready with the next value."""
+        taken, values = self._taken, self._values
+        while values and not (taken and values[0][0] is taken[0]):
+            values.popleft()  # a call was cut off between the two
+        while len(taken) <= self._ahead and self._take(loop, batches):
+            pass
         for batch in islice(taken, len(values), None):
             try:
                 values.append((batch, loop.convert(batch)))
@@ -135,19 +172,6 @@ class FrameworkLoader(Generic[T]):
                 if not values:
                     raise
                 break  # it is converted again in its turn
-        value: Any = values[0][1]
-        if loop.convert is self._convert:
-            value = self._hand_over(value)
-        self._loaded = self._resumed = None
-        self._returned.append(taken[0])
-        if len(self._returned) > loop.reads_ahead + 1:
-            self._returned.popleft()
-        self._count += 1
-        self._places[self._count] = _Place(taken[0])
-        self._places.pop(self._count - _PLACES, None)
-        taken.popleft()
-        values.popleft()
-        return cast(V, value)
 
     def _hand_over(self, value: T) -> T:
         """Return what the trainer gets of a converted value, at the time when it gets it."""
@@ -170,11 +194,20 @@ class FrameworkLoader(Generic[T]):
     def set_epoch(self, epoch: int) -> None:
         """Have the next iteration begin pass ``epoch``, counted from 0; see :meth:`pydp2.Client.set_epoch`.
 
-        If a state of this pass was loaded, the next iteration goes on there. A pass under way is left.
+        If a state of this pass was loaded, the next iteration goes on there. A pass under way is left. Warns if
+        pass ``epoch`` lies before a state that was loaded and not used: the caller counts its epochs from 0 again.
         """
+        was_loaded = self._loaded is not None
         self._resume()
         if self._loaded is not None and self._loaded["pass"] == epoch:
             return
+        if was_loaded and epoch < int(self.state_dict()["pass"]):
+            warnings.warn(
+                f"set_epoch({epoch}) drops the state that was loaded, which is in pass {self.state_dict()['pass']}: a "
+                "loop that resumes must count its epochs from the pass of the state, or not call set_epoch() (see "
+                "docs/torch.md, Accelerate and Trainer)",
+                stacklevel=2,
+            )
         before = self._loop()
         if before is not None:
             before.close()
@@ -190,13 +223,13 @@ class FrameworkLoader(Generic[T]):
         that trains, by 1,024 values at most. Raises ClientUseError if that many were not returned, or more since.
         """
         if taken is not None:
-            place: Any = self._places.get(taken)
+            place = self._places.get(taken)
             if place is None:
                 raise ClientUseError(
                     f"the place behind value {taken} is not known: {self._count} values of this iteration were "
                     f"returned, and the places behind the last {_PLACES} are kept"
                 )
-            return self.client.state_dict(after=place)
+            return self.client.state_dict(after=cast(Batch, _Place(*place)))
         if self._only_loop_knows and self._returned:
             raise ClientUseError(
                 "a framework reads ahead of the training loop, so only the loop knows how far it is; give "
@@ -230,10 +263,10 @@ class FrameworkLoader(Generic[T]):
 
 
 class _Place:
-    """Place behind a batch, without its arrays."""
+    """Place behind a batch, without its arrays: what a client reads of a batch for a state."""
 
-    def __init__(self, batch: Batch) -> None:
-        self.pass_id, self.index, self._resume = batch.pass_id, batch.index, batch._resume
+    def __init__(self, pass_id: int, index: int, resume: Any) -> None:
+        self.pass_id, self.index, self._resume = pass_id, index, resume
 
 
 class _Loop(Iterator[V]):

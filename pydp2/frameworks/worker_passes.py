@@ -22,7 +22,7 @@ from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.columns.batch import Batch
-from pydp2.errors import ClientUseError, OptionError, StateMismatch
+from pydp2.errors import ClientUseError, Error, OptionError, StateMismatch
 from pydp2.frameworks.shared_service import START_SECONDS, Ranks, SharedService, is_address, keep_service, open_service
 from pydp2.options.tables import JOB_OPTIONS
 from pydp2.providers import Provider
@@ -61,13 +61,10 @@ class WorkerPasses:
             if self._service is None:
                 self._service = keep_service(self._address, ranks, job=job)
         try:
-            look = f"{job} {os.urandom(4).hex()}"
-            with connect(
-                self._address, job=look, rank=0, world_size=1, timeout=self._timeout, **self._options
-            ) as client:
+            with self._look() as client:
                 self.slots = client.slots
                 start = client.state_dict()
-            self._record = _PassRecord(start)
+            self._record = PassRecord(start)
         except BaseException:
             self.close()
             raise
@@ -76,8 +73,25 @@ class WorkerPasses:
         return self.__dict__ | {"_service": None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Have the next pass continue from ``state``. Workers that read meanwhile go on."""
-        self._record.restart(state)
+        """Have the next pass continue from ``state``, or if that is behind the last batch of a pass, be the one behind
+        it: no pass is empty. Workers that read meanwhile go on. Raises StateMismatch for a state of another stream."""
+        self._record.restart(self._next_pass_if_over(state))
+
+    def _next_pass_if_over(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        require_state(state)
+        if not state.get("batch"):
+            return state
+        with self._look() as client:
+            client.load_state_dict(state)
+            with contextlib.suppress(Error):  # it is met again where the batch is asked for
+                if next(iter(client), None) is None:
+                    return client.state_dict()
+        return state
+
+    def _look(self) -> Client:
+        """Return a client that is in the way of no other."""
+        job = f"{self._job} {os.urandom(4).hex()}"
+        return connect(self._address, job=job, rank=0, world_size=1, timeout=self._timeout, **self._options)
 
     def close(self) -> None:
         """End the service, if this process has started it, once the other ranks have left."""
@@ -142,10 +156,17 @@ def _buckets(bounds: Mapping[str, Any]) -> dict[str, Any]:
     return {"buckets": dict(bounds)} if bounds else {}
 
 
-class _PassRecord:
+def require_state(state: object) -> None:
+    """Raise ClientUseError for what cannot be a state."""
+    if not isinstance(state, Mapping) or not isinstance(state.get("pass"), int):
+        raise ClientUseError("a state must be what state_dict() returned")
+
+
+class PassRecord:
     """File that tells all workers of a rank which pass they read: where it began, and where the next one will.
 
-    It is a file because workers are other processes, and the loader may start them anew, or keep them.
+    It is a file because workers are other processes, and the loader may start them anew, or keep them. Of a state, only
+    the number of its pass is needed. :meth:`changing` is for what else they tell each other.
     """
 
     def __init__(self, start: Mapping[str, Any]) -> None:
@@ -160,31 +181,37 @@ class _PassRecord:
 
     def restart(self, state: Mapping[str, Any]) -> None:
         """Have the next pass begin at ``state``."""
-        if not isinstance(state, Mapping) or not isinstance(state.get("pass"), int):
-            raise ClientUseError("a state must be what state_dict() returned")
-        with self._changing() as record:
+        require_state(state)
+        with self.changing() as record:
             restarts = record.get("restarts", -1) + 1
             record.update(epoch=None, workers=[], start=None, next=dict(state), restarts=restarts)
 
     def claim(self, worker: int, epoch: str) -> tuple[dict[str, Any], int]:
         """Return where ``worker`` begins in the pass that is called ``epoch``, which the first worker opens, and how
         often a state was loaded before: those who still read what was left then are in other jobs."""
-        with self._changing() as record:
+        with self.changing() as record:
             if record["epoch"] != epoch or worker in record["workers"]:
                 record.update(epoch=epoch, workers=[], start=record["next"], next=_pass_after(record["next"]))
             record["workers"].append(worker)
             start: dict[str, Any] = record["start"]
             return start, record["restarts"]
 
+    def go_on(self, epoch: str, state: Mapping[str, Any]) -> None:
+        """Have the pass that is called ``epoch`` be that of ``state``, which each of its workers has loaded."""
+        with self.changing() as record:
+            if record["epoch"] != epoch:
+                record.update(epoch=epoch, workers=[], start=dict(state), next=_pass_after(state))
+
     def note_bounds(self, pass_id: int, state: Mapping[str, Any]) -> None:
         """Have the next pass use the bounds of buckets that pass ``pass_id`` has found, as ``state`` has them."""
         if "bounds" in state.get("buckets", {}):
-            with self._changing() as record:
+            with self.changing() as record:
                 if record["next"]["pass"] == pass_id + 1:
                     record["next"] |= _buckets({"bounds": state["buckets"]["bounds"]})
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[dict[str, Any]]:
+    def changing(self) -> Iterator[dict[str, Any]]:
+        """Give the contents under a lock, and write down what was changed in them."""
         with open(self._path, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             text = file.read()

@@ -223,8 +223,8 @@ class ToWorker(Message):
 
 @dataclass(frozen=True, slots=True)
 class FromWorker(Message):
-    """Host: ``worker`` sent the message in the frames, its header first. ``raw_sizes``: sizes of the other frames before
-    they were compressed, 0 for one that was not; empty where none is."""
+    """Host: ``worker`` sent the message in the frames, its header first. ``raw_sizes``: sizes of the other frames
+    before they were compressed, 0 for one that was not; empty where none is."""
 
     has_body: ClassVar[bool] = True
     worker: int

@@ -1,21 +1,17 @@
 """Read a service through torch's DataLoader: each of its worker processes is a rank of the job.
 
 The processes of a DataLoader do not know of each other, and it starts new ones for each epoch. What they have in common
-(which pass is read, and where each of them stood when a state was taken) is in a small file, under a lock.
+(which pass is read, and where each of them stood when a state was taken) is in a record (:class:`PassRecord`).
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
-import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from multiprocessing.util import Finalize
-from pathlib import Path
 from typing import Any, NamedTuple, Self, Unpack
 
 import torch
@@ -25,7 +21,7 @@ from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.columns.batch import Batch
-from pydp2.errors import ClientUseError, OptionTypeError, StateMismatch
+from pydp2.errors import ClientUseError, OptionTypeError, ProviderError, StateMismatch
 from pydp2.frameworks.shared_service import (
     START_SECONDS,
     LoaderKeywords,
@@ -34,6 +30,7 @@ from pydp2.frameworks.shared_service import (
     keep_service,
     open_service,
 )
+from pydp2.frameworks.worker_passes import PassRecord
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
 from pydp2.torch.tensor_loader import Loader, chosen_ranks
@@ -71,7 +68,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         self._rank, self._world_size = rank, world_size
         self._conversion = dict(conversion)
         self._end = None if owner is None else weakref.finalize(self, owner.close)
-        self._shared = _SharedFile()
+        self._record = PassRecord({"pass": 0})  # read by workers
         self._opened: tuple[int, int, Loader] | None = None  # process, number of workers, loader
         self._begun = 0  # iterations in this process
         self._state: Mapping[str, Any] | None = None  # to load, before the first of them
@@ -86,29 +83,35 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         info = get_worker_info()
         worker = _Worker() if info is None else _Worker(info.id, info.num_workers, info.seed - info.id)
         loader = self._loader(worker)
-        skipped = 0
+        epoch, skipped = f"{worker.seed} {self._begun}", 0
         if self._state is not None:
             state, skipped = self._common_state(worker, self._state)
             loader.load_state_dict(state)
             self._state = None
             pass_id = int(loader.state_dict()["pass"])
-            self._shared.note_pass(worker, self._begun, pass_id)
+            self._record.go_on(epoch, {"pass": pass_id})
             if loader.pass_id != pass_id:  # it has no more of that pass, but another worker may have
                 self._begun += 1
                 return iter(())
         elif worker.seed is not None:
-            loader.set_epoch(self._shared.next_pass(worker, self._begun))
+            loader.set_epoch(self._record.claim(worker.number, epoch)[0]["pass"])
         self._begun += 1
         return self._values(loader, skipped)
 
     def _values(self, loader: Loader, skipped: int) -> Iterator[Tensors]:
         self._start, self._last = loader.state_dict(), (None, None)
-        for value in loader:
-            self._last = (self._last[1], loader.batch)
-            if skipped:
-                skipped -= 1
-            else:
-                yield value
+        try:
+            for value in loader:
+                self._last = (self._last[1], loader.batch)
+                if skipped:
+                    skipped -= 1
+                else:
+                    yield value
+        except ProviderError as error:
+            if get_worker_info() is None:
+                raise
+            # Its class, which is also that of what was raised, cannot be pickled: the DataLoader would wait for ever.
+            raise ProviderError(str(error)) from None
 
     def _loader(self, worker: _Worker) -> Loader:
         """Return the loader of this process."""
@@ -133,7 +136,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
 
     def set_epoch(self, epoch: int) -> None:
         """Have the next iteration of the DataLoader begin pass ``epoch``."""
-        self._shared.set_epoch(epoch)
+        self._record.restart({"pass": epoch})
         if get_worker_info() is None:
             self._loader(_Worker()).set_epoch(epoch)
 
@@ -155,7 +158,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         if worker.workers == 1:
             return state["now"], 0
         place = [state["now"]["pass"], state["now"]["batch"]]
-        least = self._shared.least_place(worker, place)
+        least = _least_place(self._record, worker, place)
         if place == least:
             return state["now"], 0
         if state["before"] is not None and [state["before"]["pass"], state["before"]["batch"]] == least:
@@ -180,77 +183,23 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
             self._end()
 
 
-class _SharedFile:
-    """What all processes of a dataset have in common: ``key`` of the iteration under way and its ``pass``; the pass
-    that is ``next``; ``places`` where workers stood."""
-
-    def __init__(self) -> None:
-        descriptor, self._path = tempfile.mkstemp(prefix="pydp2-dataset-")
-        os.close(descriptor)
-        self._end = weakref.finalize(self, _remove, self._path, os.getpid())
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what another process gets, which does not remove the file."""
-        return {"_path": self._path}
-
-    def _change(self, change: Callable[[dict[str, Any]], Any]) -> Any:
-        """Return what ``change`` returns of the contents, which it may change."""
-        with open(self._path, "r+", encoding="ascii") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            contents = json.loads(file.read() or '{"next": 0}')
-            result = change(contents)
-            file.seek(0)
-            file.truncate()
-            json.dump(contents, file)
-            file.flush()
-        return result
-
-    def next_pass(self, worker: _Worker, begun: int) -> int:
-        """Return the pass of iteration ``begun`` of this worker: all workers of an iteration get the same."""
-
-        def change(contents: dict[str, Any]) -> int:
-            key = [worker.seed, begun]
-            if contents.get("key") != key:
-                contents.update({"key": key, "pass": contents["next"], "next": contents["next"] + 1})
-            return int(contents["pass"])
-
-        return int(self._change(change))
-
-    def note_pass(self, worker: _Worker, begun: int, pass_id: int) -> None:
-        """Note that the iteration goes on in the pass of a state."""
-        self._change(
-            lambda contents: contents.update({"key": [worker.seed, begun], "pass": pass_id, "next": pass_id + 1})
-        )
-
-    def set_epoch(self, epoch: int) -> None:
-        """Have the next iteration begin this pass."""
-        self._change(lambda contents: contents.update({"next": epoch}))
-
-    def least_place(self, worker: _Worker, place: list[int]) -> list[int]:
-        """Note where ``worker`` stood, and return the least place, once all workers have said where they stood."""
-
-        def change(contents: dict[str, Any]) -> dict[str, list[int]]:
-            places = contents.setdefault("places", {})
+def _least_place(record: PassRecord, worker: _Worker, place: list[int]) -> list[int]:
+    """Note where ``worker`` stood, and return the least place, once all workers have said where they stood."""
+    deadline = time.monotonic() + _MEET_SECONDS
+    while True:
+        with record.changing() as contents:
             if contents.get("seed") != worker.seed:
-                places.clear()
-                contents["seed"] = worker.seed
-            places[str(worker.number)] = place
-            return dict(places)
-
-        deadline = time.monotonic() + _MEET_SECONDS
-        while len(places := self._change(change)) < worker.workers:
-            if time.monotonic() > deadline:
-                raise ClientUseError(
-                    f"only {len(places)} of {worker.workers} workers have loaded a state within {_MEET_SECONDS:g} s; "
-                    "load a state that was taken with as many workers"
-                )
-            time.sleep(_MEET_POLL_SECONDS)
-        return min(places.values())
-
-
-def _remove(path: str, owner: int) -> None:
-    if os.getpid() == owner:
-        Path(path).unlink(missing_ok=True)
+                contents.update(seed=worker.seed, places={})
+            contents["places"][str(worker.number)] = place
+            places: dict[str, list[int]] = dict(contents["places"])
+        if len(places) == worker.workers:
+            return min(places.values())
+        if time.monotonic() > deadline:
+            raise ClientUseError(
+                f"only {len(places)} of {worker.workers} workers have loaded a state within {_MEET_SECONDS:g} s; "
+                "load a state that was taken with as many workers"
+            )
+        time.sleep(_MEET_POLL_SECONDS)
 
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)

@@ -37,11 +37,16 @@ class Loader(FrameworkLoader[Tensors]):
         pin_memory: bool = False,
         reads_ahead: int = 0,
     ) -> None:
-        self._copier = _StreamCopier(converter, device) if _is_cuda(device) else _Copier(converter, device, pin_memory)
-        super().__init__(client, self._copier.convert, ahead=self._copier.ahead, reads_ahead=reads_ahead)
+        self._streams = _StreamCopier(converter, device) if _is_cuda(device) else None
+        if self._streams is not None:
+            super().__init__(client, self._streams.convert, ahead=1, reads_ahead=reads_ahead)
+        else:
+            is_plain = device is None and not pin_memory
+            convert = converter.convert_next if is_plain else _Copier(converter, device, pin_memory)
+            super().__init__(client, convert, reads_ahead=reads_ahead)
 
     def _hand_over(self, value: Any) -> Tensors:
-        return self._copier.hand_over(value)
+        return value if self._streams is None else self._streams.hand_over(value)
 
     def state_dict(self, *, taken: int | None = None) -> dict[str, Any]:
         """Return the state behind the value in training: always the same keys, each with a plain value.
@@ -61,32 +66,23 @@ class Loader(FrameworkLoader[Tensors]):
 class _Copier:
     """Converts batches, and copies them to a device before the call returns."""
 
-    ahead = 0
-
     def __init__(self, converter: TensorConverter, device: Any, pin_memory: bool) -> None:
         self._converter = converter
         self._device = device
         self._pin_memory = pin_memory
-        self._copies = pin_memory or device is not None
         if device is not None:
             torch.empty(0, device=device)  # a device that there is not is an error here
 
-    def convert(self, batch: Batch) -> Any:
-        """Return what :meth:`hand_over` takes."""
-        return self._converter(batch, self._place) if self._copies else self._converter(batch)
+    def __call__(self, batch: Batch) -> Tensors:
+        return self._converter.convert_next(batch, self._place)
 
     def _place(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._pin_memory:
             tensor = tensor.pin_memory()
         return tensor if self._device is None else tensor.to(self._device)
 
-    def hand_over(self, converted: Any) -> Tensors:
-        """Return the value for the trainer."""
-        value: Tensors = converted
-        return value
 
-
-class _StreamCopier(_Copier):
+class _StreamCopier:
     """Copies batches from pinned memory on a stream of its own, one ahead of the step that computes.
 
     The tensors belong to the copy stream. When a step gets them, its stream waits for their copy, and the allocator is
@@ -94,12 +90,10 @@ class _StreamCopier(_Copier):
     itself keeps the pinned memory until the copy from it is over.
     """
 
-    ahead = 1
-
     def __init__(self, converter: TensorConverter, device: Any) -> None:
-        super().__init__(
-            converter, torch.device("cuda", device) if isinstance(device, int) else torch.device(device), True
-        )
+        self._converter = converter
+        self._device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        torch.empty(0, device=self._device)  # a device that there is not is an error here
         self._stream = torch.cuda.Stream(self._device)
 
     def convert(self, batch: Batch) -> Any:
@@ -110,7 +104,7 @@ class _StreamCopier(_Copier):
             return copied[-1]
 
         with torch.cuda.stream(self._stream):
-            value = self._converter(batch, place)
+            value = self._converter.convert_next(batch, place)
             return value, copied, self._stream.record_event()
 
     def hand_over(self, converted: Any) -> Tensors:

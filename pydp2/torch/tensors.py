@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from pydp2.columns.batch import Batch, Csr, Ragged, Value
+from pydp2.columns.columns import Array, Columns
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, InputType, SequenceType, Slots, is_bfloat16
 
@@ -16,6 +18,10 @@ Tensors = dict[str, Any] | tuple[Any, ...]
 """Value of a step: by the name of the slot, or in slot order where slots have no names."""
 Place = Callable[[torch.Tensor], torch.Tensor]
 """Puts a tensor where it is wanted: on a device, in pinned memory, or as it is."""
+_Part = Callable[[Any, Any, Place | None], Any]
+"""Makes the tensors of a slot of rows ``lo`` to ``hi`` of columns that were prepared."""
+_SPARSE_TYPES = (DataType.SparseNonValue, DataType.SparseValue)
+_LOT_BYTES = 1 << 20  # of columns that stay here until the next ones come; small batches come in lots of 256 KiB
 Pad = float | Mapping[str, float] | Mapping[int, float] | None
 
 
@@ -64,15 +70,102 @@ class TensorConverter:
         self._functions = [
             self._function(slots.label(i), declared, pads.get(i), nested) for i, declared in enumerate(slots.types)
         ]
+        self._openers = [
+            None if i in pads or nested else self._opener(i, declared) for i, declared in enumerate(slots.types)
+        ]
+        self._lot: tuple[Columns | None, list[_Part | None]] = (None, [])  # what was prepared last
+        if any(each.type in _SPARSE_TYPES for each in slots.types):
+            _hide_beta_warning()
 
-    def __call__(self, batch: Batch, place: Place = lambda tensor: tensor) -> Tensors:
+    def __call__(self, batch: Batch, place: Place | None = None) -> Tensors:
         """Return the values of ``batch``, each tensor of them passed through ``place``."""
-        values = [function(batch[i], place) for i, function in enumerate(self._functions)]
-        return tuple(values) if batch.names is None else dict(zip(batch.names, values, strict=True))
+        return self._structure([function(batch[i], place) for i, function in enumerate(self._functions)])
+
+    def convert_next(self, batch: Batch, place: Place | None = None) -> Tensors:
+        """Return what a call returns, for each batch of a stream once: small batches that were gathered together are
+        converted together, and no arrays are made of them before somebody asks the batch for its values."""
+        columns = batch._columns
+        whole, lo, hi = columns.whole
+        if whole is columns:
+            return self(batch, place)
+        for value in batch._values:
+            if value is not None:
+                return self(batch, place)  # its user may have written to it
+        if self._lot[0] is whole:
+            parts = self._lot[1]
+        else:
+            parts = [None if opener is None else opener(whole) for opener in self._openers]
+            self._lot = (whole, parts) if whole.nbytes <= _LOT_BYTES else (None, [])
+        return self._structure(
+            [
+                self._functions[i](batch[i], place) if part is None else part(lo, hi, place)
+                for i, part in enumerate(parts)
+            ]
+        )
+
+    def _structure(self, values: list[Any]) -> Tensors:
+        names = self._slots.names
+        return tuple(values) if names is None else dict(zip(names, values, strict=True))
+
+    def _opener(self, slot: int, declared: InputType) -> Callable[[Columns], _Part | None] | None:
+        """Return the function that prepares a slot of columns, and returns the one that makes the tensors of some of
+        their rows, or None where the values of a batch have to be made first."""
+        if declared.type in STRING_TYPES or declared.seq_type == SequenceType.SUB_SEQUENCE:
+            return None
+        if declared.type in _SPARSE_TYPES:
+            is_row = declared.seq_type == SequenceType.NO_SEQUENCE
+            return (lambda columns: self._csr_part(columns, slot, declared.dim)) if is_row else None
+        if declared.seq_type == SequenceType.NO_SEQUENCE:
+            return lambda columns: self._plain_part(columns.arrays[slot][0], declared)
+        return lambda columns: self._ragged_part(columns, slot, declared)
+
+    def _plain_part(self, array: Array, declared: InputType) -> _Part | None:
+        if declared.type == DataType.Index and array.dtype != self._numpy_dtype:
+            array = array.astype(self._numpy_dtype)
+        if not array.flags.writeable:
+            return None
+        is_other = is_bfloat16(declared.element_dtype)
+
+        def part(lo: int, hi: int, place: Place | None) -> torch.Tensor:
+            tensor = torch.from_numpy(array[lo:hi])
+            if is_other:
+                tensor = tensor.view(torch.bfloat16)
+            return tensor if place is None else place(tensor)
+
+        return part
+
+    def _ragged_part(self, columns: Columns, slot: int, declared: InputType) -> _Part | None:
+        steps, edges = self._plain_part(columns.arrays[slot][1], declared), columns.row_offsets(slot)[0]
+        if steps is None:
+            return None
+
+        def part(lo: int, hi: int, place: Place | None) -> RaggedTensor:
+            begin = edges[lo]
+            offsets = edges[lo : hi + 1] - begin
+            return RaggedTensor(steps(begin, edges[hi], place), self._index(offsets, place))
+
+        return part
+
+    def _csr_part(self, columns: Columns, slot: int, width: int) -> _Part | None:
+        edges, _, indices = columns.row_offsets(slot)[0], *columns.arrays[slot][:2]
+        entries = columns.arrays[slot][2] if len(columns.arrays[slot]) == 3 else np.ones(len(indices), np.float32)
+        if not (indices.flags.writeable and entries.flags.writeable and _ascends(edges, indices)):
+            return None
+        indices = indices.astype(self._numpy_dtype, copy=False)
+
+        def part(lo: int, hi: int, place: Place | None) -> torch.Tensor:
+            begin, end = edges[lo], edges[hi]
+            crows, columns = self._index(edges[lo : hi + 1] - begin, place), torch.from_numpy(indices[begin:end])
+            values = torch.from_numpy(entries[begin:end])
+            if place is not None:
+                columns, values = place(columns), place(values)
+            return torch.sparse_csr_tensor(crows, columns, values, size=(hi - lo, width), check_invariants=False)
+
+        return part
 
     def _function(
         self, label: str, declared: InputType, pad: float | None, nested: bool
-    ) -> Callable[[Any, Place], Any]:
+    ) -> Callable[[Any, Place | None], Any]:
         """Return the function of one slot."""
         if self._numpy_dtype == np.int32 and declared.type != DataType.Dense and declared.dim > INT32_RANGE:
             raise OptionError(f"{label} has indices up to {declared.dim}, which need index_dtype=torch.int64")
@@ -91,7 +184,7 @@ class TensorConverter:
             return lambda value, place: self._nested(value, declared, place)
         return lambda value, place: self._ragged(value, declared, place)
 
-    def _element(self, declared: InputType) -> Callable[[Any, Place], Any]:
+    def _element(self, declared: InputType) -> Callable[[Any, Place | None], Any]:
         """Return the function for what is no sequence, or for all steps of one."""
         if declared.type == DataType.Dense:
             return _dense
@@ -99,17 +192,19 @@ class TensorConverter:
             return lambda value, place: value.to_list()
         return self._index if declared.type == DataType.Index else self._csr
 
-    def _index(self, value: Any, place: Place) -> torch.Tensor:
-        return place(torch.from_numpy(value.astype(self._numpy_dtype, copy=False)))
+    def _index(self, value: Any, place: Place | None) -> torch.Tensor:
+        tensor = torch.from_numpy(value.astype(self._numpy_dtype, copy=False))
+        return tensor if place is None else place(tensor)
 
-    def _csr(self, value: Csr, place: Place) -> torch.Tensor:
+    def _csr(self, value: Csr, place: Place | None) -> torch.Tensor:
         indices, values = _sorted_columns(value)
         entries = torch.ones(len(indices)) if values is None else torch.from_numpy(values)
         edges, columns = self._index(value.indptr, place), self._index(indices, place)
+        entries = entries if place is None else place(entries)
         # A worker has checked what the invariants are, and the columns are sorted.
-        return torch.sparse_csr_tensor(edges, columns, place(entries), size=value.shape, check_invariants=False)
+        return torch.sparse_csr_tensor(edges, columns, entries, size=value.shape, check_invariants=False)
 
-    def _ragged(self, value: Ragged, declared: InputType, place: Place) -> RaggedTensor:
+    def _ragged(self, value: Ragged, declared: InputType, place: Place | None) -> RaggedTensor:
         subs = value.sub_sequence_start_positions
         return RaggedTensor(
             self._element(declared)(value.values, place),
@@ -117,11 +212,11 @@ class TensorConverter:
             None if subs is None else self._index(subs, place),
         )
 
-    def _nested(self, value: Ragged, declared: InputType, place: Place) -> torch.Tensor:
+    def _nested(self, value: Ragged, declared: InputType, place: Place | None) -> torch.Tensor:
         steps = self._element(declared)(value.values, place)
         return torch.nested.nested_tensor_from_jagged(steps, self._index(value.sequence_start_positions, place))
 
-    def _padded(self, value: Ragged, pad: float, declared: InputType, place: Place) -> PaddedTensor:
+    def _padded(self, value: Ragged, pad: float, declared: InputType, place: Place | None) -> PaddedTensor:
         if declared.type == DataType.Index:  # before it is filled up: the value may be below 0
             value = Ragged(value.values.astype(self._numpy_dtype), value.sequence_start_positions)  # type: ignore[union-attr]
         values, lengths = value.pad(pad, self._pad_to)
@@ -157,10 +252,12 @@ def to_tensors(
     return TensorConverter(batch.slots, **options)(batch, place)
 
 
-def _dense(value: Any, place: Place) -> torch.Tensor:
+def _dense(value: Any, place: Place | None) -> torch.Tensor:
     if is_bfloat16(value.dtype):  # a dtype that torch has under another name
-        return place(torch.from_numpy(value.view(np.uint16)).view(torch.bfloat16))
-    return place(torch.from_numpy(value))
+        tensor = torch.from_numpy(value.view(np.uint16)).view(torch.bfloat16)
+    else:
+        tensor = torch.from_numpy(value)
+    return tensor if place is None else place(tensor)
 
 
 def _pads(slots: Slots, pad: Pad) -> dict[int, float]:
@@ -194,10 +291,23 @@ def _sorted_columns(rows: Csr) -> tuple[Value, Any]:
     """Return indices and values of sparse rows with ascending columns in each row, as torch wants them; most rows are
     so already, and are not copied then."""
     indices, values = rows.indices, rows.values
-    descends = np.zeros(len(indices) + 1, np.bool_)
-    np.less_equal(indices[1:], indices[:-1], out=descends[1:-1])
-    descends[rows.indptr] = False  # from the last entry of a row to the first of the next
-    if not descends.any():
+    if _ascends(rows.indptr, indices):
         return indices, values
     order = np.lexsort((indices, np.repeat(np.arange(len(rows)), np.diff(rows.indptr))))
     return indices[order], None if values is None else values[order]
+
+
+def _ascends(edges: Array, indices: Array) -> bool:
+    """Return True if ``indices[edges[i]:edges[i + 1]]`` ascends for each i."""
+    ascends = np.ones(len(indices) + 1, np.bool_)
+    np.greater(indices[1:], indices[:-1], out=ascends[1:-1])
+    ascends[edges] = True  # from the last entry of a row to the first of the next
+    return int(np.count_nonzero(ascends)) == len(ascends)
+
+
+def _hide_beta_warning() -> None:
+    """Have torch say here, where it is dropped, that CSR tensors are in beta: it says so once in a process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        none = torch.zeros(0, dtype=torch.int64)
+        torch.sparse_csr_tensor(torch.zeros(1, dtype=torch.int64), none, none, size=(0, 1), check_invariants=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
 from typing import Any
 
@@ -52,6 +53,20 @@ def test_a_slice_holds_the_rows_of_the_slice_and_shares_their_memory(some, data)
     assert some.raw(part) == some.raw(some.columns_of(columns.slots, columns.samples()[lo:hi]))
     for mine, theirs in zip(part.arrays, columns.arrays, strict=True):
         assert all(not a.size or np.shares_memory(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+@given(data=data)
+def test_a_slice_of_a_slice_has_its_edges_and_travels_without_the_rest(some, data):
+    columns = some.columns_of(*data.draw(some.filled()))
+    lo, hi = data.draw(st.integers(0, 4)), data.draw(st.integers(0, 8))
+    part = columns.slice(lo, 99).slice(0, hi)
+    assert part.whole[0] is columns
+    alone = copy.copy(part)
+    assert alone.whole[0] is alone
+    assert some.raw(alone) == some.raw(part)
+    for slot in range(len(columns.slots)):
+        mine, theirs = part.row_offsets(slot), alone.row_offsets(slot)
+        assert [each.tolist() for each in mine] == [each.tolist() for each in theirs]
 
 
 @given(data=data)

@@ -85,6 +85,23 @@ def test_a_new_loop_leaves_the_pass_of_the_one_before_which_says_so(
             next(first)
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_set_epoch_warns_where_it_drops_a_later_state_that_was_loaded(
+    service: pydp2.Service, expected: list[list[list[int]]], is_whole: bool
+) -> None:
+    with loader(service) as data:
+        data.set_epoch(int(not is_whole))
+        for _ in data:
+            state = data.state_dict()
+            if not is_whole:
+                break
+    with loader(service) as data:
+        data.load_state_dict(state)
+        with pytest.warns(UserWarning, match=r"set_epoch\(0\) drops the state .* in pass 1"):
+            data.set_epoch(0)
+        assert list(data) == expected[0]
+
+
 def test_set_epoch_begins_any_pass_and_goes_on_in_that_of_a_state(
     service: pydp2.Service, expected: list[list[list[int]]]
 ) -> None:

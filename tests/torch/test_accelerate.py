@@ -58,8 +58,19 @@ def test_a_state_of_accelerate_has_the_place_in_the_data(
     assert torch.equal(whole.weight, rest.weight)
 
 
+class Steps:
+    """A loader of which the Trainer does not know the length, nor that it has epochs."""
+
+    def __init__(self, loader: pydp2.torch.Loader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+
+@pytest.mark.parametrize("is_counted", [True, False], ids=["epochs", "max_steps"])
 def test_the_trainer_of_transformers_goes_on_from_a_checkpoint(
-    passes: list[list[str]], model: Callable[[], Any], tmp_path: Path
+    passes: list[list[str]], model: Callable[[], Any], tmp_path: Path, is_counted: bool
 ) -> None:
     transformers: Any = pytest.importorskip("transformers")
 
@@ -80,27 +91,30 @@ def test_the_trainer_of_transformers_goes_on_from_a_checkpoint(
 
     class SavePlace(transformers.TrainerCallback):  # type: ignore[misc]
         def on_save(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
-            torch.save(train_dataloader.state_dict(), f"{args.output_dir}/checkpoint-{state.global_step}/data.pt")
+            place = getattr(train_dataloader, "loader", train_dataloader).state_dict()
+            torch.save(place, f"{args.output_dir}/checkpoint-{state.global_step}/data.pt")
 
     def run(resume: Path | None = None) -> Any:
+        until: dict[str, int] = {"num_train_epochs": 2} if is_counted else {"max_steps": 2 * len(passes[0]) + 3}
         options = transformers.TrainingArguments(
-            str(tmp_path / "run"), use_cpu=True, report_to=[], disable_tqdm=True, save_steps=1, num_train_epochs=2,
-            ignore_data_skip=True, logging_strategy="no", remove_unused_columns=False,
+            str(tmp_path / "run"), use_cpu=True, report_to=[], disable_tqdm=True, save_steps=1,
+            ignore_data_skip=True, logging_strategy="no", remove_unused_columns=False, **until,
         )  # fmt: skip
         with pydp2.torch.loader(*TRAIN, **DIGITS) as data:
             assert len(data) == len(passes[0])
             trainer = Trainer(Classifier(), options, callbacks=[SavePlace()])
-            trainer.data = data
+            trainer.data = data if is_counted else Steps(data)
             if resume is not None:
                 data.load_state_dict(torch.load(resume / "data.pt", weights_only=True))
             trainer.train(resume_from_checkpoint=resume and str(resume))
         return trainer.model
 
-    whole = run()
-    assert whole.seen == passes[0] + passes[1]
-    for done in (7, 15, 16):
+    whole, expected = run(), passes[0] + passes[1] + ([] if is_counted else passes[2][:3])
+    assert whole.seen == expected
+    stops = (7, 15, 16) if is_counted else (7, 15, 16, 30, 31)
+    for done in stops:
         (tmp_path / f"run/checkpoint-{done}").rename(tmp_path / f"kept-{done}")
-    for done in (7, 15, 16):
+    for done in stops:
         rest = run(tmp_path / f"kept-{done}")
-        assert rest.seen == (passes[0] + passes[1])[done:]
+        assert rest.seen == expected[done:]
         assert torch.equal(rest.layer.weight, whole.layer.weight)

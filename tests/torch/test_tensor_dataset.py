@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ torch: Any = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
 
 import pydp2.torch  # noqa: E402
-from pydp2.errors import OptionTypeError  # noqa: E402
+from pydp2.errors import OptionTypeError, ProviderError  # noqa: E402
 from tests.torch.conftest import DIGITS, TRAIN, digest  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:'set_vital' is deprecated")
@@ -66,3 +68,49 @@ def test_a_stateful_loader_goes_on_wherever_it_was_stopped(passes: list[list[str
 def test_a_client_cannot_go_to_other_processes() -> None:
     with pydp2.load(*TRAIN, **DIGITS) as client, pytest.raises(OptionTypeError, match="it cannot take a client"):
         pydp2.torch.dataset(client)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"shuffle": True}])
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (pydp2.load, r"use pydp2\.torch\.loader\(…\) in place of the DataLoader"),
+        (pydp2.torch.loader, "takes the place of a DataLoader, and needs none around it"),
+    ],
+)
+def test_a_data_loader_over_what_is_no_dataset_says_what_to_write(
+    kind: Any, says: str, options: dict[str, Any]
+) -> None:
+    with kind(*TRAIN, **DIGITS) as data:
+        count = sum(1 for _ in data)
+        with pytest.raises(TypeError, match=says):
+            next(iter(DataLoader(data, **options)))
+        assert sum(1 for _ in data) == count, "it is iterated as before"
+
+
+def test_a_data_loader_over_a_client_of_unknown_length_says_so_too(tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text(
+        "from pydp2 import integer_value, provider\n"
+        "@provider(input_types=[integer_value(10)])\n"
+        "def process(settings, filename):\n    yield [1]\n"
+    )
+    with (
+        pydp2.load(["a", "b"], str(tmp_path / "reader.py") + ":process", batch_size=1, workers=1) as client,
+        pytest.raises(TypeError, match="torch's DataLoader takes no client"),
+    ):
+        next(iter(DataLoader(client)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_a_provider_is_raised_where_the_step_is_asked_for(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "reader.py").write_text(
+        "from pydp2 import integer_value, provider\n"
+        "@provider(input_types=[integer_value(10)])\n"
+        "def process(settings, filename):\n    yield [{}['no such word']]\n"
+    )
+    with pydp2.torch.dataset(["a"], str(tmp_path / "reader.py") + ":process", batch_size=1, workers=1) as dataset:
+        steps = DataLoader(dataset, batch_size=None, num_workers=workers, timeout=60 if workers else 0)
+        with pytest.raises(ProviderError, match="file a, sample 0: process raised KeyError"):
+            next(iter(steps))
+        del steps
+        gc.collect()  # the traceback holds the iterator with its processes

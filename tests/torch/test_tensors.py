@@ -15,6 +15,7 @@ torch: Any = pytest.importorskip("torch")
 from pydp2.columns.batch import Batch, BinaryArray, Csr, Ragged, StringArray  # noqa: E402
 from pydp2.errors import OptionError, OptionTypeError  # noqa: E402
 from pydp2.schema.input_types import (  # noqa: E402
+    DataType,
     Slots,
     dense_vector,
     dense_vector_sequence,
@@ -26,10 +27,8 @@ from pydp2.schema.input_types import (  # noqa: E402
     sparse_binary_vector_sequence,
     sparse_float_vector,
 )
-from pydp2.torch.tensors import PaddedTensor, RaggedTensor, to_tensors  # noqa: E402
+from pydp2.torch.tensors import PaddedTensor, RaggedTensor, TensorConverter, to_tensors  # noqa: E402
 from tests.sample_cases import columns_of, good_values, slots  # noqa: E402
-
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
 
 
 def batch_of(declared: Slots, samples: list[Any]) -> Batch:
@@ -82,6 +81,43 @@ def test_the_tensors_have_the_numbers_of_the_arrays_whatever_the_slots(batch: Ba
     assert isinstance(tensors, tuple) if batch.names is None else list(tensors) == list(batch.names)
     for value, tensor in zip(batch, tensors if isinstance(tensors, tuple) else tensors.values(), strict=True):
         check(value, tensor)
+
+
+def arrays_of(tensor: Any) -> list[Any]:
+    """The memory of a tensor, of the parts of a sparse one, of sequences."""
+    if isinstance(tensor, RaggedTensor):
+        return [array for part in tensor if part is not None for array in arrays_of(part)]
+    if isinstance(tensor, list):
+        return []
+    if tensor.layout is torch.sparse_csr:
+        return [each.numpy() for each in (tensor.crow_indices(), tensor.col_indices(), tensor.values())]
+    return [(tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()]
+
+
+@given(batches(), st.lists(st.integers(0, 4), max_size=3), st.sampled_from([torch.int64, torch.int32]))
+def test_batches_that_came_together_have_tensors_of_their_own(whole: Batch, cuts: list[int], kind: Any) -> None:
+    wide = any(each.dim > 2**31 and each.type != DataType.Dense for each in whole.slots.types)
+    converter = TensorConverter(whole.slots, index_dtype=torch.int64 if wide else kind)
+    edges = sorted({0, len(whole), *(min(each, len(whole)) for each in cuts)})
+    parts = [whole._columns.slice(lo, hi) for lo, hi in pairwise(edges)] or [whole._columns]
+    several = [Batch(each, pass_id=0, index=0, size=each.rows) for each in parts]
+    seen: list[Any] = []
+    for batch in several:
+        tensors = converter.convert_next(batch)
+        values = tensors if isinstance(tensors, tuple) else list(tensors.values())
+        mine = [array for tensor in values for array in arrays_of(tensor)]
+        assert all(array.flags.writeable for array in mine)
+        assert not any(np.shares_memory(array, other) for array in mine for other in seen)
+        seen += mine
+        for declared, value, tensor in zip(batch.slots.types, batch, values, strict=True):
+            check(value, tensor)
+            if declared.type == DataType.Dense and declared.seq_type == 0 and len(batch):
+                assert np.shares_memory(value, arrays_of(tensor)[0])
+
+
+def test_what_was_written_into_the_values_of_a_batch_is_what_its_tensors_get(words: Batch) -> None:
+    words["label"][:] = 7  # type: ignore[index,call-overload]
+    assert TensorConverter(words.slots).convert_next(words)["label"].tolist() == [7, 7, 7]  # type: ignore[call-overload]
 
 
 WORDS = Slots(

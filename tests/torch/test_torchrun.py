@@ -18,7 +18,7 @@ from tests.resume.test_example import EXAMPLES, KILLED  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 120.0
 PROGRAM = """
-import json, sys
+import json, os, sys
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -55,6 +55,8 @@ with pydp2.torch.loader(*TRAIN, **DIGITS) as data:
 weights = [each.full_tensor() if kind == "fsdp" else each for each in model.parameters()]
 (folder / f"seen.{dist.get_rank()}").write_text(json.dumps([seen, [each.tolist() for each in weights]]))
 dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)  # torch 2.13 sometimes aborts while the interpreter ends, if gloo has carried the tensors of FSDP
 """
 
 
