@@ -412,14 +412,13 @@ class HostGateway:
 
 def _checked_row_server(address: str) -> str:
     """Return ``address`` if trainers can be told of it. Raises RemoteProtocolError."""
-    if address and not (
-        len(address) <= _ADDRESS_LENGTH
-        and address.startswith("tcp://")
-        and address.isprintable()
-        and split_key(address)[1]
-    ):
-        raise RemoteProtocolError("Join: the address of a row server must be one of TCP, with its key")
-    return address
+    usable = len(address) <= _ADDRESS_LENGTH and address.startswith("tcp://") and address.isprintable()
+    try:
+        if not address or (usable and split_key(address)[1]):
+            return address
+    except OptionError:  # what stands there is no key
+        pass
+    raise RemoteProtocolError("Join: the address of a row server must be one of TCP, with its key")
 
 
 def _digest(header: bytes, frames: Sequence[Any]) -> str:

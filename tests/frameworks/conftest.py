@@ -1,4 +1,4 @@
-"""One service for the tests of a folder: each stream over it is a job of its own."""
+"""One service for the tests of a file: each stream over it is a job of its own."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tests.runs import NUMBERS, NUMBERS_OPTIONS
 FILES = [str(n) for n in range(8)]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def provider(tmp_path_factory: pytest.TempPathFactory) -> str:
     file = tmp_path_factory.mktemp("provider") / "prov.py"
     file.write_text("from pydp2 import *\n" + NUMBERS)
     return f"{file}:process"
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def service(provider: str) -> Iterator[pydp2.Service]:
     with pydp2.launch(FILES, provider, workers=1) as service:
         yield service
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def expected(provider: str) -> list[list[list[int]]]:
     """The samples of the batches of the first three passes, as a client has them."""
     with pydp2.load(FILES, provider, workers=1, **NUMBERS_OPTIONS) as data:

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import msgpack
+import numpy as np
 import pytest
 
 from pydp2.errors import HostRefused, from_wire
@@ -63,11 +64,11 @@ class Side:
         self.gateway = HostGateway(spec, FileList.of(["a"]), hub)
         self.gateway.begin(lambda text, kind: self.log.append(text))
 
-    def host(self, codec: str) -> tuple[Peer, Peer]:
+    def host(self, codec: str = "", row_server: str = "") -> tuple[Peer, Peer]:
         """Both connections of a host that has asked to join."""
         control, data = Peer(self.hub), Peer(self.hub)
         session = os.urandom(8).hex()
-        control.say(m.Join(m.WIRE_VERSION, RELEASE, "node7", 1, session, "", {}, codec))
+        control.say(m.Join(m.WIRE_VERSION, RELEASE, "node7", 1, session, "", {}, codec, row_server))
         control.say(m.Prepared([0]))
         data.say(m.OpenData(session))
         return control, data
@@ -188,3 +189,31 @@ def test_a_codec_that_nobody_knows_is_refused_by_name(side: Side) -> None:
     assert isinstance(refused, m.Refused)
     with pytest.raises(HostRefused, match="a host may compress with zstd, node7 does with 'lz77'"):
         raise from_wire(refused.error)
+
+
+KEY = "ab" * 32
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"ipc:///tmp/a?key={KEY}", "tcp://node7:7800", "tcp://node7:7800?key=", f"tcp://node7:7800?key={KEY}0",
+        f"tcp://node7\n:7800?key={KEY}", f"tcp://{'n' * 400}:7800?key={KEY}",
+    ],
+)  # fmt: skip
+def test_a_host_whose_row_server_has_no_address_for_trainers_does_not_join(side: Side, address: str) -> None:
+    control, _ = side.host(row_server=address)
+    assert side.receive()[0] in ([], [HostGone(1, {}, "broke the protocol")])
+    assert control.has_ended
+    assert len(side.gateway.row_servers) == len(side.gateway.sessions) == 0
+
+
+def test_the_rows_of_a_host_are_lost_with_it_if_it_has_some(side: Side) -> None:
+    _, data = side.host(row_server=f"tcp://node7:7800?key={KEY}")
+    assert side.receive()[0] == [HostReady(1, 1)]
+    servers = side.gateway.row_servers
+    assert servers.address_of(1) == f"tcp://node7:7800?key={KEY}"
+    servers.accept(1, np.array([5, 6]), np.array([8, 8]))
+    data.say(m.FromWorker(3, []))  # no message in it
+    assert side.receive()[0] == [HostGone(1, {}, "broke the protocol", rows_lost=True)]
+    assert 1 not in servers
