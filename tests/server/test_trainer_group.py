@@ -370,6 +370,40 @@ def test_a_rank_that_goes_back_to_the_same_state_does_not_wait_for_one_that_has_
     assert made.numbers.begun == [(0, 0), (0, 2), (0, 2)]
 
 
+def test_a_rank_that_has_had_the_pass_and_left_can_load_its_state_after_another_has_gone_back_there() -> None:
+    made, one, other, state = begun_from_a_state(6)
+    while other.position.pass_id == 0:
+        made.next(other)
+    made.close(other)
+    assert [made.next(one), made.next(one)] == [2, 4]
+    made.vanish(one)
+    one = made.come(0)
+    made.begin(one, state)
+    assert made.next(one) == 2
+    other = made.come(1)
+    made.begin(other, state)
+    run_out(made, [one, other])
+    assert (one.error, other.error) == (None, None)
+    assert made.used() == [(0, number) for number in range(2, 6)]
+
+
+def test_a_rank_that_goes_on_in_the_next_pass_after_another_has_gone_back_takes_nobody_back_when_that_begins() -> None:
+    made, one, other, state = begun_from_a_state(6)
+    while one.position.pass_id == 0:
+        made.next(one)
+    made.begin(one)
+    assert [made.next(other), made.next(other)] == [3, 5]
+    made.vanish(other)
+    other = made.come(1)
+    made.begin(other, state)
+    assert made.next(one) is None, "it waits for the next pass"
+    run_out(made, [one, other], passes=2)
+    assert (one.error, other.error) == (None, None)
+    assert other.origin, "it was not told to go back once more"
+    assert made.used() == sorted([(0, 0), (0, 2), (0, 3), (0, 4), (0, 5), *((1, number) for number in range(6))])
+    assert made.numbers.begun == [(0, 0), (0, 2), (0, 2), (1, 0)]
+
+
 def test_a_rank_that_leaves_its_pass_after_another_has_gone_back_leaves_no_pass_of_the_new_generation() -> None:
     """Its word that it leaves may come later than the state that the other has loaded: it is another process."""
     made, one, other, _ = begun_from_a_state(12)

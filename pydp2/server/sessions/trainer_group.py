@@ -257,7 +257,7 @@ class TrainerGroup:
         self.registry.passed_through.update(done)
         waiting = set() if self._rejoin is None else {*self._rejoin.requests}
         self._rejoin = None
-        self._generation, self._maybe_stale = Generation(begin.state_name, pass_before=last), False
+        self._generation, self._maybe_stale = Generation(begin.state_name, done, last), False
         for other in self.registry.trainers.values():
             if other is not trainer:
                 other.joined = False  # also of one that is away: it comes back with what it has had
@@ -355,7 +355,7 @@ class TrainerGroup:
             each.pending = None
         opened = ""  # the state of the generation that begins here
         for each, begin in waiting:
-            if begin.state_name:
+            if each.waits_for:
                 if begin.state_name != opened:
                     self._rewind(each, begin)
                     opened = begin.state_name
