@@ -58,6 +58,8 @@ class Numbers:
         self.known_buckets: dict[str, Any] = {}
         self.errors: dict[int, Error] = {}
         """How passes end, by number, that do not end well."""
+        self.early_ends: dict[int, tuple[int, str]] = {}
+        """Files of the present pass that are known to end early."""
         self._rows: list[BatchRows] = []
 
     def held_rows(self) -> list[BatchRows]:
@@ -71,19 +73,15 @@ class Numbers:
         assert saved is None or saved.batch_index <= batch
         self.pass_id, self._next, self._beyond, self._world = pass_id, batch, set(beyond), world
         self._point = saved
-        self.running = True
+        self.running, self.early_ends = True, {**start.early_ends}
         self.begun.append((pass_id, batch))
         return "a reading"
 
-    @property
-    def early_ends(self) -> dict[int, tuple[int, str]]:
-        return {}
-
     def has_early_ends(self, early_ends: Mapping[int, Any]) -> bool:
-        return True
+        return all(file in self.early_ends for file in early_ends)
 
     def leave(self) -> None:
-        self.running = False
+        self.running, self.early_ends = False, {}
 
     def describe_padding(self) -> str:
         return ""

@@ -344,6 +344,20 @@ def begun_from_a_state(length: int) -> tuple[World, Trainer, Trainer, Position]:
     return made, one, other, state
 
 
+def test_a_rank_that_goes_on_by_itself_finds_the_early_ends_that_it_knows() -> None:
+    made, one, other, state = begun_from_a_state(22)
+    assert [made.next(other), made.next(one), made.next(one)] == [3, 2, 4]
+    made.numbers.early_ends = {7: (40, "it killed its workers")}  # which may have come to the other rank
+    made.begin(one, state)
+    assert made.numbers.early_ends == {7: (40, "it killed its workers")}
+    run_out(made, [one, other])
+    assert (one.error, other.error) == (None, None)
+    assert made.numbers.begun[:3] == [(0, 0), (0, 2), (0, 2)]
+    for trainer in (one, other):
+        made.begin(trainer)
+    assert made.numbers.early_ends == {}, "another pass has its own"
+
+
 def test_a_rank_that_loads_a_state_again_and_has_used_nothing_since_disturbs_nobody() -> None:
     made, one, other, state = begun_from_a_state(6)
     assert made.next(other) == 3, "in its hand when it is killed"

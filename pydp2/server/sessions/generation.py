@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from pydp2.errors import Rewound
 from pydp2.protocol import messages as m
+from pydp2.protocol.early_ends import EarlyEnds
 from pydp2.server.sessions.trainer import Trainer
 
 
@@ -43,6 +44,16 @@ class Generation:
         self.joined = {*joined}
         self.pass_before = pass_before
         """Pass that all ranks had ended when it began; -1: that was not waited for."""
+        self._early_ends: tuple[int, EarlyEnds] = (-1, {})
+
+    def keep_early_ends(self, pass_id: int, early_ends: EarlyEnds) -> None:
+        """Keep what is known of files of pass ``pass_id`` that end early: this generation begins in it once more, and
+        ranks that go on by themselves know of them."""
+        self._early_ends = pass_id, {**early_ends}
+
+    def early_ends_of(self, pass_id: int) -> EarlyEnds:
+        """Return what was kept of pass ``pass_id``."""
+        return self._early_ends[1] if self._early_ends[0] == pass_id else {}
 
     def add(self, trainer: Trainer) -> None:
         """Note that ``trainer`` begins from the state."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydp2.errors import Error, RemoteProtocolError, to_wire
@@ -253,11 +253,13 @@ class TrainerGroup:
         last = last if begin.after_pass and not self.in_pass and last not in self._errors else -1
         again = self.in_pass and begin.state_name == self._generation.loaded and begin.pass_id == self.runner.pass_id
         done = {**self.registry.passed_through} if again else {}  # had the pass from there on, and left
+        early_ends = self.runner.early_ends if again else {}
         self.stop()
         self.registry.passed_through.update(done)
         waiting = set() if self._rejoin is None else {*self._rejoin.requests}
         self._rejoin = None
         self._generation, self._maybe_stale = Generation(begin.state_name, done, last), False
+        self._generation.keep_early_ends(begin.pass_id, early_ends)
         for other in self.registry.trainers.values():
             if other is not trainer:
                 other.joined = False  # also of one that is away: it comes back with what it has had
@@ -272,7 +274,8 @@ class TrainerGroup:
 
     def _start_pass(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
         try:
-            self._open(begin.pass_id, start)
+            early_ends = {**self._generation.early_ends_of(begin.pass_id), **start.early_ends}
+            self._open(begin.pass_id, replace(start, early_ends=early_ends))
         except Error as error:
             self._fail(trainer, error)
         else:
