@@ -196,7 +196,8 @@ def open_client(
             if "://" in str(files):
                 raise
             raise OptionError(
-                f"no provider was given, so {files} is read as the connection file of a service: {error}"
+                f"no provider was given, so {files} is read as the connection file of a service; if it is a list of "
+                f"files, give the provider behind it, as loader({str(files)!r}, 'my_provider.process', …): {error}"
             ) from None
     if ranks.world_size == 1:
         return load(files, provider, job=job, rank=0, world_size=1, **options)

@@ -87,7 +87,7 @@ def test_a_service_that_is_given_by_address_is_connected_to_and_not_ended(provid
 
 def test_a_list_without_a_provider_is_an_error_that_names_the_provider(tmp_path: Path) -> None:
     (tmp_path / "train.list").write_text("a\nb\n")
-    with pytest.raises(OptionError, match=r"no provider was given, so .*train.list is read as the connection file"):
+    with pytest.raises(OptionError, match=r"no provider was given, so .*if it is a list of files, give the provider"):
         open_client(tmp_path / "train.list", None, Ranks(), batch_size=4)
 
 
