@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import pydp2
-from tests.runs import NUMBERS, NUMBERS_OPTIONS
+from tests.runs import NUMBERS, NUMBERS_OPTIONS, eventually, processes
 
 FILES = [str(n) for n in range(8)]
 
@@ -22,6 +22,8 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def service(provider: str) -> Iterator[pydp2.Service]:
     with pydp2.launch(FILES, provider, workers=1) as service:
+        # one of them stands by; a process that came in the middle of a test would count as left behind by it
+        assert eventually(lambda: len(processes("pydp2-worker")) == 2)
         yield service
 
 
