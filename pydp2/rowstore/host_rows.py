@@ -171,16 +171,12 @@ class HostRowStore:
         if not len(elsewhere):
             return None
         hosts, handles = self._host[~ids[elsewhere]], self._handle[~ids[elsewhere]]
-        by_host = np.argsort(hosts, kind="stable")
-        numbers, counts = np.unique(hosts, return_counts=True)
+        by_host, found = _grouped(hosts)
         here = np.flatnonzero(ids >= 0)
         order = np.empty(len(ids), np.int64)
         order[here] = np.arange(len(here))
         order[elsewhere[by_host]] = np.arange(len(here), len(ids))
-        on_hosts = [
-            [self._servers.address_of(host), count]
-            for host, count in zip(numbers.tolist(), counts.tolist(), strict=True)
-        ]
+        on_hosts = [[self._servers.address_of(host), len(rows)] for host, rows in found]
         return HostSplit(RowView(self.local, ids[here]), on_hosts, order, handles[by_host])
 
     def take(self, ids: Any) -> Columns:
@@ -230,15 +226,25 @@ class HostRowStore:
     release = release_later
 
     def _tell_released(self, rows: npt.NDArray[np.int64]) -> None:
-        hosts = self._host[rows]
-        for host in np.unique(hosts).tolist():
-            self._servers.release(host, self._handle[rows[hosts == host]])
+        for host, some in _grouped(self._host[rows])[1]:
+            self._servers.release(host, self._handle[rows[some]])
 
     def close(self) -> None:
         """Give back all rows that are left on hosts: the pass is over, and no batch of it is wanted any more."""
         if not self._closed:
             self._closed = True
             self._tell_released(np.flatnonzero(self._live))
+
+
+def _grouped(hosts: Ints) -> tuple[Ints, list[tuple[int, Ints]]]:
+    """Return the positions of ``hosts`` in the order of their values, and those of each value."""
+    if len(hosts) and (hosts == hosts[0]).all():  # often there is one, and the rest costs ten times as much
+        positions = np.arange(len(hosts))
+        return positions, [(hosts.item(0), positions)]
+    by_host = np.argsort(hosts, kind="stable")
+    edges = np.flatnonzero(np.diff(hosts[by_host])) + 1
+    groups = np.split(by_host, edges) if len(hosts) else []
+    return by_host, [(hosts.item(group[0]), group) for group in groups]
 
 
 def split_rows_by_host(rows: RowView) -> HostSplit | None:
