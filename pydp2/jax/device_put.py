@@ -23,8 +23,9 @@ except (ImportError, AttributeError):
 _MOST_SHAPES = 256  # that are remembered; a stream has few, because each is compiled
 Put = Callable[[Array], Any]
 _Target: TypeAlias = tuple[Any, Sharding, list[jax.Device], Callable[[Array], list[Array]] | None, bool]
-"""What jax has found out about arrays of one shape and dtype: the abstract value, the sharding, its devices, the pieces
-of an array for these (None: one that is the array), and whether the result is committed to them."""
+"""Arguments of jax's function for arrays of one shape and dtype: the abstract value, the sharding, its devices, a
+function that cuts an array into pieces for them (None: the array is the one piece), and whether the result is
+committed."""
 
 
 def make_put(place: ProcessPlacement, sharding: Sharding | None) -> Put:

@@ -33,7 +33,7 @@ from pydp2.frameworks.shared_service import (
 from pydp2.frameworks.worker_passes import PassRecord
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
-from pydp2.torch.tensor_loader import Loader, chosen_ranks
+from pydp2.torch.tensor_loader import Loader, ranks_of
 from pydp2.torch.tensors import Pad, TensorConverter, Tensors
 
 _MEET_SECONDS = 60.0  # seconds in which the workers of one DataLoader say where they stood
@@ -229,7 +229,7 @@ def dataset(
         )
     if options.pop("reads_ahead", 0):
         raise OptionTypeError("reads_ahead is for a loader: a DataLoader keeps the states of its own workers")
-    ranks = chosen_ranks(options)
+    ranks = ranks_of(options)
     job = options.pop("job", "default")
     if ranks.world_size > 1:
         options.setdefault("last_batch", "pad")

@@ -11,9 +11,8 @@ import torch
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.columns.batch import Batch
-from pydp2.errors import OptionError
 from pydp2.frameworks.loader import FrameworkLoader
-from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, open_client
+from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, chosen_ranks, open_loader
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
 from pydp2.torch.ranks import find_ranks
@@ -161,26 +160,15 @@ def loader(
             without a service. Also what :func:`pydp2.load` and :func:`pydp2.connect` raise.
     """
     reads_ahead = options.pop("reads_ahead", 0)
-    ranks = chosen_ranks(options) if not isinstance(files, Client) else Ranks()
-    client = open_client(files, provider, ranks, **options)
-    try:
+    ranks = Ranks() if isinstance(files, Client) else ranks_of(options)
+
+    def make(client: Client) -> Loader:
         converter = TensorConverter(client.slots, index_dtype=index_dtype, nested=nested, pad=pad, pad_to=pad_to)
         return Loader(client, converter, device=device, pin_memory=pin_memory, reads_ahead=reads_ahead)
-    except BaseException:
-        client.close()
-        raise
+
+    return open_loader(files, provider, ranks, make, **options)
 
 
-def chosen_ranks(options: Any) -> Ranks:
+def ranks_of(options: Any) -> Ranks:
     """Take ``rank`` and ``world_size`` out of ``options``, or find out. Raises OptionError."""
-    given = {"rank", "world_size"}.intersection(options)
-    if not given:
-        return find_ranks()
-    rank, world_size = options.pop("rank", 0), options.pop("world_size", None)
-    if world_size is None or (world_size != 1 and "rank" not in given):
-        raise OptionError("rank and world_size belong together; pass both, world_size=1 alone, or neither")
-    if world_size == 1:
-        return Ranks()
-    found = find_ranks()
-    local = found.local_world_size if found.world_size == world_size else 0
-    return Ranks(rank, world_size, local, found.run)
+    return chosen_ranks(options.pop("rank", None), options.pop("world_size", None), find_ranks)

@@ -99,7 +99,8 @@ class ClientGateway:
         self._counts: ListCounts | None = None
         self._disk: DiskCache | None = None  # where the provider asks for one
         self.disk_threads: list[DiskThread[Any]] = []
-        """What works on the disk; :meth:`take_disk_answers` takes what it says."""
+        """Threads that read and write the cache and the counts on disk; :meth:`take_disk_answers` takes their
+        answers."""
         self._available: AvailableMemory | None = None
         self._budget = read_ahead_budget(spec.workers, spec.memory_limit)
         self._sessions: dict[str, JobSession] = {}  # by name of the job
