@@ -200,8 +200,8 @@ class Connection:
             raise RemoteProtocolError("BatchHead: rows on hosts, for a client without keys")
         if self.row_fetcher is None:
             self.row_fetcher = RowFetcher(self._slots, self.target.key_pair)
-        rows, frames = split_rows_of_hosts(head, body)
-        self.row_fetcher.begin(head, rows, frames)
+        counts, frames = split_rows_of_hosts(head, body)
+        self.row_fetcher.begin(head, counts, frames)
 
     def wait_for_rows(self, seconds: float) -> None:
         """Take in rows that came from hosts; wait up to ``seconds`` for some, or for a message of the service."""

@@ -114,9 +114,7 @@ def parse_batches(
     counts = [each.rows for each in heads]
     parts: Iterable[Rows]
     if head.on_hosts and fetcher is not None:
-        lot = fetcher.take(head.request_id, head.batch_index)
-        ends = [*accumulate(counts)]
-        parts = [(lot, end - rows, end) for rows, end in zip(counts, ends, strict=True)]
+        parts = fetcher.take(head.request_id, head.batch_index)
     elif head.shared_rows:
         parts = split_rows(*_shared_rows(head, sum(counts), frames, shown), counts)
     else:
@@ -138,9 +136,10 @@ def _split_body(head: m.BatchHead, body: Sequence[memoryview]) -> tuple[Sequence
     return frames, bytes(last), early_ends
 
 
-def split_rows_of_hosts(head: m.BatchHead, body: Sequence[memoryview]) -> tuple[int, Sequence[memoryview]]:
-    """Return the number of rows of a message, and the frames that say where they are. Raises RemoteProtocolError."""
-    return sum(each.rows for each in unpack_head(head)), _split_body(head, body)[0]
+def split_rows_of_hosts(head: m.BatchHead, body: Sequence[memoryview]) -> tuple[list[int], Sequence[memoryview]]:
+    """Return the number of rows of each batch of a message, and the frames that say where they are. Raises
+    RemoteProtocolError."""
+    return [each.rows for each in unpack_head(head)], _split_body(head, body)[0]
 
 
 def is_rewind(message: m.Message, run: int) -> bool:

@@ -1,7 +1,7 @@
 """Fetch rows that stay on hosts from the row servers there (docs/hosts.md, "Rows that stay on their host").
 
 What a message of batches names is asked for when the message is read, so that the rows are on their way while the
-trainer works with the batches before it.
+trainer works with the batches before it. Small batches are fetched some at a time, large ones each by itself.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
-from typing import Any
+from itertools import accumulate, count, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pydp2.columns.columns import Columns, Ints
 from pydp2.errors import ProtocolError, RemoteProtocolError, ServiceUnreachable
 from pydp2.protocol import messages as m
+from pydp2.protocol.batch_packing import MAX_PACK_BYTES
 from pydp2.protocol.link_states import LinkRole, row_link
 from pydp2.schema.input_types import Slots
 from pydp2.transport import Line, Poller, owned_arrays
@@ -45,7 +46,7 @@ class _HostRequest:
 
 @dataclass(slots=True)
 class FetchedLot:
-    """Rows of a message, of which some come from hosts; a lot, as :class:`.lazy_rows.LazyRows`.
+    """Rows of some batches of a message, of which some come from hosts; a lot, as :class:`.lazy_rows.LazyRows`.
 
     ``here``: those that came with the message; ``order``: for each row its place among those and the rows of
     ``requests``, in this order.
@@ -91,6 +92,16 @@ class FetchedLot:
         return self._columns if hi - lo == len(self.order) else self._columns.slice(lo, hi)
 
 
+class _NamedRows(NamedTuple):
+    """Rows that a message names: those that came ``here`` with it, and the ``handles`` of those at ``addresses``.
+    ``ends``: where each of these groups of rows ends, int64."""
+
+    here: Columns
+    handles: Ints
+    addresses: list[str]
+    ends: Ints
+
+
 class RowFetcher:
     """Fetches rows of ``slots`` for a client with the keys ``key_pair``, over a connection to each row server."""
 
@@ -101,24 +112,50 @@ class RowFetcher:
         self._retry_at: dict[str, float] = {}
         self._requests: dict[int, _HostRequest] = {}  # those without an answer
         self._numbers = count(1)
-        self._lots: dict[tuple[int, int], FetchedLot] = {}  # by run and first batch, until they are taken
+        # The part of each batch of a message, by run and first batch, until they are taken:
+        self._parts: dict[tuple[int, int], list[tuple[FetchedLot, int, int]]] = {}
         self._link = row_link(LinkRole.CLIENT)
 
-    def begin(self, head: m.BatchHead, rows: int, frames: Sequence[memoryview]) -> None:
-        """Ask for the rows of the message ``head``, of ``rows`` rows in all. Raises RemoteProtocolError."""
-        counts = [*_row_counts(head)]
-        if len(frames) < 2 or rows < sum(size for _, size in counts):
+    def begin(self, head: m.BatchHead, counts: Sequence[int], frames: Sequence[memoryview]) -> None:
+        """Ask for the rows of the message ``head``, of batches with ``counts`` rows. Raises RemoteProtocolError."""
+        rows, on_hosts = sum(counts), [*_row_counts(head)]
+        if len(frames) < 2 or rows < sum(size for _, size in on_hosts):
             raise RemoteProtocolError("BatchHead: rows on hosts need a frame with their order, and one with handles")
         *here, order_frame, handle_frame = frames
-        order, handles = _int64(order_frame, rows), _int64(handle_frame, sum(size for _, size in counts))
+        order, handles = _int64(order_frame, rows), _int64(handle_frame, sum(size for _, size in on_hosts))
         if (np.sort(order) != np.arange(rows)).any():
             raise RemoteProtocolError("BatchHead: rows on hosts that are not in an order")
-        lot = FetchedLot(Columns.from_frames(self._slots, rows - len(handles), owned_arrays(here)), order, [])
-        at = 0
-        for address, size in counts:
-            lot.requests.append(self._ask(address, handles[at : at + size]))
-            at += size
-        self._lots[head.request_id, head.batch_index] = lot
+        named = _NamedRows(
+            Columns.from_frames(self._slots, rows - len(handles), owned_arrays(here)),
+            handles,
+            [address for address, _ in on_hosts],
+            np.cumsum([rows - len(handles), *(size for _, size in on_hosts)]),
+        )
+        edges = [0, *accumulate(counts)]
+        step = max(1, len(counts) * MAX_PACK_BYTES // max(1, head.nbytes))  # batches that are fetched together
+        parts: list[tuple[FetchedLot, int, int]] = []
+        for begin in range(0, len(counts), step):
+            ends = edges[begin : begin + step + 1]
+            lot = self._lot(named, order[ends[0] : ends[-1]])
+            parts += [(lot, lo - ends[0], hi - ends[0]) for lo, hi in pairwise(ends)]
+        self._parts[head.request_id, head.batch_index] = parts
+
+    def _lot(self, named: _NamedRows, places: Ints) -> FetchedLot:
+        """Ask for the rows of ``named`` at ``places``."""
+        if len(places) == named.ends[-1]:
+            by_place, order = np.arange(len(places)), places
+        else:
+            sorting = np.argsort(places)
+            by_place, order = places[sorting], np.empty_like(places)
+            order[sorting] = np.arange(len(places))
+        at, *ends = np.searchsorted(by_place, named.ends).tolist()
+        here = named.here if len(places) == named.ends[-1] else named.here.take(by_place[:at])
+        requests = []
+        for address, end in zip(named.addresses, ends, strict=True):
+            if end > at:
+                requests.append(self._ask(address, named.handles[by_place[at:end] - named.here.rows]))
+            at = end
+        return FetchedLot(here, order, requests)
 
     def _ask(self, address: str, handles: Ints) -> _HostRequest:
         request = _HostRequest(next(self._numbers), address, handles, time.monotonic() + PATIENCE_SECONDS)
@@ -144,24 +181,24 @@ class RowFetcher:
             self._retry_at[address] = time.monotonic() + _RETRY_SECONDS
         return line
 
-    def take(self, run: int, batch_index: int) -> FetchedLot:
-        """Return the rows of the message of ``run`` that begins with this batch. Raises RemoteProtocolError if they
-        were not asked for."""
-        lot = self._lots.pop((run, batch_index), None)
-        if lot is None:
+    def take(self, run: int, batch_index: int) -> list[tuple[FetchedLot, int, int]]:
+        """Return the lot of each batch of the message of ``run`` that begins with this one, and its part of the lot.
+        Raises RemoteProtocolError if they were not asked for."""
+        parts = self._parts.pop((run, batch_index), None)
+        if parts is None:
             raise RemoteProtocolError("BatchHead: rows on hosts that were not asked for")
-        return lot
+        return parts
 
     def forget(self) -> None:
         """Forget all that was asked for: a new run begins."""
         self._requests.clear()
-        self._lots.clear()
+        self._parts.clear()
 
     def drop(self, run: int, batch_index: int) -> None:
         """Forget what was asked for because of one message: its run was left."""
-        lot = self._lots.pop((run, batch_index), None)
-        for request in () if lot is None else lot.requests:
-            self._requests.pop(request.number, None)
+        for lot, _, _ in self._parts.pop((run, batch_index), []):
+            for request in lot.requests:
+                self._requests.pop(request.number, None)
 
     def receive(self) -> None:
         """Take what came, and connect again where a connection has ended. What a row server sends in place of rows

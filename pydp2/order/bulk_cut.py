@@ -27,7 +27,8 @@ if is_active():
 
 _MAX_BATCHES = 32  # cut in one call
 _MAX_BATCH_SIZE = 1 << 20  # larger ones are cut one by one
-_MAX_AHEAD_BYTES = 1 << 20  # bytes of batches that are cut and wait here
+_AHEAD_BYTES = 1 << 20, 8 << 20  # bytes of batches that are cut and wait here: at least, and at most
+_AHEAD_SHARE = 16  # of the bytes that the pool may have, so many parts make one of these
 _NEEDS_ROWS, _SNAPSHOT_POINT = 1, 2  # why the loop stopped: pydp2/native/_order_kernels.pyx
 
 
@@ -48,6 +49,8 @@ class BulkCutter:
         limit = min(plan.pool_bytes, UNBOUNDED)
         self._limits = np.array([plan.batch_size, limit, *pool.snapshot_limits], np.int64)
         self._batches_per_call = 1
+        least, most = _AHEAD_BYTES
+        self._ahead_bytes = max(least, min(most, limit // _AHEAD_SHARE))
         self.byte_limited = False
         """True if the byte limit stopped a fill before its level was reached."""
         self.snapshot_due = False
@@ -100,7 +103,7 @@ class BulkCutter:
                 self._source.consume(merge.cycle[index].file, taken)
         if done:
             nbytes = sum(cut.nbytes for cut in self._waiting) // done
-            self._batches_per_call = max(1, min(_MAX_BATCHES, _MAX_AHEAD_BYTES // max(1, nbytes)))
+            self._batches_per_call = max(1, min(_MAX_BATCHES, self._ahead_bytes // max(1, nbytes)))
 
     def _lacks_rows(self, level: int) -> bool:
         """Return True if the next batch needs rows of the file whose turn it is, and none of these are within reach of

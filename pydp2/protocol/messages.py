@@ -81,8 +81,7 @@ class BeginReading(Message):
 
 @dataclass(frozen=True, slots=True)
 class Assign(Message):
-    """Server: run these files for ``reading``. Items are :class:`FileAssignment` as lists; frames are sample indices,
-    int64."""
+    """Server: run files for ``reading``. Items are :class:`FileAssignment` as lists, frames sample indices, int64."""
 
     has_body: ClassVar[bool] = True
     reading: int
@@ -417,9 +416,9 @@ class BatchHead(Message):
     without buckets. ``following``: batches that come with it, their rows behind its own in the columns; see
     :mod:`.batch_packing`. ``shared_rows``: instead of the columns, one frame has the numbers of their rows, int64; the
     service has so many rows in the memory that it shows, its cache or cells, where this client gathers them (0: the
-    columns are here). ``on_hosts``: ``[row server, rows]`` for each host with rows. Two frames, int64, come behind the
-    columns of the others then: for each row its place among the others and those of the hosts, in this order, and the
-    handles of the rows on hosts.
+    columns are here). ``on_hosts``: ``[row server, rows]`` for each host with rows, and ``nbytes`` of all rows. Two
+    frames, int64, come behind the columns of the others then: for each row its place among these and those of the
+    hosts, in this order, and the handles of the rows on hosts.
     """
 
     has_body: ClassVar[bool] = True
@@ -438,6 +437,7 @@ class BatchHead(Message):
     following: list[Any] = field(default_factory=list)
     shared_rows: int = 0
     on_hosts: list[Any] = field(default_factory=list)
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,6 +247,11 @@ def _grouped(hosts: Ints) -> tuple[Ints, list[tuple[int, Ints]]]:
     return by_host, [(hosts.item(group[0]), group) for group in groups]
 
 
+def count_on_hosts(rows: RowView) -> int:
+    """Return how many of ``rows`` stay on their host."""
+    return int(np.count_nonzero(rows.row_ids < 0)) if isinstance(rows.store, HostRowStore) else 0
+
+
 def split_rows_by_host(rows: RowView) -> HostSplit | None:
     """Return where the ``rows`` of a message lie; None: all of them are here."""
     return rows.store.split(rows.row_ids) if isinstance(rows.store, HostRowStore) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from pydp2.columns.columns import Columns
 from pydp2.errors import RemoteProtocolError
 from pydp2.host.row_server import RowServer, start_row_server
 from pydp2.protocol import messages as m
+from pydp2.protocol.batch_packing import MAX_PACK_BYTES
 from pydp2.rowstore.host_rows import RowServers
 from pydp2.transport.keys import new_key_pair
 from pydp2.transport.sockets import new_context
@@ -86,7 +88,7 @@ def serve_until(servers: list[RowServer], fetcher: RowFetcher, done: Callable[[]
 
 
 def received(fetcher: RowFetcher, head: m.BatchHead, body: list[memoryview]) -> list[ReceivedBatch]:
-    fetcher.begin(head, sum([head.rows, *(each[1] for each in head.following)]), body)
+    fetcher.begin(head, [head.rows, *(each[1] for each in head.following)], body)
     return parse_batches(SCHEMA.slots, head, body, fetcher=fetcher)
 
 
@@ -109,6 +111,29 @@ def test_rows_of_two_hosts_and_of_the_service_come_together_in_the_order_of_the_
     assert same(batches[1].columns(), expected.slice(2, 6))
     assert batches[0].column_bytes + batches[1].column_bytes == pytest.approx(expected.nbytes, abs=1)
     assert all(array.flags.writeable for arrays in batches[0].columns().arrays for array in arrays)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("batch_bytes", "together"), [(MAX_PACK_BYTES // 2, 2), (0, 5), (MAX_PACK_BYTES + 1, 1)])
+def test_small_batches_are_fetched_together_and_large_ones_alone(
+    batch_bytes: int, together: int, seed: int, start: Callable[[], RowServer], fetcher: RowFetcher
+) -> None:
+    random = np.random.default_rng(seed)
+    servers, here = [start(), start()], columns_of(0, [1] * random.integers(0, 4))
+    kinds = [columns_of(100 * i, random.integers(0, 4, random.integers(1, 9)).tolist()) for i in (1, 2)]
+    handles = [kept(server, columns) for server, columns in zip(servers, kinds, strict=True)]
+    whole = Columns.concat([here, *kinds])
+    order = random.permutation(whole.rows)
+    edges = [0, *np.sort(random.integers(0, whole.rows + 1, 4)).tolist(), whole.rows]  # a batch may have no rows
+    on_hosts = [[server.address, columns.rows] for server, columns in zip(servers, kinds, strict=True)]
+    head = head_of(np.diff(edges).tolist(), on_hosts)
+    head.nbytes = batch_bytes * 5
+    batches = received(fetcher, head, body_of(here, order.tolist(), *handles))
+    lots = [id(batch.rows[0]) for batch in batches if isinstance(batch.rows, tuple)]
+    assert [lots.count(lot) for lot in dict.fromkeys(lots)] == [min(together, 5 - at) for at in range(0, 5, together)]
+    serve_until(servers, fetcher, lambda: not any(batch.awaits_rows for batch in batches))
+    for batch, (lo, hi) in zip(batches, pairwise(edges), strict=True):
+        assert same(batch.columns(), whole.take(order[lo:hi]))
 
 
 def test_rows_that_a_host_does_not_have_make_it_unreachable_at_once(
@@ -179,9 +204,9 @@ def test_what_was_asked_for_in_a_run_that_was_left_is_forgotten(
     handles = kept(server, columns_of(0, [1, 2]))
     old, new = (head_of([1], [[server.address, 1]], run) for run in (3, 4))
     here = columns_of(0, [])
-    fetcher.begin(old, 1, body_of(here, [0], handles[:1]))
+    fetcher.begin(old, [1], body_of(here, [0], handles[:1]))
     fetcher.drop(3, 0)
-    fetcher.begin(old, 1, body_of(here, [0], handles[:1]))
+    fetcher.begin(old, [1], body_of(here, [0], handles[:1]))
     fetcher.forget()
     with pytest.raises(RemoteProtocolError, match="were not asked for"):
         fetcher.take(3, 0)
@@ -212,9 +237,9 @@ def test_a_message_that_contradicts_itself_is_refused(
 ) -> None:
     frames = body_of(columns_of(0, []), order, np.array(handles, np.int64))
     with pytest.raises(RemoteProtocolError, match=said):
-        fetcher.begin(head_of([2], on_hosts), 2, frames)
+        fetcher.begin(head_of([2], on_hosts), [2], frames)
 
 
 def test_a_message_without_the_frames_that_say_where_rows_are_is_refused(fetcher: RowFetcher) -> None:
     with pytest.raises(RemoteProtocolError, match="rows on hosts need"):
-        fetcher.begin(head_of([2], [["a", 1]]), 2, views(np.zeros(2, np.int64)))
+        fetcher.begin(head_of([2], [["a", 1]]), [2], views(np.zeros(2, np.int64)))

@@ -15,6 +15,7 @@ from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_BATCHES, MAX_PACK_BYTES, unpack_head
 from pydp2.rowstore.batch_rows import BatchRows
 from pydp2.rowstore.heap import HeapStore
+from pydp2.rowstore.host_rows import HostRowStore, RowServers
 from pydp2.schema.input_types import Slots, integer_value, integer_value_sequence
 from pydp2.server.sessions.outbox import OutMessage, drain
 
@@ -87,6 +88,26 @@ def test_small_ones_go_together_and_large_ones_alone() -> None:
     assert sent(MAX_PACK_BYTES // 4, 9) == [4, 4, 1]
     assert sent(MAX_PACK_BYTES // 2 + 1, 3) == [1, 1, 1]
     assert sent(10 * MAX_PACK_BYTES, 3) == [1, 1, 1]
+
+
+def test_large_batches_go_together_if_their_rows_stay_on_hosts() -> None:
+    store, ids = store_of(100)
+    servers = RowServers()
+    servers.add(1, "tcp://node1:7800")
+    mixed = HostRowStore(store, servers)
+    handles = np.arange(100, dtype=np.int64)
+    there = mixed.append(servers.accept(1, handles, handles))
+    for rows, sizes in ((there, [9]), (ids, [1] * 9), (np.append(there[:50], ids[:50]), [1] * 9)):
+        out: deque[OutMessage] = deque()
+        for i in range(9):
+            head = m.BatchHead(1, i, 100, 100, 1, 0, 0, i + 1, [], {}, 0)
+            out.append((b"a", head, [BatchRows(mixed, rows, padding=100, nbytes=2 * MAX_PACK_BYTES)]))
+        sent = list(drain(out))
+        assert [len(heads) for _, _, _, heads in sent] == sizes
+        for _, message, _, heads in sent:
+            assert isinstance(message, m.BatchHead)
+            elsewhere = np.count_nonzero(rows < 0) * len(heads)
+            assert message.on_hosts == ([["tcp://node1:7800", elsewhere]] if elsewhere else [])
 
 
 def test_who_has_the_cache_gets_numbers_and_others_the_rows() -> None:

@@ -10,12 +10,15 @@ from typing import Any
 from pydp2.protocol import messages as m
 from pydp2.protocol.batch_packing import MAX_BATCHES, MAX_PACK_BYTES, can_follow, pack_heads
 from pydp2.rowstore.batch_rows import BatchRows, concat_rows
-from pydp2.rowstore.host_rows import split_rows_by_host
+from pydp2.rowstore.host_rows import count_on_hosts, split_rows_by_host
 
 OutMessage = tuple[bytes, m.Message, Sequence[Any]]
 """To whom, what, and its frames; those of a BatchHead begin with the :class:`BatchRows` of its rows."""
 PackedMessage = tuple[bytes, m.Message, Sequence[Any], list[m.BatchHead]]
 """To whom, what, its frames, and the batches that it announces."""
+
+
+_BYTES_ON_HOST = 16  # of a row that stays on its host, in a message: its place and its handle
 
 
 @dataclass(slots=True)
@@ -30,7 +33,10 @@ class _MessagePack:
         self.nbytes = self._carries(self.picked[0])
 
     def _carries(self, picked: BatchRows) -> int:
-        return 8 * len(picked) if self.shared_rows else picked.nbytes
+        if self.shared_rows:
+            return 8 * len(picked)
+        elsewhere = count_on_hosts(picked)
+        return picked.nbytes * (len(picked) - elsewhere) // max(1, len(picked)) + _BYTES_ON_HOST * elsewhere
 
     def takes(self, head: m.BatchHead, picked: BatchRows, shared_rows: int) -> bool:
         more = self._carries(picked)
@@ -89,6 +95,6 @@ def _encode_pack(peer: bytes, pack: _MessagePack) -> PackedMessage:
         head.shared_rows = pack.shared_rows  # of this message alone: the head was made for it
         return peer, head, [rows.handles(), *pack.behind], pack.heads
     if (split := split_rows_by_host(rows)) is not None:
-        head.on_hosts = split.on_hosts
+        head.on_hosts, head.nbytes = split.on_hosts, sum(each.padded_bytes for each in pack.picked)
         return peer, head, [split.here, split.order, split.handles, *pack.behind], pack.heads
     return peer, head, [rows, *pack.behind], pack.heads
