@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from random import Random
 
-from pydp2.errors import Rewound
+from pydp2.errors import ProviderError, Rewound
 from tests.seeds import each_seed
 from tests.server.teams import LEASE, NoEnd, World
 
@@ -59,6 +59,7 @@ def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kil
         used += trainer.used
         if trainer.error is not None:
             raise trainer.error
+    assert len(made.bounds) <= 1
     return used
 
 
@@ -218,3 +219,52 @@ def test_dynamic_what_a_trainer_used_before_it_left_does_not_come_again_after_a_
     made.crash()
     made.finish([slow], 1)
     assert sorted(used + [n for _, n in slow.used]) == [*range(40)]
+
+
+def test_a_rank_without_a_batch_has_the_bounds_of_its_buckets_from_a_service_that_was_started_again() -> None:
+    made = World(1, 2)
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    assert [made.next(trainers[0]) for _ in range(2)] == [0, None]
+    made.crash()
+    trainers[1].inbox.clear()  # the end of the pass is lost
+    made.finish(trainers[1:], 1)
+    assert [trainer.position.buckets for trainer in trainers] == [{"bounds": [0, 1]}] * 2
+
+
+def test_bounds_of_buckets_are_written_down_before_a_rank_has_a_batch() -> None:
+    """Ranks that leave the pass while the service is away may not know them."""
+    made = World(8, 2)
+    made.numbers.is_read = False
+    trainers = [made.come(1), made.come(0)]
+    for trainer in trainers:
+        made.begin(trainer)
+    made.numbers.is_read = True
+    assert made.next(trainers[1]) == 0
+    made.crash()
+    for trainer in trainers:
+        made.leave(trainer)
+    for trainer in trainers:
+        made.begin(trainer)
+    made.finish(trainers, 2)
+    assert made.bounds == {(0, 1)}
+
+
+def test_ranks_that_come_back_together_know_the_bounds_of_buckets_that_any_of_them_knows() -> None:
+    made = World(1, 2)
+    made.numbers.errors[0] = ProviderError("a file raised")
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    assert made.next(trainers[0]) == 0
+    for trainer in trainers:
+        made.next(trainer)
+        assert isinstance(trainer.error, ProviderError)
+        trainer.position = trainer.position.next_pass()
+    made.disk.clear()
+    made.crash()
+    for trainer in reversed(trainers):
+        made.begin(trainer)
+    made.finish(trainers, 2)
+    assert made.bounds == {(0, 1)}

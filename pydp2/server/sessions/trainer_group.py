@@ -83,7 +83,7 @@ class TrainerGroup:
         self._on_begin = on_begin
         self._on_end = on_end
         self._log = log
-        self._early_ends_written = 0  # known when the job was last found to be written down
+        self._written = self._known()  # when the job was last found to be written down
         self._end: PassEnded | PassBroken | None = None
         self._errors: dict[int, Error] = {}  # of passes that failed: a rank that was cut off meanwhile asks for one
         self._generation = Generation()
@@ -289,7 +289,7 @@ class TrainerGroup:
             each.reset()
         self.in_pass, self._end, self._start = True, None, start.at.point
         self._errors = {failed: error for failed, error in self._errors.items() if failed < pass_id}
-        self._early_ends_written = len(self.runner.early_ends)
+        self._written = self._known()
         self.snapshot_due = not self.registry.alone
         self.delivery.begin(start.at)
         if start.at.batch_index:
@@ -425,18 +425,10 @@ class TrainerGroup:
             at = self.delivery.resume_point().with_tail_in_point()
             running = PassSnapshot(at, dict(self.runner.early_ends), self.runner.buckets)
         return JobSnapshot(
-            registry.name,
-            registry.world,
-            options,
-            fits,
-            ranks,
-            pass_id,
-            self._generation.loaded,
-            sorted(self._generation.joined),
-            running,
-            {} if registry.alone else self._errors.copy(),
-            self._generation.pass_before,
-        )
+            registry.name, registry.world, options, fits, ranks, pass_id, self._generation.loaded,
+            sorted(self._generation.joined), running, {} if registry.alone else self._errors.copy(),
+            self._generation.pass_before, {} if registry.alone else self.runner.known_buckets,
+        )  # fmt: skip
 
     def restore(self, snapshot: JobSnapshot, now: float, *, last: bool = True) -> None:
         """Be the job that was written down. ``last``: nothing was written after it. Raises Error where it cannot be."""
@@ -446,7 +438,7 @@ class TrainerGroup:
         self._errors = {**snapshot.errors}
         known = (rank for rank in snapshot.ranks if rank.session or registry.dynamic)
         registry.restore(map(Trainer.from_snapshot, known), now)
-        self.runner.pass_id = snapshot.pass_id
+        self.runner.pass_id, self.runner.known_buckets = snapshot.pass_id, snapshot.buckets
         self._maybe_stale = registry.dynamic and not last  # trainers that came later are not known here
         if snapshot.running is None or registry.alone:
             return
@@ -506,10 +498,14 @@ class TrainerGroup:
         )
 
     def _queue(self, group: BatchGroup) -> None:
-        if self._early_ends_written != (known := len(self.runner.early_ends)):
-            self._early_ends_written = known
+        if self._written != (known := self._known()):
+            self._written = known
             self.snapshot_due = not self.registry.alone
         self.delivery.queue(group)
+
+    def _known(self) -> tuple[int, dict[str, Any]]:
+        """Return what is written down as soon as it is known, besides where the trainers stand."""
+        return len(self.runner.early_ends), self.runner.known_buckets
 
     def _hand_out(self) -> None:
         for trainer in self.registry.trainers.values():
