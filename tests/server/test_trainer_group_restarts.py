@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from random import Random
@@ -122,7 +123,8 @@ def test_without_any_snapshot_the_stream_is_the_same_or_is_refused(seed: int) ->
         return
     except NoEnd:
         waits = {trainer.rank for trainer in made.trainers}
-        named = {rank for rank in ranks if any(f"waits for rank {rank}, which left" in text for text in made.logs)}
+        left = [who for text in made.logs for who in re.findall(r"waits for ranks? ([\d, ]+), which left", text)]
+        named = {int(rank) for who in left for rank in who.split(", ")}
         assert named
         assert waits.isdisjoint(named)
         return
@@ -268,3 +270,42 @@ def test_ranks_that_come_back_together_know_the_bounds_of_buckets_that_any_of_th
         made.begin(trainer)
     made.finish(trainers, 2)
     assert made.bounds == {(0, 1)}
+
+
+def test_a_rank_that_began_a_pass_asks_anew_when_another_shows_that_it_is_over() -> None:
+    made = World(1, 2)
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    assert [made.next(trainers[0]) for _ in range(2)] == [0, None]
+    made.begin(trainers[0])
+    assert made.next(trainers[0]) == 0
+    made.disk.clear()
+    made.crash()
+    trainers[1].inbox.clear()  # the end of pass 0 is lost
+    made.numbers.is_read = False
+    assert made.next(trainers[1]) is None  # it begins pass 0 once more
+    made.next(trainers[0])
+    made.numbers.is_read = True
+    made.finish(trainers, 2)
+    assert made.used() == [(0, 0), (1, 0)]
+
+
+def test_a_rank_that_waits_for_the_next_pass_asks_anew_when_another_shows_that_it_began() -> None:
+    made = World(2, 2)
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    assert [made.next(trainers[0]) for _ in range(2)] == [0, None]
+    older = made.disk[-1]
+    assert [made.next(trainers[1]) for _ in range(2)] == [1, None]
+    for trainer in trainers:
+        made.begin(trainer)
+    assert made.next(trainers[1]) == 1
+    made.disk = [older]
+    made.crash()
+    trainers[0].inbox.clear()
+    assert made.next(trainers[0]) is None  # the service waits for the other
+    made.next(trainers[1])
+    made.finish(trainers, 2)
+    assert made.used() == [(p, n) for p in range(2) for n in range(2)]

@@ -154,7 +154,7 @@ class TrainerGroup:
                 return
         elif self._maybe_stale or lost or not trainer.joined:
             if self._maybe_stale or lost:
-                self._fail(trainer, not_known(self.registry.name, trainer.rank))
+                self._fail(trainer, not_known(registry.name, trainer.rank))
             else:
                 self._fail_rewound(trainer)
             return
@@ -164,6 +164,7 @@ class TrainerGroup:
                 self._fail(trainer, not_known(self.registry.name, trainer.rank))
                 return
             self._rejoin = Rejoin(range(registry.world), now + registry.lease, dynamic=False)
+            self._begin_again(trainer)
         if self._rejoin is not None:
             self._rejoin.add(RejoinRequest(trainer, begin, start))
             self._finish_rejoin(now)
@@ -207,6 +208,13 @@ class TrainerGroup:
         killed."""
         began = begin.pass_id + (begin.first_batch > 0)
         return not self.registry.alone and not begin.state_name and began > self.runner.pass_id + 1
+
+    def _begin_again(self, comes: Trainer) -> None:
+        """Have all trainers but ``comes`` that wait for something ask anew."""
+        for each in self.registry.trainers.values():
+            if each is not comes and each.peer and (each.pending is not None or each.state is PassState.IN):
+                each.pending = None
+                self.out.append((each.peer, m.BeginAgain(each.run), ()))
 
     def _finish_rejoin(self, now: float) -> None:
         """Go on when all trainers that were in the pass are there, or have been waited for."""
@@ -269,8 +277,7 @@ class TrainerGroup:
             other.pending = None
 
     def _fail_rewound(self, trainer: Trainer) -> None:
-        error = to_wire(went_back(self.registry.name))
-        self._tell(trainer, m.Failed(trainer.run, error, self._generation.loaded))
+        self._tell(trainer, m.Failed(trainer.run, to_wire(went_back(self.registry.name)), self._generation.loaded))
 
     def _start_pass(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
         try:
@@ -528,9 +535,7 @@ class TrainerGroup:
                 else:
                     trainer.move(TrainerEvent.FINISH)
                     self.snapshot_due = not self.registry.alone
-                    end = self._end
-                    count = self.delivery.batch_count(trainer, end)
-                    self._end_pass(trainer, count, end)
+                    self._end_pass(trainer, self.delivery.batch_count(trainer, self._end), self._end)
 
     # -- time ------------------------------------------------------------------------------------------------------
     def check_leases(self, now: float) -> None:
@@ -546,8 +551,7 @@ class TrainerGroup:
         trainers, lease = self.registry.trainers, self.registry.lease
         for trainer in [each for each in trainers.values() if now - each.last_heard > lease]:
             if trainer.in_flight:
-                count = len(trainer.in_flight)
-                text = f"job {self.registry.name!r}: {count} batches of a silent trainer go to others"
+                text = f"job {self.registry.name!r}: {len(trainer.in_flight)} batches of a silent trainer go to others"
                 self._log(text, "lease", names_job=True)
                 self.delivery.release(trainer)
             trainer.credit = 0  # when it wakes it asks anew
