@@ -309,3 +309,26 @@ def test_a_rank_that_waits_for_the_next_pass_asks_anew_when_another_shows_that_i
     made.next(trainers[1])
     made.finish(trainers, 2)
     assert made.used() == [(p, n) for p in range(2) for n in range(2)]
+
+
+def test_dynamic_a_service_that_was_started_again_waits_for_trainers_when_others_leave() -> None:
+    made = World(4, 1, dynamic=True)
+    trainers = [made.come(), made.come()]
+    made.finish(trainers, 1)
+    made.crash()
+    made.close(trainers[0])
+    made.finish(trainers[1:], 2)
+    assert trainers[1].error is None
+    assert [n for p, n in trainers[1].used if p == 1] == [*range(4)]
+
+
+def test_dynamic_a_service_that_was_started_again_does_not_wait_for_trainers_that_left() -> None:
+    made = World(4, 1, dynamic=True)
+    trainers = [made.come(), made.come()]
+    made.finish(trainers, 1)
+    made.crash()
+    for trainer in trainers:
+        made.close(trainer)
+    assert not made.team.awaits_ranks
+    late = made.come()
+    assert late.position.pass_id == 0

@@ -118,7 +118,8 @@ class TrainerGroup:
     @property
     def awaits_ranks(self) -> bool:
         """True while not all ranks have had the pass that was begun: one that comes within the lease goes on in it."""
-        return self._rejoin is not None or (self.in_pass and not self.registry.alone and not self.registry.dynamic)
+        waits = self.registry.awaits_restored if self.registry.dynamic else self.in_pass and not self.registry.alone
+        return self._rejoin is not None or waits
 
     def detach(self, trainer: Trainer, run: int, done: int, now: float) -> None:
         """Note that ``trainer`` left in order, after it had used ``done`` batches of ``run``."""
@@ -350,7 +351,6 @@ class TrainerGroup:
 
     def _settle(self) -> None:
         """End the pass when it is over for all trainers, and begin the next one."""
-        trainers = self.registry.trainers
         if not self.in_pass or not self._is_over():
             return
         if isinstance(self._end, PassEnded) and (said := self.runner.describe_padding()):
@@ -358,9 +358,9 @@ class TrainerGroup:
         self.stop()
         if isinstance(self._end, PassEnded):
             self._on_end(self._end)
-        for each in trainers.values():
+        for each in self.registry.trainers.values():
             each.reset()
-        waiting = [(each, each.pending) for each in trainers.values() if each.pending is not None]
+        waiting = [(each, each.pending) for each in self.registry.trainers.values() if each.pending is not None]
         for each, _ in waiting:
             each.pending = None
         opened = ""  # the state of the generation that begins here
