@@ -42,19 +42,21 @@ def picked(number: int) -> BatchRows:
 
 
 class Numbers:
-    """A job whose batch n of a pass holds the number n; every seventh is a point from which it can be taken up."""
+    """A job whose batch n of a pass holds the number n; every seventh is a point from which it can be taken up. The
+    bounds of its buckets are the number of the pass, and one more, in which the first batch was cut."""
 
     def __init__(self, length: int, last_batch: str = "keep") -> None:
         self.length = length
         self.last_batch = last_batch
         self.pass_id = -1
+        self.is_read = True
+        """False while nothing is there that a batch could be cut from."""
         self.running = False
         self.begun: list[tuple[int, int]] = []
         self.run_again = (0, 0)
         self.do_rows_stay = True
         self.more = self.pool_over_limit = False
         self.plan = SimpleNamespace(order="strict", pool_bytes=1 << 20)
-        self.buckets: dict[str, Any] = {}
         self.known_buckets: dict[str, Any] = {}
         self.errors: dict[int, Error] = {}
         """How passes end, by number, that do not end well."""
@@ -73,9 +75,14 @@ class Numbers:
         assert saved is None or saved.batch_index <= batch
         self.pass_id, self._next, self._beyond, self._world = pass_id, batch, set(beyond), world
         self._point = saved
+        self.known_buckets = self.known_buckets | {k: v for k, v in start.buckets.items() if k == "bounds"}
         self.running, self.early_ends = True, {**start.early_ends}
         self.begun.append((pass_id, batch))
         return "a reading"
+
+    @property
+    def buckets(self) -> dict[str, Any]:
+        return {**self.known_buckets, "group": self._world} if self.known_buckets else {}
 
     def has_early_ends(self, early_ends: Mapping[int, Any]) -> bool:
         return all(file in self.early_ends for file in early_ends)
@@ -89,7 +96,7 @@ class Numbers:
     def next_group(self, pulls: int = 1, room: float = inf) -> BatchGroup | PassEnded | PassBroken | None:
         assert self.running
         self.pool_over_limit = room <= 0
-        if self.pool_over_limit:
+        if self.pool_over_limit or not self.is_read:
             return None
         while self._next in self._beyond:
             self._next += 1
@@ -100,9 +107,10 @@ class Numbers:
                 return PassBroken(self.errors[self.pass_id])
             return PassEnded(self._next, 0, 0, True)
         self._next += len(group)
+        self.known_buckets = self.known_buckets or {"bounds": [self.pass_id, self.pass_id + 1]}
         if self._next // 7 * 7 > (0 if self._point is None else self._point.batch_index):
             self._point = SnapshotPoint(self._next // 7 * 7, EMPTY, False, 0, 0, 0, 0, [], 0, 0)
-        cuts = [CutBatch.of(BatchCut(n, np.zeros(1, np.int64), 1, 1), picked(n), {}) for n in group]
+        cuts = [CutBatch.of(BatchCut(n, np.zeros(1, np.int64), 1, 1), picked(n), self.buckets) for n in group]
         self._rows += [cut.rows for cut in cuts]
         return BatchGroup(cuts, self._next, 0, self._point, [])
 
@@ -158,6 +166,8 @@ class World:
         self.disk: list[bytes] = []
         self.now = 1.0
         self.trainers: list[Trainer] = []
+        self.bounds: set[tuple[int, ...]] = set()
+        """Of the buckets of all batches that trainers were given."""
         self._peers = 0
 
     def _new(self) -> None:
@@ -257,8 +267,8 @@ class World:
         saved = None if at.point is None else SnapshotPoint.from_wire(at.point.saved, at.point.pool, 1)
         point = {} if at.point is None else at.point.saved
         begin = m.BeginPass(
-            trainer.run, at.pass_id, at.batch, trainer.prefetch, point, 0, at.acknowledged_ahead, trainer.loaded, {},
-            trainer.named, trainer.after_pass
+            trainer.run, at.pass_id, at.batch, trainer.prefetch, point, 0, at.acknowledged_ahead, trainer.loaded,
+            at.buckets, trainer.named, trainer.after_pass,
         )  # fmt: skip
         trainer.named = bool(trainer.loaded)
         self.team.begin(trainer.peer, begin, PassSnapshot.asked_by(begin, saved), self.now)
@@ -319,6 +329,7 @@ class World:
                     trainer.waits = False
                     trainer.position = trainer.position.after(message, EMPTY, [])
                     trainer.hand = index
+                    self.bounds.add(tuple(message.bucket["bounds"]))
                     trainer.done += 1
                     return index
                 case m.PassEnd():
@@ -350,7 +361,7 @@ class World:
             self.team.leave(trainer.peer, trainer.run, trainer.done, self.now)
         self._settle_hand(trainer)
         trainer.over = True
-        trainer.position = Position(trainer.position.pass_id + 1)
+        trainer.position = trainer.position.next_pass()
         self.serve()
 
     def close(self, trainer: Trainer) -> None:

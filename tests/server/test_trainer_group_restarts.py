@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from random import Random
 
-from pydp2.errors import Rewound
+from pydp2.errors import ProviderError, Rewound
 from tests.seeds import each_seed
 from tests.server.teams import LEASE, NoEnd, World
 
@@ -59,6 +60,7 @@ def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kil
         used += trainer.used
         if trainer.error is not None:
             raise trainer.error
+    assert len(made.bounds) <= 1
     return used
 
 
@@ -121,7 +123,8 @@ def test_without_any_snapshot_the_stream_is_the_same_or_is_refused(seed: int) ->
         return
     except NoEnd:
         waits = {trainer.rank for trainer in made.trainers}
-        named = {rank for rank in ranks if any(f"waits for rank {rank}, which left" in text for text in made.logs)}
+        left = [who for text in made.logs for who in re.findall(r"waits for ranks? ([\d, ]+), which left", text)]
+        named = {int(rank) for who in left for rank in who.split(", ")}
         assert named
         assert waits.isdisjoint(named)
         return
@@ -218,3 +221,114 @@ def test_dynamic_what_a_trainer_used_before_it_left_does_not_come_again_after_a_
     made.crash()
     made.finish([slow], 1)
     assert sorted(used + [n for _, n in slow.used]) == [*range(40)]
+
+
+def test_a_rank_without_a_batch_has_the_bounds_of_its_buckets_from_a_service_that_was_started_again() -> None:
+    made = World(1, 2)
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    assert [made.next(trainers[0]) for _ in range(2)] == [0, None]
+    made.crash()
+    trainers[1].inbox.clear()  # the end of the pass is lost
+    made.finish(trainers[1:], 1)
+    assert [trainer.position.buckets for trainer in trainers] == [{"bounds": [0, 1]}] * 2
+
+
+def test_bounds_of_buckets_are_written_down_before_a_rank_has_a_batch() -> None:
+    """Ranks that leave the pass while the service is away may not know them."""
+    made = World(8, 2)
+    made.numbers.is_read = False
+    trainers = [made.come(1), made.come(0)]
+    for trainer in trainers:
+        made.begin(trainer)
+    made.numbers.is_read = True
+    assert made.next(trainers[1]) == 0
+    made.crash()
+    for trainer in trainers:
+        made.leave(trainer)
+    for trainer in trainers:
+        made.begin(trainer)
+    made.finish(trainers, 2)
+    assert made.bounds == {(0, 1)}
+
+
+def test_ranks_that_come_back_together_know_the_bounds_of_buckets_that_any_of_them_knows() -> None:
+    made = World(1, 2)
+    made.numbers.errors[0] = ProviderError("a file raised")
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    assert made.next(trainers[0]) == 0
+    for trainer in trainers:
+        made.next(trainer)
+        assert isinstance(trainer.error, ProviderError)
+        trainer.position = trainer.position.next_pass()
+    made.disk.clear()
+    made.crash()
+    for trainer in reversed(trainers):
+        made.begin(trainer)
+    made.finish(trainers, 2)
+    assert made.bounds == {(0, 1)}
+
+
+def test_a_rank_that_began_a_pass_asks_anew_when_another_shows_that_it_is_over() -> None:
+    made = World(1, 2)
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    assert [made.next(trainers[0]) for _ in range(2)] == [0, None]
+    made.begin(trainers[0])
+    assert made.next(trainers[0]) == 0
+    made.disk.clear()
+    made.crash()
+    trainers[1].inbox.clear()  # the end of pass 0 is lost
+    made.numbers.is_read = False
+    assert made.next(trainers[1]) is None  # it begins pass 0 once more
+    made.next(trainers[0])
+    made.numbers.is_read = True
+    made.finish(trainers, 2)
+    assert made.used() == [(0, 0), (1, 0)]
+
+
+def test_a_rank_that_waits_for_the_next_pass_asks_anew_when_another_shows_that_it_began() -> None:
+    made = World(2, 2)
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    assert [made.next(trainers[0]) for _ in range(2)] == [0, None]
+    older = made.disk[-1]
+    assert [made.next(trainers[1]) for _ in range(2)] == [1, None]
+    for trainer in trainers:
+        made.begin(trainer)
+    assert made.next(trainers[1]) == 1
+    made.disk = [older]
+    made.crash()
+    trainers[0].inbox.clear()
+    assert made.next(trainers[0]) is None  # the service waits for the other
+    made.next(trainers[1])
+    made.finish(trainers, 2)
+    assert made.used() == [(p, n) for p in range(2) for n in range(2)]
+
+
+def test_dynamic_a_service_that_was_started_again_waits_for_trainers_when_others_leave() -> None:
+    made = World(4, 1, dynamic=True)
+    trainers = [made.come(), made.come()]
+    made.finish(trainers, 1)
+    made.crash()
+    made.close(trainers[0])
+    made.finish(trainers[1:], 2)
+    assert trainers[1].error is None
+    assert [n for p, n in trainers[1].used if p == 1] == [*range(4)]
+
+
+def test_dynamic_a_service_that_was_started_again_does_not_wait_for_trainers_that_left() -> None:
+    made = World(4, 1, dynamic=True)
+    trainers = [made.come(), made.come()]
+    made.finish(trainers, 1)
+    made.crash()
+    for trainer in trainers:
+        made.close(trainer)
+    assert not made.team.awaits_ranks
+    late = made.come()
+    assert late.position.pass_id == 0

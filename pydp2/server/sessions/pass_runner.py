@@ -146,7 +146,9 @@ class PassRunner:
         self._pool: HeapStore | None = None  # of the pass before: its memory need not be made anew
         self.dispatcher: FileDispatcher | None = None
         self.padding = PaddingStats()
-        self._bounds: dict[str, Any] = {}  # of buckets, once they are drawn: a rank without a batch does not know them
+        self.known_buckets: dict[str, Any] = {}
+        """Bounds of the buckets of all passes, as "bounds"; {} without buckets, and before they are known. A rank
+        without a batch does not know them."""
 
     def begin(self, pass_id: int, start: PassSnapshot | None = None, world: int = 1) -> FileDispatcher:
         """Begin pass ``pass_id`` at ``start`` (None: its first batch) for ``world`` ranks and return what is read for
@@ -177,10 +179,10 @@ class PassRunner:
             wait_for_all=cached and job.shuffle and pass_id > 0,
             last_batch=job.last_batch,
             relaxed=job.order == "relaxed",
-            buckets=begin_buckets(job.buckets, self._bounds | start.buckets, world),
+            buckets=begin_buckets(job.buckets, self.known_buckets | start.buckets, world),
         )
         if plan.buckets is not None and plan.buckets.bounds is not None:
-            self._bounds = {"bounds": list(plan.buckets.bounds)}  # needed before the next batch, too
+            self.known_buckets = {"bounds": list(plan.buckets.bounds)}  # needed before the next batch, too
         order = files_in_order(plan)
         if self._counting == "missing" and self._context.counts is not None:
             order = self._context.counts.uncounted()
@@ -242,16 +244,11 @@ class PassRunner:
         return heap if memory is None or memory.row_store is None else MixedStore(memory.row_store, heap)
 
     @property
-    def known_buckets(self) -> dict[str, Any]:
-        """Bounds of the buckets of all passes, as "bounds"; {} without buckets, and before they are known."""
-        return dict(self._bounds)
-
-    @property
     def buckets(self) -> dict[str, Any]:
         """Buckets of this pass as plain data; {} without buckets, and before they are known."""
-        if self._batcher is None or self._batcher.plan.buckets is None or not self._bounds:
+        if self._batcher is None or self._batcher.plan.buckets is None or not self.known_buckets:
             return {}
-        return {**self._bounds, "group": self._batcher.plan.buckets.group_size}
+        return {**self.known_buckets, "group": self._batcher.plan.buckets.group_size}
 
     @property
     def early_ends(self) -> EarlyEnds:
@@ -415,7 +412,7 @@ class PassRunner:
         if self._batcher is None or self._batcher.plan.buckets is None:
             return {}
         bounds = list(self._batcher.pool.bounds or ())
-        self._bounds = {"bounds": bounds}
+        self.known_buckets = {"bounds": bounds}
         return {"longest": cut.bucket_bound, "bounds": bounds, "group": self._batcher.plan.buckets.group_size}
 
     def padding_figures(self) -> dict[str, Any]:

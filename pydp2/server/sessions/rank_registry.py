@@ -31,12 +31,18 @@ class RankRegistry:
         self.left_at: set[int] = set()
         """Ranks that were there and left in order."""
         self._connected: dict[bytes, Trainer] = {}
+        self._restored: list[Trainer] = []
         self._parted_at = 0.0  # when the last of them left
 
     @property
     def empty(self) -> bool:
         """True while no trainer is connected."""
         return not self._connected
+
+    @property
+    def awaits_restored(self) -> bool:
+        """True while trainers of a service that was killed have not come back: not all of them need be dead."""
+        return any(self.trainers.get(one.rank) is one and not (one.peer or one.run) for one in self._restored)
 
     @property
     def absent(self) -> int:
@@ -119,7 +125,8 @@ class RankRegistry:
 
     def restore(self, trainers: Iterable[Trainer], now: float) -> None:
         """Take in ``trainers`` of a service that was killed: they may come back, as if last heard of ``now``."""
-        for trainer in trainers:
+        self._restored = [*trainers]
+        for trainer in self._restored:
             trainer.last_heard = now
             self.trainers[trainer.rank] = trainer
         self._parted_at = now

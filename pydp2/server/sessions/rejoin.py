@@ -86,9 +86,9 @@ class Rejoin:
         written = self.snapshot if self.pass_id == last else None
         there = [one for one in self.requests.values() if one.begin.pass_id == last]
         first = (max if self._dynamic else min)(there or self.requests.values(), key=lambda one: one.begin.first_batch)
-        batch, buckets = first.start.at.batch_index, first.start.buckets
+        batch = first.start.at.batch_index
         if written is not None and (not there or written.at.batch_index > batch):
-            batch, buckets = written.at.batch_index, written.buckets
+            batch = written.at.batch_index
         starts = [one.start for one in there] + ([] if written is None else [written])
         ahead: set[int] = set()
         if self._dynamic:
@@ -99,6 +99,7 @@ class Rejoin:
             key=lambda one: one.batch_index,
             default=None,
         )
+        buckets = {key: value for start in starts for key, value in start.buckets.items()}  # one had no batch, maybe
         early_ends = {} if written is None else dict(written.early_ends)
         for one in there:
             early_ends |= one.start.early_ends

@@ -83,7 +83,7 @@ class TrainerGroup:
         self._on_begin = on_begin
         self._on_end = on_end
         self._log = log
-        self._early_ends_written = 0  # known when the job was last found to be written down
+        self._written = self._known()  # when the job was last found to be written down
         self._end: PassEnded | PassBroken | None = None
         self._errors: dict[int, Error] = {}  # of passes that failed: a rank that was cut off meanwhile asks for one
         self._generation = Generation()
@@ -118,7 +118,8 @@ class TrainerGroup:
     @property
     def awaits_ranks(self) -> bool:
         """True while not all ranks have had the pass that was begun: one that comes within the lease goes on in it."""
-        return self._rejoin is not None or (self.in_pass and not self.registry.alone and not self.registry.dynamic)
+        waits = self.registry.awaits_restored if self.registry.dynamic else self.in_pass and not self.registry.alone
+        return self._rejoin is not None or waits
 
     def detach(self, trainer: Trainer, run: int, done: int, now: float) -> None:
         """Note that ``trainer`` left in order, after it had used ``done`` batches of ``run``."""
@@ -154,7 +155,7 @@ class TrainerGroup:
                 return
         elif self._maybe_stale or lost or not trainer.joined:
             if self._maybe_stale or lost:
-                self._fail(trainer, not_known(self.registry.name, trainer.rank))
+                self._fail(trainer, not_known(registry.name, trainer.rank))
             else:
                 self._fail_rewound(trainer)
             return
@@ -164,6 +165,7 @@ class TrainerGroup:
                 self._fail(trainer, not_known(self.registry.name, trainer.rank))
                 return
             self._rejoin = Rejoin(range(registry.world), now + registry.lease, dynamic=False)
+            self._begin_again(trainer)
         if self._rejoin is not None:
             self._rejoin.add(RejoinRequest(trainer, begin, start))
             self._finish_rejoin(now)
@@ -207,6 +209,13 @@ class TrainerGroup:
         killed."""
         began = begin.pass_id + (begin.first_batch > 0)
         return not self.registry.alone and not begin.state_name and began > self.runner.pass_id + 1
+
+    def _begin_again(self, comes: Trainer) -> None:
+        """Have all trainers but ``comes`` that wait for something ask anew."""
+        for each in self.registry.trainers.values():
+            if each is not comes and each.peer and (each.pending is not None or each.state is PassState.IN):
+                each.pending = None
+                self.out.append((each.peer, m.BeginAgain(each.run), ()))
 
     def _finish_rejoin(self, now: float) -> None:
         """Go on when all trainers that were in the pass are there, or have been waited for."""
@@ -269,8 +278,7 @@ class TrainerGroup:
             other.pending = None
 
     def _fail_rewound(self, trainer: Trainer) -> None:
-        error = to_wire(went_back(self.registry.name))
-        self._tell(trainer, m.Failed(trainer.run, error, self._generation.loaded))
+        self._tell(trainer, m.Failed(trainer.run, to_wire(went_back(self.registry.name)), self._generation.loaded))
 
     def _start_pass(self, trainer: Trainer, begin: m.BeginPass, start: PassSnapshot) -> None:
         try:
@@ -289,7 +297,7 @@ class TrainerGroup:
             each.reset()
         self.in_pass, self._end, self._start = True, None, start.at.point
         self._errors = {failed: error for failed, error in self._errors.items() if failed < pass_id}
-        self._early_ends_written = len(self.runner.early_ends)
+        self._written = self._known()
         self.snapshot_due = not self.registry.alone
         self.delivery.begin(start.at)
         if start.at.batch_index:
@@ -343,7 +351,6 @@ class TrainerGroup:
 
     def _settle(self) -> None:
         """End the pass when it is over for all trainers, and begin the next one."""
-        trainers = self.registry.trainers
         if not self.in_pass or not self._is_over():
             return
         if isinstance(self._end, PassEnded) and (said := self.runner.describe_padding()):
@@ -351,9 +358,9 @@ class TrainerGroup:
         self.stop()
         if isinstance(self._end, PassEnded):
             self._on_end(self._end)
-        for each in trainers.values():
+        for each in self.registry.trainers.values():
             each.reset()
-        waiting = [(each, each.pending) for each in trainers.values() if each.pending is not None]
+        waiting = [(each, each.pending) for each in self.registry.trainers.values() if each.pending is not None]
         for each, _ in waiting:
             each.pending = None
         opened = ""  # the state of the generation that begins here
@@ -425,18 +432,10 @@ class TrainerGroup:
             at = self.delivery.resume_point().with_tail_in_point()
             running = PassSnapshot(at, dict(self.runner.early_ends), self.runner.buckets)
         return JobSnapshot(
-            registry.name,
-            registry.world,
-            options,
-            fits,
-            ranks,
-            pass_id,
-            self._generation.loaded,
-            sorted(self._generation.joined),
-            running,
-            {} if registry.alone else self._errors.copy(),
-            self._generation.pass_before,
-        )
+            registry.name, registry.world, options, fits, ranks, pass_id, self._generation.loaded,
+            sorted(self._generation.joined), running, {} if registry.alone else self._errors.copy(),
+            self._generation.pass_before, {} if registry.alone else self.runner.known_buckets,
+        )  # fmt: skip
 
     def restore(self, snapshot: JobSnapshot, now: float, *, last: bool = True) -> None:
         """Be the job that was written down. ``last``: nothing was written after it. Raises Error where it cannot be."""
@@ -446,7 +445,7 @@ class TrainerGroup:
         self._errors = {**snapshot.errors}
         known = (rank for rank in snapshot.ranks if rank.session or registry.dynamic)
         registry.restore(map(Trainer.from_snapshot, known), now)
-        self.runner.pass_id = snapshot.pass_id
+        self.runner.pass_id, self.runner.known_buckets = snapshot.pass_id, snapshot.buckets
         self._maybe_stale = registry.dynamic and not last  # trainers that came later are not known here
         if snapshot.running is None or registry.alone:
             return
@@ -506,10 +505,14 @@ class TrainerGroup:
         )
 
     def _queue(self, group: BatchGroup) -> None:
-        if self._early_ends_written != (known := len(self.runner.early_ends)):
-            self._early_ends_written = known
+        if self._written != (known := self._known()):
+            self._written = known
             self.snapshot_due = not self.registry.alone
         self.delivery.queue(group)
+
+    def _known(self) -> tuple[int, dict[str, Any]]:
+        """Return what is written down as soon as it is known, besides where the trainers stand."""
+        return len(self.runner.early_ends), self.runner.known_buckets
 
     def _hand_out(self) -> None:
         for trainer in self.registry.trainers.values():
@@ -532,9 +535,7 @@ class TrainerGroup:
                 else:
                     trainer.move(TrainerEvent.FINISH)
                     self.snapshot_due = not self.registry.alone
-                    end = self._end
-                    count = self.delivery.batch_count(trainer, end)
-                    self._end_pass(trainer, count, end)
+                    self._end_pass(trainer, self.delivery.batch_count(trainer, self._end), self._end)
 
     # -- time ------------------------------------------------------------------------------------------------------
     def check_leases(self, now: float) -> None:
@@ -550,8 +551,7 @@ class TrainerGroup:
         trainers, lease = self.registry.trainers, self.registry.lease
         for trainer in [each for each in trainers.values() if now - each.last_heard > lease]:
             if trainer.in_flight:
-                count = len(trainer.in_flight)
-                text = f"job {self.registry.name!r}: {count} batches of a silent trainer go to others"
+                text = f"job {self.registry.name!r}: {len(trainer.in_flight)} batches of a silent trainer go to others"
                 self._log(text, "lease", names_job=True)
                 self.delivery.release(trainer)
             trainer.credit = 0  # when it wakes it asks anew

@@ -83,7 +83,8 @@ class PassSnapshot:
 class JobSnapshot:
     """Job as it is written down. ``pass_id``: the pass under way, or the last one; -1: none yet. ``loaded``: the
     state that its generation began with; ``begun_state``: the ranks that began from it; ``pass_before``: the pass that
-    all had ended before, -1: none; ``errors``: of passes that failed."""
+    all had ended before, -1: none; ``errors``: of passes that failed; ``buckets``: bounds of buckets of all
+    passes, once they are known."""
 
     name: str
     world: int
@@ -96,6 +97,7 @@ class JobSnapshot:
     running: PassSnapshot | None
     errors: dict[int, Error] = field(default_factory=dict)
     pass_before: int = -1
+    buckets: dict[str, Any] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the snapshot as plain values for a file."""
@@ -113,6 +115,7 @@ class JobSnapshot:
             "loaded": self.loaded,
             "began": self.begun_state,
             "before": self.pass_before,
+            "buckets": self.buckets,
             "errors": [[pass_id, to_wire(error)] for pass_id, error in self.errors.items()],
             "running": None
             if run is None
@@ -140,7 +143,7 @@ class JobSnapshot:
                 check_int(plain["pass"], -1), str(plain["loaded"]), [check_int(rank) for rank in plain["began"]],
                 None if run is None else _pass_from_plain(run, files),
                 {check_int(pass_id): from_wire(error) for pass_id, error in plain.get("errors", [])},
-                check_int(plain.get("before", -1), -1),
+                check_int(plain.get("before", -1), -1), dict(plain.get("buckets", {})),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError, Error) as error:
             raise StateMismatch(
