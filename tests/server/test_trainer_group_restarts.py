@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from copy import deepcopy
 from random import Random
 
+import pytest
+
 from pydp2.errors import ProviderError, Rewound
 from tests.seeds import each_seed
 from tests.server.teams import LEASE, NoEnd, World
@@ -309,6 +311,36 @@ def test_a_rank_that_waits_for_the_next_pass_asks_anew_when_another_shows_that_i
     made.next(trainers[1])
     made.finish(trainers, 2)
     assert made.used() == [(p, n) for p in range(2) for n in range(2)]
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_rank_that_was_not_told_of_the_end_is_told_when_the_others_have_left(passes: int) -> None:
+    made = World(1, 2)
+    first, second = made.come(0), made.come(1)
+    made.begin(first)
+    assert made.next(first) == 0
+    made.begin(second)
+    assert made.next(first) is None
+    assert first.over
+    if passes == 2:
+        made.begin(first)  # the next one begins, because both have ended this one
+        made.crash()
+        second.inbox.clear()
+        made.finish([first], 2)
+    else:
+        member = made.team.registry.by_peer(second.peer)
+        assert member is not None
+        made.team.connection_lost(member, made.now)
+        second.inbox.clear()
+        second.away = True
+    made.close(first)
+    assert made.team.awaits_ranks
+    begun = len(made.numbers.begun)
+    made.finish([second], passes)
+    assert second.error is None
+    assert len(made.numbers.begun) == begun, "nothing begins anew"
+    made.close(second)
+    assert not made.team.awaits_ranks
 
 
 def test_dynamic_a_service_that_was_started_again_waits_for_trainers_when_others_leave() -> None:

@@ -117,9 +117,11 @@ class TrainerGroup:
 
     @property
     def awaits_ranks(self) -> bool:
-        """True while not all ranks have had the pass that was begun: one that comes within the lease goes on in it."""
-        waits = self.registry.awaits_restored if self.registry.dynamic else self.in_pass and not self.registry.alone
-        return self._rejoin is not None or waits
+        """True while not all ranks have had the pass that was begun, or some have not left in order: one that comes
+        within the lease goes on there."""
+        registry = self.registry
+        waits = registry.awaits_restored if registry.dynamic else self.in_pass or bool(registry.trainers)
+        return self._rejoin is not None or (waits and not registry.alone)
 
     def detach(self, trainer: Trainer, run: int, done: int, now: float) -> None:
         """Note that ``trainer`` left in order, after it had used ``done`` batches of ``run``."""
