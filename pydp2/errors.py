@@ -103,6 +103,9 @@ class ProviderError(RemoteError):
     ProviderError alone, and the exceptions in an ``ExceptionGroup`` are told by its text.
     """
 
+    def __reduce__(self) -> tuple[Any, ...]:  # pools and test runners pickle errors; a mixed class has no name there
+        return provider_error, (str(self), builtin_name_of_mixed(self)), self.__dict__
+
 
 class BadSample(RemoteError, AssertionError, ValueError):
     """A yielded value does not fit its slot. Attributes: ``slot``, ``expected``, ``got`` (all text)."""

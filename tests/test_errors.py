@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import inspect
+import pickle  # noqa: TID251  # what is pickled here is our own
 import re
 from typing import Any
 
@@ -151,6 +153,21 @@ def test_the_class_of_a_mixed_error_is_shown_by_the_builtin_s_name() -> None:
     assert builtin_name_of_mixed(error) == "FileNotFoundError"
     assert builtin_name_of_mixed(ProviderError("x")) == ""
     assert str(provider_error("'a' is missing", "KeyError")) == "'a' is missing", "KeyError would quote it"
+
+
+@pytest.mark.parametrize("kind", [*CLASSES, *BUILTINS], ids=lambda kind: kind.__name__)
+def test_an_error_is_the_same_after_pickling(kind: type[BaseException]) -> None:
+    error = kind("why") if issubclass(kind, Error) else provider_error("why", kind.__name__)
+    error.add_note("and more")
+    for each in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(each).__mro__[1:] == type(error).__mro__[1:]
+        assert str(each) == str(error)
+        assert each.__dict__ == error.__dict__
+
+
+def test_what_an_error_says_beside_its_text_is_pickled() -> None:
+    for error in (BadSample("why", slot="s", expected="e", got="g"), FormatError("why", file="f", offset=3)):
+        assert errors.fields(pickle.loads(pickle.dumps(error))) == errors.fields(error)
 
 
 @pytest.mark.parametrize("name", ["", "open", "print", "None", "__import__", "Nonsense", "__name__", "int", "object"])
