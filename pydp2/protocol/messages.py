@@ -465,8 +465,7 @@ class Failed(Message):
 
 @dataclass(frozen=True, slots=True)
 class BeginAgain(Message):
-    """Server: nothing more comes of run ``request_id``: rows are lost, or the pass goes on elsewhere. The client is to
-    begin anew behind the last batch that it took."""
+    """Server: no more comes of run ``request_id``. The client is to begin anew behind the last batch that it took."""
 
     request_id: int
 

@@ -254,12 +254,12 @@ class World:
         if loaded is not None:
             trainer.loaded, trainer.named, trainer.origin = loaded.name, False, loaded.name
             trainer.after_pass = after_pass
-        if trainer.away:
-            trainer.inbox.clear()
-            self._come_back(trainer)
         self._ask(trainer)
 
     def _ask(self, trainer: Trainer) -> None:
+        if trainer.away:
+            trainer.inbox.clear()
+            self._come_back(trainer)
         trainer.run += 1
         trainer.done = trainer.said = 0
         trainer.asked = trainer.prefetch
@@ -303,8 +303,6 @@ class World:
     def receive(self, trainer: Trainer) -> int | None:
         """The batch that ``next`` waits for, if it is there."""
         if trainer.away and not any(getattr(each, "request_id", None) == trainer.run for each in trainer.inbox):
-            trainer.inbox.clear()
-            self._come_back(trainer)
             self._ask(trainer)
             self._need(trainer)
             self.serve()

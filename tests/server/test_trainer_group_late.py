@@ -224,3 +224,15 @@ def test_what_waits_for_ranks_that_are_not_there_has_the_bytes_of_the_pool_toget
         made.begin(trainer)
     assert made.receive(first) is not None
     assert len(made.team.delivery._unclaimed) == 0
+
+
+def test_dynamic_what_dead_trainers_have_not_used_goes_to_one_that_begins_the_pass_later() -> None:
+    made = World(6, 1, dynamic=True)
+    dies, late = made.come(), made.come()
+    made.begin(dies)
+    assert [made.next(dies) for _ in range(3)] == [0, 1, 2]
+    made.vanish(dies)
+    made.now += LEASE + 1
+    made.team.check_leases(made.now)
+    made.finish([late], 1)
+    assert [n for _, n in late.used] == [2, 3, 4, 5]

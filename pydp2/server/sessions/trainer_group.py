@@ -378,11 +378,10 @@ class TrainerGroup:
                 self._fail_rewound(each)
 
     def _is_over(self) -> bool:
-        """Return True if no rank has anything of the present pass to come."""
-        unfinished = self.delivery.unfinished_states
-        return not self.registry.absent and not any(
-            each.state in unfinished for each in self.registry.trainers.values()
-        )
+        """Return True if no rank has anything of the present pass to come. If none has begun it, those who did are gone
+        without a word, and what they have not used goes to the others."""
+        states = {each.state for each in self.registry.trainers.values()}
+        return not (self.registry.absent or states & self.delivery.unfinished_states or states == {PassState.BEFORE})
 
     def stop(self) -> None:
         """End the pass for all trainers. The batches that wait for them are dropped, because this object may be
