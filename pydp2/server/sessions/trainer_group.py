@@ -117,8 +117,7 @@ class TrainerGroup:
 
     @property
     def awaits_ranks(self) -> bool:
-        """True while not all ranks have had the pass that was begun, or some have not left in order: one that comes
-        within the lease goes on there."""
+        """True while ranks have not had the pass that was begun, or are gone without a word: they have the lease."""
         registry = self.registry
         waits = registry.awaits_restored if registry.dynamic else self.in_pass or bool(registry.trainers)
         return self._rejoin is not None or (waits and not registry.alone)
