@@ -161,7 +161,8 @@ class Packer:
             made, wrong = check_values(self._slots, slot, counts, runs, False)
             arrays.append(made)
             bad = wrong | bad
-        if bad and exceeds_id_dtype(columns):
+        # A NumPy scalar is judged as it is added, and named by its own type.
+        if bad and (exceeds_id_dtype(columns) or any(each.is_scalar for each in self._slots.types)):
             return None
         for slot, (made, depth) in enumerate(zip(arrays, self._slots.depths, strict=True)):
             made[depth:] = [self._leaves.copy(slot, i, array) for i, array in enumerate(made[depth:])]

@@ -204,6 +204,23 @@ def test_rows_become_what_their_samples_become_one_by_one(some: Any, data: Any, 
     assert _outcome(packer, packed, found, some.raw) == singly(slots, strict, given_, some.raw)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16"])
+@pytest.mark.parametrize("wrong", [np.float64(1e300), np.int64(300), np.float32(0.5)])
+def test_a_number_that_does_not_fit_is_named_as_that_of_a_single_sample(dtype: str, wrong: Any, some: Any) -> None:
+    slots = Slots((scalar(dtype), integer_value(9)))
+    given_ = rows(np.array([1, 0, wrong, 1], type(wrong)), [1, 2, 3, 4])
+    packer, found = Packer(slots, strict=False), dict[int, tuple[str, ...]]()
+    packed: list[int] = []
+    laid = given_.columns(slots, 0, 4)
+    assert laid is not None
+    if packer.add_columns(laid) is None:
+        for i in range(4):
+            _add(packer, SlotOrder(slots), given_.sample(i, single=False), i, packed, found)
+    else:
+        packed += range(4)
+    assert _outcome(packer, packed, found, some.raw) == singly(slots, False, given_, some.raw)
+
+
 @given(data=st.data())
 def test_usual_forms_are_packed_together(some: Any, data: Any) -> None:
     """What a batch has, in the dtypes that it has it in."""
