@@ -2,7 +2,8 @@
 
 The server is that of pydp2, whole: its loop, its messages, the rows in its pool. Workers are those of
 :mod:`benchmarks.many`, in virtual time, in which the server takes as long as it does in truth, and they hardly any
-time; the columns that they send are made once. Trainers take every batch as soon as
+time; the columns that they send are made once. Rows may stay on a host: then what comes is
+what its agent sends, and trainers get the numbers of the rows. Trainers take every batch as soon as
 it comes, and ask for more as clients do. Frames are handed over in this process: what ZeroMQ costs is not in the
 figures. Processor time counts only while the server's loop runs, so a busy machine changes them little.
 """
@@ -30,19 +31,24 @@ from pydp2.client.prefetch_window import PrefetchWindow
 from pydp2.columns.columns import Columns
 from pydp2.engine.base import Exited, Started, StatusPage
 from pydp2.file_list import FileList
+from pydp2.host.list_entries import sampled_entries
 from pydp2.options.tables import job_options
 from pydp2.packers.packer import Packer
 from pydp2.protocol import messages as m
 from pydp2.protocol.file_ranges import FILE_ENDED, FILE_OPEN, SAMPLE_COST, FileRange
+from pydp2.release import RELEASE
 from pydp2.schema.provider_schema import Schema
 from pydp2.server.actions import Send
+from pydp2.server.host_gateway import HostGateway
 from pydp2.server.loop import Server
 from pydp2.server.spec import ServiceSpec, status_rows
+from pydp2.server.timing import Timing
 from pydp2.transport.in_process import InProcessHub, InProcessLine
 from pydp2.transport.slabs import put_in_slab
 
 KINDS = ("dense", "ragged")
 """Samples: 20 floats, 59 ids."""
+_ROW_SERVER = f"tcp://replay:7800?key={'0' * 64}"
 _ROWS = 8192  # rows of the columns that workers send parts of
 _SLAB = 8 << 20  # bytes in which batches are written, one after the other
 _WARM = 0.2  # of the samples come before the measurement
@@ -62,14 +68,21 @@ def ragged(settings: Any, filename: str) -> Any:
     yield {"ids": [0]}
 
 
-_PROVIDERS = {"dense": dense, "ragged": ragged}
-_COSTS = {"dense": 80, "ragged": 4 * 59 + 8}  # bytes of a sample
+@provider(input_types={"row": dense_vector(1024)}, pool_size=4096)
+def rows(settings: Any, filename: str) -> Any:
+    """Declare the samples; nothing runs it."""
+    yield {"row": [0.0] * 1024}
+
+
+_PROVIDERS = {"dense": dense, "ragged": ragged, "rows": rows}
+_WIDTHS = {"dense": 20, "rows": 1024}
+_COSTS = {"dense": 80, "ragged": 4 * 59 + 8, "rows": 4096}  # bytes of a sample
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """What is replayed: ``files`` of ``length`` samples each; the pass is left after ``samples`` of them for each
-    job."""
+    job. ``rows_stay``: the workers are on another host, where the rows stay."""
 
     kind: str = "ragged"
     workers: int = 1
@@ -80,6 +93,7 @@ class Case:
     samples: int = 400_000
     interleave: int = 16
     batch_size: int = 128
+    rows_stay: bool = False
 
 
 class SimulatedEngine:
@@ -177,6 +191,101 @@ class _ClientHub(InProcessHub):
         reference, plain = put_in_slab(self._slab, body)
         super().send(peer, [header, *([reference] if reference is not None else plain)])
 
+    def key_of(self, peer: bytes) -> str:
+        """Return the key of a trainer, which may fetch rows."""
+        return "0" * 64
+
+
+class _WorkerHub(InProcessHub):
+    """Hub of workers, which accept offers of shared memory and do not use it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fd_offer = _Offer()
+
+
+class _HostHub(InProcessHub):
+    """Hub whose peers are agents."""
+
+    def role_of(self, peer: bytes) -> str:
+        """Return "worker"."""
+        return "worker"
+
+
+class _LocalWorkers:
+    """Workers on the machine of the service."""
+
+    def __init__(self, hub: InProcessHub, engine: SimulatedEngine, declared: list[m.Message]) -> None:
+        self._hub, self._engine, self._declared = hub, engine, declared
+        self._lines: dict[int, InProcessLine] = {}
+
+    def begin(self) -> None:
+        """Say what workers say first."""
+        for number in self._engine.started:
+            line = self._lines[number] = InProcessLine(self._hub)
+            for message in (m.Hello(m.WIRE_VERSION, number, os.getpid()), *self._declared):
+                line.send([m.encode(message)])
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of the workers."""
+        return [*self._lines]
+
+    def say(self, worker: int, frames: list[Any]) -> None:
+        """Send a message of ``worker``."""
+        self._lines[worker].send(frames)
+
+    def heard(self) -> Iterator[Send]:
+        """Yield what the server has said."""
+        for number, line in self._lines.items():
+            while (frames := line.receive()) is not None:
+                yield Send(number, m.decode(frames)[0])
+
+    def close(self) -> None:
+        """End their connections."""
+        for line in self._lines.values():
+            line.close()
+
+
+class _HostWorkers:
+    """Workers on another host, whose rows stay there."""
+
+    def __init__(self, hub: InProcessHub, workers: int, declared: list[m.Message]) -> None:
+        self._declared = declared
+        self._control, self._data = InProcessLine(hub), InProcessLine(hub)
+        self.numbers: list[int] = []
+        self._join = m.Join(m.WIRE_VERSION, RELEASE, "replay", workers, "replay", "", {}, "", _ROW_SERVER)
+
+    def begin(self, sampled: int) -> None:
+        """Have the host join; ``sampled``: how many entries of the list it looked for."""
+        for message in (self._join, m.Prepared([1] * sampled)):
+            self._control.send([m.encode(message)])
+        self._data.send([m.encode(m.OpenData("replay"))])
+
+    def say(self, worker: int, frames: list[Any]) -> None:
+        """Send a message of ``worker``."""
+        self._data.send([m.encode(m.FromWorker(worker, [])), *frames])
+
+    def heard(self) -> Iterator[Send]:
+        """Yield what the server has said to workers, and start those that it wants."""
+        while (frames := self._control.receive()) is not None:
+            message, body = m.decode(frames)
+            match message:
+                case m.StartWorker(worker):
+                    self._data.send([m.encode(m.WorkerStarted(worker, os.getpid()))])
+                    for each in (m.Hello(m.WIRE_VERSION, worker, os.getpid()), *self._declared):
+                        self.say(worker, [m.encode(each)])
+                    self.numbers.append(worker)
+                case m.ToWorker(worker):
+                    yield Send(worker, m.decode([*body])[0])
+                case m.Refused() | m.Closing():
+                    raise AssertionError(message)
+
+    def close(self) -> None:
+        """End their connections."""
+        self._control.close()
+        self._data.close()
+
 
 class _Trainer:
     """Trainer of ``rank`` of ``job`` that takes every batch at once."""
@@ -186,7 +295,7 @@ class _Trainer:
         self._case = case
         self._row_bytes = row_bytes
         options = job_options(batch_size=case.batch_size, seed=1, interleave=case.interleave)
-        self._window = PrefetchWindow(options.prefetch, options.prefetch_bytes, prompt=False)
+        self._window = PrefetchWindow(options.prefetch, options.prefetch_bytes, prompt=False, remote=case.rows_stay)
         self._done = 0
         self._is_shared = False
         self.samples = 0
@@ -240,28 +349,38 @@ class _Service:
         self._schema: Schema = start.schema
         self._columns = _columns(self._schema, case.kind)
         self._row_bytes = int(self._columns.sample_bytes().mean())
-        self._engine = SimulatedEngine(case.workers)
-        self._workers, self._clients = InProcessHub(), _ClientHub()
+        self._handed_out = 0  # numbers of rows that stay on their host
+        at_home = 0 if case.rows_stay else case.workers
+        engine = SimulatedEngine(case.workers)
+        self._hubs: list[Any] = [_WorkerHub(), _ClientHub()]
+        self._clients = self._hubs[1]
         self._control, self._held = os.pipe()
         self._wakeup, self._kept = os.pipe()
-        spec = simulated_spec(case.workers, folder)
+        spec = replace(simulated_spec(at_home, folder), timing=Timing(host_beat=1e6, host_timeout=1e6))
         files = FileList.of([f"file {number}" for number in range(case.files)])
-        engine: Any = self._engine
-        hubs: Any = (self._workers, self._clients)
-        self._server = Server(spec, files, engine, *hubs, self._control, self._wakeup)
+        hosts: Any = None
+        declared: list[m.Message] = [m.Declared(self._schema.to_wire(), "", [])]
+        self._workers: Any = _LocalWorkers(self._hubs[0], engine, declared)
+        if case.rows_stay:
+            hub: Any = _HostHub()
+            self._hubs.append(hub)
+            hosts = HostGateway(spec, files, hub)
+            self._workers = _HostWorkers(hub, case.workers, declared)
+        given: Any = (engine, *self._hubs[:2])
+        self._server = Server(spec, files, *given, self._control, self._wakeup, hosts)
         self._server._apply(self._server._worker_pool.start())
-        self._lines: dict[int, InProcessLine] = {}
         self._trainers: list[_Trainer] = []
         self._actions: list[Send] = []
         self._round()
-        self._start_workers()
+        self._workers.begin(*([len(sampled_entries(files))] if case.rows_stay else []))
+        self._round()
         self._round()
         self._trainers = [
             _Trainer(self._clients, case, f"job {job}", rank, self._row_bytes)
             for job in range(case.jobs)
             for rank in range(case.ranks)
         ]
-        self.workers = list(self._lines)
+        self.workers = self._workers.numbers
         self.on_batches: Callable[[], None] = lambda: None  # called when trainers may have taken some
 
     @property
@@ -277,12 +396,24 @@ class _Service:
     def serve(self, chunks: list[_Chunk]) -> list[Any]:
         """Let the server take ``chunks`` and do all that follows; return what it says to workers."""
         for chunk in chunks:
-            self._lines[chunk.sent.worker].send(chunk.frames(self._columns))
+            self._workers.say(chunk.sent.worker, self._frames_of(chunk))
         self._round()
         while self._serve_trainers():
             pass
         actions, self._actions = self._actions, []
         return actions
+
+    def _frames_of(self, chunk: _Chunk) -> list[Any]:
+        """Return the frames of a message of a worker; the rows are the first of the columns, or have numbers of a row
+        server that gives none twice."""
+        count, header = chunk.rows, chunk.header(on_host=self._case.rows_stay)
+        if not count:
+            return [header]
+        if not self._case.rows_stay:
+            return [header, *self._columns.slice(0, count).frames()]
+        numbers = np.arange(self._handed_out, self._handed_out + count)
+        self._handed_out += count
+        return [header, numbers, np.full(count, self._row_bytes)]
 
     def _serve_trainers(self) -> bool:
         """Let trainers take what came. Return False if they wait, although they have said so."""
@@ -301,27 +432,20 @@ class _Service:
 
     def close(self) -> None:
         """End the service."""
-        for line in [*self._lines.values(), *(trainer.line for trainer in self._trainers)]:
-            line.close()
+        self._workers.close()
+        for trainer in self._trainers:
+            trainer.line.close()
         self._server.close("the replay is over", None, asked=True)
         for descriptor in (self._control, self._held, self._wakeup, self._kept):
             os.close(descriptor)
-        self._workers.close()
-        self._clients.close()
-
-    def _start_workers(self) -> None:
-        for number in self._engine.started:
-            line = self._lines[number] = InProcessLine(self._workers)
-            line.send([m.encode(m.Hello(m.WIRE_VERSION, number, os.getpid()))])
-            line.send([m.encode(m.Declared(self._schema.to_wire(), "", []))])
+        for hub in self._hubs:
+            hub.close()
 
     def _round(self) -> None:
         with self._measure():
             while self._server._round(0.0):
                 pass
-        for number, line in self._lines.items():
-            while (frames := line.receive()) is not None:
-                self._actions.append(Send(number, m.decode(frames)[0]))
+        self._actions += self._workers.heard()
 
 
 class _Chunk:
@@ -330,24 +454,28 @@ class _Chunk:
     def __init__(self, sent: many.Sent, scene: many.Scene) -> None:
         self.sent = sent
 
-    def frames(self, columns: Columns) -> list[Any]:
-        """Return its frames; the rows are the first of ``columns``."""
+    @property
+    def rows(self) -> int:
+        """Number of its rows."""
+        return sum(count for _, _, _, count, _ in self.sent.ranges)
+
+    def header(self, *, on_host: bool) -> bytes:
+        """Return its first frame."""
         parts = [
             FileRange(
                 file, attempt, first, count, count, FILE_ENDED if ended else FILE_OPEN, [first + count], [], {}
             ).to_wire()
             for file, attempt, first, count, ended in self.sent.ranges
         ]
-        rows = sum(count for _, _, _, count, _ in self.sent.ranges)
-        header = m.encode(m.Chunk(rows, parts, self.sent.blocked, 0, 0))
-        return [header, *(columns.slice(0, rows).frames() if rows else [])]
+        on_host = on_host and self.rows > 0
+        return m.encode(m.Chunk(self.rows, parts, self.sent.blocked, 0, 0, on_host=on_host))
 
 
 def _columns(schema: Schema, kind: str) -> Columns:
     packer = Packer(schema.slots, strict=False)
     random = np.random.default_rng(1)
     for _ in range(_ROWS):
-        packer.add([random.random(20) if kind == "dense" else random.integers(0, 1 << 20, 59).tolist()])
+        packer.add([random.integers(0, 1 << 20, 59).tolist() if kind == "ragged" else random.random(_WIDTHS[kind])])
     columns: Columns = packer.finish().columns
     return columns
 
@@ -438,6 +566,7 @@ CASES = {
     "ranks": [Case(ranks=ranks) for ranks in (1, 2, 8)],
     "jobs": [Case(jobs=jobs) for jobs in (1, 2, 8)],
     "files": [Case(files=files, length=500) for files in (1_000, 100_000, 1_000_000)],
+    "rows_stay": [Case(rows_stay=True)],
 }
 """What is varied, and the cases."""
 
@@ -446,7 +575,7 @@ def show(rounds: int) -> None:
     """Print what a sample costs the server; medians of ``rounds`` rounds."""
     print("varied   value     kind    microseconds of the server for a sample")
     for name, cases in CASES.items():
-        for kind in KINDS:
+        for kind in ("rows",) if name == "rows_stay" else KINDS:
             found: dict[Case, list[float]] = {}
             for _ in range(rounds):
                 for case in cases:

@@ -17,12 +17,15 @@ def test_a_pass_that_the_server_serves_in_one_go_is_measured_behind_its_warm_sta
     gc.collect()  # its memory has a descriptor
 
 
-@pytest.mark.parametrize("kind", replay.KINDS)
+@pytest.mark.parametrize("kind", [*replay.KINDS, "rows"])
 @pytest.mark.parametrize(("workers", "ranks", "jobs"), [(1, 1, 1), (3, 1, 1), (2, 3, 1), (2, 1, 2)])
 def test_trainers_get_all_samples(
     kind: str, workers: int, ranks: int, jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case(kind=kind, workers=workers, ranks=ranks, jobs=jobs, files=20, length=300, samples=1 << 40)
+    rows_stay = kind == "rows"
+    case = Case(
+        kind=kind, workers=workers, ranks=ranks, jobs=jobs, files=20, length=300, samples=1 << 40, rows_stay=rows_stay
+    )
     services: list[Any] = []
     make = replay._Service
 
