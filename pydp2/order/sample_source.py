@@ -72,8 +72,8 @@ class SampleRun:
         return self.span
 
     def release(self) -> None:
-        """Give back the memory of the samples: no pool takes them any more."""
-        if self.columns is not None:
+        """Give back the memory of the samples: no pool takes them any more. What a pool has is its own."""
+        if self.columns is not None and (self.span is None or self.span.pool_ids is None):
             self.columns.slice(self.lo, self.hi).release()
 
     def nbytes(self, count: int) -> int:

@@ -8,10 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydp2.columns.columns import Columns, Ints
+from pydp2.order.pool import Pool
+from pydp2.order.sample_source import SampleRun
 from pydp2.rowstore.batch_rows import BatchRows, concat_rows
 from pydp2.rowstore.heap import HeapStore
 from pydp2.rowstore.host_rows import HostRowStore, RowServers, split_rows_by_host
 from pydp2.schema.input_types import Slots, integer_value
+
+from ..order.arrivals import plan_of
+from ..order.oracle import Options
 
 SLOTS = Slots((integer_value(1 << 40),), None)
 ADDRESSES = {host: f"tcp://node{host}:7800?key=" + "ab" * 32 for host in (1, 2, 3)}
@@ -124,6 +129,26 @@ def test_batches_of_one_message_are_split_together() -> None:
     assert split.order.tolist() == [2, 0, 1, 3]
     assert split_rows_by_host(BatchRows(store, here)) is None
     assert split_rows_by_host(BatchRows(HeapStore(SLOTS), here)) is None
+
+
+@pytest.mark.parametrize("taken", [0, 2, 5])
+def test_rows_that_a_pool_has_are_not_given_back_with_what_was_not_taken(taken: int) -> None:
+    """The pool has the rows of a run before the merge has passed them all; then the pass is left."""
+    servers, store = on_three_hosts()
+    handles, numbers = ints([70, 71, 72, 73, 74]), np.arange(5)
+    run = SampleRun(servers.accept(2, handles, np.full(5, 8)), 0, 5, numbers, np.full(5, 8), None)
+    other = SampleRun(servers.accept(2, handles + 100, np.full(5, 8)), 0, 5, numbers, np.full(5, 8), None)
+    pool = Pool(plan_of([], Options(batch_size=4)), store)
+    pool.pool_ids_of(0, run.view())
+    run.lo += taken
+    other.view().chunk_span()  # it was looked at, and is in no pool
+    store.close()
+    for each in (run, other):
+        each.release()
+    ((host, released),) = servers.take_released()
+    assert host == 2
+    assert sorted(released.tolist()) == [*handles.tolist(), *(handles + 100).tolist()]
+    assert servers.row_count(2) == 0
 
 
 def test_a_row_is_given_back_once() -> None:
