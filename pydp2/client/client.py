@@ -450,7 +450,8 @@ class Client(Stream):
                 self._begin()  # what waits here, this message too, is of a run that was left now
             case m.Failed() if message.request_id == now.run:
                 if not is_rewind(message, now.run):
-                    session.progress = now._replace(state=LoopState.FAILED)
+                    position = now.position.with_buckets(message.buckets)
+                    session.progress = now._replace(position=position, state=LoopState.FAILED)
                 raise from_wire(message.error)
             case m.PassEnd() | m.Failed():
                 connection.stay_in_pass()

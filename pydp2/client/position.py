@@ -55,14 +55,14 @@ class Position:
         return Position(pass_id, buckets={k: v for k, v in self.buckets.items() if k == "bounds"})
 
     def with_buckets(self, known: Mapping[str, Any]) -> Position:
-        """Return this position with the bounds of the buckets, which a rank without a batch learns at the end of a
-        pass. Raises RemoteProtocolError if ``known`` does not name them."""
+        """Return this position with the bounds of the buckets, which a rank without a batch learns as a pass ends or
+        fails. Raises RemoteProtocolError if ``known`` does not name them."""
         if not known:
             return self
         try:
             return replace(self, buckets={**self.buckets, **_buckets(known)})
         except (TypeError, ValueError) as error:
-            raise RemoteProtocolError(f"PassEnd: invalid buckets: {error}") from None
+            raise RemoteProtocolError(f"PassEnd or Failed: invalid buckets: {error}") from None
 
     @property
     def name(self) -> str:

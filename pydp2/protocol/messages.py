@@ -442,8 +442,7 @@ class BatchHead(Message):
 
 @dataclass(frozen=True, slots=True)
 class PassEnd(Message):
-    """Server: the pass is over; the fields count what it had. ``buckets``: the "bounds" of its buckets, for a
-    rank that had no batch of it; {} without buckets."""
+    """Server: the pass is over; the fields count what it had. ``buckets``: its "bounds", for ranks without a batch."""
 
     request_id: int
     batches: int
@@ -456,11 +455,12 @@ class PassEnd(Message):
 @dataclass(frozen=True, slots=True)
 class Failed(Message):
     """Server: the pass cannot go on; ``error`` says why. ``state_name``: of the state that the service went back to,
-    if that is why."""
+    if that is why. ``buckets``: as in PassEnd."""
 
     request_id: int
     error: Plain
     state_name: str = ""
+    buckets: Plain = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,7 +340,8 @@ class World:
                 case m.Failed(state_name=name) if name and name == trainer.origin:
                     trainer.loaded, trainer.named, trainer.origin = name, True, ""
                     self._ask(trainer)
-                case m.Failed(error=error):
+                case m.Failed(error=error, buckets=buckets):
+                    trainer.position = trainer.position.with_buckets(buckets)
                     trainer.over, trainer.waits, trainer.error = True, False, from_wire(error)
                     return None
         if left and not trainer.away:  # that was read, and more may come

@@ -237,6 +237,18 @@ def test_a_rank_without_a_batch_has_the_bounds_of_its_buckets_from_a_service_tha
     assert [trainer.position.buckets for trainer in trainers] == [{"bounds": [0, 1]}] * 2
 
 
+def test_a_rank_without_a_batch_of_a_pass_that_failed_has_the_bounds_of_its_buckets() -> None:
+    made = World(1, 2)
+    made.numbers.errors[0] = ProviderError("a file raised")
+    trainers = [made.come(0), made.come(1)]
+    for trainer in trainers:
+        made.begin(trainer)
+    assert made.next(trainers[0]) == 0
+    assert [made.next(trainer) for trainer in trainers] == [None, None]
+    assert [type(trainer.error) for trainer in trainers] == [ProviderError] * 2
+    assert [trainer.position.buckets["bounds"] for trainer in trainers] == [[0, 1]] * 2
+
+
 def test_bounds_of_buckets_are_written_down_before_a_rank_has_a_batch() -> None:
     """Ranks that leave the pass while the service is away may not know them."""
     made = World(8, 2)

@@ -584,7 +584,7 @@ class TrainerGroup:
     def _tell_outcome(self, trainer: Trainer, pass_id: int) -> None:
         """Tell ``trainer`` why pass ``pass_id`` failed, also once more; or that it is over, perhaps before it began."""
         if pass_id in self._errors:
-            self._tell(trainer, m.Failed(trainer.run, to_wire(self._errors[pass_id])))
+            self._tell(trainer, m.Failed(trainer.run, to_wire(self._errors[pass_id]), "", self.runner.known_buckets))
         else:
             self._end_pass(trainer, 0, PassEnded(0, 0, 0, False))
 
