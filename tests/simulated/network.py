@@ -326,6 +326,13 @@ class Poller:
         return {ENGINE}
 
 
+class LastPoller(Poller):
+    """The same for a service that ends: nothing more comes."""
+
+    def wait(self, timeout_ms: int) -> set[Any]:
+        return set()
+
+
 class TaskPoller:
     """The same for code that runs in a task, which has taken all that was there."""
 

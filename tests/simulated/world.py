@@ -39,7 +39,7 @@ from pydp2.transport import compression, shared_region
 from ..server.cases import TYPES, Bad, Case, Sample, weight
 from .disk import Disk
 from .hosts import TIMING, Engine, Host, Turns
-from .network import ClientLine, Frame, Hub, Line, Network, NoContext, Poller, TaskPoller
+from .network import ClientLine, Frame, Hub, LastPoller, Line, Network, NoContext, Poller, TaskPoller
 from .trainers import LONG, Seen, Team
 
 STEPS = 400_000
@@ -108,6 +108,7 @@ class World:
             patch(module, "write_stderr", self.log.append)
         for module in (server_loop, agent_module):
             patch(module, "Poller", Poller)
+        patch(gateway, "Poller", LastPoller)
         for module in (service_link, connection, row_fetcher):
             patch(module, "new_context", NoContext)
         patch(row_fetcher, "Poller", lambda: TaskPoller(self.network))

@@ -49,7 +49,7 @@ from pydp2.server.spec import ServiceSpec
 from pydp2.server.workers.cell_grants import CellGrants
 from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.service_address import without_token
-from pydp2.transport import Hub, PeerGone, SharedRegion
+from pydp2.transport import Hub, PeerGone, Poller, SharedRegion
 
 _MAX_PENDING = 64  # peers that ask for a job and have not been answered yet
 _MAX_VANISHED = 64  # peers that vanished
@@ -539,6 +539,8 @@ class ClientGateway:
     def close(self, reason: str, error: Error | None, *, asked: bool) -> None:
         """Tell everybody that the service ends: ``error`` is what it could not survive. Unless its program ``asked``
         for that, it may be started again."""
+        if self._snapshotter.durable:
+            self._hear_last_words()
         self._write_snapshots(time.monotonic(), wait=True)
         if self._counts is not None:
             self._counts.remember()
@@ -549,6 +551,23 @@ class ClientGateway:
             self._send(peer, m.Closing(reason, {} if error is None else to_wire(error), back))
         if self._pool_memory is not None:
             self._pool_memory.close()
+
+    def _hear_last_words(self) -> None:
+        """Note which trainers have just left: a service that is started again would wait for them."""
+        poller = Poller()
+        poller.add(self._hub.handle)
+        now = time.monotonic()
+        give_up = now + self._spec.timing.trainer_last_words
+        while self.trainer_totals()[-1] and now < give_up:
+            received = self._hub.receive()
+            if received is None and not poller.wait(int((give_up - now) * 1000)):
+                return
+            if received is not None:
+                with contextlib.suppress(ProtocolError):
+                    message = m.decode(self._hub.open_message(*received))[0]
+                    if isinstance(message, m.Detach):
+                        self._detach(received[0], message.request_id, message.used_batches)
+            now = time.monotonic()
 
     def trainer_totals(self) -> tuple[int, float, float, bool]:
         """Return the samples that trainers got, the seconds that they waited and worked, and whether one is there."""
