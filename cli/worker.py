@@ -58,7 +58,7 @@ def command(address: str | None, maps: tuple[str, ...], **options: Any) -> None:
     renamed = dict(_parse_map(each) for each in maps)
     host = pydp2.WorkerHost(address, maps=renamed, **options)
     with signals_call(host.leave):
-        click.echo(f"pydp2: this host ends; the service says: {host.run()}", err=True)
+        click.echo(f"pydp2: this host ends: {host.run()}", err=True)
 
 
 def _parse_map(text: str) -> tuple[str, str]:

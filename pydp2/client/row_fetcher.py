@@ -142,14 +142,15 @@ class RowFetcher:
 
     def _lot(self, named: _NamedRows, places: Ints) -> FetchedLot:
         """Ask for the rows of ``named`` at ``places``."""
-        if len(places) == named.ends[-1]:
+        is_whole = len(places) == named.ends[-1]  # all rows of the message
+        if is_whole:
             by_place, order = np.arange(len(places)), places
         else:
             sorting = np.argsort(places)
             by_place, order = places[sorting], np.empty_like(places)
             order[sorting] = np.arange(len(places))
         at, *ends = np.searchsorted(by_place, named.ends).tolist()
-        here = named.here if len(places) == named.ends[-1] else named.here.take(by_place[:at])
+        here = named.here if is_whole else named.here.take(by_place[:at])
         requests = []
         for address, end in zip(named.addresses, ends, strict=True):
             if end > at:

@@ -90,7 +90,7 @@ def test_it_shows_the_hosts_of_a_service(
             worker.terminate()
             _, said = worker.communicate(timeout=30)
     assert worker.returncode == 0
-    assert "pydp2: this host ends; the service says: it has left" in said
+    assert "pydp2: this host ends: it has left" in said
 
 
 def test_what_a_host_compressed_is_shown_in_both_sizes() -> None:

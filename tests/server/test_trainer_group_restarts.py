@@ -11,7 +11,7 @@ import pytest
 
 from pydp2.errors import ProviderError, Rewound
 from tests.seeds import each_seed
-from tests.server.teams import LEASE, NoEnd, World
+from tests.server.teams import LEASE, NoEnd, Trainer, World
 
 
 def run(made: World, seed: int, ranks: range, *, snapshot: int, passes: int, kills: bool) -> list[tuple[int, int]]:
@@ -135,9 +135,7 @@ def test_without_any_snapshot_the_stream_is_the_same_or_is_refused(seed: int) ->
 
 def test_who_loaded_a_state_and_was_answered_goes_on_after_a_kill() -> None:
     made = World(40, 2)
-    trainers = [made.come(0), made.come(1)]
-    for trainer in trainers:
-        made.begin(trainer)
+    trainers = begun(made)
     for _ in range(4):
         for trainer in trainers:
             made.next(trainer)
@@ -153,9 +151,7 @@ def test_who_loaded_a_state_and_was_answered_goes_on_after_a_kill() -> None:
 def test_a_rank_that_needs_what_was_used_before_the_snapshot_is_refused() -> None:
     """It never lacks these batches by itself: another process has had them as this rank."""
     made = World(60, 2)
-    trainers = [made.come(0), made.come(1)]
-    for trainer in trainers:
-        made.begin(trainer)
+    trainers = begun(made)
     before = deepcopy(trainers[1].position)
     for _ in range(10):
         for trainer in trainers:
@@ -172,9 +168,7 @@ def test_a_rank_that_needs_what_was_used_before_the_snapshot_is_refused() -> Non
 
 def test_a_rank_that_comes_back_after_another_loaded_a_state_is_told() -> None:
     made = World(40, 2)
-    trainers = [made.come(0), made.come(1)]
-    for trainer in trainers:
-        made.begin(trainer)
+    trainers = begun(made)
     start = deepcopy(trainers[0].position)
     for _ in range(4):
         for trainer in trainers:
@@ -225,11 +219,17 @@ def test_dynamic_what_a_trainer_used_before_it_left_does_not_come_again_after_a_
     assert sorted(used + [n for _, n in slow.used]) == [*range(40)]
 
 
-def test_a_rank_without_a_batch_has_the_bounds_of_its_buckets_from_a_service_that_was_started_again() -> None:
-    made = World(1, 2)
+def begun(made: World) -> list[Trainer]:
+    """Two ranks that have begun the pass."""
     trainers = [made.come(0), made.come(1)]
     for trainer in trainers:
         made.begin(trainer)
+    return trainers
+
+
+def test_a_rank_without_a_batch_has_the_bounds_of_its_buckets_from_a_service_that_was_started_again() -> None:
+    made = World(1, 2)
+    trainers = begun(made)
     assert [made.next(trainers[0]) for _ in range(2)] == [0, None]
     made.crash()
     trainers[1].inbox.clear()  # the end of the pass is lost
@@ -240,9 +240,7 @@ def test_a_rank_without_a_batch_has_the_bounds_of_its_buckets_from_a_service_tha
 def test_a_rank_without_a_batch_of_a_pass_that_failed_has_the_bounds_of_its_buckets() -> None:
     made = World(1, 2)
     made.numbers.errors[0] = ProviderError("a file raised")
-    trainers = [made.come(0), made.come(1)]
-    for trainer in trainers:
-        made.begin(trainer)
+    trainers = begun(made)
     assert made.next(trainers[0]) == 0
     assert [made.next(trainer) for trainer in trainers] == [None, None]
     assert [type(trainer.error) for trainer in trainers] == [ProviderError] * 2
@@ -270,9 +268,7 @@ def test_bounds_of_buckets_are_written_down_before_a_rank_has_a_batch() -> None:
 def test_ranks_that_come_back_together_know_the_bounds_of_buckets_that_any_of_them_knows() -> None:
     made = World(1, 2)
     made.numbers.errors[0] = ProviderError("a file raised")
-    trainers = [made.come(0), made.come(1)]
-    for trainer in trainers:
-        made.begin(trainer)
+    trainers = begun(made)
     assert made.next(trainers[0]) == 0
     for trainer in trainers:
         made.next(trainer)
@@ -288,9 +284,7 @@ def test_ranks_that_come_back_together_know_the_bounds_of_buckets_that_any_of_th
 
 def test_a_rank_that_began_a_pass_asks_anew_when_another_shows_that_it_is_over() -> None:
     made = World(1, 2)
-    trainers = [made.come(0), made.come(1)]
-    for trainer in trainers:
-        made.begin(trainer)
+    trainers = begun(made)
     assert [made.next(trainers[0]) for _ in range(2)] == [0, None]
     made.begin(trainers[0])
     assert made.next(trainers[0]) == 0
@@ -307,9 +301,7 @@ def test_a_rank_that_began_a_pass_asks_anew_when_another_shows_that_it_is_over()
 
 def test_a_rank_that_waits_for_the_next_pass_asks_anew_when_another_shows_that_it_began() -> None:
     made = World(2, 2)
-    trainers = [made.come(0), made.come(1)]
-    for trainer in trainers:
-        made.begin(trainer)
+    trainers = begun(made)
     assert [made.next(trainers[0]) for _ in range(2)] == [0, None]
     older = made.disk[-1]
     assert [made.next(trainers[1]) for _ in range(2)] == [1, None]

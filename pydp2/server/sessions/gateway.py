@@ -558,7 +558,7 @@ class ClientGateway:
         poller.add(self._hub.handle)
         now = time.monotonic()
         give_up = now + self._spec.timing.trainer_last_words
-        while self.trainer_totals()[-1] and now < give_up:
+        while self._is_attached and now < give_up:
             received = self._hub.receive()
             if received is None and not poller.wait(int((give_up - now) * 1000)):
                 return
@@ -573,8 +573,12 @@ class ClientGateway:
         """Return the samples that trainers got, the seconds that they waited and worked, and whether one is there."""
         sessions = [*self._sessions.values()]
         waited, worked = (sum(each.trainer_seconds[i] for each in sessions) for i in (0, 1))
-        attached = any(not each.trainers.registry.empty for each in sessions)
-        return sum(each.runner.total_samples for each in sessions), waited, worked, attached
+        return sum(each.runner.total_samples for each in sessions), waited, worked, self._is_attached
+
+    @property
+    def _is_attached(self) -> bool:
+        """True while a trainer is connected."""
+        return any(not each.trainers.registry.empty for each in self._sessions.values())
 
     def stats(self) -> dict[str, Any]:
         """Return statistics as plain data."""
