@@ -144,7 +144,7 @@ class Client(Stream):
     def _is_damaged(self, value: bool) -> None:
         self._connection.is_damaged = value
 
-    def _begin(self, unreachable: str = "") -> None:
+    def _begin(self, unreachable: str | None = None) -> None:
         """Ask for the pass from the position on. ``unreachable``: a row server from which rows could not be fetched."""
         connection, session = self._connection, self._session
         connection.is_damaged = True
@@ -158,7 +158,7 @@ class Client(Stream):
         begin = m.BeginPass(
             now.run, at.pass_id, at.batch, credit, point, len(early_ends), at.acknowledged_ahead,
             self._loaded.name, at.buckets, self._loaded.is_repeat, self._loaded.after_pass,
-            [unreachable] if unreachable else [],
+            [] if unreachable is None else [unreachable],
         )  # fmt: skip
         frames = [pool[i : i + m.HEADER_LIMIT] for i in range(0, len(pool), m.HEADER_LIMIT)]
         self._loaded.note_asked()
@@ -378,7 +378,7 @@ class Client(Stream):
             if self._lost_error is not None:
                 self._reconnect(self._lost_error)
                 return False
-            if address := batch.unreachable(time.monotonic()):
+            if (address := batch.unreachable(time.monotonic())) is not None:
                 self._begin(address)
                 return False
             seconds = _ROWS_SECONDS

@@ -59,10 +59,11 @@ class ReceivedBatch:
         """True if rows of it have not come from their hosts yet."""
         return not isinstance(self.rows, Columns) and isinstance(self.rows[0], FetchedLot) and not self.rows[0].is_here
 
-    def unreachable(self, now: float) -> str:
-        """Return the address of a row server whose rows are overdue; "": none."""
+    def unreachable(self, now: float) -> str | None:
+        """Return the address of a row server whose rows are overdue, as :meth:`.row_fetcher.FetchedLot.unreachable`
+        does."""
         lot = None if isinstance(self.rows, Columns) else self.rows[0]
-        return lot.unreachable(now) if isinstance(lot, FetchedLot) else ""
+        return lot.unreachable(now) if isinstance(lot, FetchedLot) else None
 
     @property
     def is_prepared(self) -> bool:

@@ -62,10 +62,11 @@ class FetchedLot:
         """True if all rows have come."""
         return all(each.columns is not None for each in self.requests)
 
-    def unreachable(self, now: float) -> str:
-        """Return the address of a row server that has not sent its rows in time, or does not have them; "": none."""
+    def unreachable(self, now: float) -> str | None:
+        """Return the address of a row server that has not sent its rows in time, or does not have them ("": the service
+        did not know it any more); None: there is none."""
         late = (each for each in self.requests if each.columns is None and (each.is_refused or now > each.due))
-        return next((each.address for each in late), "")
+        return next((each.address for each in late), None)
 
     @property
     def is_gathered(self) -> bool:
