@@ -20,6 +20,7 @@ from pydp2.api.service import connect, load
 from pydp2.api.sources import Files, Source
 from pydp2.client.cursor import Place
 from pydp2.client.derived_stream import VERSION, Cut, DerivedStream, own_fits
+from pydp2.client.progress import LoopState
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Columns
@@ -43,6 +44,7 @@ from pydp2.schema.input_types import Slots
 _LEAST_MEMORY = 1 << 20
 BLOCK = 4096
 """Random words under one key."""
+_MOST_WORDS = 1 << 28  # that are drawn to know the length of a pass: some seconds
 _STOPPING = ("all_exhausted_without_replacement", "first_exhausted", "all_exhausted", "cycle_forever")
 _METHODS = ("random", "per_stream")
 _OWN = ("batch_size", "seed", "last_batch")  # options of the mixture itself
@@ -121,6 +123,7 @@ class Mixture(DerivedStream):
         self._repeats = stopping_strategy in ("all_exhausted", "cycle_forever")
         self._words: tuple[tuple[int, int], NDArray[np.uint64]] | None = None  # of the block used last
         self._thresholds: dict[tuple[bool, ...], tuple[NDArray[np.int64], NDArray[np.uint64]]] = {}
+        self._length: tuple[tuple[int, ...], int] | None = None  # what was drawn last to know the length of a pass
         self._begun_empty = [False] * len(streams)
         self._rows = [0] * len(streams)
         places = tuple(Place(stream._session.progress.position) for stream in streams)
@@ -159,7 +162,61 @@ class Mixture(DerivedStream):
             }
         }
 
+    def __len__(self) -> int:
+        """Return the number of batches of this trainer in the pass that a loop is in, or begins next.
+
+        It follows from the numbers of rows of the sources, or of their batches with ``batching_method="per_stream"``,
+        and from what is drawn. Raises TypeError if those are not known, or the pass does not end.
+        """
+        if self._batching == "per_stream":
+            return self._drawn([len(stream) for stream in self._steady_sources()])
+        full, rest = divmod(self._drawn([stream._rows_of_pass() for stream in self._steady_sources()]), self.batch_size)
+        return full + (rest > 0 and self._last_batch != "drop")
+
+    def _steady_sources(self) -> Iterator[Stream]:
+        """Yield the sources. Raises TypeError for one whose passes differ in length."""
+        for name, cursor in zip(self.source_names, self._cursors, strict=True):
+            if isinstance(cursor.stream, Mixture) and not cursor.stream._is_steady:
+                raise TypeError(
+                    f"the number of batches is not known: passes of the source {name!r} differ in length; count "
+                    "the steps"
+                )
+            yield cursor.stream
+
+    @property
+    def _is_steady(self) -> bool:
+        """True if all passes have the same rows, and the same number of batches."""
+        return self._stopping == _STOPPING[0]
+
+    def _rows_of_pass(self) -> int:
+        if self._batching == "per_stream":
+            raise TypeError('the number of rows of a mixture is not known with batching_method="per_stream"')
+        rows = self._drawn([stream._rows_of_pass() for stream in self._steady_sources()])
+        return rows - (rows % self.batch_size if self._last_batch == "drop" else 0)
+
+    def _drawn(self, numbers: Sequence[int]) -> int:
+        """Return how many rows, or batches, come before the pass is over, if the sources have ``numbers`` of them."""
+        if self._stopping == "cycle_forever":
+            raise TypeError('a pass does not end with stopping_strategy="cycle_forever"; count the steps')
+        if self._is_steady:
+            return sum(numbers)
+        now = self._session.progress
+        pass_id = now.position.pass_id if now.state is LoopState.RUNNING else now.coming_pass
+        asked = (pass_id, *numbers)
+        if self._length is None or self._length[0] != asked:
+            self._length = asked, _drawn_before_end(self._seed, pass_id, self._shares, numbers, self._repeats)
+        return self._length[1]
+
     # -- positions -----------------------------------------------------------------------------------------------------
+    def _before_pass(self, position: MixPosition, pass_id: int) -> MixPosition:
+        if self._repeats:
+            raise OptionError(
+                f"pass {pass_id} begins where the one before it has left the sources, with "
+                f"stopping_strategy={self._stopping!r}, so it cannot be had by number; load a state"
+            )
+        places = self._places_before(position, pass_id)
+        return MixPosition(pass_id, 0, 0, places, (False,) * len(places))
+
     def _from_state(self, state: dict[str, Any], allow: Collection[str]) -> MixPosition:
         places = tuple(
             self._place_of(each, cursor, allow) for each, cursor in zip(state["sources"], self._cursors, strict=True)
@@ -286,7 +343,7 @@ class Mixture(DerivedStream):
         """Return the sources that words ``word`` to ``word + count`` choose, at most to the end of the block."""
         number, offset = divmod(word, BLOCK)
         if self._words is None or self._words[0] != (pass_id, number):
-            self._words = (pass_id, number), RandomBits(self._seed, pass_id, "mix", number).draw(BLOCK)
+            self._words = (pass_id, number), _words(self._seed, pass_id, number)
         key = (False,) * len(ended) if self._repeats else tuple(ended)
         if key not in self._thresholds:
             self._thresholds[key] = _thresholds(self._shares, key)
@@ -303,6 +360,40 @@ def _thresholds(shares: Sequence[Fraction], ended: Sequence[bool]) -> tuple[NDAr
         reached += shares[i]
         edges.append(int(reached / total * (1 << 64)))  # below 1 << 64: the last one has a share too
     return np.array(alive, np.int64), np.array(edges, np.uint64)
+
+
+def _drawn_before_end(
+    seed: int, pass_id: int, shares: Sequence[Fraction], numbers: Sequence[int], until_all: bool
+) -> int:
+    """Return how many of ``numbers``, of rows or batches of the sources, are drawn before the pass is over.
+
+    It is over with the first source that is drawn when it has no more; ``until_all``: once that has happened to all,
+    and each that had no more has begun again meanwhile. Raises TypeError if it would take too long to find out.
+    """
+    turns = np.array(numbers) + 1  # the last of them finds that there is no more
+    if max(turn / float(share) for turn, share in zip(turns.tolist(), shares, strict=True)) > _MOST_WORDS:
+        raise TypeError(f"the number of batches is not computed for passes of more than {_MOST_WORDS:,} rows")
+    sources, edges = _thresholds(shares, (False,) * len(shares))
+    drawn, ends = np.zeros_like(turns), np.full(len(turns), -1)
+    block = 0
+    while True:
+        chosen = sources[np.searchsorted(edges, _words(seed, pass_id, block), side="right")]
+        found = np.bincount(chosen, minlength=len(turns))
+        for source in np.flatnonzero((ends < 0) & (drawn + found >= turns)).tolist():
+            ends[source] = block * BLOCK + np.flatnonzero(chosen == source)[turns[source] - drawn[source] - 1]
+        if not until_all and (ends >= 0).any():
+            return int(ends[ends >= 0].min())  # before it each word drew one
+        if (ends >= 0).all():
+            last = int(ends.max())
+            drawn += np.bincount(chosen[: last - block * BLOCK + 1], minlength=len(turns))
+            return last + 1 - int((drawn // turns).sum())  # all but those that found the end of a source
+        drawn += found
+        block += 1
+
+
+def _words(seed: int, pass_id: int, block: int) -> NDArray[np.uint64]:
+    """Return the random words of a block, which choose the sources."""
+    return RandomBits(seed, pass_id, "mix", block).draw(BLOCK)
 
 
 def _common_slots(sources: Mapping[str, Stream]) -> Slots:

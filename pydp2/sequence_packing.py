@@ -226,6 +226,19 @@ class PackedSequences(DerivedStream):
         self._session.check()
         return {**self._counts, "source": self._cursors[0].stream.stats()}
 
+    def __len__(self) -> int:
+        """Raise TypeError: the number of rows follows from the lengths of the sequences."""
+        raise TypeError(self._no_length())
+
+    def _rows_of_pass(self) -> int:
+        raise TypeError(self._no_length())
+
+    def _no_length(self) -> str:
+        return (
+            "the number of batches of packed sequences is not known, because it follows from the lengths of the "
+            "sequences; count the steps (operator.length_hint(stream) gives the number of the last pass)"
+        )
+
     # -- positions -----------------------------------------------------------------------------------------------------
     def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
         """Go to where ``state`` was taken: the next iteration continues there. The same batches follow as would have
@@ -275,6 +288,14 @@ class PackedSequences(DerivedStream):
             check_int(state["pass"]), check_int(state["batch"]), (self._place_of(source, self._cursors[0], allow),),
             check_int(state["skip"]), check_int(state["document"]), bool(state["ended"]), carried,
         )  # fmt: skip
+
+    def _before_pass(self, position: PackPosition, pass_id: int) -> PackPosition:
+        if self._last_row == "carry":
+            raise OptionError(
+                f'pass {pass_id} begins with the tokens that the pass before it has left, with last_row="carry", so it '
+                "cannot be had by number; load a state"
+            )
+        return PackPosition(pass_id, 0, self._places_before(position, pass_id))
 
     def _seek(self, position: PackPosition) -> None:
         self._window = None

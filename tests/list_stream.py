@@ -63,6 +63,20 @@ class ListStream(DerivedStream):
     def stats(self) -> dict[str, Any]:
         return {"calls": self.calls}
 
+    def __len__(self) -> int:
+        return -(-self._rows_of_pass() // self.batch_size)
+
+    def _rows_of_pass(self) -> int:
+        ranks = self.place[1]
+        return len(self.sequences) if ranks == 1 else len(self._even_rows(self.sequences)) // ranks
+
+    def _even_rows(self, rows: Sequences) -> Sequences:
+        group = self.place[1] * self.batch_size
+        return rows[: len(rows) // group * group]
+
+    def _before_pass(self, position: ListPosition, pass_id: int) -> ListPosition:
+        return ListPosition(pass_id)
+
     def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
         self.loads += 1
         super().load_state_dict(state, allow=allow)
@@ -80,7 +94,7 @@ class ListStream(DerivedStream):
         rank, ranks = self.place
         rows = rotated(self.sequences, position.pass_id)
         if ranks > 1:
-            rows = rows[: len(rows) // (ranks * self.batch_size) * ranks * self.batch_size]
+            rows = self._even_rows(rows)
         begin = (position.batch * ranks + rank) * self.batch_size
         taken = rows[begin : begin + self.batch_size]
         behind = ListPosition(position.pass_id, position.batch + 1)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import count, islice
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -259,6 +260,84 @@ def test_another_world_size_takes_up_a_mixture_only_where_no_batch_was_begun() -
     with of(2, batching_method="per_stream") as mixed, of(3, batching_method="per_stream") as other:
         next(iter(mixed))
         other.load_state_dict(mixed.state_dict())
+
+
+# -- lengths and passes by number --------------------------------------------------------------------------------------
+@given(cases())
+@example(
+    partly_filled("keep") | {"rows": [[[i] for i in range(9000)], [[0]] * 900], "stopping_strategy": "first_exhausted"}
+)
+@example(
+    partly_filled("keep") | {"rows": [[[i] for i in range(9000)], [[0]] * 900], "stopping_strategy": "all_exhausted"}
+)
+def test_the_length_is_known_before_each_pass_and_in_it(case: dict[str, Any]) -> None:
+    with mixture(case) as mixed:
+        if case["stopping_strategy"] == "cycle_forever":
+            with pytest.raises(TypeError, match="does not end"):
+                len(mixed)
+            return
+        lengths, found = [], []
+        for _ in range(3):
+            lengths.append(len(mixed))
+            batches = 0
+            for batches, _ in enumerate(mixed, 1):
+                if batches == 2:
+                    lengths[-1] = len(mixed)
+            found.append(batches)
+            assert length_hint(mixed) == len(mixed) or not mixed._is_steady
+        assert lengths == found
+        if mixed._is_steady:
+            assert len({*lengths}) == 1
+
+
+def test_a_mixture_of_mixtures_has_a_length_if_their_passes_are_equally_long() -> None:
+    def outer(strategy: Any, method: Any = "random", last_batch: Any = "keep") -> pydp2.Mixture:
+        streams = [ListStream([[i]] * (10 + i), 3) for i in range(3)]
+        inner = pydp2.mix(
+            [(streams[0], 1), (streams[1], 2)], batch_size=4, stopping_strategy=strategy, last_batch=last_batch
+        )
+        return pydp2.mix([(inner, 1), (streams[2], 3)], batch_size=5, batching_method=method)
+
+    for method in ("random", "per_stream"):
+        for last_batch in ("keep", "drop", "pad"):
+            with outer(STRATEGIES[0], method, last_batch) as mixed:
+                assert len(mixed) == len([*mixed])
+        with outer("first_exhausted", method) as mixed, pytest.raises(TypeError, match="'source 0' differ in length"):
+            len(mixed)
+    inner = pydp2.mix({ListStream([[1]] * 9, 2): 1}, batch_size=2, batching_method="per_stream")
+    with pydp2.mix({inner: 1}, batch_size=2) as mixed, pytest.raises(TypeError, match="per_stream"):
+        len(mixed)
+
+
+def test_a_length_that_takes_too_long_to_find_is_not_known() -> None:
+    sources = [(ListStream([[1]], 1), 1), (ListStream([[1]], 1), 10**12)]
+    with pydp2.mix(sources, batch_size=2, stopping_strategy="all_exhausted") as mixed:
+        with pytest.raises(TypeError, match="not computed"):
+            len(mixed)
+        assert length_hint(mixed, 7) == 7
+
+
+@given(cases(), st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(0, 3))
+def test_a_pass_can_be_had_by_number_if_it_does_not_depend_on_those_before(
+    case: dict[str, Any], numbers: list[int], left_after: int
+) -> None:
+    with mixture(case) as mixed:
+        if case["stopping_strategy"] in ("all_exhausted", "cycle_forever"):
+            mixed.set_epoch(0)  # it comes anyway
+            with pytest.raises(OptionError, match="load a state"):
+                mixed.set_epoch(1)
+            return
+        whole = [[sign(batch) for batch in mixed] for _ in range(4)]
+        state = mixed.state_dict()
+    with mixture(case) as mixed:
+        for number in numbers:
+            mixed.set_epoch(number)
+            assert [sign(batch) for batch in mixed] == whole[number]
+            mixed.set_epoch(number)
+            assert [sign(batch) for batch in islice(mixed, left_after)] == whole[number][:left_after]
+        mixed.set_epoch(3)
+        assert [sign(batch) for batch in mixed] == whole[3]
+        assert mixed.state_dict() == state
 
 
 # -- loops -------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import threading
 from bisect import insort
 from collections.abc import Callable
 from itertools import islice
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -268,6 +269,32 @@ def test_an_exception_in_the_middle_of_a_batch_loses_nothing(case: dict[str, Any
             except Interruption:
                 continue
     assert seen == whole
+
+
+@given(cases(), st.lists(st.integers(0, 3), min_size=1, max_size=4))
+def test_a_pass_can_be_had_by_number_if_nothing_is_carried_into_it(case: dict[str, Any], numbers: list[int]) -> None:
+    with packed(case) as data:
+        if case["last_row"] == "carry":
+            with pytest.raises(OptionError, match="load a state"):
+                data.set_epoch(2)
+            return
+        whole = [[sign(batch) for batch in data] for _ in range(4)]
+    with packed(case) as data:
+        for number in numbers:
+            data.set_epoch(number)
+            assert [sign(batch) for batch in data] == whole[number]
+
+
+@given(cases())
+def test_the_number_of_batches_is_not_known_and_estimated_by_the_last_pass(case: dict[str, Any]) -> None:
+    with packed(case) as data:
+        with pytest.raises(TypeError, match="lengths of the sequences"):
+            len(data)
+        assert length_hint(data, 99) == 99
+        batches = len([*data])
+        assert length_hint(data, 99) == batches
+    with pydp2.mix({packed(case): 1}, batch_size=2) as mixed, pytest.raises(TypeError, match="packed sequences"):
+        len(mixed)
 
 
 def test_a_pass_that_is_left_carries_nothing_to_the_next_one() -> None:

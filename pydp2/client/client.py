@@ -22,7 +22,7 @@ from pydp2.client.describe import client_html
 from pydp2.client.length import PassLength
 from pydp2.client.loaded_state import LoadedState
 from pydp2.client.pass_iterator import Pass
-from pydp2.client.position import Position, pass_number
+from pydp2.client.position import Position
 from pydp2.client.prefetch_window import PrefetchWindow
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
 from pydp2.client.received import (
@@ -90,8 +90,6 @@ class Client(Stream):
         )  # fmt: skip
         self._lease = float(options["lease"])
         self._spoke = time.monotonic()
-        self.owner: object = None
-        """Object that is kept as long as this client lives."""
         self._session = ClientGuard(Progress(Position()))
         self._attach = m.Attach(
             m.WIRE_VERSION, job, rank, world_size, os.urandom(8).hex(), dict(options), self._session.pid,
@@ -168,12 +166,23 @@ class Client(Stream):
     def __len__(self) -> int:
         """Return the number of batches that this trainer has in a whole pass, if the files are counted and every sample
         weighs 1 (docs/caching.md, "Counts"). Raises TypeError if it is not known, with the remedy."""
+        self._learn_counts()
+        if (known := self._length.exact) is None:
+            raise TypeError(self._length.reason())
+        return known
+
+    def _learn_counts(self, *, again: bool = False) -> None:
+        """Wait for the counts that the service looks for. ``again``: ask for them, because there are more by now."""
         session, deadline = self._session, time.monotonic() + _COUNTS_SECONDS
         with contextlib.suppress(Error):  # without an answer it is not known
-            while self._length.is_loading and not session.closing and session.in_own_process:
+            while (again or self._length.is_loading) and not session.closing and session.in_own_process:
+                again = False
                 self._length.learn(ask_stats(self._target, max(0.0, deadline - time.monotonic())).get("counts"))
                 time.sleep(_COUNTS_POLL_SECONDS if self._length.is_loading else 0.0)
-        if (known := self._length.exact) is None:
+
+    def _rows_of_pass(self) -> int:
+        self._learn_counts(again=self._length.rows is None)
+        if (known := self._length.rows) is None:
             raise TypeError(self._length.reason())
         return known
 
@@ -230,41 +239,6 @@ class Client(Stream):
             if 0 in session.current_call and session.current_call[0] is token:
                 del session.current_call[0]
 
-    def set_epoch(self, epoch: int) -> None:
-        """Have the next iteration be pass ``epoch``, as ``set_epoch`` of torch's ``DistributedSampler`` does.
-
-        If that pass comes anyway, nothing happens: a loaded state keeps its position inside it. Otherwise the pass
-        begins with its first batch, in its own order. All ranks of a job call this with the same number, each between
-        two loops; the service waits until all have ended the pass before. See docs/resume.md.
-
-        Args:
-            epoch: a pass, counted from 0.
-
-        Raises:
-            OptionError, OptionTypeError: ``epoch`` is no number of a pass.
-            ClientUseError: a loop is in the middle of a pass, another thread is inside this client, or it is closed.
-        """
-        session, token = self._session, [threading.get_ident()]
-        wanted = pass_number(epoch)
-        try:
-            session.enter(token)
-            now = session.progress
-            if wanted == now.coming_pass:
-                return
-            if now.state is LoopState.RUNNING and not now.was_cut_off and now.loop is not None and now.loop.is_held:
-                raise ClientUseError(
-                    f"set_epoch({wanted}) needs a client between two loops, and this one is in the middle of pass "
-                    f"{now.position.pass_id}; leave the loop, or close() its iterator, before"
-                )
-            position = now.position.before_pass(wanted)
-            self._leave()
-            moved = session.progress._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
-            self._loaded.load(position.name, after_pass=True)
-            session.progress = moved
-        finally:
-            if 0 in session.current_call and session.current_call[0] is token:
-                del session.current_call[0]
-
     def stats(self) -> dict[str, Any]:
         """Return the statistics of the service, as plain data; see ``Service.stats``."""
         self._session.check_process()
@@ -298,6 +272,12 @@ class Client(Stream):
 
     def _position_of(self, state: Any, allow: Collection[str]) -> Position:
         return Position.from_state(state, self._stream_identity, allow)
+
+    def _before_pass(self, position: Position, pass_id: int) -> Position:
+        return position.before_pass(pass_id)
+
+    def _jump(self, position: Position) -> None:
+        self._loaded.load(position.name, after_pass=True)
 
     def _next(self, loop: LoopHandle) -> tuple[Batch | None, Progress]:
         """Return the next batch, None at the end of the pass, and the progress with it."""

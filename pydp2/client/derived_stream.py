@@ -37,6 +37,7 @@ class DerivedStream(Stream):
         self._is_damaged = False
         self._is_astray = False  # the cursors are not where the position is
         self._ready: tuple[Any, Cut] | None = None  # what was cut behind a position
+        self._last_length: int | None = None  # batches of the last pass
         self.batch_size = batch_size
         """Number of rows of a batch; the last one of a pass may have fewer."""
         self._end = weakref.finalize(self, self._session.release)
@@ -125,6 +126,10 @@ class DerivedStream(Stream):
         """Return the place of a source, which :meth:`Place.to_state` made ``state`` of."""
         return Place(cursor.stream._position_of(state["state"], allow), check_int(state["offset"]))
 
+    def __length_hint__(self) -> int:
+        """Return an estimate of the number of batches in a pass: that of the last one."""
+        return NotImplemented if self._last_length is None else self._last_length
+
     @property
     def _rank(self) -> tuple[int, int]:
         return self._cursors[0].stream._rank
@@ -149,6 +154,17 @@ class DerivedStream(Stream):
                 "this stream, or begin before the first batch of the source"
             )
         self._is_astray = self._is_damaged = False
+
+    def _jump(self, position: Any) -> None:
+        self._is_astray = True
+
+    def _places_before(self, position: Any, pass_id: int) -> tuple[Place, ...]:
+        """Return the places of the sources before pass ``pass_id``, if each takes one pass of its own for each."""
+        first = position if not position.batch else position.next_pass()
+        return tuple(
+            Place(cursor.stream._before_pass(place.position, place.position.pass_id + pass_id - first.pass_id))
+            for cursor, place in zip(self._cursors, first.places, strict=True)
+        )
 
     def _take(self) -> Cut:
         """Return what comes behind the position. Until the position changes, it is the same object."""
@@ -195,6 +211,7 @@ class DerivedStream(Stream):
 
     def _ended_at(self, position: Any) -> Progress:
         """Return the progress behind the end of the pass, which is at ``position``."""
+        self._last_length = self._session.progress.position.batch
         return self._session.progress._replace(position=position.next_pass(), state=LoopState.BETWEEN)
 
     def _failed(self, loop: LoopHandle) -> None:

@@ -55,9 +55,22 @@ class PassLength:
         """Number of batches; None: it is not known."""
         if self._is_repeated:
             return self._last
-        if self._all_counted and self._plain and not self._buckets and not self._dynamic:
-            return self._batches(self._counts["samples"])
-        return None
+        return self._batches(self._counts["samples"]) if self._follows_from_counts else None
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows of this trainer in a pass, padding left out; None: it is not known."""
+        if not self._follows_from_counts:
+            return None
+        samples, size = self._counts["samples"], self._batch_size
+        if self._last_batch == "drop":
+            return self._batches(samples) * size
+        full, rest = divmod(samples, size)
+        return len(range(self._rank, full, self._world)) * size + (rest if full % self._world == self._rank else 0)
+
+    @property
+    def _follows_from_counts(self) -> bool:
+        return self._all_counted and self._plain and not self._buckets and not self._dynamic
 
     @property
     def estimate(self) -> int | None:

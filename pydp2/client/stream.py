@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, NoReturn, Self
 
 from pydp2.client.pass_iterator import Pass
+from pydp2.client.position import pass_number
 from pydp2.client.progress import LoopHandle, LoopState, Progress
 from pydp2.client.session import ClientGuard
 from pydp2.columns.batch import Batch
@@ -29,6 +30,8 @@ class Stream(ABC):
     _stream_identity: dict[str, Any]
     _is_damaged: bool
     """True if the pass has to be asked for anew before the next batch."""
+    owner: object = None
+    """Object that is kept as long as this stream lives."""
 
     @property
     def samples(self) -> int:
@@ -52,6 +55,51 @@ class Stream(ABC):
     @abstractmethod
     def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
         """Go to where ``state`` was taken."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next iteration be pass ``epoch``, as ``set_epoch`` of torch's ``DistributedSampler`` does.
+
+        If that pass comes anyway, nothing happens: a loaded state keeps its position inside it. Otherwise the pass
+        begins with its first batch, in its own order. All ranks of a job call this with the same number, each between
+        two loops; the service waits until all have ended the pass before. See docs/resume.md.
+
+        Args:
+            epoch: a pass, counted from 0.
+
+        Raises:
+            OptionError, OptionTypeError: ``epoch`` is no number of a pass, or what begins that pass is not known: with
+                ``stopping_strategy="all_exhausted"`` or ``"cycle_forever"`` of a mixture, and ``last_row="carry"`` of
+                packed sequences, it follows from the passes before.
+            ClientUseError: a loop is in the middle of a pass, another thread is inside this stream, or it is closed.
+        """
+        session, token = self._session, [threading.get_ident()]
+        wanted = pass_number(epoch)
+        try:
+            session.enter(token)
+            now = session.progress
+            if wanted == now.coming_pass:
+                return
+            if now.state is LoopState.RUNNING and not now.was_cut_off and now.loop is not None and now.loop.is_held:
+                raise ClientUseError(
+                    f"set_epoch({wanted}) needs a client between two loops, and this one is in the middle of pass "
+                    f"{now.position.pass_id}; leave the loop, or close() its iterator, before"
+                )
+            position = self._before_pass(now.position, wanted)
+            self._leave()
+            moved = session.progress._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
+            self._jump(position)
+            session.progress = moved
+        finally:
+            if 0 in session.current_call and session.current_call[0] is token:
+                del session.current_call[0]
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of batches in a whole pass. Raises TypeError if it is not known."""
+
+    @abstractmethod
+    def __length_hint__(self) -> int:
+        """Return an estimate of that number."""
 
     @abstractmethod
     def stats(self) -> dict[str, Any]:
@@ -178,3 +226,16 @@ class Stream(ABC):
     @abstractmethod
     def _position_of(self, state: Any, allow: Collection[str]) -> Any:
         """Return the position of a state. Raises StateMismatch."""
+
+    @abstractmethod
+    def _before_pass(self, position: Any, pass_id: int) -> Any:
+        """Return the position before pass ``pass_id``, as known at ``position``. Raises OptionError if it is not."""
+
+    @abstractmethod
+    def _jump(self, position: Any) -> None:
+        """Have the next pass begin at ``position``, which lies before a pass."""
+
+    @abstractmethod
+    def _rows_of_pass(self) -> int:
+        """Return the number of rows of this trainer in a whole pass, padding left out. Raises TypeError if it is not
+        known."""

@@ -133,6 +133,10 @@ def test_the_length_from_counts_is_the_number_of_batches_of_the_pass(
         length = PassLength({"batch_size": batch_size, "last_batch": last_batch}, rank, world)
         length.learn(counted(sizes))
         assert length.exact == length.estimate == expected
+        kept = batches * batch_size if last_batch == "drop" else sum(sizes)
+        full, rest = divmod(kept, batch_size)
+        rows = [batch_size] * full + [rest]  # of each batch, dealt out one by one
+        assert length.rows == (sum(rows[rank::world]) if last_batch != "drop" else expected * batch_size)
 
 
 @pytest.mark.parametrize(
