@@ -6,12 +6,12 @@ Needs ``keras`` and a backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
 from pydp2.api.sources import Files, Source
-from pydp2.client import Client
+from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch, Csr, Ragged, Value
 from pydp2.errors import OptionError
 from pydp2.frameworks.loader import FrameworkLoader
@@ -35,7 +35,7 @@ V = TypeVar("V")
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)
 def loader(
-    files: Files | Source | Client,
+    files: Files | Source | Stream,
     provider: str | Provider | None = None,
     *,
     x: Selected,
@@ -52,7 +52,7 @@ def loader(
 
     Args:
         files, provider: a list and its provider, or without provider the address or the connection file of a service;
-            or a client.
+            or a stream: a client, a mixture, packed sequences.
         x, y: the slots, by name or position, that the model and the loss get: one, or a list for several.
         pad: fill sequences up with this value to the longest of a batch; needed where there are sequences.
         rank, world_size: of this process among those that train together. Default: those of the backend, which are
@@ -63,7 +63,7 @@ def loader(
         OptionError: see :func:`pydp2.load`; or a sequence without ``pad``, or with sparse elements; ranks on several
             machines without a service; ``keras.distribution.ModelParallel`` in several processes, without ``rank``.
     """
-    ranks = Ranks() if isinstance(files, Client) else chosen_ranks(rank, world_size, find_ranks)
+    ranks = Ranks() if isinstance(files, Stream) else chosen_ranks(rank, world_size, find_ranks)
     if rank is None and ranks.world_size > 1 and isinstance(distribution(), ModelParallel):
         raise OptionError(
             "with ModelParallel some processes may need the same rows; say with rank= and world_size= which rows each "
@@ -105,7 +105,7 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
     has_partial_batch = None
     partial_batch_size = None
 
-    def __init__(self, client: Client, x: Selected, y: Selected | None, pad: float | None) -> None:
+    def __init__(self, client: Stream, x: Selected, y: Selected | None, pad: float | None) -> None:
         self._selection, self._pad = Selection(client.slots, x, y), pad
         for slot in self._selection.order:
             declared = client.slots.types[slot]
@@ -143,7 +143,7 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
             if self._looked_at is None:
                 batches.close()  # type: ignore[attr-defined]  # it can be closed
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`."""
         self._looked_at = None
         super().load_state_dict(state)

@@ -20,6 +20,7 @@ from pydp2.api.service import connect, load
 from pydp2.api.sources import Files, Source
 from pydp2.client.cursor import Place
 from pydp2.client.derived_stream import VERSION, Cut, DerivedStream, own_fits
+from pydp2.client.describe import Fact
 from pydp2.client.progress import LoopState
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
@@ -206,6 +207,13 @@ class Mixture(DerivedStream):
         if self._length is None or self._length[0] != asked:
             self._length = asked, _drawn_before_end(self._seed, pass_id, self._shares, numbers, self._repeats)
         return self._length[1]
+
+    def _facts(self) -> list[Fact]:
+        sources = zip(self.source_names, self.weights, self._rows, strict=True)
+        return [
+            ("batches", f"of {self.batch_size}; {self._batching}, {self._stopping}"),
+            *((f"source {name!r}", f"weight {weight:.3g}, {rows:,} rows came") for name, weight, rows in sources),
+        ]
 
     # -- positions -----------------------------------------------------------------------------------------------------
     def _before_pass(self, position: MixPosition, pass_id: int) -> MixPosition:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from pydp2.api.sources import Files, Source
-from pydp2.client import Client
+from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch, Csr, Ragged, Value
 from pydp2.columns.columns import Array
 from pydp2.errors import ClientUseError, Error, OptionTypeError, from_wire, to_wire
@@ -58,7 +58,7 @@ class PaddedTensor(NamedTuple):
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)
 def loader(
-    files: Files | Source | Client,
+    files: Files | Source | Stream,
     provider: str | Provider | None = None,
     *,
     x: Selected | None = None,
@@ -76,7 +76,7 @@ def loader(
 
     Args:
         files, provider: a list and its provider, or without provider the address or the connection file of a service;
-            or a client.
+            or a stream: a client, a mixture, packed sequences.
         x, y: a slot, or a list of slots: each batch is then a pair ``(x, y)``, as ``paddle.Model.fit`` takes it.
         pad: fill sequences up with this value.
         place: where tensors lie, as ``paddle.to_tensor`` takes it; default: the current device. On the CPU they share
@@ -89,10 +89,10 @@ def loader(
         OptionError: see :func:`pydp2.load`; or the ranks are on several machines and no service is given.
     """
 
-    def make(client: Client) -> FrameworkLoader[Any]:
+    def make(client: Stream) -> FrameworkLoader[Any]:
         where = paddle.get_device() if place is None else place
         on_cpu = isinstance(where, paddle.CPUPlace) or where == "cpu"
-        return FrameworkLoader(client, _TensorMaker(client.slots, x, y, pad, None if on_cpu else where))
+        return FrameworkLoader(client, _TensorMaker(client._converted_slots, x, y, pad, None if on_cpu else where))
 
     return open_loader(files, provider, _ranks(), make, job=job, **options)
 

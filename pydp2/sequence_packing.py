@@ -7,7 +7,6 @@ sequence, or a piece of one, whose tokens stand side by side. "wrapped" cuts one
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -17,39 +16,31 @@ from numpy.typing import NDArray
 
 from pydp2.client.cursor import Cursor, Place
 from pydp2.client.derived_stream import VERSION, Cut, DerivedStream, own_fits
+from pydp2.client.describe import Fact
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Array, Columns, expand_ranges, offsets
 from pydp2.errors import BadSample, OptionError, OptionTypeError, StateMismatch
 from pydp2.options.values import Choice, integer_from, value_text
+from pydp2.packed_rows import (
+    Ints,
+    LaidRows,
+    Pieces,
+    Segments,
+    best_fit_decreasing,
+    cut_into_rows,
+    join_rows,
+    select_rows,
+)
 from pydp2.protocol.stream_identity import check_int
-from pydp2.schema.input_types import DataType, SequenceType, Slots, dense_vector
+from pydp2.schema.input_types import INT32_RANGE, DataType, SequenceType, Slots, dense_vector, integer_value
 
-Ints = NDArray[np.int64]
 Strategy = Literal["wrapped", "bfd", "bfd_split"]
 LastRow = Literal["pad", "drop", "carry"]
 LastBatch = Literal["keep", "drop", "pad"]
 
 WINDOW_ROWS = 64
 """A window has as many sequences as fill so many rows, and is part of the order."""
-
-
-class Segments(NamedTuple):
-    """Segments of the rows of a batch, by row and start, as int64 arrays with one entry per segment.
-
-    ``row``, ``start``: where it begins; ``length``: its tokens; ``document``: the number of its sequence in the pass,
-    counted from 0 (negative: from the end of the pass before); ``offset``: the tokens of that sequence before it.
-    """
-
-    row: Ints
-    start: Ints
-    length: Ints
-    document: Ints
-    offset: Ints
-
-    def select(self, which: Any) -> Segments:
-        """Return some of the segments."""
-        return Segments(*(array[which] for array in self))
 
 
 class PackedBatch(Batch):
@@ -67,6 +58,10 @@ class PackedBatch(Batch):
     if TYPE_CHECKING:
 
         def __getitem__(self, key: str | int) -> Array: ...
+
+    @property
+    def _converted_slots(self) -> Slots:
+        return _slots_of_indices(self.slots)
 
     @property
     def cu_seqlens(self) -> NDArray[np.int32]:
@@ -90,51 +85,11 @@ class PackedBatch(Batch):
         ]
 
 
-class _Pieces(NamedTuple):
-    """Tokens per slot, of pieces that lie side by side: the number of the sequence, offset in it, length of each."""
-
-    tokens: tuple[Array, ...]
-    document: Ints
-    offset: Ints
-    length: Ints
-
-    @property
-    def total(self) -> int:
-        """Number of tokens."""
-        return len(self.tokens[0])
-
-    def split(self, at: int) -> tuple[_Pieces, _Pieces]:
-        """Return the first ``at`` tokens, and the others."""
-        edges = offsets(self.length)
-        inside = np.clip(at - edges[:-1], 0, self.length)
-        before, behind = inside > 0, inside < self.length
-        return (
-            _Pieces(tuple(t[:at] for t in self.tokens), self.document[before], self.offset[before], inside[before]),
-            _Pieces(
-                tuple(t[at:] for t in self.tokens), self.document[behind], (self.offset + inside)[behind],
-                (self.length - inside)[behind],
-            ),
-        )  # fmt: skip
-
-    @staticmethod
-    def concat(parts: Sequence[_Pieces]) -> _Pieces:
-        tokens = tuple(np.concatenate(each) for each in zip(*(part.tokens for part in parts), strict=True))
-        return _Pieces(tokens, *(np.concatenate(each) for each in zip(*(part[1:] for part in parts), strict=True)))
-
-
-class _Laid(NamedTuple):
-    """Rows with their segments; ``tokens``: of the segments, one after the other."""
-
-    rows: int
-    tokens: tuple[Array, ...]
-    segments: Segments
-
-
 class _Window(NamedTuple):
     """Sequences that are placed together. ``behind``: the place of the next one, whose number is ``document``."""
 
     key: tuple[int, int]
-    laid: _Laid
+    laid: LaidRows
     behind: Place
     document: int
     is_last: bool
@@ -152,7 +107,7 @@ class PackPosition:
     skip: int = 0
     document: int = 0
     ended: bool = False
-    carried: _Pieces | None = None
+    carried: Pieces | None = None
     start: Any = None
 
     def next_pass(self) -> PackPosition:
@@ -190,13 +145,11 @@ class PackedSequences(DerivedStream):
         ends: tuple[str, str],
         pad_token: int,
     ) -> None:
-        position = PackPosition(0, 0, (Place(stream._session.progress.position),))
-        super().__init__([stream], position, batch_size)
+        super().__init__([stream], PackPosition(0, 0, (Place(stream._session.progress.position),)), batch_size)
         self.length = length
         """Number of tokens of a row."""
         self._numbers, self._strategy = tuple(numbers), strategy
-        self._last_row, self._last_batch = ends
-        self._pad_token = pad_token
+        (self._last_row, self._last_batch), self._pad_token = ends, pad_token
         self._window: _Window | None = None
         self._counts = {"rows": 0, "tokens": 0, "padding": 0, "truncated": 0}
         source, names = stream.slots, tuple(stream.slots.names or ())
@@ -219,25 +172,29 @@ class PackedSequences(DerivedStream):
         """Types and names of the slots: those that are packed, ``position_ids``, ``segment_ids``."""
         return self._slots
 
+    @property
+    def _converted_slots(self) -> Slots:
+        return _slots_of_indices(self._slots)
+
     def stats(self) -> dict[str, Any]:
-        """Return statistics as plain data: "rows", "tokens" in them, "padding" tokens and "truncated" ones since this
-        stream was made, and under "source" those of the stream below."""
+        """Return as plain data "rows", "tokens" in them, "padding" tokens and "truncated" ones since this stream was
+        made, and under "source" the statistics of the stream below."""
         self._session.check_process()
         self._session.check()
         return {**self._counts, "source": self._cursors[0].stream.stats()}
 
     def __len__(self) -> int:
         """Raise TypeError: the number of rows follows from the lengths of the sequences."""
-        raise TypeError(self._no_length())
+        return self._rows_of_pass()
 
     def _rows_of_pass(self) -> int:
-        raise TypeError(self._no_length())
-
-    def _no_length(self) -> str:
-        return (
+        raise TypeError(
             "the number of batches of packed sequences is not known, because it follows from the lengths of the "
             "sequences; count the steps (operator.length_hint(stream) gives the number of the last pass)"
         )
+
+    def _facts(self) -> list[Fact]:
+        return [("batches", f"of {self.batch_size} rows of {self.length} tokens, {self._strategy}")]
 
     # -- positions -----------------------------------------------------------------------------------------------------
     def load_state_dict(self, state: Any, *, allow: Collection[str] = ()) -> None:
@@ -280,7 +237,7 @@ class PackedSequences(DerivedStream):
             tokens, *rest = state["carried"]
             types = self._slots.types
             kept = [np.array(each, types[i].element_dtype) for i, each in enumerate(tokens)]
-            carried = _Pieces(tuple(kept), *(np.array(each, np.int64) for each in rest))
+            carried = Pieces(tuple(kept), *(np.array(each, np.int64) for each in rest))
             if len(kept) != len(self._numbers) or any(len(each) != carried.length.sum() for each in kept):
                 raise ValueError("the tokens that it carries do not agree")
         (source,) = state["sources"]
@@ -313,31 +270,29 @@ class PackedSequences(DerivedStream):
         self._counts["tokens"] += len(laid.tokens[0])
         self._counts["padding"] += rows * self.length - len(laid.tokens[0])
         if padding:
-            again = [_rows_of(laid, i % rows, i % rows + 1, i) for i in range(rows, self.batch_size)]
-            laid = _join([laid, *again])
+            again = [select_rows(laid, i % rows, i % rows + 1, i) for i in range(rows, self.batch_size)]
+            laid = join_rows([laid, *again])
         batch = PackedBatch(
             self._columns(laid), pass_id=position.pass_id, index=position.batch, size=laid.rows, padding=padding
         )
         batch.segments, batch.length = laid.segments, self.length
         return batch, behind
 
-    def _columns(self, laid: _Laid) -> Columns:
+    def _columns(self, laid: LaidRows) -> Columns:
         row, start, length = laid.segments[:3]
         where = expand_ranges(row * self.length + start, length)
         positions = np.arange(len(where)) - np.repeat(np.cumsum(length) - length, length)
         numbers = np.repeat(np.arange(len(row)) - np.searchsorted(row, row) + 1, length)
         arrays = []
         fills = (*[self._pad_token] * len(laid.tokens), 0, 0)
-        for declared, fill, values in zip(
-            self._slots.types, fills, (*laid.tokens, positions, numbers), strict=True
-        ):  # fmt: skip
+        for declared, fill, values in zip(self._slots.types, fills, (*laid.tokens, positions, numbers), strict=True):
             flat = np.full(laid.rows * self.length, fill, declared.element_dtype)
             flat[where] = values
             arrays.append([flat.reshape(laid.rows, self.length)])
         return Columns(self._slots, laid.rows, arrays)
 
     # -- wrapped -------------------------------------------------------------------------------------------------------
-    def _wrap(self, position: PackPosition) -> tuple[_Laid, PackPosition]:
+    def _wrap(self, position: PackPosition) -> tuple[LaidRows, PackPosition]:
         """Return the next rows, cut from all tokens one after the other."""
         cursor, need = self._cursors[0], self.batch_size * self.length
         skip, document, ended = position.skip, position.document, position.ended
@@ -352,7 +307,7 @@ class PackedSequences(DerivedStream):
             document += whole
             missing -= pieces.total
             parts.append(pieces)
-        pieces, rest = _Pieces.concat(parts).split(need)
+        pieces, rest = Pieces.concat(parts).split(need)
         rows, left = divmod(pieces.total, self.length)
         if left and self._last_row == "pad":
             rows += 1
@@ -363,14 +318,14 @@ class PackedSequences(DerivedStream):
             position, batch=position.batch + 1, places=(cursor.place,), skip=skip, document=document, ended=ended,
             carried=carried, start=None,
         )  # fmt: skip
-        return _Laid(rows, pieces.tokens, _in_rows(pieces, self.length)), behind
+        return LaidRows(rows, pieces.tokens, cut_into_rows(pieces, self.length)), behind
 
-    def _no_pieces(self) -> _Pieces:
+    def _no_pieces(self) -> Pieces:
         none = np.empty(0, np.int64)
         types = self._slots.types[: len(self._numbers)]
-        return _Pieces(tuple(np.empty(0, each.element_dtype) for each in types), none, none, none)
+        return Pieces(tuple(np.empty(0, each.element_dtype) for each in types), none, none, none)
 
-    def _next_pieces(self, cursor: Cursor, skip: int, document: int, room: int) -> tuple[_Pieces, int, int]:
+    def _next_pieces(self, cursor: Cursor, skip: int, document: int, room: int) -> tuple[Pieces, int, int]:
         """Return at most ``room`` tokens of the batch in hand, how many sequences are used up then, and how many tokens
         of the one after them."""
         lengths, tokens = self._sequences(cursor)
@@ -384,7 +339,7 @@ class PackedSequences(DerivedStream):
         if part:
             lengths[whole] = part
         used = np.flatnonzero(lengths[: whole + bool(part)])
-        pieces = _Pieces(
+        pieces = Pieces(
             tuple(each[skip : skip + taken + part] for each in tokens), document + used, offset[used], lengths[used]
         )  # fmt: skip
         return pieces, whole, part if whole else skip + part
@@ -408,18 +363,18 @@ class PackedSequences(DerivedStream):
         return steps.astype(np.int64), tokens
 
     # -- best fit decreasing -------------------------------------------------------------------------------------------
-    def _fit(self, position: PackPosition) -> tuple[_Laid, PackPosition]:
+    def _fit(self, position: PackPosition) -> tuple[LaidRows, PackPosition]:
         """Return the next rows, from windows in which each sequence was placed whole."""
         (place,), skip = position.places, position.skip
         document, ended = position.document, position.ended
-        parts: list[_Laid] = []
+        parts: list[LaidRows] = []
         need = self.batch_size
         while need and not ended:
             window = self._window
             if window is None or window.key != (position.pass_id, document):
                 window = self._window = self._read_window(position.pass_id, document)
             rows = min(need, window.laid.rows - skip)
-            parts.append(_rows_of(window.laid, skip, skip + rows, self.batch_size - need))
+            parts.append(select_rows(window.laid, skip, skip + rows, self.batch_size - need))
             need -= rows
             skip += rows
             if skip == window.laid.rows:
@@ -428,8 +383,8 @@ class PackedSequences(DerivedStream):
             position, batch=position.batch + 1, places=(place,), skip=skip, document=document, ended=ended, start=None
         )
         if not parts:
-            return _Laid(0, self._no_pieces().tokens, Segments(*[np.empty(0, np.int64)] * 5)), behind
-        return _join(parts), behind
+            return LaidRows(0, self._no_pieces().tokens, Segments(*[np.empty(0, np.int64)] * 5)), behind
+        return join_rows(parts), behind
 
     def _read_window(self, pass_id: int, document: int) -> _Window:
         cursor, first = self._cursors[0], document
@@ -446,13 +401,13 @@ class PackedSequences(DerivedStream):
             cursor.take(whole)
             numbers = document + np.arange(whole)
             kept = tuple(each[: ends[whole - 1]] for each in tokens)
-            parts.append(_Pieces(kept, numbers, np.zeros(whole, np.int64), lengths[:whole]))
+            parts.append(Pieces(kept, numbers, np.zeros(whole, np.int64), lengths[:whole]))
             missing -= int(ends[whole - 1])
             document += whole
-        laid = self._place(_Pieces.concat(parts))
+        laid = self._place(Pieces.concat(parts))
         return _Window((pass_id, first), laid, cursor.place, document, is_last)
 
-    def _place(self, sequences: _Pieces) -> _Laid:
+    def _place(self, sequences: Pieces) -> LaidRows:
         """Return the rows into which the sequences go, the rows in the order of their first ones."""
         begins = offsets(sequences.length)[:-1]
         if self._strategy == "bfd":
@@ -471,58 +426,13 @@ class PackedSequences(DerivedStream):
         start = reached - reached[np.searchsorted(row, row)] if len(row) else reached
         where = expand_ranges(begins[of] + offset, length)
         segments = Segments(row, start, length, sequences.document[of], offset)
-        return _Laid(int(row[-1]) + 1 if len(row) else 0, tuple(each[where] for each in sequences.tokens), segments)
+        return LaidRows(int(row[-1]) + 1 if len(row) else 0, tuple(each[where] for each in sequences.tokens), segments)
 
 
-def _join(parts: Sequence[_Laid]) -> _Laid:
-    """Return the rows of all parts, whose segments have the right row already."""
-    tokens = tuple(np.concatenate(each) for each in zip(*(part.tokens for part in parts), strict=True))
-    segments = Segments(*(np.concatenate(each) for each in zip(*(part.segments for part in parts), strict=True)))
-    return _Laid(sum(part.rows for part in parts), tokens, segments)
-
-
-def _rows_of(laid: _Laid, low: int, high: int, to: int) -> _Laid:
-    """Return rows ``low`` to ``high``, which become rows ``to`` and following."""
-    first, last = np.searchsorted(laid.segments.row, [low, high])
-    ends = offsets(laid.segments.length)
-    some = laid.segments.select(slice(first, last))
-    tokens = tuple(each[ends[first] : ends[last]] for each in laid.tokens)
-    return _Laid(high - low, tokens, some._replace(row=some.row - low + to))
-
-
-def _in_rows(pieces: _Pieces, length: int) -> Segments:
-    """Return the segments of pieces that lie one after the other in rows."""
-    begins = offsets(pieces.length)[:-1]
-    edges = np.union1d(begins, np.arange(0, pieces.total, length))
-    piece = np.searchsorted(begins, edges, side="right") - 1
-    return Segments(
-        edges // length, edges % length, np.diff(edges, append=pieces.total), pieces.document[piece],
-        pieces.offset[piece] + edges - begins[piece],
-    )  # fmt: skip
-
-
-def best_fit_decreasing(lengths: Ints, capacity: int) -> Ints:
-    """Return the row of each of ``lengths``, which are 1 to ``capacity``: the longest first (of equal ones the first),
-    into the row with the least room that is enough (of equal ones the first opened). Rows are numbered by their first
-    entry."""
-    row = np.empty(len(lengths), np.int64)
-    free: list[tuple[int, int]] = []  # room, row
-    opened = 0
-    values = lengths.tolist()
-    for i in np.argsort(-lengths, kind="stable").tolist():
-        need = values[i]
-        found = bisect_left(free, (need, -1))
-        if found < len(free):
-            room, which = free.pop(found)
-        else:
-            room, which, opened = capacity, opened, opened + 1
-        row[i] = which
-        if room > need:
-            insort(free, (room - need, which))
-    _, first = np.unique(row, return_index=True)
-    rank = np.empty(opened, np.int64)
-    rank[np.argsort(first)] = np.arange(opened)
-    return rank[row]
+def _slots_of_indices(slots: Slots) -> Slots:
+    """Return ``slots``, whose tokens, positions and numbers of segments are indices, as index slots."""
+    ranges = [INT32_RANGE if each.element_dtype == np.int32 else 2**63 - 1 for each in slots.types]
+    return Slots(tuple(map(integer_value, ranges)), slots.names)
 
 
 def pack_sequences(
@@ -571,9 +481,8 @@ def pack_sequences(
     if chosen != "wrapped" and last_row != "pad":
         raise OptionError(f'last_row={last_row!r} needs strategy="wrapped": with {chosen!r} any row may have padding')
     pad_token = integer_from(0)("pad_token", pad_token)
-    return PackedSequences(
-        stream, numbers, length, integer_from(1)("batch_size", batch_size), chosen, ends, pad_token
-    )  # fmt: skip
+    rows = integer_from(1)("batch_size", batch_size)
+    return PackedSequences(stream, numbers, length, rows, chosen, ends, pad_token)
 
 
 def _slot_number(slots: Slots, slot: Any) -> int:

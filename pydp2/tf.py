@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pydp2.api.sources import Files, Source
-from pydp2.client import Client
+from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch, Csr, Ragged, row_splits
 from pydp2.columns.columns import Array, aligned
 from pydp2.errors import ClientUseError, OptionError
@@ -36,7 +36,7 @@ _MOST = np.iinfo(np.int64).max
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)
 def loader(
-    files: Files | Source | Client,
+    files: Files | Source | Stream,
     provider: str | Provider | None = None,
     *,
     x: Selected | None = None,
@@ -54,7 +54,7 @@ def loader(
 
     Args:
         files, provider: a list and its provider, or without provider the address or the connection file of a service;
-            or a client.
+            or a stream: a client, a mixture, packed sequences.
         x, y: a slot, or a list of slots: each batch is then a pair ``(x, y)``, as Keras takes it.
         pad: fill sequences up with this value to the longest of a batch; their lengths are not given.
         rank, world_size: of this process among those that train together. Default: those of ``TF_CONFIG``, which names
@@ -65,13 +65,13 @@ def loader(
         OptionError: see :func:`pydp2.load`; or ``pad`` with a sequence of sparse elements; ranks on several machines
             without a service.
     """
-    ranks = Ranks() if isinstance(files, Client) else chosen_ranks(rank, world_size, find_ranks)
+    ranks = Ranks() if isinstance(files, Stream) else chosen_ranks(rank, world_size, find_ranks)
     return open_loader(files, provider, ranks, lambda client: TensorLoader(client, x, y, pad), **options)
 
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)
 def dataset(
-    files: Files | Source | Client | TensorLoader,
+    files: Files | Source | Stream | TensorLoader,
     provider: str | Provider | None = None,
     **options: Any,
 ) -> Any:
@@ -96,7 +96,7 @@ def dataset(
 class TensorLoader(FrameworkLoader[Any]):
     """Passes of ``client`` as tensors; :func:`loader` makes it."""
 
-    def __init__(self, client: Client, x: Selected | None, y: Selected | None, pad: float | None) -> None:
+    def __init__(self, client: Stream, x: Selected | None, y: Selected | None, pad: float | None) -> None:
         parts = Parts(client.slots, x, y, pad)
         super().__init__(client, lambda batch: parts.build([_to_tensor(each) for each in parts.arrays(batch)]))
         self._parts = parts

@@ -11,6 +11,7 @@ import numpy as np
 
 from pydp2.client.cursor import Place
 from pydp2.client.derived_stream import VERSION, Cut, DerivedStream
+from pydp2.client.describe import Fact
 from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Columns
 from pydp2.schema.input_types import Slots, integer_value_sequence
@@ -62,6 +63,9 @@ class ListStream(DerivedStream):
 
     def stats(self) -> dict[str, Any]:
         return {"calls": self.calls}
+
+    def _facts(self) -> list[Fact]:
+        return [("list", len(self.sequences))]
 
     def __len__(self) -> int:
         return -(-self._rows_of_pass() // self.batch_size)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import threading
-from bisect import insort
 from collections.abc import Callable
 from itertools import islice
 from operator import length_hint
@@ -18,9 +17,10 @@ from hypothesis import strategies as st
 
 import pydp2
 from pydp2.errors import BadSample, ClientUseError, OptionError, OptionTypeError, StateMismatch
-from pydp2.sequence_packing import PackedBatch, best_fit_decreasing
+from pydp2.sequence_packing import PackedBatch
 
 from .list_stream import Interruption, ListStream, Sequences, rotated
+from .test_packed_rows import naive_fit
 
 PROVIDER = """
 @provider(input_types={"n": integer_value(1000), "tokens": integer_value_sequence(100000)}, pool_size=100)
@@ -173,26 +173,6 @@ def test_best_fit_places_what_fits_whole(case: dict[str, Any]) -> None:
         for document, _, part in found
         if len(documents[document]) <= case["length"]
     )
-
-
-def naive_fit(lengths: list[int], capacity: int) -> list[list[int]]:
-    """Rows of entries, by going through all rows for each entry."""
-    rows: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        rooms = [(capacity - sum(lengths[j] for j in row), n) for n, row in enumerate(rows)]
-        fitting = sorted((room, n) for room, n in rooms if room >= lengths[i])
-        if fitting:
-            insort(rows[fitting[0][1]], i)
-        else:
-            rows.append([i])
-    return sorted(rows)
-
-
-@given(st.lists(st.integers(1, 12), max_size=50), st.integers(12, 30))
-def test_best_fit_decreasing_is_what_a_search_through_all_rows_gives(lengths: list[int], capacity: int) -> None:
-    row = best_fit_decreasing(np.array(lengths, np.int64), capacity)
-    rows = [np.flatnonzero(row == n).tolist() for n in range(len({*row.tolist()}))]
-    assert rows == naive_fit(lengths, capacity)
 
 
 def reference_rows(case: dict[str, Any]) -> list[list[tuple[int, int, list[int]]]]:

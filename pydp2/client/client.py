@@ -18,7 +18,7 @@ from socket import gethostname
 from typing import Any
 
 from pydp2.client.connection import CLOSE_SECONDS, Target, ask_stats, connect_once, detach, parse_welcome
-from pydp2.client.describe import client_html
+from pydp2.client.describe import client_facts, stream_html
 from pydp2.client.length import PassLength
 from pydp2.client.loaded_state import LoadedState
 from pydp2.client.pass_iterator import Pass
@@ -263,7 +263,8 @@ class Client(Stream):
         self._end()
 
     def _repr_html_(self) -> str:
-        return client_html(self.address, self._attach, self.batch_size, self._declaration.slots, self._session)
+        facts = client_facts(self.address, self._attach, self.batch_size)
+        return stream_html("Client", facts, self._declaration.slots, self._session)
 
     # -- what a pass asks for --------------------------------------------------------------------------------------
     @property

@@ -1,6 +1,8 @@
-"""Describe a client for a notebook, from what this process knows: nothing is asked of the service."""
+"""Describe a stream for a notebook, from what this process knows: nothing is asked of a service."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from pydp2.client.progress import LoopState
 from pydp2.client.session import ClientGuard
@@ -10,6 +12,8 @@ from pydp2.protocol.messages import Attach
 from pydp2.schema.input_types import InputType, Slots
 from pydp2.service_address import without_token
 
+Fact = tuple[object, object]
+"""Name and value, for a line of the table."""
 _NEXT = {
     LoopState.BETWEEN: "a loop begins pass {}",
     LoopState.RUNNING: "a loop is in pass {}",
@@ -19,19 +23,23 @@ _NEXT = {
 }
 
 
-def client_html(address: str, attach: Attach, batch_size: int, slots: Slots, session: ClientGuard) -> str:
-    """Return a table of a client's place, position and slots."""
+def client_facts(address: str, attach: Attach, batch_size: int) -> list[Fact]:
+    """Return where a client is attached."""
+    rank = f"rank {attach.rank} of {attach.world_size}, " if attach.world_size > 1 else ""
+    return [("service", without_token(address)), ("job", f"{attach.job}: {rank}batches of {batch_size}")]
+
+
+def stream_html(kind: str, facts: Sequence[Fact], slots: Slots, session: ClientGuard) -> str:
+    """Return a table of a stream: ``facts`` of its own, its position and its slots."""
     now = session.progress
     state = ("closed in pass {}" if session.closing else _NEXT[now.state]).format(now.position.pass_id)
     came = count_text(now.position.batch, "batch", "batches")
-    rank = f"rank {attach.rank} of {attach.world_size}, " if attach.world_size > 1 else ""
-    rows: list[tuple[object, object]] = [
-        ("service", without_token(address)),
-        ("job", f"{attach.job}: {rank}batches of {batch_size}"),
+    rows: list[Fact] = [
+        *facts,
         ("position", f"{state}; {came} of it came, {count_text(now.samples, 'sample')} in all"),
         *((slots.label(i), _type_text(slots.types[i])) for i in range(len(slots))),
     ]
-    return html_table("pydp2.Client", (), rows)
+    return html_table(f"pydp2.{kind}", (), rows)
 
 
 def _type_text(declared: InputType) -> str:

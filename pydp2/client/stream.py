@@ -48,6 +48,11 @@ class Stream(ABC):
     def slots(self) -> Slots:
         """Types and names of the slots."""
 
+    @property
+    def _converted_slots(self) -> Slots:
+        """Slots as adapters of frameworks convert them that widen indices: arrays of indices are index slots here."""
+        return self.slots
+
     @abstractmethod
     def state_dict(self, *, after: Batch | None = None) -> dict[str, Any]:
         """Return the position as plain data."""

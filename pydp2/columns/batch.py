@@ -295,6 +295,11 @@ class Batch:
         """Types and names of the slots."""
         return self._columns.slots
 
+    @property
+    def _converted_slots(self) -> Slots:
+        """Slots as adapters of frameworks convert them that widen indices: arrays of indices are index slots here."""
+        return self.slots
+
     def to(self, device: Any = None, *, non_blocking: bool = False) -> Any:
         """Return the values as torch tensors on ``device``, as :func:`pydp2.torch.to_tensors` makes them.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Generic, NoReturn, Self, TypeVar, cast
 
-from pydp2.client import Client
 from pydp2.client.pass_iterator import Pass
+from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, StateMismatch
 from pydp2.frameworks.shared_service import SharedService, leave
@@ -22,7 +22,8 @@ _PLACES = 1024  # values that a framework reads ahead, at most
 
 
 class FrameworkLoader(Generic[T]):
-    """Loader of a framework over ``client``: one iteration is one pass, and gives ``convert(batch)`` of each batch.
+    """Loader of a framework over ``client``, or over another stream: one iteration is one pass, and gives
+    ``convert(batch)`` of each batch.
 
     A new iteration leaves the pass of the one before. Where the state behind the last batch of a pass was loaded, the
     next pass begins: no iteration is empty.
@@ -33,7 +34,7 @@ class FrameworkLoader(Generic[T]):
     See docs/frameworks.md.
     """
 
-    def __init__(self, client: Client, convert: Callable[[Batch], T], *, ahead: int = 0, reads_ahead: int = 0) -> None:
+    def __init__(self, client: Stream, convert: Callable[[Batch], T], *, ahead: int = 0, reads_ahead: int = 0) -> None:
         self.client = client
         self._convert = convert
         self._ahead = ahead
@@ -237,11 +238,12 @@ class FrameworkLoader(Generic[T]):
             )
         return dict(self._loaded) if self._loaded is not None else self.client.state_dict(after=self.batch)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`."""
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`. Packed sequences that ranks share
+        take the states of all ranks, as a list; see :meth:`pydp2.PackedSequences.load_state_dict`."""
         self.client.load_state_dict(state)
         self._forget()
-        self._loaded = state
+        self._loaded = state if isinstance(state, Mapping) else state[self.client._rank[0]]
 
     def _forget(self) -> None:
         """Forget all that was taken from the client, which goes to another place."""

@@ -20,6 +20,7 @@ from pydp2.api.rundir import run_directories
 from pydp2.api.service import Service, connect, launch, load
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
+from pydp2.client.stream import Stream
 from pydp2.errors import Error, OptionError
 from pydp2.options.tables import JOB_OPTIONS, LoadChoices
 from pydp2.providers import Provider
@@ -154,21 +155,21 @@ def keep_service(address: str, ranks: Ranks, *, job: str) -> Client:
 
 
 def open_client(
-    files: Files | Source | Client,
+    files: Files | Source | Stream,
     provider: str | Provider | None,
     ranks: Ranks,
     *,
     job: str = "default",
     **options: Any,
-) -> Client:
-    """Return a client for the rank of this process.
+) -> Stream:
+    """Return a client for the rank of this process, or the stream that is given.
 
     A job of several ranks makes up the last batches (``last_batch="pad"``) unless told otherwise, because all ranks of
     a framework take equally many.
 
     Args:
         files: what :func:`pydp2.load` takes, beside ``provider``; or without a provider the address or the connection
-            file of a service, or a client.
+            file of a service, or a stream: a client, a mixture, packed sequences.
         provider: as :func:`pydp2.load` takes it.
         ranks: where this process stands.
         job: name of the stream.
@@ -177,13 +178,13 @@ def open_client(
 
     Raises:
         OptionError, OptionTypeError: the ranks are on several machines and no service is given, options beside a
-            client, and what :func:`pydp2.load` and :func:`pydp2.connect` raise.
+            stream, and what :func:`pydp2.load` and :func:`pydp2.connect` raise.
     """
-    if isinstance(files, Client):
+    if isinstance(files, Stream):
         if options or provider is not None:
             raise OptionError(
-                f"a client has its provider and its options already, got {', '.join(options) or 'a provider'} beside "
-                "it; give them to the call that makes the client"
+                f"a {type(files).__name__} has its provider and its options already, got "
+                f"{', '.join(options) or 'a provider'} beside it; give them to the call that makes it"
             )
         return files
     place: dict[str, Any] = {"job": job, "rank": ranks.rank, "world_size": ranks.world_size}
@@ -217,13 +218,13 @@ def open_client(
 
 
 def open_loader(
-    files: Files | Source | Client,
+    files: Files | Source | Stream,
     provider: str | Provider | None,
     ranks: Ranks,
-    make: Callable[[Client], L],
+    make: Callable[[Stream], L],
     **options: Any,
 ) -> L:
-    """Return what ``make`` makes of the client that :func:`open_client` returns. If it raises, the client is closed."""
+    """Return what ``make`` makes of the stream that :func:`open_client` returns. If it raises, the stream is closed."""
     client = open_client(files, provider, ranks, **options)
     try:
         return make(client)
@@ -234,7 +235,7 @@ def open_loader(
         raise
 
 
-def leave(client: Client) -> None:
+def leave(client: Stream) -> None:
     """Close ``client``, and end the service if this rank has started it for all, once the others have left."""
     client.close()
     if isinstance(client.owner, SharedService):

@@ -21,6 +21,7 @@ from typing import Any
 from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
+from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, Error, OptionError, StateMismatch
 from pydp2.frameworks.shared_service import START_SECONDS, Ranks, SharedService, is_address, keep_service, open_service
@@ -41,8 +42,8 @@ class WorkerPasses:
     def __init__(
         self, files: Files | Source, provider: str | Provider | None, ranks: Ranks, *, job: str, **options: Any
     ) -> None:
-        if isinstance(files, Client):
-            raise OptionError("worker processes cannot read from a client of this one; give the list, or an address")
+        if isinstance(files, Stream):
+            raise OptionError("worker processes cannot read from a stream of this one; give the list, or an address")
         if "share" in options:
             raise OptionError("share cannot be given here: a loader takes its workers in turn, so each has a rank")
         if ranks.world_size > 1:

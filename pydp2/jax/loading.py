@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from pydp2.api.sources import Files, Source
-from pydp2.client import Client
+from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.frameworks.loader import FrameworkLoader
@@ -31,7 +31,7 @@ class JaxLoader(FrameworkLoader[Values]):
     hand, and the same in all processes. See docs/jax.md.
     """
 
-    def __init__(self, client: Client, make: ArrayMaker, *, ahead: int, rows: int | None, drops: bool) -> None:
+    def __init__(self, client: Stream, make: ArrayMaker, *, ahead: int, rows: int | None, drops: bool) -> None:
         def convert(batch: Batch) -> Values:
             if rows is not None and len(batch) != rows:
                 raise OptionError(
@@ -63,7 +63,7 @@ class JaxLoader(FrameworkLoader[Values]):
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)
 def loader(
-    files: Files | Source,
+    files: Files | Source | Stream,
     provider: str | Provider | None = None,
     *,
     sharding: Sharding | jax.Device | None = None,
@@ -80,7 +80,7 @@ def loader(
 
     Args:
         files: what :func:`pydp2.load` takes, beside ``provider``; or without a provider the address or the connection
-            file of a service.
+            file of a service, or a stream: a client, a mixture, packed sequences.
         provider: the decorated function, or its address.
         sharding: of the arrays, the first axis being the rows, as ``NamedSharding(mesh, P("data"))``; a slot with fewer
             axes takes the first ones of it. Default: the default device.
@@ -106,18 +106,21 @@ def loader(
     if isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0:
         raise OptionError(f"ahead must be a number of batches from 0 on, got {ahead!r:.80}")
     given: dict[str, Any] = dict(options)
-    last = given.setdefault("last_batch", "drop")
-    place = _chosen_place(placement_of(sharding), sharding, given)
-    _check_options(place, sharding, given)
-    if place.replica:
-        given["job"] = f"{given.get('job', 'default')}-replica-{place.replica}"
-    shares = place.world_size > 1 and not is_address(files, provider)
+    if isinstance(files, Stream):
+        place, last = _check_stream(files, placement_of(sharding), sharding), files._stream_identity.get("last_batch")
+    else:
+        last = given.setdefault("last_batch", "drop")
+        place = _chosen_place(placement_of(sharding), sharding, given)
+        _check_options(place, sharding, given)
+        if place.replica:
+            given["job"] = f"{given.get('job', 'default')}-replica-{place.replica}"
+    shares = place.world_size > 1 and not isinstance(files, Stream) and not is_address(files, provider)
     ranks = ranks_of_run(place) if shares else Ranks(place.rank, place.world_size)
 
-    def make(client: Client) -> JaxLoader:
+    def make(client: Stream) -> JaxLoader:
         if shares:  # the service ends with the first process that leaves it and sees no other: none may come later
             multihost_utils.sync_global_devices("pydp2.jax.loader")
-        bucket_by = given.get("bucket_by")
+        bucket_by = (client._stream_identity if client is files else given).get("bucket_by")
         maker = ArrayMaker(
             client.slots, place, sharding, pad_to=lengths_by_slot(client.slots, pad_to),
             bucket_by=None if bucket_by is None else _slot(client.slots, bucket_by), mask=mask,
@@ -142,6 +145,19 @@ def _chosen_place(place: ProcessPlacement, sharding: Sharding | None, given: dic
     if chosen != {"world_size": 1} and len(chosen) == 1:
         raise OptionError("rank and world_size belong together; pass both, world_size=1 alone, or neither")
     return place._replace(**{"rank": 0, **chosen})
+
+
+def _check_stream(stream: Stream, place: ProcessPlacement, sharding: Sharding | None) -> ProcessPlacement:
+    """Return ``place``, where arrays of the batches of ``stream`` can be. Raises OptionError."""
+    rank, world_size = stream._rank
+    if sharding is not None and not sharding.is_fully_addressable and stream._rank != (place.rank, place.world_size):
+        raise OptionError(
+            f"this process needs rank {place.rank} of {place.world_size} for the rows that the sharding gives it, and "
+            f"the stream is rank {rank} of {world_size}; pass rank= and world_size= to the call that makes the stream"
+        )
+    share = "dynamic" if getattr(stream, "_dynamic", False) else "ranks"
+    _check_options(place, sharding, {**stream._stream_identity, "batch_size": stream.batch_size, "share": share})
+    return place
 
 
 def _check_options(place: ProcessPlacement, sharding: Sharding | None, given: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from pydp2.api.service import connect
 from pydp2.api.sources import Files, Source
 from pydp2.client import Client
+from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import ClientUseError, OptionTypeError, ProviderError, StateMismatch
 from pydp2.frameworks.shared_service import (
@@ -222,10 +223,10 @@ def dataset(
 
     Raises what :func:`pydp2.torch.loader` raises, options of the job when the first batch is asked for.
     """
-    if isinstance(files, Client):
+    if isinstance(files, Stream):
         raise OptionTypeError(
-            "a dataset connects in each process that reads it, so it cannot take a client; give it the list and the "
-            "provider, or the address of a service"
+            "a dataset connects in each process that reads it, so it cannot take an open stream; give it the list "
+            "and the provider, or the address of a service"
         )
     if options.pop("reads_ahead", 0):
         raise OptionTypeError("reads_ahead is for a loader: a DataLoader keeps the states of its own workers")

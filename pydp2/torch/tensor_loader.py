@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import torch
 
 from pydp2.api.sources import Files, Source
-from pydp2.client import Client
+from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, chosen_ranks, open_loader
@@ -29,7 +29,7 @@ class Loader(FrameworkLoader[Tensors]):
 
     def __init__(
         self,
-        client: Client,
+        client: Stream,
         converter: TensorConverter,
         *,
         device: torch.device | str | int | None = None,
@@ -56,10 +56,16 @@ class Loader(FrameworkLoader[Tensors]):
         state = super().state_dict(taken=taken)
         return {"pass": state["pass"], "batch": state["batch"], "stream": json.dumps(state)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go to where ``state`` was taken, by this method or by that of a client; see
-        :meth:`pydp2.Client.load_state_dict`."""
-        super().load_state_dict(json.loads(state["stream"]) if "stream" in state else state)
+        :meth:`pydp2.Client.load_state_dict`. ``state``: for packed sequences that ranks share, those of all ranks."""
+        super().load_state_dict(
+            _of_stream(state) if isinstance(state, Mapping) else [_of_stream(each) for each in state]
+        )
+
+
+def _of_stream(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    return dict(json.loads(state["stream"])) if "stream" in state else state
 
 
 class _Copier:
@@ -122,7 +128,7 @@ def _is_cuda(device: Any) -> bool:
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)
 def loader(
-    files: Files | Source | Client,
+    files: Files | Source | Stream,
     provider: str | Provider | None = None,
     *,
     device: torch.device | str | int | None = None,
@@ -142,7 +148,7 @@ def loader(
 
     Args:
         files: path of the list, the entries themselves, or a ``Source``; or without a provider the address or the
-            connection file of a service, or a client.
+            connection file of a service, or a stream: a client, a mixture, packed sequences.
         provider: the decorated function, or its address.
         device: where the tensors go. To a CUDA device they are copied on a stream of their own, a batch ahead.
         pin_memory: put tensors for the CPU into pinned memory.
@@ -160,10 +166,12 @@ def loader(
             without a service. Also what :func:`pydp2.load` and :func:`pydp2.connect` raise.
     """
     reads_ahead = options.pop("reads_ahead", 0)
-    ranks = Ranks() if isinstance(files, Client) else ranks_of(options)
+    ranks = Ranks() if isinstance(files, Stream) else ranks_of(options)
 
-    def make(client: Client) -> Loader:
-        converter = TensorConverter(client.slots, index_dtype=index_dtype, nested=nested, pad=pad, pad_to=pad_to)
+    def make(client: Stream) -> Loader:
+        converter = TensorConverter(
+            client._converted_slots, index_dtype=index_dtype, nested=nested, pad=pad, pad_to=pad_to
+        )
         return Loader(client, converter, device=device, pin_memory=pin_memory, reads_ahead=reads_ahead)
 
     return open_loader(files, provider, ranks, make, **options)

@@ -249,7 +249,7 @@ def to_tensors(
             tensor = tensor.pin_memory()
         return tensor if device is None else tensor.to(device, non_blocking=non_blocking)
 
-    return TensorConverter(batch.slots, **options)(batch, place)
+    return TensorConverter(batch._converted_slots, **options)(batch, place)
 
 
 def _dense(value: Any, place: Place | None) -> torch.Tensor:

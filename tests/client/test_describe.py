@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pydp2
+from tests.list_stream import ListStream
 from tests.runs import NUMBERS
 from tests.runs import NUMBERS_OPTIONS as OPTIONS
 
@@ -37,6 +38,19 @@ def test_a_client_shows_place_position_and_slots_and_no_token(provider_file: Cal
             assert rows(service)["workers"].startswith("1, ")
         assert rows(data)["position"].startswith("closed in pass 0; ")
     assert rows(service) == {"state": "ended, exit status 0"}
+
+
+def test_a_mixture_and_packed_sequences_show_what_they_are_made_of() -> None:
+    mixed = pydp2.mix([(ListStream([[1, 2]] * 9, 2), 3), (ListStream([[3]] * 3, 2), 1)], batch_size=4)
+    with pydp2.pack_sequences(mixed, slot="tokens", length=6, batch_size=2) as data:
+        assert rows(data)["batches"] == "of 2 rows of 6 tokens, bfd_split"
+        assert rows(data)["position"].startswith("a loop begins pass 0; ")
+        next(iter(data))
+        shown = rows(mixed)
+        assert shown["batches"] == "of 4; random, all_exhausted_without_replacement"
+        assert shown["source 'source 0'"] == "weight 0.75, 9 rows came"
+        assert set(shown) > {"tokens", "mask"}
+        assert set(rows(data)) > {"tokens", "position_ids", "segment_ids"}
 
 
 def test_a_service_that_does_not_answer_is_not_waited_for(provider_file: Callable[[str], str]) -> None:

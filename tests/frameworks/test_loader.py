@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pydp2
-from pydp2.errors import BadSample, ClientUseError
+from pydp2.errors import BadSample, ClientUseError, OptionError
 from pydp2.frameworks.loader import FrameworkLoader
+from pydp2.frameworks.shared_service import Ranks, open_loader
+from pydp2.frameworks.worker_passes import WorkerPasses
+from pydp2.mixing import MixedBatch
+from pydp2.sequence_packing import PackedBatch
+from tests.list_stream import ListStream, rows_of
 from tests.runs import NUMBERS_OPTIONS
 
 from .conftest import FILES
@@ -22,6 +29,11 @@ _jobs = count()
 
 def samples(batch: pydp2.Batch) -> list[int]:
     return list(batch[0].tolist())
+
+
+def sign(batch: pydp2.Batch) -> Any:
+    rows: Any = rows_of(batch) if isinstance(batch, MixedBatch) else [np.asarray(value).tolist() for value in batch]
+    return batch.pass_id, batch.index, batch.padding, rows
 
 
 @contextmanager
@@ -63,6 +75,67 @@ def test_the_state_behind_the_last_value_of_a_pass_begins_the_next_one(
         data.load_state_dict(state)
         assert data.pass_id == 1
         assert [list(data) for _ in range(data.pass_id, 3)] == expected[1:]
+
+
+def mixture(rank: tuple[int, int] = (0, 1)) -> pydp2.Mixture:
+    streams = [ListStream([[100 * s + i] * (i % 4) for i in range(20 + s)], 3, rank=rank) for s in range(2)]
+    return pydp2.mix([(streams[0], 1), (streams[1], 2)], batch_size=4, seed=3)
+
+
+def packed(rank: tuple[int, int] = (0, 1)) -> pydp2.PackedSequences:
+    return pydp2.pack_sequences(mixture(rank), slot="tokens", length=6, batch_size=2)
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+@pytest.mark.parametrize("make", [mixture, packed])
+def test_a_mixture_and_packed_sequences_are_loaded_as_a_client_is(
+    make: Callable[[], pydp2.Mixture | pydp2.PackedSequences], ahead: int
+) -> None:
+    with make() as stream:
+        whole = [[sign(batch) for batch in stream] for _ in range(3)]
+    with FrameworkLoader(make(), sign, ahead=ahead) as data:
+        states = [json.loads(json.dumps(data.state_dict()))]
+        for number, value in enumerate(data):
+            assert value == whole[0][number]
+            assert isinstance(data.batch, MixedBatch | PackedBatch)
+            states.append(json.loads(json.dumps(data.state_dict())))
+        data.set_epoch(0)
+        assert [*data] == whole[0]
+        data.set_epoch(2)
+        assert [*data] == whole[2]
+    for done in range(len(whole[0])):
+        with FrameworkLoader(make(), sign, ahead=ahead) as data:
+            data.load_state_dict(states[done])
+            assert data.state_dict() == states[done]
+            assert [*data] == whole[0][done:]
+            assert [*data] == whole[1]
+
+
+def test_packed_sequences_that_ranks_share_go_on_from_the_states_of_all_of_them() -> None:
+    seen: list[list[Any]] = []
+    states = []
+    for rank in range(2):
+        with FrameworkLoader(packed((rank, 2)), sign) as data:
+            values = iter(data)
+            next(values)
+            states.append(data.state_dict())
+            seen.append([*values])
+    for rank in range(2):
+        with FrameworkLoader(packed((rank, 2)), sign) as data:
+            data.load_state_dict(states)
+            assert data.state_dict() == states[rank]
+            assert [*data] == seen[rank]
+
+
+def test_options_beside_a_stream_are_refused_by_name() -> None:
+    with mixture() as stream:
+        for options in ({"batch_size": 4}, {"provider": "a.b"}):
+            arguments: dict[str, Any] = {"provider": None} | options
+            with pytest.raises(OptionError, match="a Mixture has its provider and its options already"):
+                open_loader(stream, ranks=Ranks(), make=lambda stream: stream, **arguments)
+        assert next(iter(stream)).index == 0
+        with pytest.raises(OptionError, match="cannot read from a stream"):
+            WorkerPasses(stream, None, Ranks(), job="default")  # type: ignore[arg-type]
 
 
 def test_a_loop_that_is_never_asked_begins_no_pass(service: pydp2.Service, expected: list[list[list[int]]]) -> None:

@@ -41,6 +41,41 @@ def test_a_pass_has_the_whole_batches_of_the_service_as_arrays() -> None:
     assert seen == expected
 
 
+def test_a_mixture_and_packed_sequences_give_arrays() -> None:
+    def mixture(last_batch: Any) -> pydp2.Mixture:
+        lists = {"train.list": 0.7, "test.list": 0.3}
+        options: dict[str, Any] = DIGITS | {"last_batch": last_batch}
+        return pydp2.mix(lists, "digits_provider.process", **options)
+
+    with mixture("drop") as plain:
+        expected = [raw(dict(batch)) for batch in plain]
+    everywhere = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    with pydp2.jax.loader(mixture("drop"), sharding=everywhere) as data:
+        assert len(data) == len(expected)
+        assert [raw(values) for values in data] == expected
+    with mixture("keep") as kept:
+        with pytest.raises(OptionError, match="the same rows"):
+            pydp2.jax.loader(kept, sharding=everywhere)
+        with pytest.raises(OptionError, match="a Mixture has its provider and its options already, got batch_size"):
+            pydp2.jax.loader(kept, batch_size=4)
+    options: dict[str, Any] = {"root": path("sequence"), "args": {"dictionary": "dictionary.txt"}, "batch_size": 16}
+    sentences = pydp2.load("train.list", "sequence_provider.process", **options, workers=1)
+    packed = pydp2.pack_sequences(sentences, slot="words", length=32, batch_size=4, last_batch="drop")
+    with pydp2.jax.loader(packed, sharding=everywhere) as data:
+        shapes = {tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(values)) for values in data}
+    assert shapes == {(((4, 32), "int32"),) * 3}
+
+
+def test_a_stream_of_buckets_is_padded_to_their_bounds() -> None:
+    options: dict[str, Any] = {"root": path("sequence"), "args": {"dictionary": "dictionary.txt"}, "batch_size": 16}
+    client = pydp2.load(
+        "train.list", "sequence_provider.process", **options, seed=1, workers=1, bucket_by="words",
+        bucket_bounds=[8, 16],
+    )  # fmt: skip
+    with pydp2.jax.loader(client, pad_to=32) as data:
+        assert {values["words"].values.shape[1] for values in data} == {8, 16, 32}
+
+
 def test_steps_are_compiled_once_for_all_batches_of_several_passes() -> None:
     traced = []
 

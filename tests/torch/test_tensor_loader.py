@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from pydp2_samples import path
 
 torch: Any = pytest.importorskip("torch")
 
@@ -43,6 +44,51 @@ def test_steps_get_dicts_or_tuples_and_the_batch_says_what_is_padding(provider_f
     with pydp2.torch.loader(["x"], address, batch_size=3, last_batch="pad", workers=1) as data:
         seen = [(number.tolist(), half.flatten().tolist(), data.batch.padding) for number, half in data]  # type: ignore[union-attr]
     assert seen == [([0, 1, 2], [0.0, 0.5, 1.0], 0), ([3, 4, 3], [1.5, 2.0, 1.5], 1)]
+
+
+SENTENCES: dict[str, Any] = {"root": path("sequence"), "args": {"dictionary": "dictionary.txt"}, "workers": 1}
+
+
+def sentences() -> pydp2.Mixture:
+    lists = {"train.list": 0.7, "test.list": 0.3}
+    return pydp2.mix(lists, "sequence_provider.process", batch_size=16, seed=5, **SENTENCES)
+
+
+def test_a_mixture_gives_tensors_and_its_batch_says_where_each_row_is_from() -> None:
+    with pydp2.torch.loader(sentences()) as data:
+        step = next(iter(data))
+        assert isinstance(step, dict)
+        assert step["words"].values.dtype == step["label"].dtype == torch.int64
+        assert len(step["label"]) == 16 == len(data.batch.source)  # type: ignore[union-attr]
+        assert len(data) == len([*data])
+
+
+def test_packed_tokens_are_indices_and_go_on_from_a_state() -> None:
+    """int32 tokens would be no target of cross_entropy."""
+
+    def rows() -> pydp2.torch.Loader:
+        packed = pydp2.pack_sequences(sentences(), slot="words", length=32, batch_size=4)
+        return pydp2.torch.loader(packed)
+
+    with rows() as data:
+        state, seen = None, []
+        for step in data:
+            assert {value.dtype for value in step.values()} == {torch.int64}  # type: ignore[union-attr]
+            seen.append(step["words"])  # type: ignore[call-overload]
+            if len(seen) == 3:
+                state = json.loads(json.dumps(data.state_dict()))
+                batch = data.batch
+                assert batch is not None
+                assert torch.equal(pydp2.torch.to_tensors(batch)["words"], step["words"])  # type: ignore[call-overload]
+                assert pydp2.torch.to_tensors(batch, index_dtype=torch.int32)["words"].dtype == torch.int32  # type: ignore[call-overload]
+                assert batch.to("meta")["words"].dtype == torch.int64
+    words = int(max(tokens.max() for tokens in seen)) + 1
+    logits = torch.nn.Embedding(words, words)(seen[0])
+    assert torch.nn.functional.cross_entropy(logits.flatten(0, 1), seen[0].flatten()) > 0
+    with rows() as data:
+        assert state is not None
+        data.load_state_dict(state)
+        assert all(map(torch.equal, [step["words"] for step in data], seen[3:]))  # type: ignore[call-overload]
 
 
 def test_a_device_that_there_is_not_is_an_error_of_the_call_and_ends_the_service() -> None:
