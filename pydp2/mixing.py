@@ -7,7 +7,7 @@ sources that have not ended. Nothing else is random, so a position is the number
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -170,19 +170,23 @@ class Mixture(DerivedStream):
         and from what is drawn. Raises TypeError if those are not known, or the pass does not end.
         """
         if self._batching == "per_stream":
-            return self._drawn([len(stream) for stream in self._steady_sources()])
-        full, rest = divmod(self._drawn([stream._rows_of_pass() for stream in self._steady_sources()]), self.batch_size)
+            return self._drawn(self._count(len))
+        full, rest = divmod(self._drawn(self._count(lambda stream: stream._rows_of_pass())), self.batch_size)
         return full + (rest > 0 and self._last_batch != "drop")
 
-    def _steady_sources(self) -> Iterator[Stream]:
-        """Yield the sources. Raises TypeError for one whose passes differ in length."""
+    def _count(self, count: Callable[[Stream], int]) -> list[int]:
+        """Return ``count`` of each source. Raises TypeError where it is not known, or differs from pass to pass."""
+        counts = []
         for name, cursor in zip(self.source_names, self._cursors, strict=True):
             if isinstance(cursor.stream, Mixture) and not cursor.stream._is_steady:
                 raise TypeError(
-                    f"the number of batches is not known: passes of the source {name!r} differ in length; count "
-                    "the steps"
+                    f"the number of batches is not known: passes of {name!r} differ in length; count the steps"
                 )
-            yield cursor.stream
+            try:
+                counts.append(count(cursor.stream))
+            except TypeError as error:
+                raise TypeError(f"the number of batches is not known because of {name!r}: {error}") from None
+        return counts
 
     @property
     def _is_steady(self) -> bool:
@@ -192,7 +196,7 @@ class Mixture(DerivedStream):
     def _rows_of_pass(self) -> int:
         if self._batching == "per_stream":
             raise TypeError('the number of rows of a mixture is not known with batching_method="per_stream"')
-        rows = self._drawn([stream._rows_of_pass() for stream in self._steady_sources()])
+        rows = self._drawn(self._count(lambda stream: stream._rows_of_pass()))
         return rows - (rows % self.batch_size if self._last_batch == "drop" else 0)
 
     def _drawn(self, numbers: Sequence[int]) -> int:
@@ -212,7 +216,7 @@ class Mixture(DerivedStream):
         sources = zip(self.source_names, self.weights, self._rows, strict=True)
         return [
             ("batches", f"of {self.batch_size}; {self._batching}, {self._stopping}"),
-            *((f"source {name!r}", f"weight {weight:.3g}, {rows:,} rows came") for name, weight, rows in sources),
+            *((name, f"weight {weight:.3g}, {rows:,} rows came") for name, weight, rows in sources),
         ]
 
     # -- positions -----------------------------------------------------------------------------------------------------

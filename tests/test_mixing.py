@@ -302,7 +302,10 @@ def test_a_mixture_of_mixtures_has_a_length_if_their_passes_are_equally_long() -
         for last_batch in ("keep", "drop", "pad"):
             with outer(STRATEGIES[0], method, last_batch) as mixed:
                 assert len(mixed) == len([*mixed])
-        with outer("first_exhausted", method) as mixed, pytest.raises(TypeError, match="'source 0' differ in length"):
+        with (
+            outer("first_exhausted", method) as mixed,
+            pytest.raises(TypeError, match="passes of 'source 0' differ in length"),
+        ):
             len(mixed)
     inner = pydp2.mix({ListStream([[1]] * 9, 2): 1}, batch_size=2, batching_method="per_stream")
     with pydp2.mix({inner: 1}, batch_size=2) as mixed, pytest.raises(TypeError, match="per_stream"):

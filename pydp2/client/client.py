@@ -18,7 +18,7 @@ from socket import gethostname
 from typing import Any
 
 from pydp2.client.connection import CLOSE_SECONDS, Target, ask_stats, connect_once, detach, parse_welcome
-from pydp2.client.describe import client_facts, stream_html
+from pydp2.client.describe import Fact, client_facts
 from pydp2.client.length import PassLength
 from pydp2.client.loaded_state import LoadedState
 from pydp2.client.pass_iterator import Pass
@@ -262,9 +262,8 @@ class Client(Stream):
                 return  # called by a signal handler in the middle of a call, which closes the client when it goes on
         self._end()
 
-    def _repr_html_(self) -> str:
-        facts = client_facts(self.address, self._attach, self.batch_size)
-        return stream_html("Client", facts, self._declaration.slots, self._session)
+    def _facts(self) -> list[Fact]:
+        return client_facts(self.address, self._attach, self.batch_size)
 
     # -- what a pass asks for --------------------------------------------------------------------------------------
     @property

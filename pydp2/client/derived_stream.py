@@ -16,7 +16,6 @@ from typing import Any
 
 from pydp2.client.connection import CLOSE_SECONDS
 from pydp2.client.cursor import Cursor, Place
-from pydp2.client.describe import Fact, stream_html
 from pydp2.client.progress import LoopHandle, LoopState, Progress, position_after
 from pydp2.client.session import ClientGuard
 from pydp2.client.stream import Stream
@@ -44,10 +43,6 @@ class DerivedStream(Stream):
         self._end = weakref.finalize(self, self._session.release)
 
     # -- what a subclass says ------------------------------------------------------------------------------------------
-    @abstractmethod
-    def _facts(self) -> list[Fact]:
-        """Return what a notebook shows beside position and slots."""
-
     @abstractmethod
     def _seek(self, position: Any) -> None:
         """Have the cursors go to ``position``."""
@@ -240,9 +235,6 @@ class DerivedStream(Stream):
         for cursor in self._cursors:
             with contextlib.suppress(Error):  # a source that was closed first
                 cursor.leave()
-
-    def _repr_html_(self) -> str:
-        return stream_html(type(self).__name__, self._facts(), self.slots, self._session)
 
     def close(self) -> None:
         """Close all sources. Closing twice is allowed; a thread that waits for a batch gets a ClientUseError."""

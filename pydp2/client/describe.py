@@ -1,4 +1,4 @@
-"""Describe a stream for a notebook, from what this process knows: nothing is asked of a service."""
+"""Describe a stream, for a notebook or as text, from what this process knows: nothing is asked of a service."""
 
 from __future__ import annotations
 
@@ -32,14 +32,23 @@ def client_facts(address: str, attach: Attach, batch_size: int) -> list[Fact]:
 def stream_html(kind: str, facts: Sequence[Fact], slots: Slots, session: ClientGuard) -> str:
     """Return a table of a stream: ``facts`` of its own, its position and its slots."""
     now = session.progress
-    state = ("closed in pass {}" if session.closing else _NEXT[now.state]).format(now.position.pass_id)
     came = count_text(now.position.batch, "batch", "batches")
     rows: list[Fact] = [
         *facts,
-        ("position", f"{state}; {came} of it came, {count_text(now.samples, 'sample')} in all"),
+        ("position", f"{_state(session)}; {came} of it came, {count_text(now.samples, 'sample')} in all"),
         *((slots.label(i), _type_text(slots.types[i])) for i in range(len(slots))),
     ]
     return html_table(f"pydp2.{kind}", (), rows)
+
+
+def stream_text(kind: str, facts: Sequence[Fact], session: ClientGuard) -> str:
+    """Return ``facts`` of a stream and its position in a line."""
+    return f"<pydp2.{kind}: {'; '.join(f'{name} {value}' for name, value in (*facts, ('position', _state(session))))}>"
+
+
+def _state(session: ClientGuard) -> str:
+    now = session.progress
+    return ("closed in pass {}" if session.closing else _NEXT[now.state]).format(now.position.pass_id)
 
 
 def _type_text(declared: InputType) -> str:

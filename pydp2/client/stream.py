@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NoReturn, Self
 
+from pydp2.client.describe import Fact, stream_html, stream_text
 from pydp2.client.pass_iterator import Pass
 from pydp2.client.position import pass_number
 from pydp2.client.progress import LoopHandle, LoopState, Progress
@@ -146,6 +147,10 @@ class Stream(ABC):
             "DataLoader(pydp2.torch.dataset(…), batch_size=None)"
         )
 
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise TypeError: numpy would read a whole pass otherwise."""
+        raise TypeError(f"a {type(self).__name__} gives batches of arrays, and is none: loop over it")
+
     def __iter__(self) -> Iterator[Batch]:
         session, token = self._session, [threading.get_ident()]
         try:
@@ -206,7 +211,17 @@ class Stream(ABC):
             if 0 in session.current_call and session.current_call[0] is token:
                 del session.current_call[0]
 
+    def __repr__(self) -> str:
+        return stream_text(type(self).__name__, self._facts(), self._session)
+
+    def _repr_html_(self) -> str:
+        return stream_html(type(self).__name__, self._facts(), self.slots, self._session)
+
     # -- what each kind of stream does in its own way ------------------------------------------------------------------
+    @abstractmethod
+    def _facts(self) -> list[Fact]:
+        """Return what is shown of it beside position and slots."""
+
     @property
     @abstractmethod
     def _rank(self) -> tuple[int, int]:

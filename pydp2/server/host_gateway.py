@@ -283,7 +283,7 @@ class HostGateway:
         """Compare the code of a provider on ``host`` (0: this one) with that of the first one that declared it. Raises
         HostRefused naming what differs."""
         session = self.sessions.get(host)
-        self.sessions.check_source("this host" if session is None else session.name, fingerprint, modules)
+        self.sessions.check_source(None if session is None else session.name, fingerprint, modules)
 
     # -- what goes -------------------------------------------------------------------------------------------------
     def start(self, host: int, worker: int, status_row: int) -> None:

@@ -109,6 +109,8 @@ class Server:
         self._gateway = ClientGateway(spec, files, clients, self._worker_pool, self.log, self._snapshotter)
         self._gateway.server_stats = self.stats
         self._gateway.row_servers = None if hosts is None else hosts.row_servers
+        if hosts is not None:
+            hosts.sessions.written_source = self._snapshotter.provider_source
         self._quarantine = Quarantine(spec.quarantine, self.log)
         self._control = control
         self._parent = os.getppid()

@@ -83,11 +83,9 @@ class TensorConverter:
 
     def convert_next(self, batch: Batch, place: Place | None = None) -> Tensors:
         """Return what a call returns, for each batch of a stream once: small batches that were gathered together are
-        converted together, and no arrays are made of them before somebody asks the batch for its values."""
+        converted together, and no values are made of a batch before somebody asks it for them."""
         columns = batch._columns
         whole, lo, hi = columns.whole
-        if whole is columns:
-            return self(batch, place)
         for value in batch._values:
             if value is not None:
                 return self(batch, place)  # its user may have written to it
@@ -95,7 +93,8 @@ class TensorConverter:
             parts = self._lot[1]
         else:
             parts = [None if opener is None else opener(whole) for opener in self._openers]
-            self._lot = (whole, parts) if whole.nbytes <= _LOT_BYTES else (None, [])
+            if whole is not columns:
+                self._lot = (whole, parts) if whole.nbytes <= _LOT_BYTES else (None, [])
         return self._structure(
             [
                 self._functions[i](batch[i], place) if part is None else part(lo, hi, place)

@@ -11,6 +11,7 @@ from random import Random
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pydp2
@@ -106,6 +107,15 @@ def test_after_an_error_of_the_data_the_next_pass_begins(provider_file: Callable
         assert mixed.state_dict()["batch"] == len(seen)
         mended.touch()
         assert [sign(batch) for batch in mixed] == whole[1]
+
+
+def test_what_takes_a_stream_for_an_array_gets_an_error_and_reads_nothing() -> None:
+    with ListStream([[1]] * 9, 2) as data:
+        with pytest.raises(TypeError, match="a ListStream gives batches of arrays, and is none: loop over it"):
+            np.asarray(data)
+        with pytest.raises(TypeError, match=r"cannot be had by number \(0\)"):
+            data[0]
+        assert data.calls == 0
 
 
 def test_another_thread_and_a_fork_are_refused() -> None:

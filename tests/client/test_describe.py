@@ -34,6 +34,10 @@ def test_a_client_shows_place_position_and_slots_and_no_token(provider_file: Cal
             loop = iter(data)
             next(loop)
             assert rows(data)["position"] == "a loop is in pass 0; 1 batch of it came, 16 samples in all"
+            place = service.address.partition("?")[0]
+            assert repr(data) == (
+                f"<pydp2.Client: service {place}; job <i>: batches of 16; position a loop is in pass 0>"
+            )
             assert rows(service)["job <i>"].startswith("pass 0, ")
             assert rows(service)["workers"].startswith("1, ")
         assert rows(data)["position"].startswith("closed in pass 0; ")
@@ -48,7 +52,7 @@ def test_a_mixture_and_packed_sequences_show_what_they_are_made_of() -> None:
         next(iter(data))
         shown = rows(mixed)
         assert shown["batches"] == "of 4; random, all_exhausted_without_replacement"
-        assert shown["source 'source 0'"] == "weight 0.75, 9 rows came"
+        assert shown["source 0"] == "weight 0.75, 9 rows came"
         assert set(shown) > {"tokens", "mask"}
         assert set(rows(data)) > {"tokens", "position_ids", "segment_ids"}
 

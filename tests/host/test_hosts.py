@@ -780,6 +780,45 @@ def test_a_host_waits_for_a_service_that_is_started_again(
     assert host.error is None
 
 
+def test_a_host_with_other_code_that_comes_first_does_not_end_a_service_that_was_started_again(
+    tmp_path: Path, file: Path, joined: Callable[..., Host]
+) -> None:
+    from tests.faults.relay import free_port
+
+    code = (
+        "from pydp2 import *\nimport time\n\n@provider(input_types=[integer_value(100000)], pool_size=50)\n"
+        "def process(settings, filename):\n    for i in range(40):\n        time.sleep(0.002)\n"
+        "        yield int(filename) * 40 + i\n"
+    )
+    for name in ("same", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "prov.py").write_text(code + ("# changed\n" if name == "other" else ""))
+    whole = local(str(tmp_path / "same" / "prov.py") + ":process")
+    options = {
+        "state_dir": tmp_path / "state", "bind": f"tcp://127.0.0.1:{free_port()}", "root": tmp_path / "same",
+        "worker_bind": f"tcp://127.0.0.1:{free_port()}",
+    }  # fmt: skip
+    seen = []
+    with serving("prov.process", file, **options) as service:
+        host = joined(root=tmp_path / "same")
+        data = pydp2.connect(file, **OPTIONS)
+        batches = iter(data)
+        seen += [digest(next(batches)) for _ in range(5)]
+        assert wait_until(lambda: any((tmp_path / "state").iterdir()))
+        host.leave()
+        assert host.ended() == "it has left"
+        os.kill(service.pid, signal.SIGKILL)
+    with serving("prov.process", file, **options):
+        wrong = joined(root=tmp_path / "other", name="node7")
+        assert wrong.ended() is None
+        assert isinstance(wrong.error, HostRefused)
+        assert "the state directory of the service was written, and it is another one on node7" in str(wrong.error)
+        joined(root=tmp_path / "same")
+        seen += [digest(batch) for batch in batches]
+        assert seen == whole
+        data.close()
+
+
 @pytest.mark.parametrize("service_ends", [True, False], ids=["the service ends", "it goes on"])
 def test_a_host_whose_data_cannot_leave_hears_what_the_service_says_last(
     service_ends: bool, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]

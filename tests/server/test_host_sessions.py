@@ -127,6 +127,25 @@ def test_code_that_differs_is_named(sessions: HostSessions) -> None:
         HostSessionsWithMany().check_source("node", "11", {"*": "2"})
 
 
+def test_the_first_host_of_a_service_that_goes_on_needs_the_code_of_its_state_directory(sessions: HostSessions) -> None:
+    sessions.written_source = "11"
+    with pytest.raises(
+        HostRefused, match="the state directory of the service was written, and it is another one on b;"
+    ):
+        sessions.check_source("b", "12", {})
+    sessions.check_source("a", "11", {"a.py": "1"})
+    with pytest.raises(HostRefused, match=r"a\.py is another one on b;"):
+        sessions.check_source("b", "11", {"a.py": "2"})
+
+
+def test_code_of_the_host_of_the_service_is_not_refused_for_its_state_directory(sessions: HostSessions) -> None:
+    """Its own error says more, and ends the service."""
+    sessions.written_source = "11"
+    sessions.check_source(None, "12", {})
+    with pytest.raises(HostRefused, match="it is another one on b;"):
+        sessions.check_source("b", "11", {})
+
+
 class HostSessionsWithMany(HostSessions):
     """Sessions whose provider has too many modules to name each."""
 

@@ -65,6 +65,15 @@ class Snapshotter:
         """True if the service can go on when it is started again."""
         return self._state is not None
 
+    @property
+    def provider_source(self) -> str | None:
+        """Fingerprint of the provider with which jobs were written down that are not restored yet; None: no job was."""
+        for plain in self._found:
+            identity = plain.get("fits") if isinstance(plain, dict) else None
+            if isinstance(identity, dict) and isinstance(source := identity.get("provider_source"), str):
+                return source
+        return None
+
     def restore(self, files: int, opens: Callable[[JobSnapshot], SnapshottedJob], now: float) -> None:
         """Open the session of each job that was written down. Raises StateMismatch where a stream would be another."""
         assert self._state is not None

@@ -87,6 +87,8 @@ class HostSessions:
         self._next = 1
         self._opened: dict[int, str] = {}  # sampled entries that a host had as files, and its name
         self._source: tuple[str, Mapping[str, Any]] | None = None  # of the first provider that was declared
+        self.written_source: str | None = None
+        """Fingerprint of the provider with which the state directory was written; None: there is none."""
 
     def __iter__(self) -> Iterator[HostSession]:
         return iter([*self._sessions.values()])
@@ -169,12 +171,21 @@ class HostSessions:
             if there:
                 self._opened.setdefault(i, name)
 
-    def check_source(self, name: str, fingerprint: str, modules: Mapping[str, Any]) -> None:
-        """Compare the code of a provider on the host ``name`` with that of the first host that declared one. Raises
-        HostRefused naming what differs."""
+    def check_source(self, name: str | None, fingerprint: str, modules: Mapping[str, Any]) -> None:
+        """Compare the code of a provider on the host ``name`` (None: that of the service) with that of the first host
+        that declared one; if none has, with the one that the state directory tells. Raises HostRefused naming what
+        differs. The first one of the service's own host is not refused: it ends the service over its state directory.
+        """
         if self._source is None:
+            if name is not None and self.written_source not in (None, fingerprint):
+                raise HostRefused(
+                    "a host needs the code of the provider with which the state directory of the service was written, "
+                    f"and it is another one on {name}; copy the same files there, and start the agent again, or, if "
+                    "the code was changed on purpose, start the service with another state_dir"
+                )
             self._source = fingerprint, modules
             return
+        name = name or "this host"
         first, theirs = self._source
         other = sorted(path for path, known in modules.items() if theirs.get(path, known) != known)
         if fingerprint != first or other:
