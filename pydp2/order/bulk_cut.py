@@ -27,7 +27,7 @@ if is_active():
 
 _MAX_BATCHES = 32  # cut in one call
 _MAX_BATCH_SIZE = 1 << 20  # larger ones are cut one by one
-_AHEAD_BYTES = 1 << 20, 8 << 20  # bytes of batches that are cut and wait here: at least, and at most
+_AHEAD_BYTES = 1 << 20, 4 << 20  # bytes of batches that are cut and wait here: at least, and at most
 _AHEAD_SHARE = 16  # of the bytes that the pool may have, so many parts make one of these
 _NEEDS_ROWS, _SNAPSHOT_POINT = 1, 2  # why the loop stopped: pydp2/native/_order_kernels.pyx
 
