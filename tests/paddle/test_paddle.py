@@ -30,6 +30,7 @@ paddle: Any = pytest.importorskip("paddle")
 import pydp2.paddle  # noqa: E402  # its extra is there
 
 pytestmark = [pytest.mark.xdist_group("paddle"), pytest.mark.filterwarnings("ignore")]
+SENTENCES: dict[str, Any] = {"root": path("sequence"), "args": {"dictionary": "dictionary.txt"}, "batch_size": 16}
 FILES = [str(n) for n in range(8)]
 OPTIONS: dict[str, Any] = {"batch_size": 16, "seed": 5, "workers": 1}
 DIGITS: dict[str, Any] = {"root": path("digits"), "batch_size": 128, "seed": 7, "workers": 1}
@@ -81,6 +82,16 @@ def _nothing_left_behind() -> Iterator[None]:
 def same(tensor: Any, array: Any, dtype: Any) -> None:
     assert tensor.dtype == dtype
     assert tensor.numpy().tolist() == np.asarray(array).tolist()
+
+
+def test_packed_tokens_are_indices() -> None:
+    sentences = pydp2.load("train.list", "sequence_provider.process", **SENTENCES, workers=1)
+    packed = pydp2.pack_sequences(sentences, slot="words", length=32, batch_size=4)
+    with pydp2.paddle.loader(packed) as data:
+        step = next(iter(data))
+        assert {value.dtype for value in step.values()} == {paddle.int64}
+        assert step["words"].shape == [4, 32]
+        assert (step["words"].numpy() == data.batch["words"]).all()  # type: ignore[index]
 
 
 def test_each_kind_of_slot_becomes_its_tensor(kinds: str) -> None:

@@ -113,6 +113,18 @@ def expected_rows() -> list[list[Any]]:
     return [*made, [ids, values]]
 
 
+def test_a_mixture_is_a_dataset_with_its_cardinality() -> None:
+    digits: dict[str, Any] = {"root": path("digits"), "workers": 1, "seed": 7}
+    known = []
+    for _ in range(2):  # in the first pass the samples are counted
+        mixed = pydp2.mix({"train.list": 0.7, "test.list": 0.3}, "digits_provider.process", batch_size=64, **digits)
+        with pydp2.tf.loader(mixed, x="pixel", y="label") as data:
+            known.append(int(data.dataset().cardinality()))
+            steps = [(x.shape, y.dtype) for x, y in data.dataset()]
+    assert known[1] == len(steps) == 29
+    assert steps[0] == ((64, 64), tf.int32)
+
+
 def test_each_kind_of_slot_becomes_its_tensor_directly_and_through_tf_data(kinds: str) -> None:
     with pydp2.tf.loader(["a"], kinds, workers=1, batch_size=10) as data:
         assert rows_of(next(iter(data))) == expected_rows()

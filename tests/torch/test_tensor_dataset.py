@@ -66,7 +66,7 @@ def test_a_stateful_loader_goes_on_wherever_it_was_stopped(passes: list[list[str
 
 
 def test_a_client_cannot_go_to_other_processes() -> None:
-    with pydp2.load(*TRAIN, **DIGITS) as client, pytest.raises(OptionTypeError, match="it cannot take a client"):
+    with pydp2.load(*TRAIN, **DIGITS) as client, pytest.raises(OptionTypeError, match="it cannot take an open stream"):
         pydp2.torch.dataset(client)  # type: ignore[arg-type]
 
 
