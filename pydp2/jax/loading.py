@@ -107,7 +107,8 @@ def loader(
         raise OptionError(f"ahead must be a number of batches from 0 on, got {ahead!r:.80}")
     given: dict[str, Any] = dict(options)
     if isinstance(files, Stream):
-        place, last = _check_stream(files, placement_of(sharding), sharding), files._stream_identity.get("last_batch")
+        place, last = placement_of(sharding), files._stream_identity.get("last_batch")
+        _check_stream(files, place, sharding)
     else:
         last = given.setdefault("last_batch", "drop")
         place = _chosen_place(placement_of(sharding), sharding, given)
@@ -147,8 +148,8 @@ def _chosen_place(place: ProcessPlacement, sharding: Sharding | None, given: dic
     return place._replace(**{"rank": 0, **chosen})
 
 
-def _check_stream(stream: Stream, place: ProcessPlacement, sharding: Sharding | None) -> ProcessPlacement:
-    """Return ``place``, where arrays of the batches of ``stream`` can be. Raises OptionError."""
+def _check_stream(stream: Stream, place: ProcessPlacement, sharding: Sharding | None) -> None:
+    """Raise OptionError if the batches of ``stream`` are not those that ``sharding`` wants here."""
     rank, world_size = stream._rank
     if sharding is not None and not sharding.is_fully_addressable and stream._rank != (place.rank, place.world_size):
         raise OptionError(
@@ -157,7 +158,6 @@ def _check_stream(stream: Stream, place: ProcessPlacement, sharding: Sharding | 
         )
     share = "dynamic" if getattr(stream, "_dynamic", False) else "ranks"
     _check_options(place, sharding, {**stream._stream_identity, "batch_size": stream.batch_size, "share": share})
-    return place
 
 
 def _check_options(place: ProcessPlacement, sharding: Sharding | None, given: Mapping[str, Any]) -> None:
