@@ -42,7 +42,7 @@ from pydp2.transport.keys import KeyPair
 
 _MAX_MESSAGES = 256  # of workers taken in one round
 _MAX_COMPRESSED = 16  # the same, where it takes up to 15 ms to compress one: the service is to hear in between
-_FIRST_REST, _LONGEST_REST = 0.2, 5.0  # seconds between two attempts to join
+_FIRST_REST, _LONGEST_REST = 0.2, 1.5  # seconds between two attempts to join
 _LAST_WORDS_MS = 500  # for the last message to the service
 
 

@@ -52,6 +52,7 @@ Frames = Sequence[Any]
 _EVENT = struct.Struct("=Hi")  # first frame that a monitor gives; the second is the endpoint
 _DISCONNECT_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
 _HANDSHAKE_MS = 5_000
+_CONNECT_MS = 2_000  # the kernel asks again after 1 s, then 2, 4, 8: who begins anew is not far behind a mended network
 _BACKLOG = 1024  # connections that the kernel keeps until libzmq accepts them: after a restart all peers come at once
 # Bytes of a slab for what a worker sends. Only as many are ever used as are under way at a time.
 _SEND_SLAB_BYTES = 256 << 20
@@ -410,6 +411,7 @@ class Line:
             return
         if server_key:
             set_heartbeats(self._socket)
+            self._socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
             self._socket.connect(endpoint)
             return
         endpoint, token = split_token(address)

@@ -34,57 +34,59 @@ def join(made: Stage, count: int) -> list[str]:
 
 # -- H3 ----------------------------------------------------------------------------------------------------------------
 def draw_cuts(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
-    """``at``: a share of the pass; ``which``: for how many seconds. One host is cut off, or all are."""
+    """``at``: a share of the pass; ``which``: for how many seconds. In a round one host at a time is cut off, or all
+    are: nobody can read while all are, so a trainer waits for other reasons then."""
     many, samples = (2, 18_000) if size == "quick" else (4, 60_000)
+    whom = random.choice(["one", "all"])
     events = []
     for _ in range(many):
-        what = f"{random.choice(['cut', 'down', 'silent', 'half-open'])} {random.choice(['one', 'all'])}"
+        what = random.choice(["cut", "down", "silent", "half-open"])
         seconds = random.choice([random.uniform(0.2, 1.5), TIMEOUT + random.uniform(0.5, 3.0)])
-        events.append(Event(what, random.uniform(0.05, 0.8), 0.0 if what.startswith("cut") else seconds))
-    return {"hosts": 2, "samples": samples}, events
+        events.append(Event(what, random.uniform(0.05, 0.8), 0.0 if what == "cut" else seconds))
+    return {"hosts": 2, "samples": samples, "cut off": whom}, events
 
 
 def play_cuts(bench: Bench, schedule: Schedule) -> Report:
     """A host that was cut off joins anew by itself; one that was silent for a short time goes on."""
-    setup = schedule.setup
+    setup, whom = schedule.setup, schedule.setup["cut off"]
     data = paced(bench, setup["samples"])
     figures: dict[str, float | list[float]] = {}
     noticed: list[float] = []
-    again: list[float] = []
+    again: dict[str, list[float]] = {}
     with stage(bench, data) as made:
         hosts, paths = join(made, setup["hosts"]), made.relays
 
         def strike(event: Event) -> None:
-            how, _, whom = event.what.partition(" ")
-            names = hosts if whom == "all" else [hosts[len(again) % len(hosts)]]
+            names = hosts if whom == "all" else [hosts[sum(map(len, again.values())) % len(hosts)]]
             numbers = {name: made.hosts()[name]["number"] for name in names if name in made.hosts()}
             began = time.monotonic()
             for name in names:
-                if how in ("cut", "down"):
-                    paths[name].cut(down=how == "down")
+                if event.what in ("cut", "down"):
+                    paths[name].cut(down=event.what == "down")
                 else:
                     paths[name].held = True
-            if how in ("cut", "down") or event.which > TIMEOUT:
+            if event.what in ("cut", "down") or event.which > TIMEOUT:
                 for name, number in numbers.items():
                     made.wait_lost(name, number)
                     noticed.append(time.monotonic() - began)
             time.sleep(max(0.0, began + event.which - time.monotonic()))
             for name in names:
-                if how == "half-open":
+                if event.what == "half-open":
                     paths[name].cut()
                 paths[name].up()
             began = time.monotonic()
             for name in names:
                 made.wait_active(WORKERS, name)
-                again.append(time.monotonic() - began)
+                again.setdefault(event.what, []).append(time.monotonic() - began)
 
         seen = read(made, data, schedule.seed, schedule.events, strike)
         figures["connections"] = sum(path.connections for path in paths.values())
     assert max(noticed, default=0.0) < TIMEOUT + 5, f"noticed after {noticed} s"
     nobody_is_blamed(bench)
-    figures |= {
-        "noticed s": noticed, "at work again s": again, "longest wait s": seen.longest, "samples again": seen.again,
-    }  # fmt: skip
+    figures |= {"noticed s": noticed} | {f"at work again s, {what}": some for what, some in again.items()}
+    figures |= {f"longest wait s, {whom} cut off": seen.longest, "samples again": seen.again}
+    if whom == "all":
+        figures["of it without any host s"] = max(event.which for event in schedule.events)
     return Report(0, figures)
 
 
