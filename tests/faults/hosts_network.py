@@ -1,11 +1,13 @@
-"""H3 to H5 and H8: the network between a service and its hosts is cut, late, slow, loses packets, or is full."""
+"""H3 to H5, H8, H9: the network between a service and its hosts is cut, late, slow, loses packets, or is full."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,13 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from pydp2.keys import ConnectionFile
+
 from ..runs import eventually
 from .bench import Bench
 from .case import Event, Fault, Report, Schedule, Skip
 from .data import expected
 from .hosts_stage import BATCH, PATIENCE, TIMEOUT, Stage, nobody_is_blamed, paced, read, stage
+from .starts import ROOT
 
 WORKERS = 2  # of each host
+FAR_TRAINER = "import os, sys; os.chdir(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
 
 
 def join(made: Stage, count: int) -> list[str]:
@@ -253,6 +259,17 @@ def namespace(loss: int, rate: int) -> Iterator[tuple[str, list[str]]]:
             subprocess.run(command.split(), capture_output=True)
 
 
+@contextlib.contextmanager
+def black_hole() -> Iterator[None]:
+    """For its length all packets to and from the :func:`namespace` of this process are dropped, and nobody is told."""
+    here = f"pf{os.getpid()}a"
+    _network(f"tc qdisc add dev {here} clsact")
+    for way in ("ingress", "egress"):
+        _network(f"tc filter add dev {here} {way} bpf da bytecode", "1,6 0 0 2")
+    yield
+    _network(f"tc qdisc del dev {here} clsact")
+
+
 def _network(command: str, *more: str) -> None:
     done = subprocess.run([*command.split(), *more], capture_output=True, text=True)
     if done.returncode:
@@ -289,6 +306,60 @@ def play_poor(bench: Bench, schedule: Schedule) -> Report:
     return Report(0, figures)
 
 
+# -- H9 ----------------------------------------------------------------------------------------------------------------
+def draw_black_holes(random: Random, size: str) -> tuple[dict[str, Any], list[Event]]:
+    """``at``: a share of the pass; ``which``: for how many seconds nothing goes over the link."""
+    if size == "quick":
+        return {"samples": 12_000}, [Event("drop", 0.3, TIMEOUT + random.uniform(0.5, 1.5))]
+    return {"samples": 40_000}, [Event("drop", at, random.uniform(4, 25)) for at in (0.2, 0.6)]
+
+
+def play_black_holes(bench: Bench, schedule: Schedule) -> Report:
+    """Workers and the trainer are behind a link that drops all packets for a while: both go on by themselves."""
+    data = paced(bench, schedule.setup["samples"])
+    wanted = expected(data.counts, data.pool_size, BATCH, schedule.seed)
+    config, log = bench.folder / "trainer.json", bench.folder / "batches"
+    log.touch()
+    job = {"batch_size": BATCH, "seed": schedule.seed, "timeout": PATIENCE, "lease": PATIENCE}
+    again: list[float] = []
+    went_on: list[float] = []
+
+    def lines() -> int:
+        return log.read_text().count("\n")
+
+    with namespace(0, 0) as (address, prefix), stage(bench, data, address) as made:
+        made.join("far", WORKERS, prefix=prefix)
+        made.wait_active(WORKERS)
+        found = ConnectionFile.read(made.connection)
+        path = bench.folder / "far.json"  # without the address for this machine
+        ConnectionFile(found.address, found.keys, found.host_address).write(path)
+        config.write_text(
+            json.dumps(
+                {"address": str(path), "job": job, "checkpoint": str(bench.folder / "checkpoint"), "log": str(log)}
+                | {"loads": 0, "passes": 1, "every": 1 << 30, "die_at": None}
+            )
+        )
+        trainer = bench.program(
+            FAR_TRAINER, str(ROOT), *prefix, sys.executable, "-m", "tests.faults.trainer", str(config)
+        )
+        for event in schedule.events:
+            assert eventually(lambda at=event.at: lines() >= at * wanted.batches, PATIENCE), trainer.screen
+            number, began = made.hosts()["far"]["number"], time.monotonic()
+            with black_hole():
+                made.wait_lost("far", number)
+                time.sleep(max(0.0, began + event.which - time.monotonic()))
+                before = lines()
+            began = time.monotonic()
+            assert eventually(lambda before=before: lines() > before, PATIENCE), trainer.screen
+            went_on.append(time.monotonic() - began)
+            made.wait_active(WORKERS, "far")
+            again.append(time.monotonic() - began)
+        assert trainer.ended(PATIENCE) == 0, trainer.screen
+    assert log.read_text().splitlines() == wanted.lines(0), "the batches are others"
+    nobody_is_blamed(bench)
+    return Report(0, {"at work again s": again, "the trainer goes on s": went_on})
+
+
 FAULTS = (
     Fault(
         "H3", "the way to one host or all is cut, silent, half open", "exact; noticed in time; joins anew by itself",
@@ -302,5 +373,9 @@ FAULTS = (
     Fault(
         "H8", "the link of a host loses packets, carries little", "exact; no host lost; 85 % of the link", draw_poor,
         play_poor,
+    ),
+    Fault(
+        "H9", "the network drops all packets for a while", "exact; hosts and trainers go on soon after it is mended",
+        draw_black_holes, play_black_holes, 180.0,
     ),
 )  # fmt: skip

@@ -203,6 +203,10 @@ def test_h8_over_a_link_that_loses_packets_no_host_is_lost() -> None:
     hold("H8")
 
 
+def test_h9_behind_a_network_that_dropped_all_packets_hosts_and_trainers_go_on() -> None:
+    hold("H9")
+
+
 def test_every_fault_of_the_battery_is_held_here() -> None:
     here = {name.split("_")[1].upper() for name in globals() if re.match(r"test_[afh]\d+_", name)}
     assert here == set(FAULTS)
