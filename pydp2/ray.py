@@ -23,6 +23,7 @@ from pydp2.errors import Error, HostRefused, OptionError, ServiceUnreachable
 from pydp2.keys import ConnectionFile
 from pydp2.options.tables import JobKeywords, ServiceKeywords
 from pydp2.providers.address import address_of
+from pydp2.transport.compression import CODEC
 
 NAMESPACE = "pydp2"
 """Ray namespace of the actors."""
@@ -49,6 +50,8 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
     resources: Mapping[str, float] | None = None,
     runtime_env: Mapping[str, Any] | None = None,
     scale_seconds: float = 30.0,
+    compress: str | None = None,
+    row_server: bool = False,
     **options: Unpack[ServiceKeywords],
 ) -> RayService:
     """Start a service on the Ray cluster of this program, and the hosts that run its workers.
@@ -67,6 +70,8 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
         resources: Ray resources of each host beside that, such as ``{"CPU": 8, "io": 1}``.
         runtime_env: Ray's, for all actors.
         scale_seconds: seconds between two looks at how many hosts there should be.
+        compress: ``"zstd"`` compresses what workers send, for a slow network; default: none.
+        row_server: rows stay on the node of their workers, and trainers fetch them there; see docs/hosts.md.
         options: those of :func:`pydp2.launch` but ``workers``, ``connection``, ``keys`` and ``advertise``. With
             ``state_dir`` (a folder that all nodes see) and ``bind`` with a port, Ray starts a lost server again.
 
@@ -81,6 +86,8 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
         raise OptionError(f"{taken[0]} is decided by Ray; leave it out, and say hosts and workers_per_host")
     if hosts != "auto" and (isinstance(hosts, bool) or not isinstance(hosts, int) or hosts < 1):
         raise OptionError(f"hosts must be a number from 1 on, or 'auto', got {hosts!r}")
+    if compress not in (None, CODEC):
+        raise OptionError(f"compress must be {CODEC!r} or None, got {compress!r:.40}")
     if not ray.is_initialized():
         ray.init()
     served = resolve_source(files, provider, args, is_train, root)
@@ -90,6 +97,7 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
         "args": dict(served.args), "is_train": served.is_train, "root": None if shipped else str(served.root),
         "options": dict(options), "hosts": hosts, "workers_per_host": workers_per_host, "max_hosts": max_hosts,
         "resources": dict(resources or {}), "runtime_env": dict(runtime_env or {}), "scale_seconds": scale_seconds,
+        "compress": compress, "row_server": row_server,
     }  # fmt: skip
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -229,7 +237,7 @@ class _ServerActor:
                 ray.remote(_HostActor).options(
                     num_cpus=cpus, resources=resources or None, max_restarts=-1, scheduling_strategy="SPREAD",
                     runtime_env=plan["runtime_env"] or None, max_concurrency=_CONCURRENT,
-                ).remote(me, plan["workers_per_host"], plan["root"])
+                ).remote(me, plan["workers_per_host"], plan["root"], plan["compress"], plan["row_server"])
             )  # fmt: skip
         leaving, self._hosts = self._hosts[count:], self._hosts[:count]
         for host in leaving:
@@ -260,8 +268,10 @@ class _ServerActor:
 class _HostActor:
     """Holds the workers of one host: an agent in a process of its own, which ends when this actor does."""
 
-    def __init__(self, server: Any, workers: int, root: str | None) -> None:
+    def __init__(self, server: Any, workers: int, root: str | None, compress: str | None, row_server: bool) -> None:
         self._server, self._workers, self._root = server, workers, root
+        self._compress = compress
+        self._row_server = f"tcp://{_ray().util.get_node_ip_address()}:*" if row_server else None
         self._host: pydp2.WorkerHost | None = None
         self._error = ""
         self._over = threading.Event()
@@ -274,8 +284,9 @@ class _HostActor:
             try:
                 with _connection_file(self._server, "worker") as file:
                     self._host = pydp2.WorkerHost(
-                        file, workers=self._workers, root=self._root, patience=_PATIENCE, name=_node_name()
-                    )
+                        file, workers=self._workers, root=self._root, patience=_PATIENCE, name=_node_name(),
+                        compress=self._compress, row_server=self._row_server,
+                    )  # fmt: skip
                     self._host.run()
             except HostRefused as error:
                 self._error = str(error)

@@ -98,6 +98,20 @@ def test_a_node_that_is_killed_in_the_middle_of_a_pass_is_replaced_and_the_strea
             assert [batch[0].tolist() for batch in data] != expected, "another pass"
 
 
+def test_rows_may_stay_on_the_nodes_of_their_workers(cluster: Any, provider: str) -> None:
+    expected = whole(provider)
+    with (
+        alarm(120),
+        pydp2.ray.launch(FILES, provider, name="kept", hosts=2, workers_per_host=1, row_server=True) as service,
+        service.connect(**OPTIONS) as data,
+    ):
+        batches = iter(data)
+        seen = [next(batches)[0].tolist()]
+        assert sum(host["rows_kept"] for host in service.stats()["hosts"]), service.stats()["hosts"]
+        seen += [batch[0].tolist() for batch in batches]
+        assert seen == expected
+
+
 def test_hosts_follow_the_wanted_number(cluster: Any, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         alarm(120),
@@ -129,6 +143,8 @@ def test_mistakes_are_told_at_once(cluster: Any, provider: str) -> None:
         pydp2.ray.launch(FILES, provider, workers=2)
     with pytest.raises(OptionError, match="hosts must be a number from 1 on, or 'auto', got 0"):
         pydp2.ray.launch(FILES, provider, hosts=0)
+    with pytest.raises(OptionError, match="compress must be 'zstd' or None, got 'gzip'"):
+        pydp2.ray.launch(FILES, provider, compress="gzip")
     with pytest.raises(OptionError, match="memory_limit must be at least"):
         pydp2.ray.launch(FILES, provider, memory_limit=5)
 
