@@ -61,9 +61,14 @@ class MixedBatch(Batch):
     """Batch of a :class:`Mixture`. ``source``: ``(rows,)`` int32, the number of the source that each row is from, in
     the order in which the sources were given. See docs/mixing.md."""
 
-    __slots__ = ("source",)
+    __slots__ = ("_indices", "source")
 
     source: NDArray[np.int32]
+    _indices: Slots
+
+    @property
+    def _converted_slots(self) -> Slots:
+        return self._indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,7 @@ class Mixture(DerivedStream):
         self.weights = tuple(float(weight) for weight in weights)
         self._shares = tuple(weights)
         self._slots = _common_slots(sources)
+        self._indices = next(iter(sources.values()))._converted_slots
         self._seed, self._last_batch = job.seed, job.last_batch
         self._stopping, self._batching = stopping_strategy, batching_method
         self._repeats = stopping_strategy in ("all_exhausted", "cycle_forever")
@@ -148,6 +154,10 @@ class Mixture(DerivedStream):
     def slots(self) -> Slots:
         """Types and names of the slots, the same in all sources."""
         return self._slots
+
+    @property
+    def _converted_slots(self) -> Slots:
+        return self._indices
 
     def stats(self) -> dict[str, Any]:
         """Return statistics as plain data: under "sources" for each its "weight", the "rows" that were delivered of it
@@ -309,7 +319,7 @@ class Mixture(DerivedStream):
         return None, self._behind(position, word, ended)
 
     def _note(self, batch: MixedBatch, source: NDArray[np.int64]) -> None:
-        batch.source = source.astype(np.int32)
+        batch.source, batch._indices = source.astype(np.int32), self._indices
         counts = np.bincount(source[: len(source) - batch.padding], minlength=len(self._rows))
         self._rows = [rows + count for rows, count in zip(self._rows, counts.tolist(), strict=True)]
 
