@@ -48,11 +48,13 @@ from pydp2.server.host_gateway import (
     RemoteStarted,
 )
 from pydp2.server.quarantine import Quarantine
+from pydp2.server.sessions.attach import provider_identity
 from pydp2.server.sessions.gateway import ClientGateway
 from pydp2.server.snapshots.snapshotter import Snapshotter
 from pydp2.server.spec import ServiceSpec
 from pydp2.server.workers.cell_grants import CellGrants, create_cell_grants
 from pydp2.server.workers.chunk_decoder import commit_chunk, decode_chunk
+from pydp2.server.workers.host_sessions import check_state_directory
 from pydp2.server.workers.worker_pool import WorkerPool
 from pydp2.transport import Hub, PeerGone, Poller
 from pydp2.transport.sockets import LACKS_DESCRIPTORS
@@ -109,8 +111,6 @@ class Server:
         self._gateway = ClientGateway(spec, files, clients, self._worker_pool, self.log, self._snapshotter)
         self._gateway.server_stats = self.stats
         self._gateway.row_servers = None if hosts is None else hosts.row_servers
-        if hosts is not None:
-            hosts.sessions.written_source = self._snapshotter.provider_source
         self._quarantine = Quarantine(spec.quarantine, self.log)
         self._control = control
         self._parent = os.getppid()
@@ -287,6 +287,8 @@ class Server:
                 declared = Schema.from_wire(schema)
                 if self._hosts is not None:
                     try:
+                        if connection.host and not self._checked(connection.host, declared, source):
+                            return
                         self._hosts.check_source(connection.host, source, modules)
                     except HostRefused as error:
                         self._apply(self._worker_pool.handle(WorkerBroken(worker, error)))
@@ -309,6 +311,18 @@ class Server:
                 self._apply(self._worker_pool.handle(WorkerBroken(worker, from_wire(error))))
             case m.Chunk():
                 self._chunk(worker, connection, message, body, now)
+
+    def _checked(self, host: int, declared: Schema, source: str) -> bool:
+        """Return False if ``host``, which has a worker with this provider, was turned away meanwhile. Raises
+        HostRefused if it is the first one, and the state directory was written with another provider."""
+        assert self._hosts is not None
+        session = self._hosts.sessions.get(host)
+        if session is not None and self._schema is None:
+            wrong = self._snapshotter.provider_differences(
+                len(self._files), lambda options: provider_identity(options, declared, self._spec, self._files, source)
+            )
+            check_state_directory(session.name, wrong)
+        return session is not None
 
     def _may_begin(self, worker: int) -> bool:
         """Return False if ``worker`` was killed as it began, and its exit was noticed before its first message came."""

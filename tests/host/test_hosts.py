@@ -780,19 +780,34 @@ def test_a_host_waits_for_a_service_that_is_started_again(
     assert host.error is None
 
 
-def test_a_host_with_other_code_that_comes_first_does_not_end_a_service_that_was_started_again(
-    tmp_path: Path, file: Path, joined: Callable[..., Host]
+@pytest.mark.parametrize("what", ["provider_source", "pool_size", "shuffle", "slots"])
+def test_a_host_with_another_provider_that_comes_first_does_not_end_a_service_that_was_started_again(
+    what: str, tmp_path: Path, file: Path, joined: Callable[..., Host]
 ) -> None:
     from tests.faults.relay import free_port
 
-    code = (
-        "from pydp2 import *\nimport time\n\n@provider(input_types=[integer_value(100000)], pool_size=50)\n"
-        "def process(settings, filename):\n    for i in range(40):\n        time.sleep(0.002)\n"
-        "        yield int(filename) * 40 + i\n"
-    )
+    code = """
+from pathlib import Path
+import time
+from pydp2 import *
+
+other = Path(__file__).with_name("other").read_text()
+
+@provider(
+    input_types=[integer_value(99999 if other == "slots" else 100000)],
+    pool_size=51 if other == "pool_size" else 50,
+    should_shuffle=other != "shuffle",
+)
+def process(settings, filename):
+    for i in range(40):
+        time.sleep(0.002)
+        yield int(filename) * 40 + i
+"""
     for name in ("same", "other"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "prov.py").write_text(code + ("# changed\n" if name == "other" else ""))
+        (tmp_path / name / "other").write_text(what if name == "other" else "")
+        changed = name == "other" and what == "provider_source"
+        (tmp_path / name / "prov.py").write_text(code + ("# changed\n" if changed else ""))
     whole = local(str(tmp_path / "same" / "prov.py") + ":process")
     options = {
         "state_dir": tmp_path / "state", "bind": f"tcp://127.0.0.1:{free_port()}", "root": tmp_path / "same",
@@ -812,7 +827,8 @@ def test_a_host_with_other_code_that_comes_first_does_not_end_a_service_that_was
         wrong = joined(root=tmp_path / "other", name="node7")
         assert wrong.ended() is None
         assert isinstance(wrong.error, HostRefused)
-        assert "the state directory of the service was written, and it is another one on node7" in str(wrong.error)
+        assert "the state directory of the service was written" in str(wrong.error)
+        assert f"and it is another one on node7: {what} was " in str(wrong.error)
         joined(root=tmp_path / "same")
         seen += [digest(batch) for batch in batches]
         assert seen == whole

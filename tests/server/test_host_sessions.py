@@ -6,7 +6,7 @@ import pytest
 
 from pydp2.errors import HostRefused, RemoteProtocolError
 from pydp2.protocol import messages as m
-from pydp2.server.workers.host_sessions import HostSession, HostSessions
+from pydp2.server.workers.host_sessions import HostSession, HostSessions, check_state_directory
 
 
 @pytest.fixture
@@ -127,23 +127,10 @@ def test_code_that_differs_is_named(sessions: HostSessions) -> None:
         HostSessionsWithMany().check_source("node", "11", {"*": "2"})
 
 
-def test_the_first_host_of_a_service_that_goes_on_needs_the_code_of_its_state_directory(sessions: HostSessions) -> None:
-    sessions.written_source = "11"
-    with pytest.raises(
-        HostRefused, match="the state directory of the service was written, and it is another one on b;"
-    ):
-        sessions.check_source("b", "12", {})
-    sessions.check_source("a", "11", {"a.py": "1"})
-    with pytest.raises(HostRefused, match=r"a\.py is another one on b;"):
-        sessions.check_source("b", "11", {"a.py": "2"})
-
-
-def test_code_of_the_host_of_the_service_is_not_refused_for_its_state_directory(sessions: HostSessions) -> None:
-    """Its own error says more, and ends the service."""
-    sessions.written_source = "11"
-    sessions.check_source(None, "12", {})
-    with pytest.raises(HostRefused, match="it is another one on b;"):
-        sessions.check_source("b", "11", {})
+def test_the_first_host_of_a_service_that_goes_on_needs_the_provider_of_its_state_directory() -> None:
+    check_state_directory("a", [])
+    with pytest.raises(HostRefused, match="was written, and it is another one on b: pool_size was 8, is 9; slots was"):
+        check_state_directory("b", ["pool_size was 8, is 9", "slots was 1, is 2"])
 
 
 class HostSessionsWithMany(HostSessions):

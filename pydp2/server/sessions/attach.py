@@ -24,6 +24,7 @@ from pydp2.server.sessions.pass_runner import JobPlan
 from pydp2.server.spec import ServiceSpec
 
 _PLAN_OPTIONS = ("batch_size", "seed", "order", "interleave", "pool_bytes", "last_batch")
+_SERVICE_FIELDS = ("order_version", "list", "args", "is_train", "on_error", *_PLAN_OPTIONS)
 _TRAINER_OPTIONS = ("prefetch", "lease")  # what each trainer of a job may say for itself
 _BATCHES_IN_FLIGHT = 4  # batches at a trainer and the service beside those that it has asked for ahead
 _SESSION_BYTES = 64  # characters
@@ -137,6 +138,15 @@ def stream_identity(plan: JobPlan, schema: Schema, spec: ServiceSpec, files: Fil
         "slots": blake2b(repr(declared["slots"]).encode(), digest_size=8).hexdigest(),
         **fits_buckets(plan.buckets, schema.slots),
     }
+
+
+def provider_identity(
+    given: JobOptions, schema: Schema, spec: ServiceSpec, files: FileList, source: str
+) -> dict[str, Any]:
+    """Return that part of the identity of a job's stream that follows from its provider. Raises OptionError if the
+    options do not suit the slots."""
+    identity = stream_identity(job_plan(given, schema), schema, spec, files, source)
+    return {name: value for name, value in identity.items() if name not in _SERVICE_FIELDS}
 
 
 def cache_origin(schema: Schema, spec: ServiceSpec, files: FileList, source: str) -> CacheOrigin:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgpack
 
-from pydp2.errors import StateMismatch
+from pydp2.errors import OptionError, StateMismatch
 from pydp2.options.tables import JobOptions
 from pydp2.protocol.stream_identity import differences
 from pydp2.server.snapshots.job_snapshot import JobSnapshot
@@ -65,14 +65,20 @@ class Snapshotter:
         """True if the service can go on when it is started again."""
         return self._state is not None
 
-    @property
-    def provider_source(self) -> str | None:
-        """Fingerprint of the provider with which jobs were written down that are not restored yet; None: no job was."""
+    def provider_differences(self, files: int, identity_of: Callable[[JobOptions], dict[str, Any]]) -> list[str]:
+        """Return in words how a provider differs from that with which jobs were written down that are not restored yet.
+        ``identity_of``: what the stream of a job with these options has from the provider. Raises StateMismatch."""
+        wrong: dict[str, None] = {}
         for plain in self._found:
-            identity = plain.get("fits") if isinstance(plain, dict) else None
-            if isinstance(identity, dict) and isinstance(source := identity.get("provider_source"), str):
-                return source
-        return None
+            snapshot = JobSnapshot.from_plain(plain, files)
+            try:
+                now = _plain(identity_of(snapshot.options))
+            except OptionError as error:
+                wrong[str(error)] = None
+                continue
+            then = {name: snapshot.stream_identity.get(name) for name in now}
+            wrong |= dict.fromkeys(differences(then, now))
+        return [*wrong]
 
     def restore(self, files: int, opens: Callable[[JobSnapshot], SnapshottedJob], now: float) -> None:
         """Open the session of each job that was written down. Raises StateMismatch where a stream would be another."""

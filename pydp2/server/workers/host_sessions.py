@@ -87,8 +87,6 @@ class HostSessions:
         self._next = 1
         self._opened: dict[int, str] = {}  # sampled entries that a host had as files, and its name
         self._source: tuple[str, Mapping[str, Any]] | None = None  # of the first provider that was declared
-        self.written_source: str | None = None
-        """Fingerprint of the provider with which the state directory was written; None: there is none."""
 
     def __iter__(self) -> Iterator[HostSession]:
         return iter([*self._sessions.values()])
@@ -173,16 +171,8 @@ class HostSessions:
 
     def check_source(self, name: str | None, fingerprint: str, modules: Mapping[str, Any]) -> None:
         """Compare the code of a provider on the host ``name`` (None: that of the service) with that of the first host
-        that declared one; if none has, with the one that the state directory tells. Raises HostRefused naming what
-        differs. The first one of the service's own host is not refused: it ends the service over its state directory.
-        """
+        that declared one. Raises HostRefused naming what differs."""
         if self._source is None:
-            if name is not None and self.written_source not in (None, fingerprint):
-                raise HostRefused(
-                    "a host needs the code of the provider with which the state directory of the service was written, "
-                    f"and it is another one on {name}; copy the same files there, and start the agent again, or, if "
-                    "the code was changed on purpose, start the service with another state_dir"
-                )
             self._source = fingerprint, modules
             return
         name = name or "this host"
@@ -194,6 +184,17 @@ class HostSessions:
                 f"a host needs the code of the provider as the service has it; {named} is another one on {name}; copy "
                 "the same files there, and start the agent again"
             )
+
+
+def check_state_directory(name: str, wrong: Sequence[str]) -> None:
+    """Raise HostRefused if the provider of the host ``name``, the first one that there is, differs as ``wrong`` says
+    from that with which the state directory was written: the service would end over it."""
+    if wrong:
+        raise HostRefused(
+            "a host needs the provider with which the state directory of the service was written, and it is another "
+            f"one on {name}: {'; '.join(wrong)}; copy the same files there, and start the agent again, or, if it was "
+            "changed on purpose, start the service with another state_dir"
+        )
 
 
 def shown(text: str, limit: int) -> str:
