@@ -6,7 +6,7 @@ lengths were judged before, in :mod:`.normalise`, which also has the words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from pydp2.schema.input_types import STRING_TYPES, DataType, InputType, Slots, i
 
 _NO_POSITIONS: Ints = np.empty(0, np.int64)
 _FLOAT32 = np.dtype(np.float32)
-Found = Iterator[tuple[int, BadSample]]
 
 
 def check_values(

@@ -133,7 +133,6 @@ class PassRunner:
         self.batches = 0
         self.total_samples = 0
         self.total_batches = 0
-        self.waiting_for: int | None = None
         self.more = False
         """:meth:`next_group` had nothing because a group of so many ranks is not cut in one call: others have their
         turn."""
@@ -295,7 +294,6 @@ class PassRunner:
         self._batcher = None
         self._store = None
         self.dispatcher = None
-        self.waiting_for = None
         self.more = self.pool_over_limit = False
 
     def _drop_cut_batches(self) -> None:
@@ -381,10 +379,8 @@ class PassRunner:
             # Its batch was used before the state was saved.
             self._store.release(outcome.row_ids[: len(outcome.row_ids) - outcome.padding])
             outcome = self._batcher.next()
-        self.waiting_for = None
         match outcome:
             case BlockedOnFile(file, need, missing):
-                self.waiting_for = file
                 self.dispatcher.want(file, need, missing)
                 return None
             case BatchCut():
