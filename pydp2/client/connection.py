@@ -351,8 +351,9 @@ def _unreachable(target: Target, seconds: float, why: str) -> ServiceUnreachable
         return ServiceUnreachable(f"the service at {target.name} refused the connection {tried}: {why}")
     if target.is_secured:
         return ServiceUnreachable(
-            f"no service with the key of this address answers at {target.name} {tried}; check that it runs and that "
-            "this host can reach it, and use the connection file that it wrote when it was started last"
+            f"no service with the key of this address answers at {target.name} {tried}; check that it runs, that "
+            "this host can reach it, and, if it is fed by other hosts, that one has joined; use the connection file "
+            "that it wrote when it was started last"
         )
     return ServiceUnreachable(
         f"no service answers at {target.name} {tried}; start it with `pydp2 serve LIST --provider ADDRESS` and use the "

@@ -146,7 +146,7 @@ class ServiceOptions(_Options):
     )
     bind: str | None = _option(
         or_none(bind_address),
-        "address of the service, ipc://PATH or tcp://HOST:PORT; default: a private ipc socket",
+        "address of the service, ipc://PATH or tcp://HOST:PORT; default: one that only this machine reaches",
         None,
     )
     connection: str | None = _option(
