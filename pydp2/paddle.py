@@ -19,7 +19,7 @@ from pydp2.columns.columns import Array
 from pydp2.errors import ClientUseError, Error, OptionTypeError, from_wire, to_wire
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
-from pydp2.frameworks.shared_service import Ranks, open_loader
+from pydp2.frameworks.shared_service import Ranks, chosen_ranks, open_loader
 from pydp2.frameworks.worker_passes import WorkerPasses
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
@@ -82,7 +82,8 @@ def loader(
         place: where tensors lie, as ``paddle.to_tensor`` takes it; default: the current device. On the CPU they share
             the memory of the batch.
         job: name of the stream that all ranks share.
-        options: those of :func:`pydp2.load`.
+        options: those of :func:`pydp2.load`. ``rank`` and ``world_size`` are those of ``paddle.distributed``;
+            ``world_size=1`` lets each rank read all.
 
     Raises:
         OptionTypeError: a slot is uint64, which Paddle has no type for.
@@ -94,7 +95,8 @@ def loader(
         on_cpu = isinstance(where, paddle.CPUPlace) or where == "cpu"
         return FrameworkLoader(client, _TensorMaker(client._converted_slots, x, y, pad, None if on_cpu else where))
 
-    return open_loader(files, provider, _ranks(), make, job=job, **options)
+    ranks = Ranks() if isinstance(files, Stream) else _ranks(options)
+    return open_loader(files, provider, ranks, make, job=job, **options)
 
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)
@@ -122,7 +124,7 @@ def dataset(
 
     Raises what :func:`loader` raises.
     """
-    return StreamDataset(WorkerPasses(files, provider, _ranks(), job=job, **options), x, y, pad, state)
+    return StreamDataset(WorkerPasses(files, provider, _ranks(options), job=job, **options), x, y, pad, state)
 
 
 class StreamDataset(paddle.io.IterableDataset):  # type: ignore[misc]  # of a package without types
@@ -181,7 +183,12 @@ class StreamDataset(paddle.io.IterableDataset):  # type: ignore[misc]  # of a pa
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
-def _ranks() -> Ranks:
+def _ranks(options: dict[str, Any]) -> Ranks:
+    """Take ``rank`` and ``world_size`` out of ``options``, or find out. Raises OptionError."""
+    return chosen_ranks(options.pop("rank", None), options.pop("world_size", None), _find_ranks)
+
+
+def _find_ranks() -> Ranks:
     """Return the place of this process as Paddle's launcher and ``paddle.distributed.spawn`` tell it."""
     here = paddle.distributed.ParallelEnv()
     endpoints: list[str] = [each for each in here.trainer_endpoints if each]

@@ -234,7 +234,7 @@ class FrameworkLoader(Generic[T]):
         if self._only_loop_knows and self._returned:
             raise ClientUseError(
                 "a framework reads ahead of the training loop, so only the loop knows how far it is; give "
-                "state_dict(taken=…) the number of batches that it has taken in this pass"
+                "state_dict(taken=…) the number of batches that it has taken since it began to iterate"
             )
         return dict(self._loaded) if self._loaded is not None else self.client.state_dict(after=self.batch)
 

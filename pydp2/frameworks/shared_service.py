@@ -16,6 +16,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
+from pydp2.api.distributed import distributed_environment
 from pydp2.api.rundir import run_directories
 from pydp2.api.service import Service, connect, launch, load
 from pydp2.api.sources import Files, Source
@@ -58,10 +59,13 @@ class Ranks(NamedTuple):
 def chosen_ranks(rank: int | None, world_size: int | None, find: Callable[[], Ranks]) -> Ranks:
     """Return the place that a user has given; without ``rank`` and ``world_size`` the one that ``find`` returns.
 
-    ``world_size=1`` alone lets each process read all. Raises OptionError if one of the two is missing.
+    ``world_size=1`` alone lets each process read all. Raises OptionError if one of the two is missing, or if neither is
+    there, ``find`` knows of no other process, and the environment does.
     """
     if rank is None and world_size is None:
-        return find()
+        found = find()
+        check_others(found.world_size)
+        return found
     if world_size == 1:
         return Ranks(rank or 0)
     if rank is None or world_size is None:
@@ -69,6 +73,17 @@ def chosen_ranks(rank: int | None, world_size: int | None, find: Callable[[], Ra
     found = find()
     local = found.local_world_size if found.world_size == world_size else 0
     return Ranks(rank, world_size, local, found.run)
+
+
+def check_others(world_size: int) -> None:
+    """Raise OptionError if a framework knows of one process, and the environment says that there are several: each of
+    them would read all samples. ``world_size``: the number of processes that the framework knows of."""
+    if world_size == 1 and (place := distributed_environment()) is not None:
+        raise OptionError(
+            f"{place}, and the framework knows of no other rank, so each would read all samples; initialize its "
+            "processes before, with torch.distributed.init_process_group() or jax.distributed.initialize() for "
+            "instance, or pass world_size=1 if each is to read all"
+        )
 
 
 class SharedService:

@@ -15,7 +15,7 @@ from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.frameworks.loader import FrameworkLoader
-from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, is_address, open_loader
+from pydp2.frameworks.shared_service import LoaderKeywords, Ranks, check_others, is_address, open_loader
 from pydp2.jax.arrays import ArrayMaker, Lengths, Values, lengths_by_slot
 from pydp2.jax.placement import ProcessPlacement, check_divisible, placement_of, ranks_of_run
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
@@ -140,6 +140,7 @@ def _chosen_place(place: ProcessPlacement, sharding: Sharding | None, given: dic
     """Take ``rank`` and ``world_size`` out of ``given``, and return the place that they say. Raises OptionError."""
     chosen = {name: given.pop(name) for name in ("rank", "world_size") if name in given}
     if not chosen:
+        check_others(place.world_size)
         return place
     if sharding is not None and not sharding.is_fully_addressable:
         raise OptionError("rank and world_size follow from a sharding over several processes; leave them out")

@@ -359,7 +359,7 @@ ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "multiprocessing_context": ("start", 'start="spawn"'),
     "timeout": ("sample_timeout", "sample_timeout=60, for one sample (and connect() has timeout=, for the service)"),
     "collate_fn": ("", _COLUMNS),
-    "pin_memory": ("", "batches are numpy arrays, so leave it out; torch.from_numpy(array).pin_memory() pins one"),
+    "pin_memory": ("", "batches are numpy arrays, so leave it out; pydp2.torch.loader has it"),
     "sampler": ("", _ORDER),
     "batch_sampler": ("", _ORDER),
     "persistent_workers": ("", "workers live as long as the service, so leave it out"),

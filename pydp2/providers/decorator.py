@@ -218,8 +218,8 @@ def provider(  # noqa: PLR0913 - the arguments are PyDataProvider2's
             has no room for. See docs/caching.md.
         check: strict types (no plain int in a dense slot).
         check_fail_continue: with ``check``, drop and count a bad sample instead of raising.
-        init_hook: ``init_hook(settings, file_list=…, is_train=…, input_order=…, **args)``, called once per process
-            before the first file; may set types and attributes.
+        init_hook: ``init_hook(settings, file_list=…, is_train=…, input_order=…, **args)``, called before the
+            first file, once for all workers or once in each (docs/workers.md); may set types and attributes.
         **legacy: ``slots`` is an old name of ``input_types`` (warns). Anything else is an error.
 
     Raises:

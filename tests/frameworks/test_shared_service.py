@@ -11,7 +11,7 @@ import pytest
 
 import pydp2
 from pydp2.errors import OptionError
-from pydp2.frameworks.shared_service import Ranks, SharedService, keep_service, open_client, open_service
+from pydp2.frameworks.shared_service import Ranks, SharedService, chosen_ranks, keep_service, open_client, open_service
 from tests.runs import NUMBERS, NUMBERS_OPTIONS
 from tests.warm_starts import run_program
 
@@ -47,6 +47,21 @@ def run_ranks(folder: Path, address: str, end: str, late: tuple[float, ...]) -> 
             assert done.returncode == 0, done.stdout + done.stderr
             seen.append(json.loads(done.stdout))
     return seen
+
+
+def test_a_launcher_that_the_framework_does_not_know_is_no_reason_to_read_all_in_each_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    with pytest.raises(
+        OptionError, match=r"this process is rank 1 of 2 \(OMPI_.*\), and the framework knows of no other"
+    ):
+        chosen_ranks(None, None, Ranks)
+    assert chosen_ranks(None, None, lambda: Ranks(1, 2)) == Ranks(1, 2), "it knows"
+    assert chosen_ranks(None, 1, Ranks) == Ranks(), "each is to read all"
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
+    assert chosen_ranks(None, None, Ranks) == Ranks()
 
 
 @pytest.mark.parametrize(("end", "late"), [("close", (0.3, 0.0)), ("exit", (0.0, 0.3))])
