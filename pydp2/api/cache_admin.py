@@ -11,6 +11,7 @@ from pathlib import Path
 from pydp2.cache.counts import read_counts
 from pydp2.cache.file_format import CacheEntryReader, DamagedEntry
 from pydp2.cache.folder import EntryFile, count_files, default_folder, entry_files, remove_entry
+from pydp2.errors import OptionError
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,12 @@ class CacheEntry:
 
 
 class CacheFolder:
-    """Cache in the directory ``path``; None: the default directory. It need not exist."""
+    """Cache in the directory ``path``; None: the default directory. It need not exist. Raises OptionError for an empty
+    name."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        if path is not None and not os.fspath(path):
+            raise OptionError("the directory of a cache must have a name, got ''; leave it out for the default one")
         self.path = Path(path) if path is not None else default_folder()
 
     def entries(self, *, verify: bool = False) -> list[CacheEntry]:

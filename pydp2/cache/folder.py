@@ -6,6 +6,9 @@
     DIRECTORY / key of a provider / counts
 
 Several services may use one directory at the same time: entries come and go by rename and unlink alone, each whole.
+
+A user may name a directory that holds other files too. So only what has the names that pydp2 gives is looked at, and
+removed: keys and entries are named by 24 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +26,8 @@ TEMPORARY_PREFIX = ".new-"
 """Beginning of the name of an entry that is being written."""
 COUNTS_NAME = "counts"
 """Name of the file with the counts of samples; names of entries are hexadecimal."""
-_TAG = "CACHEDIR.TAG"  # backup programs know this name
+_DIGEST = re.compile("[0-9a-f]{24}")
+_TAG = "CACHEDIR.TAG"  # backup programs know this name, and leave out the directory
 _TAGGED = "Signature: 8a477f597d28d172789f06886806bc55\n# Made by pydp2; `pydp2 cache clear` empties it.\n"
 
 
@@ -45,10 +50,11 @@ def prepare_folder(folder: Path, key: str) -> Path:
     """Return the directory of entries of ``key``; make it if it is not there. Raises OSError."""
     if not folder.is_dir():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        tag = os.open(folder / _TAG, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(tag, "w", encoding="ascii") as file:
-            file.write(_TAGGED)
+    if not _scan(folder):  # what others keep there is to be in their backup
+        with contextlib.suppress(FileExistsError):
+            tag = os.open(folder / _TAG, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(tag, "w", encoding="ascii") as file:
+                file.write(_TAGGED)
     place = folder / key
     place.mkdir(mode=0o700, exist_ok=True)
     return place
@@ -65,26 +71,28 @@ def count_files(folder: Path) -> Iterator[EntryFile]:
 
 
 def _files(folder: Path) -> Iterator[EntryFile]:
+    for each in _in_places(folder):
+        if each.name == COUNTS_NAME or _DIGEST.fullmatch(each.name):
+            with contextlib.suppress(OSError):  # another service removed it
+                known = each.stat(follow_symlinks=False)
+                if not stat.S_ISDIR(known.st_mode):
+                    yield EntryFile(known.st_mtime_ns, known.st_size, Path(each.path))
+
+
+def _in_places(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield what lies in the directories of keys."""
     for place in _scan(folder):
-        if place.is_dir(follow_symlinks=False):
-            for each in _scan(place.path):
-                if not each.name.startswith("."):
-                    with contextlib.suppress(OSError):  # another service removed it
-                        known = each.stat(follow_symlinks=False)
-                        if not stat.S_ISDIR(known.st_mode):
-                            yield EntryFile(known.st_mtime_ns, known.st_size, Path(each.path))
+        if _DIGEST.fullmatch(place.name) and place.is_dir(follow_symlinks=False):
+            yield from _scan(place.path)
 
 
 def remove_leftovers(folder: Path) -> int:
     """Remove what services that were killed had begun to write; return the bytes of what others are writing now."""
     written = 0
-    for place in _scan(folder):
-        if not place.is_dir(follow_symlinks=False):
-            continue
-        for each in _scan(place.path):
-            if each.name.startswith(TEMPORARY_PREFIX):
-                with contextlib.suppress(OSError):
-                    written += _remove_leftover(Path(each.path))
+    for each in _in_places(folder):
+        if each.name.startswith(TEMPORARY_PREFIX):
+            with contextlib.suppress(OSError):
+                written += _remove_leftover(Path(each.path))
     return written
 
 
