@@ -461,7 +461,8 @@ def mix(
         batching_method: ``"random"``: each row is drawn. ``"per_stream"``: each batch is drawn, and is one batch of a
             source.
         options: ``batch_size`` (needed; rows), ``seed``, ``last_batch`` of the mixture; others as :func:`load` takes
-            them, for each list, or as :func:`connect` does, for each address. Open streams take no others.
+            them, for each list, or as :func:`connect` does, for each address. Open streams take no others, and with
+            ``"per_stream"`` keep their own ``batch_size`` and ``last_batch``.
 
     Raises:
         OptionError, OptionTypeError: what was asked for cannot be: slots that differ, a weight that is not above 0, the
@@ -477,8 +478,10 @@ def mix(
     _, _, ranks = place_options("default", 0 if rank is None else rank, 1 if world_size is None else world_size)
     of_open = [each for each, _ in pairs if isinstance(each, Stream)]
     chosen: dict[str, Any] = {name: value for name, value in options.items() if name not in _OWN}
-    if chosen and len(of_open) == len(pairs):
-        raise OptionTypeError(f"{next(iter(chosen))} belongs to the sources, and these are open already: give it there")
+    of_lists = {"provider": provider, "args": args, "root": root}
+    given = [*chosen, *(name for name, value in of_lists.items() if value is not None)]
+    if given and len(of_open) == len(pairs):
+        raise OptionTypeError(f"{given[0]} belongs to the sources, and these are open already: give it there")
     if len({id(each) for each in of_open}) < len(of_open):
         raise OptionError("the same stream cannot be a source twice: both would take its rows; connect another job")
     chosen |= {"batch_size": job.batch_size, "seed": job.seed, "last_batch": job.last_batch}
@@ -487,9 +490,11 @@ def mix(
     place = {"rank": rank, "world_size": world_size}
     opened: dict[str, Stream] = {}
     try:
-        _open([each for each, _ in pairs], opened, {"provider": provider, "args": args, "root": root}, place, chosen)
+        _open([each for each, _ in pairs], opened, of_lists, place, chosen)
+        wanted = None if rank is None and world_size is None else (0 if rank is None else rank, ranks)
         for name, stream in opened.items():
-            _check_ranks(name, stream, batching)
+            wanted = wanted or stream._rank
+            _check_ranks(name, stream, batching, wanted)
         return Mixture(opened, shares, job, stopping, batching)
     except BaseException:
         for stream in opened.values():
@@ -529,8 +534,13 @@ def _is_address(source: object) -> bool:
     return isinstance(source, str) and "://" in source
 
 
-def _check_ranks(name: str, stream: Stream, batching: str) -> None:
-    """Raise OptionError if ranks of a mixture could come to different ends."""
+def _check_ranks(name: str, stream: Stream, batching: str, wanted: tuple[int, int]) -> None:
+    """Raise OptionError if the ranks of a mixture could read the same rows, or come to different ends."""
+    if stream._rank != wanted:
+        raise OptionError(
+            f"the source {name!r} is read as rank {stream._rank[0]} of {stream._rank[1]}, and the mixture as rank "
+            f"{wanted[0]} of {wanted[1]}; connect all sources with the same rank and world_size"
+        )
     kept = stream._stream_identity.get("last_batch")
     allowed = ("drop",) if batching == "random" else ("drop", "pad")
     if stream._rank[1] > 1 and kept not in (None, *allowed):

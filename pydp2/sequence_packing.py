@@ -222,10 +222,11 @@ class PackedSequences(DerivedStream):
                 f"rank; got {len(states)}"
             )
         positions = [super(PackedSequences, self)._position_of(each, allow) for each in states]
-        if [each["rank"] for each in states] != [[i, ranks] for i in range(ranks)]:
+        named = [each.get("rank") for each in states]
+        if named != [[i, ranks] for i in range(ranks)]:
             raise StateMismatch(
                 f"the states must be those of ranks 0 to {ranks - 1} of {ranks}, in this order, got those of "
-                f"{[each['rank'] for each in states]!r:.200} (rank, world_size)"
+                f"{named!r:.200} (rank, world_size)"
             )
         # All ranks go to the same position first, as ranks of a job must; from there, to their own.
         first = min((each.places[0].position for each in positions), key=lambda at: (at.pass_id, at.batch))
@@ -256,7 +257,9 @@ class PackedSequences(DerivedStream):
 
     def _seek(self, position: PackPosition) -> None:
         self._window = None
-        self._cursors[0].go_to(position.places[0], start=position.start, opens=not position.ended)
+        place, start = position.places[0], position.start
+        walks = start is not None and (start.pass_id, start.batch) < (place.position.pass_id, place.position.batch)
+        self._cursors[0].go_to(place, start=start, opens=walks or not position.ended)
 
     # -- batches -------------------------------------------------------------------------------------------------------
     def _cut(self, position: PackPosition) -> Cut:
@@ -480,7 +483,8 @@ def pack_sequences(
     )
     if chosen != "wrapped" and last_row != "pad":
         raise OptionError(f'last_row={last_row!r} needs strategy="wrapped": with {chosen!r} any row may have padding')
-    pad_token = integer_from(0)("pad_token", pad_token)
+    widest = min(np.iinfo(stream.slots.types[each].element_dtype).max for each in numbers)
+    pad_token = integer_from(0, int(widest) + 1)("pad_token", pad_token)
     rows = integer_from(1)("batch_size", batch_size)
     return PackedSequences(stream, numbers, length, rows, chosen, ends, pad_token)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import count, islice
@@ -16,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pydp2
-from pydp2.errors import ClientUseError, OptionError, OptionTypeError, StateMismatch
+from pydp2.errors import BadSample, ClientUseError, OptionError, OptionTypeError, StateMismatch
 from pydp2.mixing import BLOCK, MixedBatch
 from pydp2.order.random_bits import RandomBits
 
@@ -537,3 +538,104 @@ def test_sources_with_other_slots_are_refused(provider_file: Callable[[str], str
     other = pydp2.Source(["1"], one.provider.replace("process", "other"))
     with pytest.raises(OptionError, match=r"same slots: 'source 0' has n: .*1000000.*declare the same input_types"):
         pydp2.mix([(one, 1), (other, 1)], batch_size=4, workers=1)
+
+
+def test_a_relaxed_mixture_that_is_interrupted_says_so_and_begins_the_next_pass(
+    provider_file: Callable[[str], str],
+) -> None:
+    """Its source gives another order the second time: rows would be lost and repeated without a word."""
+    with (
+        pydp2.launch(LISTS[0][0], provider_file(PROVIDER), workers=2) as service,
+        service.connect(batch_size=16, order="relaxed") as client,
+        pydp2.mix([(client, 1)], batch_size=16) as mixed,
+    ):
+        one = iter(mixed)
+        next(one)
+        mixed._is_damaged = mixed._is_astray = True  # as an exception in the middle of a batch leaves it
+        with pytest.raises(
+            StateMismatch, match="cannot go back to where the loop was interrupted, so the rest of pass 0"
+        ):
+            next(one)
+        again = list(mixed)
+        assert {batch.pass_id for batch in again} == {1}
+        assert sorted(n for batch in again for n in batch["n"].tolist()) == [
+            1000 * f + i for f in range(5) for i in range(40)
+        ]
+
+
+def in_ranks(train: Callable[[int], None]) -> None:
+    """Run ``train(rank)`` for two ranks side by side."""
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            train(rank)
+        except BaseException as error:  # raised in the thread of the test
+            errors.append(error)
+
+    ranks = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(2)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join(60)
+    if errors:
+        raise errors[0]
+    assert not any(each.is_alive() for each in ranks)
+
+
+def test_ranks_of_a_mixture_go_to_an_epoch_when_all_have_ended_theirs(provider_file: Callable[[str], str]) -> None:
+    seen: list[list[tuple[int, int]]] = [[], []]
+    with pydp2.launch(LISTS[0][0], provider_file(PROVIDER), workers=1) as service:
+
+        def train(rank: int) -> None:
+            with pydp2.mix({service.address: 1}, batch_size=8, rank=rank, world_size=2) as mixed:
+                for epoch in (0, 4, 2):
+                    mixed.set_epoch(epoch)
+                    for batch in mixed:
+                        seen[rank].append((batch.pass_id, len(batch)))
+                        time.sleep(0.005 * rank)
+
+        in_ranks(train)
+    assert seen[0] == seen[1]
+    assert [pass_id for pass_id, _ in seen[0]] == [pass_id for pass_id in (0, 4, 2) for _ in range(12)]
+
+
+def test_ranks_of_a_mixture_go_on_behind_a_pass_that_bad_data_ended(provider_file: Callable[[str], str]) -> None:
+    bad = PROVIDER.replace("yield {", "yield {'n': -1} if filename == '3' and i == 30 else {")
+    ends: list[list[tuple[int, int]]] = [[], []]
+    with pydp2.launch(LISTS[0][0], provider_file(bad), workers=1) as service:
+
+        def train(rank: int) -> None:
+            with pydp2.mix({service.address: 1}, batch_size=8, rank=rank, world_size=2) as mixed:
+                for _ in range(3):
+                    had: list[int] = []
+
+                    def read() -> None:
+                        for batch in mixed:
+                            had.append(batch.pass_id)  # noqa: B023 - called at once
+                            time.sleep(0.005 * rank)
+
+                    with pytest.raises(BadSample):
+                        read()
+                    ends[rank].append((had[-1], len(had)))
+
+        in_ranks(train)
+    assert ends[0] == ends[1]
+    assert [pass_id for pass_id, _ in ends[0]] == [0, 1, 2]
+
+
+def test_sources_of_other_ranks_are_refused(provider_file: Callable[[str], str]) -> None:
+    """Each rank would read all of a source that has one."""
+    with (
+        pydp2.launch(LISTS[0][0], provider_file(PROVIDER), workers=1) as service,
+        service.connect(batch_size=16) as alone,
+    ):
+        with pytest.raises(OptionError, match=r"source 0.*is read as rank 0 of 1, and the mixture as rank 1 of 2"):
+            pydp2.mix([(alone, 1)], batch_size=16, rank=1, world_size=2)
+        with (
+            service.connect(batch_size=16, job="other", rank=1, world_size=2, last_batch="drop") as second,
+            pytest.raises(OptionError, match=r"source 1.*as rank 1 of 2, and the mixture as rank 0 of 1"),
+        ):
+            pydp2.mix([(alone, 1), (second, 1)], batch_size=16)
+        with pytest.raises(OptionTypeError, match="provider belongs to the sources, and these are open already"):
+            pydp2.mix([(alone, 1)], "x.y", batch_size=16)

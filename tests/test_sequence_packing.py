@@ -432,6 +432,71 @@ def test_rows_of_a_service_go_on_from_a_state_on_another_one(
             assert [sign(batch) for _ in range(seen[k][0], 2) for batch in rows] == seen[k + 1 :]
 
 
+@pytest.mark.parametrize("strategy", ["wrapped", "bfd"])
+def test_a_rank_that_was_behind_its_last_batch_goes_on_with_one_that_was_not(
+    strategy: Any, provider_file: Callable[[str], str]
+) -> None:
+    with pydp2.launch([str(f) for f in range(6)], provider_file(PROVIDER), workers=1) as service:
+        seen: list[list[Any]] = [[], []]
+        states: list[list[Any]] = [[], []]
+        again: list[list[Any]] = [[], []]
+        together = threading.Barrier(2)
+
+        def train(rank: int) -> None:
+            data = service.connect(batch_size=8, rank=rank, world_size=2, last_batch="drop", timeout=30)
+            with pydp2.pack_sequences(data, slot="tokens", length=32, batch_size=2, strategy=strategy) as rows:
+                for _ in range(2):
+                    for batch in rows:
+                        if batch.pass_id == 0:
+                            states[rank].append(rows.state_dict())
+                        else:
+                            seen[rank].append(sign(batch))
+                together.wait(60)
+                rows.load_state_dict([json.loads(json.dumps(states[0][-4])), states[1][-1]])
+                for _ in range(2):
+                    again[rank] += [sign(batch) for batch in rows if batch.pass_id == 1]
+
+        ranks = [threading.Thread(target=train, args=(rank,), daemon=True) for rank in range(2)]
+        for each in ranks:
+            each.start()
+        for each in ranks:
+            each.join(60)
+        assert not any(each.is_alive() for each in ranks)
+    assert again == seen
+
+
+def test_bad_data_end_a_pass_of_packed_sequences_and_the_next_loop_begins_the_next(
+    provider_file: Callable[[str], str],
+) -> None:
+    two = """
+@provider(input_types={"a": integer_value_sequence(9), "b": integer_value_sequence(9)}, should_shuffle=False)
+def process(settings, filename):
+    for i in range(40):
+        yield {"a": [1, 2, 3], "b": [1, 2] if i == 30 else [1, 2, 3]}
+"""
+    counts: list[list[tuple[int, int]]] = []
+
+    def read(rows: pydp2.PackedSequences) -> None:
+        counts.append([])
+        for batch in rows:
+            counts[-1].append((batch.pass_id, batch.index))
+
+    with (
+        pydp2.load(["0"], provider_file(two), workers=1, batch_size=4) as data,
+        pydp2.pack_sequences(data, slot=["a", "b"], length=6, batch_size=2, strategy="wrapped") as rows,
+    ):
+        for _ in range(3):
+            with pytest.raises(BadSample, match="packed together need sequences of one length"):
+                read(rows)
+    assert [{pass_id for pass_id, _ in seen} for seen in counts] == [{0}, {1}, {2}]
+    assert len({len(seen) for seen in counts}) == 1
+
+
+def test_a_token_that_the_slot_has_no_room_for_is_no_padding() -> None:
+    with pytest.raises(OptionError, match="pad_token must be at least 0 and below 2147483648, got 1099511627776"):
+        pydp2.pack_sequences(ListStream([[[1]]], 1), slot=0, length=4, batch_size=1, pad_token=1 << 40)
+
+
 def test_two_ranks_of_a_service_pack_their_shares_and_go_on_from_their_states(
     provider_file: Callable[[str], str],
 ) -> None:

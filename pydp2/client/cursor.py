@@ -37,6 +37,9 @@ class Cursor:
         self.stream = stream
         self.batch: Batch | None = None
         """Batch in hand."""
+        self.jumps = False
+        """True if :meth:`go_to` goes to the beginning of a pass once all ranks have ended theirs, as ``set_epoch``
+        does; a loaded state takes the other ranks out of it."""
         self._pass: Pass | None = None
         self._rows = Columns.empty(stream.slots)
         self._offset = 0
@@ -99,6 +102,9 @@ class Cursor:
         self.leave()
         first = place.position if start is None else start
         self.stream.load_state_dict(first.to_state(self.stream._stream_identity))
+        if self.jumps and not first.batch:
+            self.stream._jump(first)
+        self.jumps = False
         if not opens:
             self._behind = first
             return

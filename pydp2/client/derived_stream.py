@@ -20,7 +20,7 @@ from pydp2.client.progress import LoopHandle, LoopState, Progress, position_afte
 from pydp2.client.session import ClientGuard
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
-from pydp2.errors import ClientUseError, Error, StateMismatch
+from pydp2.errors import BadSample, ClientUseError, Error, StateMismatch
 from pydp2.protocol.stream_identity import check_int, differences
 
 VERSION = 1
@@ -95,7 +95,7 @@ class DerivedStream(Stream):
         try:
             session.enter(token)
             self._leave()
-            self._is_astray = True
+            self._astray(jumps=False)
             now = session.progress
             session.progress = now._replace(position=position, state=LoopState.BETWEEN, loop=None, origin=None)
         finally:
@@ -142,6 +142,13 @@ class DerivedStream(Stream):
     # -- passes --------------------------------------------------------------------------------------------------------
     def _begin(self) -> None:
         position: Any = self._session.progress.position
+        if self._is_astray and position.batch and any(self._is_relaxed(cursor.stream) for cursor in self._cursors):
+            self._session.progress = self._session.progress._replace(state=LoopState.FAILED, loop=None)
+            self._astray(jumps=True)
+            raise StateMismatch(
+                'a source has order="relaxed", and cannot go back to where the loop was interrupted, so the rest of '
+                f"pass {position.pass_id} is lost; the next loop begins the pass behind it"
+            )
         if self._is_astray:
             self._seek(position)
         elif all(place.is_start for place in position.places):
@@ -156,7 +163,13 @@ class DerivedStream(Stream):
         self._is_astray = self._is_damaged = False
 
     def _jump(self, position: Any) -> None:
+        self._astray(jumps=True)
+
+    def _astray(self, *, jumps: bool) -> None:
+        """Have the cursors go where the position is before anything is cut. ``jumps``: as :attr:`Cursor.jumps`."""
         self._is_astray = True
+        for cursor in self._cursors:
+            cursor.jumps = jumps
 
     def _places_before(self, position: Any, pass_id: int) -> tuple[Place, ...]:
         """Return the places of the sources before pass ``pass_id``, if each takes one pass of its own for each."""
@@ -188,8 +201,8 @@ class DerivedStream(Stream):
         session.progress = now._replace(state=LoopState.ENTERED)
         try:
             batch, position = self._take()
-        except Error:
-            self._failed(loop)
+        except Error as error:
+            self._failed(loop, error)
             raise
         if batch is None:
             return None, self._ended_at(position)
@@ -202,8 +215,8 @@ class DerivedStream(Stream):
     def _has_next(self, loop: LoopHandle) -> bool:
         try:
             batch, position = self._take()
-        except Error:
-            self._failed(loop)
+        except Error as error:
+            self._failed(loop, error)
             raise
         if batch is None:
             self._session.progress = self._ended_at(position)
@@ -214,13 +227,16 @@ class DerivedStream(Stream):
         self._last_length = self._session.progress.position.batch
         return self._session.progress._replace(position=position.next_pass(), state=LoopState.BETWEEN)
 
-    def _failed(self, loop: LoopHandle) -> None:
+    def _failed(self, loop: LoopHandle, error: Error) -> None:
         """End an iterator after an error of ours. Unless the data gave the error, the pass goes on in a new one."""
         loop.is_over = True
         if self._session.closing:
             self._end()
             return
-        failed = any(cursor.stream._session.progress.state is LoopState.FAILED for cursor in self._cursors)
+        progresses = [self._session.progress, *(cursor.stream._session.progress for cursor in self._cursors)]
+        failed = isinstance(error, BadSample) or any(each.state is LoopState.FAILED for each in progresses)
+        if failed:
+            self._astray(jumps=True)
         self._session.progress = self._session.progress._replace(
             state=LoopState.FAILED if failed else LoopState.ENTERED, loop=None
         )
