@@ -16,7 +16,7 @@ from pydp2.api.sources import Files, Source
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch, Csr, Ragged, Value
 from pydp2.columns.columns import Array
-from pydp2.errors import ClientUseError, Error, OptionTypeError, from_wire, to_wire
+from pydp2.errors import ClientUseError, Error, OptionError, OptionTypeError, from_wire, to_wire
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
 from pydp2.frameworks.shared_service import Ranks, chosen_ranks, open_loader
@@ -145,8 +145,9 @@ class StreamDataset(paddle.io.IterableDataset):  # type: ignore[misc]  # of a pa
         try:
             for batch, state in self._passes.read(worker, workers, epoch, with_state=self._state is not None):
                 yield self._with_state(self._convert(batch), state)
-        except Error as error:
-            yield [np.zeros(1, np.int8), _Failure(json.dumps(to_wire(error)))]
+        except Exception as error:  # Paddle's DataLoader without workers hangs on any
+            known = error if isinstance(error, Error) else OptionError(f"a batch has no arrays for Paddle: {error!r}")
+            yield [np.zeros(1, np.int8), _Failure(json.dumps(to_wire(known)))]
 
     def _with_state(self, values: Any, state: dict[str, Any] | None) -> Any:
         if state is None:

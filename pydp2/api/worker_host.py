@@ -18,11 +18,20 @@ from pydp2.api.interpreter import start_interpreter
 from pydp2.api.rundir import RunDir
 from pydp2.api.service import require_allowed_process, search_path
 from pydp2.client import Target
-from pydp2.errors import HostRefused, OptionError, RemoteProtocolError, ServiceLost, ServiceUnreachable, from_wire
+from pydp2.errors import (
+    HostRefused,
+    OptionError,
+    OptionTypeError,
+    RemoteProtocolError,
+    ServiceLost,
+    ServiceUnreachable,
+    from_wire,
+)
 from pydp2.file_list import FileList
 from pydp2.host.list_entries import map_entries
 from pydp2.host.service_link import ServiceLink
 from pydp2.host.setup import AgentSetup, send_setup
+from pydp2.options.values import integer_from, seconds, value_text
 from pydp2.protocol import messages as m
 from pydp2.protocol.plain_data import decode_plain
 from pydp2.release import RELEASE
@@ -32,6 +41,7 @@ from pydp2.transport.compression import CODEC, FrameCompressor
 _ANSWER_SECONDS = 10.0  # for the service to send what it is made from
 _REST_SECONDS = 0.5  # between two attempts to reach the service
 _END_SECONDS = 10.0  # for the agent to end once it is asked to
+_LEFT = "it has left"
 
 
 class _Spec(NamedTuple):
@@ -92,10 +102,12 @@ class WorkerHost:
         if compress is not None:
             FrameCompressor()  # a library that is not installed shows at once
         self._address, self._key = address, key
-        self._places = machine.cores() if workers is None else workers
+        self._places = machine.cores() if workers is None else integer_from(1)("workers", workers)
         self._root = Path.cwd() if root is None else Path(root).resolve()
         self._name = socket.gethostname() if name is None else name
-        self._maps, self._patience = dict(maps or {}), patience
+        if not isinstance(self._name, str):
+            raise OptionTypeError(f"name must be a text, got {value_text(name)}")
+        self._maps, self._patience = dict(maps or {}), seconds("patience", patience)
         self._compress = compress or ""
         self._row_server = _row_server(traffic.get("row_server"))
         machine.check_open_files(self._places)
@@ -111,7 +123,7 @@ class WorkerHost:
             ServiceUnreachable: no service answers, or it does not admit the key of this host.
             ServiceLost: the service went away, and did not come back within ``patience`` seconds.
         """
-        while True:
+        while not self._leaving:
             target = find_service(self._address, self._key)
             spec = self._fetch(target)
             said = self._run_agent(target, spec)
@@ -122,6 +134,7 @@ class WorkerHost:
             if said.get("end") in ("closed", "left"):
                 return str(said.get("text", ""))
             raise ServiceLost("the agent of this host failed; look at what it wrote")
+        return _LEFT
 
     def leave(self) -> None:
         """Let the workers end the files that they read, then end :meth:`run`; a second call ends them at once. May be
@@ -187,11 +200,15 @@ class WorkerHost:
             )  # fmt: skip
             process, channel = start_interpreter("pydp2.host.main", "main", passed=[rundir.lock])
             self._agent = process
+            if self._leaving:  # just now, when there was no agent to be told
+                process.send_signal(signal.SIGTERM)
             try:
                 send_setup(channel, setup, spec.terms, spec.args, map_entries(spec.files, self._maps))
                 return receive_plain(channel)
             except (EOFError, OSError):
                 status = process.wait(_END_SECONDS)
+                if self._leaving and status == -signal.SIGTERM:  # it had not begun
+                    return {"end": "left", "text": _LEFT}
                 raise ServiceLost(
                     f"the agent of this host ended (exit status {status}); look at what it wrote"
                 ) from None

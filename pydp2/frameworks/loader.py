@@ -242,6 +242,8 @@ class FrameworkLoader(Generic[T]):
         """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`. Packed sequences that ranks share
         take the states of all ranks, as a list; see :meth:`pydp2.PackedSequences.load_state_dict`."""
         self.client.load_state_dict(state)
+        if (loop := self._loop()) is not None:
+            loop.is_left = True
         self._forget()
         self._loaded = state if isinstance(state, Mapping) else state[self.client._rank[0]]
 
@@ -279,6 +281,8 @@ class _Loop(Iterator[V]):
         self.convert = convert
         self.only_loop_knows = only_loop_knows
         self.batches: Pass | None = None
+        self.is_left = False
+        """True if a state was loaded: what follows it belongs to the next loop."""
         self.error: Exception | None = None
         """Exception that the client raised when it was asked for a batch ahead of need. It is raised again once the
         batches that came before it were returned."""
@@ -287,6 +291,8 @@ class _Loop(Iterator[V]):
 
     def __next__(self) -> V:
         loader = self._loader
+        if self.is_left:
+            raise StopIteration
         if self.batches is None:
             self.batches = loader._begin(self)
         elif loader._loop() is not self:

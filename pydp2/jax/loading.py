@@ -116,7 +116,10 @@ def loader(
         if place.replica:
             given["job"] = f"{given.get('job', 'default')}-replica-{place.replica}"
     shares = place.world_size > 1 and not isinstance(files, Stream) and not is_address(files, provider)
-    ranks = ranks_of_run(place) if shares else Ranks(place.rank, place.world_size)
+    if shares and place.world_size != jax.process_count():  # jax does not know the others, so they cannot be asked
+        ranks = Ranks(place.rank, place.world_size, 0)
+    else:
+        ranks = ranks_of_run(place) if shares else Ranks(place.rank, place.world_size)
 
     def make(client: Stream) -> JaxLoader:
         if shares:  # the service ends with the first process that leaves it and sees no other: none may come later

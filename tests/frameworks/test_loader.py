@@ -77,6 +77,25 @@ def test_the_state_behind_the_last_value_of_a_pass_begins_the_next_one(
         assert [list(data) for _ in range(data.pass_id, 3)] == expected[1:]
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("asks", [False, True], ids=["no question", "pass_id"])
+def test_a_state_that_is_loaded_in_a_loop_ends_it_and_the_next_loop_has_all_that_follows(
+    service: pydp2.Service, expected: list[list[list[int]]], ahead: int, asks: bool
+) -> None:
+    """Asking for ``pass_id`` looks at the first batch of what follows: the old loop may not take it."""
+    with loader(service, ahead=ahead) as data:
+        seen, states = [], []
+        for value in data:
+            seen.append(value)
+            states.append(data.state_dict())
+            if len(seen) == 5:
+                data.load_state_dict(states[1])
+                assert not asks or data.pass_id == 0
+        assert seen == expected[0][:5]
+        assert list(data) == expected[0][2:]
+        assert list(data) == expected[1]
+
+
 def mixture(rank: tuple[int, int] = (0, 1)) -> pydp2.Mixture:
     streams = [ListStream([[100 * s + i] * (i % 4) for i in range(20 + s)], 3, rank=rank) for s in range(2)]
     return pydp2.mix([(streams[0], 1), (streams[1], 2)], batch_size=4, seed=3)

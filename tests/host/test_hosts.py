@@ -27,6 +27,7 @@ from pydp2.errors import (
     FileCondemned,
     HostRefused,
     OptionError,
+    OptionTypeError,
     ProviderError,
     ServiceLost,
     ServiceUnreachable,
@@ -386,6 +387,29 @@ def test_hosts_join_and_leave_in_the_middle_of_a_pass(
             assert seen == whole
         assert first.ended() == "it has left"
         assert [each["places"] for each in hosts(service)] == [2]
+
+
+@pytest.mark.parametrize("after", [None, 0.0, 0.02, 0.05, 0.1, 0.2, 0.4])
+def test_a_host_that_is_told_to_leave_while_it_starts_leaves(
+    after: float | None, provider_file: Callable[[str], str], file: Path
+) -> None:
+    with serving(provider_file(SLOW), file):
+        host = pydp2.WorkerHost(file, workers=1)
+        if after is None:
+            host.leave()
+        else:
+            threading.Timer(after, host.leave).start()
+        assert host.run() in ("it has left", "it was told to leave")
+
+
+def test_a_host_that_cannot_be_is_refused_before_anything_is_started(
+    provider_file: Callable[[str], str], file: Path
+) -> None:
+    with serving(provider_file(SLOW), file):
+        for wrong in ({"workers": 0}, {"workers": 2.5}, {"workers": "4"}, {"name": 5}, {"patience": "5"}):
+            (name,) = wrong
+            with pytest.raises((OptionError, OptionTypeError), match=f"{name} must be"):
+                pydp2.WorkerHost(file, **wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])

@@ -235,6 +235,27 @@ def test_an_error_of_the_data_is_raised_where_the_batch_is_asked_for(
         assert isinstance(raised.value, KeyError)
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_that_has_no_arrays_is_an_error_and_no_hang(
+    provider_file: Callable[[str], str], num_workers: int
+) -> None:
+    small = provider_file("""
+        @provider(input_types={"x": dense_vector_sequence(2, dtype="uint8")})
+        def process(settings, filename):
+            for i in range(100):
+                yield {"x": [[1, 2]] * (i % 3 + 1)}
+        """)
+    with pydp2.paddle.dataset(["a"], small, pad=-1, **OPTIONS) as dataset:
+        through = iter(paddle.io.DataLoader(dataset, batch_size=None, num_workers=num_workers))
+        with pytest.raises(OptionError, match="a batch has no arrays for Paddle: OverflowError"):
+            next(through)
+
+
+def test_each_process_reads_all_with_a_world_of_one(numbers: str) -> None:
+    with pydp2.paddle.loader(["1", "2"], numbers, world_size=1, **OPTIONS) as data:
+        assert len([*data])
+
+
 def test_a_pass_that_is_left_is_followed_by_the_next(numbers: str) -> None:
     with pydp2.paddle.loader(FILES, numbers, **OPTIONS) as data:
         expected = [[found[0].tolist() for found in data] for _ in range(2)]
