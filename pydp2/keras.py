@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydp2.api.sources import Files, Source
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch, Csr, Ragged, Value
-from pydp2.errors import OptionError
+from pydp2.errors import ClientUseError, OptionError
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
 from pydp2.frameworks.shared_service import Ranks, chosen_ranks, open_loader
@@ -117,6 +117,7 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
         super().__init__(client, self._arrays)
         self._x, self._y = x, y
         self._looked_at: tuple[tuple[Batch, ...], Iterator[Batch]] | None = None
+        self._token: object = None  # of the loop that began last
 
     def _arrays(self, batch: Batch) -> Any:
         return self._selection.arrange([self._array(batch[slot]) for slot in self._selection.order])
@@ -134,14 +135,27 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
         if self._looked_at is not None:
             first, batches = self._looked_at
             self._looked_at = None
+            batches.only_loop_knows = self._only_loop_knows = reads_ahead  # type: ignore[attr-defined]  # it is a loop
+        token = self._token = object()
         try:
             for number, batch in enumerate(chain(first, batches)):
                 self._looked_at = ((batch,), batches) if number == 0 else None
                 yield convert(batch)
-            self._looked_at = None
-        finally:
-            if self._looked_at is None:
-                batches.close()  # type: ignore[attr-defined]  # it can be closed
+                if self._token is not token:
+                    raise ClientUseError(
+                        "a newer loop over this loader has taken the pass of this one; go through one loop at a time, "
+                        "and give each of two a loader of its own"
+                    )
+                self._looked_at = None
+        except GeneratorExit:  # not after an interruption, behind which the next loop goes on
+            if self._looked_at is None and self._token is token:
+                batches.close()  # type: ignore[attr-defined]
+            raise
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next loop be pass ``epoch``; see :meth:`pydp2.Client.set_epoch`."""
+        super().set_epoch(epoch)
+        self._looked_at = None
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go to where ``state`` was taken; see :meth:`pydp2.Client.load_state_dict`."""

@@ -218,6 +218,56 @@ def test_an_iteration_that_another_took_over_says_so(numbers: str) -> None:
         next(second)
 
 
+def keras_passes(numbers: str, count: int) -> list[list[list[int]]]:
+    with pydp2.keras.loader(FILES, numbers, x=0, **OPTIONS) as data:
+        return [[value[0].tolist() for value in data] for _ in range(count)]
+
+
+def test_a_look_at_the_first_batch_of_keras_costs_none(numbers: str) -> None:
+    passes = keras_passes(numbers, 3)
+    with pydp2.keras.loader(FILES, numbers, x=0, **OPTIONS) as data:
+        assert next(iter(data))[0].tolist() == passes[0][0]
+        assert [value[0].tolist() for value in data] == passes[0], "Keras looks, and trains then"
+        assert next(iter(data))[0].tolist() == passes[1][0]
+        data.set_epoch(2)
+        assert [value[0].tolist() for value in data] == passes[2], "all of it"
+
+
+def test_a_loop_of_keras_that_was_interrupted_goes_on_in_the_next(
+    numbers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while it waits, for the second value or a later one."""
+    passes = keras_passes(numbers, 2)
+    for had in (1, 4):
+        with pydp2.keras.loader(FILES, numbers, x=0, **OPTIONS) as data:
+            seen, one = [], iter(data)
+            seen += [next(one)[0].tolist() for _ in range(had)]
+            with monkeypatch.context() as patched:
+                patched.setattr(pydp2.keras.KerasLoader, "_take", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    next(one)
+            seen += [value[0].tolist() for value in data]
+            assert seen == passes[0]
+            assert [value[0].tolist() for value in data] == passes[1]
+
+
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_older_loop_of_keras_neither_takes_from_a_newer_one_nor_ends_it(numbers: str) -> None:
+    passes = keras_passes(numbers, 1)
+    with pydp2.keras.loader(FILES, numbers, x=0, **OPTIONS) as data:
+        older = iter(data)
+        next(older)
+        newer = iter(data)
+        seen = [next(newer)[0].tolist() for _ in range(3)]
+        with pytest.raises(ClientUseError, match="newer loop"):
+            next(older)
+        del older
+        assert seen + [value[0].tolist() for value in newer] == passes[0]
+
+
 def test_the_state_behind_any_batch_that_was_taken_continues_there(numbers: str) -> None:
     """However far tf.data has read ahead. Behind the last one, the next pass begins."""
     passes = whole(numbers, 2)
