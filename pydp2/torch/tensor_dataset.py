@@ -73,6 +73,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         self._opened: tuple[int, int, Loader] | None = None  # process, number of workers, loader
         self._begun = 0  # iterations in this process
         self._state: Mapping[str, Any] | None = None  # to load, before the first of them
+        self._loaded_in = 0  # process
         self._start: Mapping[str, Any] | None = None  # state at the start of the iteration
         self._last: tuple[Batch | None, Batch | None] = (None, None)  # the batch before the one in training, and that
 
@@ -86,6 +87,12 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         loader = self._loader(worker)
         epoch, skipped = f"{worker.seed} {self._begun}", 0
         if self._state is not None:
+            if self._loaded_in != os.getpid():  # each new worker would go on there, in every epoch
+                raise ClientUseError(
+                    "a state was loaded in the process of the DataLoader, and its workers read: resume with "
+                    "torchdata's StatefulDataLoader, with num_workers=0, or with pydp2.torch.loader(…), which needs no "
+                    "DataLoader"
+                )
             state, skipped = self._common_state(worker, self._state)
             loader.load_state_dict(state)
             self._state = None
@@ -151,7 +158,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next iteration in this process go on where ``state`` was taken."""
-        self._state = state or None
+        self._state, self._loaded_in = state or None, os.getpid()
 
     def _common_state(self, worker: _Worker, state: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """Return the state that all workers can load, and how many batches this one has had since. A worker is at most

@@ -14,7 +14,7 @@ torch: Any = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402
 
 import pydp2.torch  # noqa: E402
-from pydp2.errors import OptionTypeError, ProviderError  # noqa: E402
+from pydp2.errors import ClientUseError, OptionTypeError, ProviderError  # noqa: E402
 from tests.torch.conftest import DIGITS, TRAIN, digest  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:'set_vital' is deprecated")
@@ -63,6 +63,22 @@ def test_a_stateful_loader_goes_on_wherever_it_was_stopped(passes: list[list[str
             assert [digest(step) for step in steps] == passes[0][done:]
             assert [digest(step) for step in steps] == passes[1]
             del steps
+
+
+def test_a_state_of_the_main_process_is_not_loaded_by_each_worker_in_each_epoch(passes: list[list[str]]) -> None:
+    with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
+        values = iter(DataLoader(dataset, batch_size=None, num_workers=0))
+        for _ in range(5):
+            next(values)
+        state = dataset.state_dict()
+        del values
+        dataset.load_state_dict(state)
+        through = iter(DataLoader(dataset, batch_size=None, num_workers=2))
+        with pytest.raises(ClientUseError, match="a state was loaded in the process of the DataLoader") as raised:
+            next(through)
+        del through, raised
+        gc.collect()
+        assert [digest(step) for step in DataLoader(dataset, batch_size=None, num_workers=0)] == passes[0][5:]
 
 
 def test_a_client_cannot_go_to_other_processes() -> None:
