@@ -42,7 +42,7 @@ from .hosts import TIMING, Engine, Host, Turns
 from .network import ClientLine, Frame, Hub, LastPoller, Line, Network, NoContext, Poller, TaskPoller
 from .trainers import LONG, Seen, Team
 
-STEPS = 400_000
+STEPS = 2_000_000  # a schedule with long waits has taken 400,000; who stands still is found by PATIENCE
 PATIENCE = 120.0  # seconds in which some trainer gets on
 LOSE_HOSTS = ("cut", "hold", "crash", "freeze")
 OF_HOSTS = (*LOSE_HOSTS, "leave", "kill", "cut rows", "hide rows")
