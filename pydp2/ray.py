@@ -19,11 +19,11 @@ from typing import Any, Literal, Unpack
 
 import pydp2
 from pydp2.api.sources import Files, Source, resolve_source
+from pydp2.api.worker_host import check_codec
 from pydp2.errors import Error, HostRefused, OptionError, ServiceUnreachable
 from pydp2.keys import ConnectionFile
 from pydp2.options.tables import JobKeywords, ServiceKeywords
 from pydp2.providers.address import address_of
-from pydp2.transport.compression import CODEC
 
 NAMESPACE = "pydp2"
 """Ray namespace of the actors."""
@@ -86,8 +86,7 @@ def launch(  # noqa: PLR0913 - as pydp2.launch, and what Ray is to know
         raise OptionError(f"{taken[0]} is decided by Ray; leave it out, and say hosts and workers_per_host")
     if hosts != "auto" and (isinstance(hosts, bool) or not isinstance(hosts, int) or hosts < 1):
         raise OptionError(f"hosts must be a number from 1 on, or 'auto', got {hosts!r}")
-    if compress not in (None, CODEC):
-        raise OptionError(f"compress must be {CODEC!r} or None, got {compress!r:.40}")
+    check_codec(compress)
     if not ray.is_initialized():
         ray.init()
     served = resolve_source(files, provider, args, is_train, root)

@@ -257,9 +257,7 @@ class PackedSequences(DerivedStream):
 
     def _seek(self, position: PackPosition) -> None:
         self._window = None
-        place, start = position.places[0], position.start
-        walks = start is not None and (start.pass_id, start.batch) < (place.position.pass_id, place.position.batch)
-        self._cursors[0].go_to(place, start=start, opens=walks or not position.ended)
+        self._cursors[0].go_to(position.places[0], start=position.start, opens=not position.ended)
 
     # -- batches -------------------------------------------------------------------------------------------------------
     def _cut(self, position: PackPosition) -> Cut:

@@ -223,3 +223,23 @@ def eventually(what: Callable[[], bool], seconds: float = 30.0) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def in_ranks(train: Callable[[int], None]) -> None:
+    """Run ``train(rank)`` for two ranks side by side."""
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            train(rank)
+        except BaseException as error:  # raised in the thread of the test
+            errors.append(error)
+
+    ranks = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(2)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join(90)
+    if errors:
+        raise errors[0]
+    assert not any(each.is_alive() for each in ranks)

@@ -22,6 +22,7 @@ from pydp2.mixing import BLOCK, MixedBatch
 from pydp2.order.random_bits import RandomBits
 
 from .list_stream import Interruption, ListStream, rotated, rows_of
+from .runs import in_ranks
 
 PROVIDER = """
 @provider(input_types={"n": integer_value(1000000)}, pool_size=100)
@@ -520,11 +521,7 @@ def test_two_ranks_mix_the_same_step_and_go_on_from_a_state(provider_file: Calla
                 mixed.load_state_dict(json.loads(states[0][2]))
                 again[rank] += [numbers(batch) for batch in restarted(mixed, len(seen[rank]) - 3)]
 
-        ranks = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
-        for each in ranks:
-            each.start()
-        for each in ranks:
-            each.join(90)
+        in_ranks(train)
     assert states[0] == states[1]
     assert [each[3] for each in seen[0]] == [each[3] for each in seen[1]]
     taken = [n for each in seen for p, _, rows, _ in each if p == 0 for n in rows]
@@ -561,26 +558,6 @@ def test_a_relaxed_mixture_that_is_interrupted_says_so_and_begins_the_next_pass(
         assert sorted(n for batch in again for n in batch["n"].tolist()) == [
             1000 * f + i for f in range(5) for i in range(40)
         ]
-
-
-def in_ranks(train: Callable[[int], None]) -> None:
-    """Run ``train(rank)`` for two ranks side by side."""
-    errors: list[BaseException] = []
-
-    def run(rank: int) -> None:
-        try:
-            train(rank)
-        except BaseException as error:  # raised in the thread of the test
-            errors.append(error)
-
-    ranks = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(2)]
-    for each in ranks:
-        each.start()
-    for each in ranks:
-        each.join(60)
-    if errors:
-        raise errors[0]
-    assert not any(each.is_alive() for each in ranks)
 
 
 def test_ranks_of_a_mixture_go_to_an_epoch_when_all_have_ended_theirs(provider_file: Callable[[str], str]) -> None:

@@ -20,6 +20,7 @@ from pydp2.errors import BadSample, ClientUseError, OptionError, OptionTypeError
 from pydp2.sequence_packing import PackedBatch
 
 from .list_stream import Interruption, ListStream, Sequences, rotated
+from .runs import in_ranks
 from .test_packed_rows import naive_fit
 
 PROVIDER = """
@@ -456,12 +457,7 @@ def test_a_rank_that_was_behind_its_last_batch_goes_on_with_one_that_was_not(
                 for _ in range(2):
                     again[rank] += [sign(batch) for batch in rows if batch.pass_id == 1]
 
-        ranks = [threading.Thread(target=train, args=(rank,), daemon=True) for rank in range(2)]
-        for each in ranks:
-            each.start()
-        for each in ranks:
-            each.join(60)
-        assert not any(each.is_alive() for each in ranks)
+        in_ranks(train)
     assert again == seen
 
 
@@ -516,11 +512,7 @@ def test_two_ranks_of_a_service_pack_their_shares_and_go_on_from_their_states(
                 rows.load_state_dict([json.loads(json.dumps(states[each][6])) for each in range(2)])
                 again[rank] += [sign(batch) for batch in rows]
 
-        ranks = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
-        for each in ranks:
-            each.start()
-        for each in ranks:
-            each.join(90)
+        in_ranks(train)
     assert [each[7:] for each in seen] == again
     packed_tokens = [t for each in seen for _, _, _, values, _ in each
                      for row, ids in zip(values[0], values[2], strict=True)

@@ -97,8 +97,7 @@ class WorkerHost:
         if unknown := sorted({*traffic} - {*HostTraffic.__annotations__}):
             raise TypeError(f"WorkerHost() has no argument {unknown[0]!r}; see help(pydp2.WorkerHost)")
         compress = traffic.get("compress")
-        if compress not in (None, CODEC):
-            raise OptionError(f"compress must be {CODEC!r} or None, got {compress!r:.40}")
+        check_codec(compress)
         if compress is not None:
             FrameCompressor()  # a library that is not installed shows at once
         self._address, self._key = address, key
@@ -220,6 +219,12 @@ class WorkerHost:
             with contextlib.suppress(OSError):
                 os.close(rundir.lock)
             rundir.remove()
+
+
+def check_codec(compress: str | None) -> None:
+    """Raise OptionError unless ``compress`` names how what workers send is compressed, or is None."""
+    if compress not in (None, CODEC):
+        raise OptionError(f"compress must be {CODEC!r} or None, got {compress!r:.40}")
 
 
 def _row_server(address: str | None) -> str:

@@ -97,7 +97,8 @@ class Cursor:
     def go_to(self, place: Place, *, start: Any = None, opens: bool = True) -> None:
         """Go to ``place``, by way of ``start``: a position before it, if the stream should be asked for that one.
 
-        ``opens``: take up its pass. Raises StateMismatch if the stream has no such place.
+        ``opens``: take up its pass, also if no batch is between the two. Raises StateMismatch if the stream has no such
+        place.
         """
         self.leave()
         first = place.position if start is None else start
@@ -105,7 +106,7 @@ class Cursor:
         if self.jumps and not first.batch:
             self.stream._jump(first)
         self.jumps = False
-        if not opens:
+        if not opens and _index(first) == _index(place.position):
             self._behind = first
             return
         self._open()

@@ -73,7 +73,7 @@ class DerivedStream(Stream):
         """
         now = self._session.progress
         position = now.position if after is None else position_after(after, now)
-        if position.batch and any(self._is_relaxed(cursor.stream) for cursor in self._cursors):
+        if position.batch and self._is_relaxed(self):
             raise StateMismatch('order="relaxed" has no state in the middle of a pass; take it between passes')
         state: dict[str, Any] = position.to_state(self._stream_identity)
         return state
@@ -142,7 +142,7 @@ class DerivedStream(Stream):
     # -- passes --------------------------------------------------------------------------------------------------------
     def _begin(self) -> None:
         position: Any = self._session.progress.position
-        if self._is_astray and position.batch and any(self._is_relaxed(cursor.stream) for cursor in self._cursors):
+        if self._is_astray and position.batch and self._is_relaxed(self):
             self._session.progress = self._session.progress._replace(state=LoopState.FAILED, loop=None)
             self._astray(jumps=True)
             raise StateMismatch(

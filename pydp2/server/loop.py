@@ -287,7 +287,7 @@ class Server:
                 declared = Schema.from_wire(schema)
                 if self._hosts is not None:
                     try:
-                        if connection.host and not self._checked(connection.host, declared, source):
+                        if connection.host and not self._check_host_provider(connection.host, declared, source):
                             return
                         self._hosts.check_source(connection.host, source, modules)
                     except HostRefused as error:
@@ -312,7 +312,7 @@ class Server:
             case m.Chunk():
                 self._chunk(worker, connection, message, body, now)
 
-    def _checked(self, host: int, declared: Schema, source: str) -> bool:
+    def _check_host_provider(self, host: int, declared: Schema, source: str) -> bool:
         """Return False if ``host``, which has a worker with this provider, was turned away meanwhile. Raises
         HostRefused if it is the first one, and the state directory was written with another provider."""
         assert self._hosts is not None
