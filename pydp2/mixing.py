@@ -259,6 +259,13 @@ class Mixture(DerivedStream):
         for cursor, place, ended in zip(self._cursors, position.places, position.ended, strict=True):
             cursor.go_to(place, opens=self._repeats or not ended)
 
+    def _put_back(self, position: MixPosition) -> bool:
+        self._begun_empty = [False] * len(self._cursors)
+        return all(
+            cursor.put_back(place, opens=self._repeats or not ended)
+            for cursor, place, ended in zip(self._cursors, position.places, position.ended, strict=True)
+        )
+
     # -- batches -------------------------------------------------------------------------------------------------------
     def _cut(self, position: MixPosition) -> Cut:
         return self._cut_stream(position) if self._batching == "per_stream" else self._cut_rows(position)

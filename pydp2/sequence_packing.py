@@ -88,7 +88,6 @@ class PackedBatch(Batch):
 class _Window(NamedTuple):
     """Sequences that are placed together. ``behind``: the place of the next one, whose number is ``document``."""
 
-    key: tuple[int, int]
     laid: LaidRows
     behind: Place
     document: int
@@ -150,7 +149,7 @@ class PackedSequences(DerivedStream):
         """Number of tokens of a row."""
         self._numbers, self._strategy = tuple(numbers), strategy
         (self._last_row, self._last_batch), self._pad_token = ends, pad_token
-        self._window: _Window | None = None
+        self._windows: dict[tuple[int, int], _Window] = {}  # that are in use
         self._counts = {"rows": 0, "tokens": 0, "padding": 0, "truncated": 0}
         source, names = stream.slots, tuple(stream.slots.names or ())
         dtypes: list[Any] = [source.types[i].element_dtype for i in numbers]
@@ -256,8 +255,14 @@ class PackedSequences(DerivedStream):
         return PackPosition(pass_id, 0, self._places_before(position, pass_id))
 
     def _seek(self, position: PackPosition) -> None:
-        self._window = None
+        self._windows = {}
         self._cursors[0].go_to(position.places[0], start=position.start, opens=not position.ended)
+
+    def _put_back(self, position: PackPosition) -> bool:
+        place, document, ended = position.places[0], position.document, position.ended
+        while not ended and (window := self._windows.get((position.pass_id, document))):
+            place, document, ended = window.behind, window.document, window.is_last
+        return self._cursors[0].put_back(place, opens=not ended)
 
     # -- batches -------------------------------------------------------------------------------------------------------
     def _cut(self, position: PackPosition) -> Cut:
@@ -370,10 +375,13 @@ class PackedSequences(DerivedStream):
         document, ended = position.document, position.ended
         parts: list[LaidRows] = []
         need = self.batch_size
+        first = position.pass_id, document
+        self._windows = {key: window for key, window in self._windows.items() if key >= first}
         while need and not ended:
-            window = self._window
-            if window is None or window.key != (position.pass_id, document):
-                window = self._window = self._read_window(position.pass_id, document)
+            key = position.pass_id, document
+            if key not in self._windows:
+                self._windows = {**self._windows, key: self._read_window(document)}
+            window = self._windows[key]
             rows = min(need, window.laid.rows - skip)
             parts.append(select_rows(window.laid, skip, skip + rows, self.batch_size - need))
             need -= rows
@@ -387,8 +395,8 @@ class PackedSequences(DerivedStream):
             return LaidRows(0, self._no_pieces().tokens, Segments(*[np.empty(0, np.int64)] * 5)), behind
         return join_rows(parts), behind
 
-    def _read_window(self, pass_id: int, document: int) -> _Window:
-        cursor, first = self._cursors[0], document
+    def _read_window(self, document: int) -> _Window:
+        cursor = self._cursors[0]
         parts = [self._no_pieces()]
         missing = WINDOW_ROWS * self.length
         is_last = False
@@ -406,7 +414,7 @@ class PackedSequences(DerivedStream):
             missing -= int(ends[whole - 1])
             document += whole
         laid = self._place(Pieces.concat(parts))
-        return _Window((pass_id, first), laid, cursor.place, document, is_last)
+        return _Window(laid, cursor.place, document, is_last)
 
     def _place(self, sequences: Pieces) -> LaidRows:
         """Return the rows into which the sequences go, the rows in the order of their first ones."""

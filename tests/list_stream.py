@@ -16,6 +16,8 @@ from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Columns
 from pydp2.schema.input_types import Slots, integer_value_sequence
 
+from .interruptions import Interruption
+
 SLOTS = Slots((integer_value_sequence(1 << 20), integer_value_sequence(1 << 20)), ("tokens", "mask"))
 Sequences = list[list[int]]
 
@@ -91,6 +93,9 @@ class ListStream(DerivedStream):
     def _seek(self, position: ListPosition) -> None:
         pass
 
+    def _put_back(self, position: ListPosition) -> bool:
+        return True  # it has no cursors
+
     def _cut(self, position: ListPosition) -> Cut:
         self.calls += 1
         if self.calls - 1 in self.fails_at:
@@ -109,10 +114,6 @@ class ListStream(DerivedStream):
         columns = Columns(SLOTS, len(taken), [[lengths, tokens], [lengths.copy(), tokens + 1]])
         batch = Batch(columns, pass_id=position.pass_id, index=position.batch, size=len(taken))
         return batch, behind
-
-
-class Interruption(BaseException):
-    """What a signal handler could raise."""
 
 
 def rows_of(batch: Batch) -> Sequences:

@@ -21,7 +21,8 @@ from pydp2.errors import BadSample, ClientUseError, OptionError, OptionTypeError
 from pydp2.mixing import BLOCK, MixedBatch
 from pydp2.order.random_bits import RandomBits
 
-from .list_stream import Interruption, ListStream, rotated, rows_of
+from .interruptions import Interruption
+from .list_stream import ListStream, rotated, rows_of
 from .runs import in_ranks
 
 PROVIDER = """
@@ -537,10 +538,45 @@ def test_sources_with_other_slots_are_refused(provider_file: Callable[[str], str
         pydp2.mix([(one, 1), (other, 1)], batch_size=4, workers=1)
 
 
-def test_a_relaxed_mixture_that_is_interrupted_says_so_and_begins_the_next_pass(
-    provider_file: Callable[[str], str],
+def interrupt(monkeypatch: pytest.MonkeyPatch, mixed: pydp2.Mixture) -> None:
+    """Have the next batch be interrupted when it was cut, and its rows were taken of the sources."""
+
+    def cut(*_: Any) -> None:
+        monkeypatch.undo()
+        raise Interruption
+
+    monkeypatch.setattr(mixed, "_behind", cut)
+
+
+def test_a_relaxed_mixture_that_is_interrupted_loses_and_repeats_nothing(
+    provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its source gives another order the second time: rows would be lost and repeated without a word."""
+    """Its source would give another order the second time."""
+    with (
+        pydp2.launch(LISTS[0][0], provider_file(PROVIDER), workers=2) as service,
+        service.connect(batch_size=16, order="relaxed") as client,
+        pydp2.mix([(client, 1)], batch_size=24) as mixed,
+    ):
+        seen = []
+        for _ in range(2):
+            one = iter(mixed)
+            seen.append(next(one))
+            for again in range(3):
+                interrupt(monkeypatch, mixed)
+                with pytest.raises(Interruption):
+                    next(one)
+                if again:
+                    one = iter(mixed)
+            seen += one
+        for pass_id in range(2):
+            rows = [n for batch in seen if batch.pass_id == pass_id for n in batch["n"].tolist()]
+            assert sorted(rows) == [1000 * f + i for f in range(5) for i in range(40)]
+
+
+def test_a_relaxed_mixture_whose_source_was_moved_says_so_and_begins_the_next_pass(
+    provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows would be lost and repeated without a word."""
     with (
         pydp2.launch(LISTS[0][0], provider_file(PROVIDER), workers=2) as service,
         service.connect(batch_size=16, order="relaxed") as client,
@@ -548,7 +584,10 @@ def test_a_relaxed_mixture_that_is_interrupted_says_so_and_begins_the_next_pass(
     ):
         one = iter(mixed)
         next(one)
-        mixed._is_damaged = mixed._is_astray = True  # as an exception in the middle of a batch leaves it
+        interrupt(monkeypatch, mixed)
+        with pytest.raises(Interruption):
+            next(one)
+        mixed._cursors[0].leave()
         with pytest.raises(
             StateMismatch, match="cannot go back to where the loop was interrupted, so the rest of pass 0"
         ):
@@ -558,6 +597,40 @@ def test_a_relaxed_mixture_that_is_interrupted_says_so_and_begins_the_next_pass(
         assert sorted(n for batch in again for n in batch["n"].tolist()) == [
             1000 * f + i for f in range(5) for i in range(40)
         ]
+
+
+def test_a_rank_of_a_mixture_that_is_interrupted_leaves_the_others_in_their_pass(
+    provider_file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = provider_file(PROVIDER)
+    with pydp2.launch(LISTS[0][0], address, workers=1) as one, pydp2.launch(LISTS[1][0], address, workers=1) as two:
+        sources = {one.address: 0.7, two.address: 0.3}
+        options: Any = {"batch_size": 8, "seed": 2, "world_size": 2, "stopping_strategy": "all_exhausted"}
+
+        def train(seen: list[list[Any]], *, interrupted: bool) -> None:
+            def of(rank: int) -> None:
+                with pydp2.mix(sources, rank=rank, **options) as mixed:
+                    for _ in range(2):
+                        loop = iter(mixed)
+                        while True:
+                            if interrupted and rank and len(seen[rank]) % 3 == 1:
+                                interrupt(monkeypatch, mixed)
+                                with pytest.raises(Interruption):
+                                    next(loop)
+                                loop = iter(mixed)
+                            batch = next(loop, None)
+                            if batch is None:
+                                break
+                            seen[rank].append(numbers(batch))
+
+            in_ranks(of)
+
+        whole: list[list[Any]] = [[], []]
+        train(whole, interrupted=False)
+        found: list[list[Any]] = [[], []]
+        train(found, interrupted=True)
+    assert len(whole[1]) > 20
+    assert found == whole
 
 
 def test_ranks_of_a_mixture_go_to_an_epoch_when_all_have_ended_theirs(provider_file: Callable[[str], str]) -> None:

@@ -19,7 +19,8 @@ import pydp2
 from pydp2.errors import BadSample, ClientUseError, OptionError, OptionTypeError, StateMismatch
 from pydp2.sequence_packing import PackedBatch
 
-from .list_stream import Interruption, ListStream, Sequences, rotated
+from .interruptions import Interruption
+from .list_stream import ListStream, Sequences, rotated
 from .runs import in_ranks
 from .test_packed_rows import naive_fit
 

@@ -1,13 +1,19 @@
 """Read the rows of a stream one after the other, for a stream that is made of them.
 
 A place is the position before the batch in hand, and how many of its rows were taken: all that a state needs.
+
+An exception may come anywhere while rows are taken. A cursor therefore keeps the batches that it has fetched until
+:meth:`Cursor.mark`, and :meth:`Cursor.put_back` gives them again, without a question to the stream: ranks of a job
+cannot go back one by one.
 """
 
 from __future__ import annotations
 
+from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 from pydp2.client.pass_iterator import Pass
+from pydp2.client.progress import LoopState
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
 from pydp2.columns.columns import Columns
@@ -40,7 +46,11 @@ class Cursor:
         self.jumps = False
         """True if :meth:`go_to` goes to the beginning of a pass once all ranks have ended theirs, as ``set_epoch``
         does; a loaded state takes the other ranks out of it."""
-        self._pass: Pass | None = None
+        self._passes: list[Pass] = []  # the one that is under way
+        # What was fetched since the last mark, as (position before it, batch; None at the end of a pass), and how much
+        # of it was taken: one value, so that no exception comes between the two.
+        self._fetched: tuple[list[tuple[Any, Batch | None]], int] = [], 0
+        self._is_known = True  # that is all since the last mark
         self._rows = Columns.empty(stream.slots)
         self._offset = 0
         self._before = self._behind = stream._session.progress.position
@@ -67,29 +77,77 @@ class Cursor:
 
     def fetch(self) -> bool:
         """Take the next batch in hand, when no row is left. Return False if the pass has ended."""
-        batch = None if self._pass is None else next(self._pass, None)
+        entries, taken = self._fetched
+        if taken == len(entries):
+            if not self._passes:
+                return False
+            # One call of C code takes a batch and keeps it.
+            entries.extend(zip(repeat(self._behind), islice(self._passes[0], 1)))
+            if taken == len(entries):
+                entries.append((self._behind, None))
         self._drop()
+        before, batch = entries[taken]
+        self._fetched = entries, taken + 1
+        self._before, self._behind = before, self._behind_entry(taken)
         if batch is None:
-            self._pass = None
-            self._behind = self.stream._session.progress.position
+            if taken + 1 == len(entries) and not self._is_open:
+                self._passes = []
             return False
-        self._before, self._behind = self._behind, batch._resume[1]
         self.batch = batch
         self._rows = batch._columns.slice(0, len(batch) - batch.padding)
+        return True
+
+    def mark(self) -> None:
+        """Forget what was fetched, but for the batch in hand: nothing goes back behind here."""
+        entries, taken = self._fetched
+        self._fetched = entries[taken - 1 :] if taken else entries, min(taken, 1)
+
+    def forget(self) -> None:
+        """Have :meth:`put_back` return False until the stream was asked for a place."""
+        self._is_known = False
+
+    def put_back(self, place: Place, *, opens: bool = True) -> bool:
+        """Go back to ``place`` by giving again what was fetched since :meth:`mark`. Return False if it is not known, or
+        the stream was moved by others. ``opens``: take up the pass of the place."""
+        entries, _ = self._fetched
+        self._drop()
+        if not self._is_known or not self._is_whole():
+            return False
+        for number in range(len(entries) + 1):
+            before = entries[number][0] if number < len(entries) else self._behind_entry(number - 1)
+            if _index(before) == _index(place.position):
+                break
+        else:
+            if not (opens and place.is_start):
+                return False
+            self.leave()
+            entries, number, before = [], 0, None  # this may be the next pass
+        self._fetched, self._behind = (entries, number), before
+        if number == len(entries) and opens and not self._is_open:
+            self._open()
+            if _index(self._behind) != _index(place.position):
+                return False
+        if place.offset:
+            self.fetch()
+            self._offset = place.offset
         return True
 
     def leave(self) -> None:
         """Leave the pass, if one is under way."""
         self._drop()
-        one, self._pass = self._pass, None
-        if one is not None:
+        self._fetched = [], 0
+        passes, self._passes = self._passes, []
+        for one in passes:
             one.close()
 
     def begin(self, position: Any) -> None:
         """Begin the pass at whose start ``position`` is. Nothing happens if it has begun and no batch was taken."""
-        if self._pass is not None and self.batch is None and _index(self._behind) == _index(position):
-            return
-        self.leave()
+        entries, taken = self._fetched
+        if self.batch is None and _index(self._behind) == _index(position):
+            if taken < len(entries) or self._is_open:
+                return
+        else:
+            self.leave()
         self._open()
         if _index(self._behind) != _index(position):
             self.go_to(Place(position))
@@ -100,6 +158,7 @@ class Cursor:
         ``opens``: take up its pass, also if no batch is between the two. Raises StateMismatch if the stream has no such
         place.
         """
+        self._is_known = False
         self.leave()
         first = place.position if start is None else start
         self.stream.load_state_dict(first.to_state(self.stream._stream_identity))
@@ -108,6 +167,7 @@ class Cursor:
         self.jumps = False
         if not opens and _index(first) == _index(place.position):
             self._behind = first
+            self._is_known = True
             return
         self._open()
         while _index(self._behind) < _index(place.position):
@@ -119,12 +179,39 @@ class Cursor:
                 f"{len(self._rows)}: the data have changed, or the state is damaged"
             )
         self._offset = place.offset
+        self.mark()
+        self._is_known = True
+
+    @property
+    def _is_open(self) -> bool:
+        """True if the iterator of the pass may give more."""
+        ended = self.stream._session.progress.state is LoopState.BETWEEN
+        return bool(self._passes) and not self._passes[0].over and not ended
+
+    def _is_whole(self) -> bool:
+        """Return True if the stream is where the last of what was fetched has left it."""
+        entries, _ = self._fetched
+        if not entries or entries[-1][1] is None:
+            return True
+        now, behind = self.stream._session.progress, self._behind_entry(len(entries) - 1)
+        if self._passes and now.state is LoopState.BETWEEN and _index(now.position) == (behind.pass_id + 1, 0):
+            entries.append((behind, None))  # the end was found, and an exception came before it was kept
+            return True
+        return self._is_open and _index(now.position) == _index(behind)
+
+    def _behind_entry(self, number: int) -> Any:
+        """Return the position behind entry ``number`` of what was fetched."""
+        entries, _ = self._fetched
+        if number + 1 < len(entries):
+            return entries[number + 1][0]
+        batch = entries[number][1] if number >= 0 else None
+        return self.stream._session.progress.position if batch is None else batch._resume[1]
 
     def _open(self) -> None:
         self._drop()
-        one = iter(self.stream)
-        assert isinstance(one, Pass)
-        self._pass = one
+        passes: list[Any] = []
+        self._passes = passes
+        passes.extend(map(iter, (self.stream,)))  # here too
         self._behind = self.stream._session.progress.position
 
     def _drop(self) -> None:

@@ -48,6 +48,10 @@ class DerivedStream(Stream):
         """Have the cursors go to ``position``."""
 
     @abstractmethod
+    def _put_back(self, position: Any) -> bool:
+        """Have the cursors put back what was fetched behind ``position``. Return False if one cannot."""
+
+    @abstractmethod
     def _cut(self, position: Any) -> Cut:
         """Return the batch behind ``position``, where the cursors are."""
 
@@ -142,15 +146,12 @@ class DerivedStream(Stream):
     # -- passes --------------------------------------------------------------------------------------------------------
     def _begin(self) -> None:
         position: Any = self._session.progress.position
-        if self._is_astray and position.batch and self._is_relaxed(self):
-            self._session.progress = self._session.progress._replace(state=LoopState.FAILED, loop=None)
-            self._astray(jumps=True)
-            raise StateMismatch(
-                'a source has order="relaxed", and cannot go back to where the loop was interrupted, so the rest of '
-                f"pass {position.pass_id} is lost; the next loop begins the pass behind it"
-            )
+        if self._ready is not None and self._ready[0] is position:
+            position = self._ready[1][1]
         if self._is_astray:
-            self._seek(position)
+            if not self._put_back(position):
+                self._check_can_seek(position)
+                self._seek(position)
         elif all(place.is_start for place in position.places):
             self._is_astray = True  # until all have begun
             for cursor, place in zip(self._cursors, position.places, strict=True):
@@ -160,7 +161,17 @@ class DerivedStream(Stream):
                 "a source is in the middle of a pass, and nothing says which of its rows were used; load the state of "
                 "this stream, or begin before the first batch of the source"
             )
-        self._is_astray = self._is_damaged = False
+        self._is_damaged = self._is_astray = False
+
+    def _check_can_seek(self, position: Any) -> None:
+        """Raise StateMismatch, and give the pass up, if a source has no state at ``position``."""
+        if position.batch and self._is_relaxed(self):
+            self._session.progress = self._session.progress._replace(state=LoopState.FAILED, loop=None)
+            self._astray(jumps=True)
+            raise StateMismatch(
+                'a source has order="relaxed", and cannot go back to where the loop was interrupted, so the rest of '
+                f"pass {position.pass_id} is lost; the next loop begins the pass behind it"
+            )
 
     def _jump(self, position: Any) -> None:
         self._astray(jumps=True)
@@ -170,6 +181,7 @@ class DerivedStream(Stream):
         self._is_astray = True
         for cursor in self._cursors:
             cursor.jumps = jumps
+            cursor.forget()
 
     def _places_before(self, position: Any, pass_id: int) -> tuple[Place, ...]:
         """Return the places of the sources before pass ``pass_id``, if each takes one pass of its own for each."""
@@ -185,9 +197,11 @@ class DerivedStream(Stream):
         if self._ready is None or self._ready[0] is not position:
             if self._is_damaged:
                 self._begin()
-            self._is_damaged = self._is_astray = True  # an exception leaves the cursors anywhere
+            self._is_astray = self._is_damaged = True  # an exception leaves the cursors anywhere
             cut = self._cut(position)
             self._ready = position, cut
+            for cursor in self._cursors:
+                cursor.mark()
             self._is_damaged = self._is_astray = False
         return self._ready[1]
 
@@ -235,8 +249,7 @@ class DerivedStream(Stream):
             return
         progresses = [self._session.progress, *(cursor.stream._session.progress for cursor in self._cursors)]
         failed = isinstance(error, BadSample) or any(each.state is LoopState.FAILED for each in progresses)
-        if failed:
-            self._astray(jumps=True)
+        self._astray(jumps=failed)
         self._session.progress = self._session.progress._replace(
             state=LoopState.FAILED if failed else LoopState.ENTERED, loop=None
         )

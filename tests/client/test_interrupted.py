@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import linecache
 import random
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import pydp2
-from pydp2.client import client, connection, stream
-from pydp2.transport import sockets
+from pydp2.client import client, stream
+from tests.interruptions import (
+    ENTRIES,
+    LEAVING,
+    SPARED,
+    Injector,
+    Interruption,
+    insistently,
+    with_its_own_exception_state,
+    within,
+)
 from tests.runs import alarm
 
 CODE = """
@@ -59,13 +65,6 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 LIKE_OTHERS = ("rows that the service shows", "one of two ranks")  # AHEAD has all steps of the first and more
 Sign = tuple[int, int, list[float]]
-
-
-LEAVING = ("if 0 in session.current_call and session.current_call[0] is token:", "del session.current_call[0]")
-
-
-class Interruption(BaseException):
-    """What the handler raises: as KeyboardInterrupt, no error that code expects."""
 
 
 def sign(batch: pydp2.Batch) -> Sign:
@@ -138,102 +137,6 @@ def undisturbed(service: pydp2.Service, kind: str, passes: int) -> Undisturbed:
 
 
 # -- at each instruction -----------------------------------------------------------------------------------------------
-FOLDERS = (str(Path(client.__file__).parent), sockets.__file__)
-ENTRIES = (client.Client._deliver.__code__, client.Client.__iter__.__code__)
-
-
-def within(frame: FrameType | None, code: CodeType) -> bool:
-    """Whether a call of ``code`` is under way."""
-    while frame is not None:
-        if frame.f_code is code:
-            return True
-        frame = frame.f_back
-    return False
-
-
-# What is raised in a destructor goes nowhere, which is Python's affair. What is raised where a descriptor has just come
-# loses no more than that, once in a connection: it stays open until the process ends.
-SPARED = (client.Pass.__del__.__code__, connection.Connection._receive_shared_rows.__code__)
-
-
-class Injector:
-    """Raises at an instruction of the client's code that it has not raised at before, each time that it is entered."""
-
-    def __init__(self, data: pydp2.Client) -> None:
-        self._data = data
-        self.points: dict[CodeType, set[int]] = {}
-        self._progress: Any = None
-        self._stepped: dict[int, Callable[..., Any]] = {}  # by the id of the code, whose hash takes long
-
-    def __len__(self) -> int:
-        """How many instructions it has raised at."""
-        return sum(map(len, self.points.values()))
-
-    def __enter__(self) -> None:
-        self._progress = self._data._session.progress
-        sys.settrace(self._called)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(FOLDERS) or any(within(frame, each) for each in SPARED):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        stepped = self._stepped.get(id(frame.f_code))
-        return stepped or self._stepped.setdefault(id(frame.f_code), self._stepping(frame.f_code))
-
-    def _stepping(self, code: CodeType) -> Callable[..., Any]:
-        """What is called at each instruction of ``code``."""
-        points = self.points.setdefault(code, set())
-
-        def stepped(frame: FrameType, event: str, argument: Any) -> Any:
-            if event != "opcode" or frame.f_lasti in points or self._quiet(frame):
-                return stepped
-            points.add(frame.f_lasti)
-            raise Interruption
-
-        return stepped
-
-    def _quiet(self, frame: FrameType) -> bool:
-        """Whether no handler's exception comes here. CPython looks for signals after calls, where a function begins,
-        and going back in a loop. What stores the batch that is delivered, and what leaves the session, does none of
-        that before it ends."""
-        now = self._data._session.progress
-        delivered = now is not self._progress and now.state is not client.LoopState.ENTERED
-        if frame.f_code in ENTRIES and delivered:
-            return True
-        return frame.f_lineno is None or linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() in LEAVING
-
-
-def insistently(injector: Injector, what: Callable[[], Any], check: Callable[[], None]) -> Any:
-    """What ``what()`` returns when it is not interrupted any more; ``check()`` after each time that it was."""
-    while True:
-        try:
-            with injector:
-                return what()
-        except Interruption:
-            check()
-
-
-def with_its_own_exception_state(test: Callable[..., None]) -> Callable[..., None]:
-    """Run ``test`` as a generator, which has a current exception of its own.
-
-    An exception between the instructions that enter and leave an ``except`` block, where the interpreter itself raises
-    none, would stay the thread's current exception, and would be the context of all later ones.
-    """
-
-    @functools.wraps(test)
-    def wrapped(**arguments: Any) -> None:
-        def body() -> Iterator[None]:
-            yield test(**arguments)
-
-        next(body())
-        assert sys.exc_info() == (None, None, None)
-
-    return wrapped
-
-
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(each, marks=pytest.mark.slow if each in LIKE_OTHERS else ()) for each in KINDS],
@@ -248,7 +151,7 @@ def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
     samples = states.pop()["samples"]
     found: list[Sign] = []
     with alarm(240), connected(service, kind, 3) as data:
-        injector = Injector(data)
+        injector = Injector()
 
         def check() -> None:
             state = data.state_dict()
@@ -274,15 +177,14 @@ def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
         assert data.samples == samples
     source = Path(stream.__file__).read_text("utf-8") + Path(client.__file__).read_text("utf-8")
     assert all(line in source for line in LEAVING)
-    names = {code.co_qualname for code, points in injector.points.items() if points}
     assert {
         "Stream._deliver",
         "Client._next",
         "Client._handle_message",
         "Connection._decode_one",
         "Line.receive_frames",
-    } <= names
-    assert kind != AHEAD or "LookAhead.give" in names
+    } <= injector.names
+    assert kind != AHEAD or "LookAhead.give" in injector.names
     assert len(injector) > 1000
 
 
