@@ -7,13 +7,14 @@ Needs ``keras`` and a backend.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, TypeVar
 
 from pydp2.api.sources import Files, Source
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch, Csr, Ragged, Value
-from pydp2.errors import ClientUseError, OptionError
+from pydp2.errors import ClientUseError, OptionError, StateMismatch
 from pydp2.frameworks.loader import FrameworkLoader
 from pydp2.frameworks.selection import Selected, Selection
 from pydp2.frameworks.shared_service import Ranks, chosen_ranks, open_loader
@@ -117,6 +118,8 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
         super().__init__(client, self._arrays)
         self._x, self._y = x, y
         self._looked_at: tuple[tuple[Batch, ...], Iterator[Batch]] | None = None
+        self._is_look = False  # that was all: the loop which took it is gone
+        self._before: dict[str, Any] | None = None  # state before it; None if there is none
         self._token: object = None  # of the loop that began last
 
     def _arrays(self, batch: Batch) -> Any:
@@ -139,7 +142,7 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
         token = self._token = object()
         try:
             for number, batch in enumerate(chain(first, batches)):
-                self._looked_at = ((batch,), batches) if number == 0 else None
+                self._looked_at, self._is_look = ((batch,), batches) if number == 0 else None, False
                 yield convert(batch)
                 if self._token is not token:
                     raise ClientUseError(
@@ -148,9 +151,25 @@ class KerasLoader(FrameworkLoader[Any], DataAdapter):  # type: ignore[misc]  # o
                     )
                 self._looked_at = None
         except GeneratorExit:  # not after an interruption, behind which the next loop goes on
-            if self._looked_at is None and self._token is token:
-                batches.close()  # type: ignore[attr-defined]
+            if self._token is token:
+                self._is_look = self._looked_at is not None
+                if not self._is_look:
+                    batches.close()  # type: ignore[attr-defined]
             raise
+
+    def _begin(self, loop: Any) -> Any:
+        batches = super()._begin(loop)
+        self._before = None
+        with suppress(StateMismatch, ClientUseError):  # relaxed, in the middle of a pass
+            self._before = super().state_dict()
+        return batches
+
+    def state_dict(self, *, taken: int | None = None) -> dict[str, Any]:
+        """Return the state behind the value in training; see :meth:`FrameworkLoader.state_dict`. A value that was only
+        looked at, and comes again in the next loop, does not count."""
+        if taken is None and self._looked_at is not None and self._is_look and self._before is not None:
+            return dict(self._before)
+        return super().state_dict(taken=taken)
 
     def set_epoch(self, epoch: int) -> None:
         """Have the next loop be pass ``epoch``; see :meth:`pydp2.Client.set_epoch`."""

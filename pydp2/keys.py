@@ -117,7 +117,7 @@ class ConnectionFile:
                 ipc_path(local_address) is None or split_key(local_address)[1] != split_key(address)[1]
             ):
                 raise ValueError
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OptionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OptionError) as error:
             why = _reason(error)
             raise OptionError(
                 f"{path} must be a connection file, as `pydp2 serve --connection {path.name}` writes it: {why}"

@@ -98,6 +98,11 @@ def test_what_is_no_connection_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(fifo, 0o600)
     with pytest.raises(OptionError, match="it is not a regular file"):
         ConnectionFile.read(fifo)
+    deep = tmp_path / "deep"
+    deep.write_text("[" * 100_000)
+    deep.chmod(0o600)
+    with pytest.raises(OptionError, match="it is damaged"):
+        ConnectionFile.read(deep)
     with pytest.raises(OptionError, match=r"must be a file that can be written: No such file or directory"):
         ConnectionFile(with_key("tcp://a:1", "0" * 64), {}).write(tmp_path / "none" / "run.json")
 

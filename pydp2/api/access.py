@@ -13,6 +13,7 @@ from pydp2.client import Target
 from pydp2.errors import OptionError
 from pydp2.keys import CONNECTION_VARIABLE, ROLES, ConnectionFile, own_pair
 from pydp2.options.tables import ServiceOptions
+from pydp2.options.values import folder_path
 from pydp2.service_address import split_key, split_token, with_key, without_token
 from pydp2.transport.keys import KeyPair, new_key_pair
 
@@ -153,7 +154,7 @@ def find_target(
             )
         address = named
     where = os.fspath(address) if isinstance(address, os.PathLike) else address
-    pair = None if key is None else own_pair(Path(key))
+    pair = None if key is None else own_pair(Path(folder_path("key", key)))
     if isinstance(where, str) and where.startswith(("ipc://", "tcp://")):
         if pair is not None and not split_key(where)[1]:
             raise OptionError(f"key is for an address with ?key=…, which a service with keys prints, got {where!r:.80}")

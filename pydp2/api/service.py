@@ -41,7 +41,7 @@ from pydp2.options.tables import (
     service_options,
     takes,
 )
-from pydp2.options.values import bind_address
+from pydp2.options.values import bind_address, seconds
 from pydp2.protocol import plain_data
 from pydp2.providers import Provider, address_of
 from pydp2.server import timing
@@ -115,7 +115,14 @@ class Service:
             return self.poll() is not None
 
         try:
-            return Client(self._target, asdict(options), **place, timeout=timeout, on_close=on_close, gone=gone)
+            return Client(
+                self._target,
+                asdict(options),
+                **place,
+                timeout=seconds("timeout", timeout),
+                on_close=on_close,
+                gone=gone,
+            )
         except (ServiceLost, ServiceUnreachable):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
@@ -126,7 +133,7 @@ class Service:
 
     def stats(self, timeout: float = 5.0) -> dict[str, Any]:
         """Return figures as plain data: workers (pid, rate, waits), pool, memory, who waits for whom."""
-        return ask_stats(self._target, timeout)
+        return ask_stats(self._target, seconds("timeout", timeout))
 
     def poll(self) -> int | None:
         """Return the exit status of the server process, None while it runs."""
@@ -311,7 +318,8 @@ def connect(
     of_several = distributed_environment() if rank is None and world_size is None else None
     chosen = job_options(**options)
     try:
-        return Client(find_target(address, key, "trainer"), asdict(chosen), **place, timeout=timeout)
+        target = find_target(address, key, "trainer")
+        return Client(target, asdict(chosen), **place, timeout=seconds("timeout", timeout))
     except JobTaken as taken:
         if of_several is None:
             raise
@@ -341,7 +349,7 @@ def stats(
         ServiceUnreachable: no service answers.
     """
     require_allowed_process()
-    return ask_stats(find_target(address, key, "observer", "trainer"), timeout)
+    return ask_stats(find_target(address, key, "observer", "trainer"), seconds("timeout", timeout))
 
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)

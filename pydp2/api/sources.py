@@ -10,6 +10,7 @@ from typing import Any
 
 from pydp2.errors import OptionError, OptionTypeError
 from pydp2.file_list import FileList
+from pydp2.options.values import folder_path
 from pydp2.providers import Provider
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -59,7 +60,7 @@ def resolve_source(
         raise OptionTypeError('a provider is needed, as in launch("train.list", "my_provider.process")')
     if not isinstance(is_train, bool | None):
         raise OptionTypeError(f"is_train must be True or False, got {is_train!r:.80} ({type(is_train).__name__})")
-    home = Path(root or Path.cwd()).resolve()
+    home = (Path.cwd() if root is None or root == "" else Path(folder_path("root", root))).resolve()
     if not home.is_dir():
         raise OptionError(f"root must be a folder, where entries and provider are looked up, got {str(root)!r}")
     if isinstance(files, str | os.PathLike):

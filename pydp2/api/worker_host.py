@@ -31,7 +31,7 @@ from pydp2.file_list import FileList
 from pydp2.host.list_entries import map_entries
 from pydp2.host.service_link import ServiceLink
 from pydp2.host.setup import AgentSetup, send_setup
-from pydp2.options.values import integer_from, seconds, value_text
+from pydp2.options.values import folder_path, integer_from, seconds, value_text
 from pydp2.protocol import messages as m
 from pydp2.protocol.plain_data import decode_plain
 from pydp2.release import RELEASE
@@ -102,7 +102,7 @@ class WorkerHost:
             FrameCompressor()  # a library that is not installed shows at once
         self._address, self._key = address, key
         self._places = machine.cores() if workers is None else integer_from(1)("workers", workers)
-        self._root = Path.cwd() if root is None else Path(root).resolve()
+        self._root = Path.cwd() if root is None else Path(folder_path("root", root)).resolve()
         self._name = socket.gethostname() if name is None else name
         if not isinstance(self._name, str):
             raise OptionTypeError(f"name must be a text, got {value_text(name)}")

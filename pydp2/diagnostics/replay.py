@@ -103,6 +103,11 @@ def replay(
         lines = [(number, _readable(loss)) for number, loss in read(quarantine)]
     except OSError as error:
         raise OptionError(f"the quarantine {os.fspath(quarantine)} cannot be read: {error.strerror}") from None
+    if lines and not any(isinstance(loss, Loss) for _, loss in lines):
+        raise OptionError(
+            f"the quarantine {os.fspath(quarantine)} must be a file that a service wrote (its option quarantine), and "
+            f"none of its {len(lines)} lines can be read: {lines[0][1]}"
+        )
     losses: dict[str, list[Loss]] = {}
     for _, loss in lines:
         if isinstance(loss, Loss):

@@ -45,6 +45,7 @@ class FrameworkLoader(Generic[T]):
         self._places: dict[int, tuple[int, int, Any]] = {}
         """Pass, index and position of the batches, by number of values; other threads may add some meanwhile."""
         self._count = 0  # values that the last loop has returned
+        self._asked = 0  # largest number of values behind which the state of this loop was asked for
         self._only_loop_knows = False  # how far the training loop is
         self._loaded: Mapping[str, Any] | None = None  # state of now, as long as no value was returned behind it
         self._resumed: Pass | None = (
@@ -100,7 +101,7 @@ class FrameworkLoader(Generic[T]):
         loop.reads_ahead = 0 if loop.only_loop_knows or self._has_length() else self._reads_ahead
         self._values.clear()  # another loop may convert otherwise
         self._places.clear()
-        self._count, self._only_loop_knows = 0, loop.only_loop_knows
+        self._count, self._asked, self._only_loop_knows = 0, 0, loop.only_loop_knows
         self._resume()
         batches, self._resumed = self._resumed or cast(Pass, iter(self.client)), None
         if not (self._taken and self._taken[0].pass_id == batches.pass_id):
@@ -221,7 +222,8 @@ class FrameworkLoader(Generic[T]):
         """Return the state behind the value in training; see :meth:`pydp2.Client.state_dict`.
 
         ``taken``: how many values of the last iteration were used. Give it where a framework reads ahead of the loop
-        that trains, by 1,024 values at most. Raises ClientUseError if that many were not returned, or more since.
+        that trains, by 1,024 values at most. Raises ClientUseError if that many were not returned, or more since, or if
+        it is less than before: it counts from where the iteration began, not from an epoch of ``steps_per_epoch``.
         """
         if taken is not None:
             place = self._places.get(taken)
@@ -230,6 +232,12 @@ class FrameworkLoader(Generic[T]):
                     f"the place behind value {taken} is not known: {self._count} values of this iteration were "
                     f"returned, and the places behind the last {_PLACES} are kept"
                 )
+            if taken < self._asked:
+                raise ClientUseError(
+                    f"taken must count the values of this iteration from its beginning, so it never falls: got {taken} "
+                    f"after {self._asked}; with steps_per_epoch an iteration goes on over several epochs"
+                )
+            self._asked = taken
             return self.client.state_dict(after=cast(Batch, _Place(*place)))
         if self._only_loop_knows and self._returned:
             raise ClientUseError(

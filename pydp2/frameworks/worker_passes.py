@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,11 +146,17 @@ class _States:
         return {**now, "batch": batch, "point": before["point"]}
 
 
+def beginning_of_pass(state: Mapping[str, Any], pass_id: int, bounds: Sequence[int] | None) -> dict[str, Any]:
+    """Return the state at the beginning of pass ``pass_id`` of the stream that ``state`` is of. ``bounds``: of its
+    buckets, where they are known."""
+    fresh: dict[str, Any] = {"pass": pass_id, "batch": 0, "beyond": [], "facts": [], "point": None}
+    known = {} if bounds is None else {"bounds": list(bounds)}
+    return {**{key: value for key, value in state.items() if key != "buckets"}, **fresh, **_buckets(known)}
+
+
 def _pass_after(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state at the beginning of the pass behind that of ``state``."""
-    fresh: dict[str, Any] = {"pass": state["pass"] + 1, "batch": 0, "beyond": [], "facts": [], "point": None}
-    bounds = {key: value for key, value in state.get("buckets", {}).items() if key == "bounds"}
-    return {**{key: value for key, value in state.items() if key != "buckets"}, **fresh, **_buckets(bounds)}
+    return beginning_of_pass(state, state["pass"] + 1, state.get("buckets", {}).get("bounds"))
 
 
 def _buckets(bounds: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,6 +193,12 @@ class PassRecord:
             restarts = record.get("restarts", -1) + 1
             record.update(epoch=None, workers=[], start=None, next=dict(state), restarts=restarts)
 
+    @property
+    def is_begun(self) -> bool:
+        """True if a worker has begun the pass."""
+        with self.changing() as record:
+            return record["epoch"] is not None
+
     def claim(self, worker: int, epoch: str) -> tuple[dict[str, Any], int]:
         """Return where ``worker`` begins in the pass that is called ``epoch``, which the first worker opens, and how
         often a state was loaded before: those who still read what was left then are in other jobs."""
@@ -209,6 +221,18 @@ class PassRecord:
             with self.changing() as record:
                 if record["next"]["pass"] == pass_id + 1:
                     record["next"] |= _buckets({"bounds": state["buckets"]["bounds"]})
+
+    @property
+    def bounds(self) -> list[int] | None:
+        """Bounds of buckets that were kept; None if there are none."""
+        with self.changing() as record:
+            return record.get("bounds")
+
+    def keep_bounds(self, buckets: Mapping[str, Any]) -> None:
+        """Keep the bounds of ``buckets`` for all passes to come, if it has any and none are kept."""
+        if "bounds" in buckets:
+            with self.changing() as record:
+                record.setdefault("bounds", list(buckets["bounds"]))
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[dict[str, Any]]:

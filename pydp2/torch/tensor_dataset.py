@@ -22,7 +22,7 @@ from pydp2.api.sources import Files, Source
 from pydp2.client import Client
 from pydp2.client.stream import Stream
 from pydp2.columns.batch import Batch
-from pydp2.errors import ClientUseError, OptionTypeError, ProviderError, StateMismatch
+from pydp2.errors import ClientUseError, JobTaken, OptionTypeError, ProviderError, StateMismatch
 from pydp2.frameworks.shared_service import (
     START_SECONDS,
     LoaderKeywords,
@@ -31,7 +31,7 @@ from pydp2.frameworks.shared_service import (
     keep_service,
     open_service,
 )
-from pydp2.frameworks.worker_passes import PassRecord
+from pydp2.frameworks.worker_passes import PassRecord, beginning_of_pass
 from pydp2.options.tables import JOB_OPTIONS, SERVICE_OPTIONS, takes
 from pydp2.providers import Provider
 from pydp2.torch.tensor_loader import Loader, ranks_of
@@ -84,7 +84,6 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
     def __iter__(self) -> Iterator[Tensors]:
         info = get_worker_info()
         worker = _Worker() if info is None else _Worker(info.id, info.num_workers, info.seed - info.id)
-        loader = self._loader(worker)
         epoch, skipped = f"{worker.seed} {self._begun}", 0
         if self._state is not None:
             if self._loaded_in != os.getpid():  # each new worker would go on there, in every epoch
@@ -94,6 +93,7 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
                     "DataLoader"
                 )
             state, skipped = self._common_state(worker, self._state)
+            loader = self._loader(worker, f"{state['pass']}-{state['batch']}")
             loader.load_state_dict(state)
             self._state = None
             pass_id = int(loader.state_dict()["pass"])
@@ -102,7 +102,14 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
                 self._begun += 1
                 return iter(())
         elif worker.seed is not None:
-            loader.set_epoch(self._record.claim(worker.number, epoch)[0]["pass"])
+            start = self._record.claim(worker.number, epoch)[0]
+            loader = self._loader(worker, f"{start['pass']}-0")
+            if self._begun or (bounds := self._record.bounds) is None:
+                loader.set_epoch(start["pass"])
+            else:  # a new job, which would find others
+                loader.load_state_dict(beginning_of_pass(loader.client.state_dict(), start["pass"], bounds))
+        else:
+            loader = self._loader(worker)
         self._begun += 1
         return self._values(loader, skipped)
 
@@ -111,6 +118,8 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
         try:
             for value in loader:
                 self._last = (self._last[1], loader.batch)
+                if self._last[0] is None and loader.batch is not None:
+                    self._record.keep_bounds(loader.batch._resume[1].buckets)
                 if skipped:
                     skipped -= 1
                 else:
@@ -121,15 +130,20 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
             # Its class, which is also that of what was raised, cannot be pickled: the DataLoader would wait for ever.
             raise ProviderError(str(error)) from None
 
-    def _loader(self, worker: _Worker) -> Loader:
-        """Return the loader of this process."""
+    def _loader(self, worker: _Worker, start: str = "") -> Loader:
+        """Return the loader of this process. Workers that begin at another ``start`` have another job: those of an
+        older iterator may still be there."""
         opened = (os.getpid(), 0 if worker.seed is None else worker.workers)
         if self._opened is not None and self._opened[:2] == opened:
             return self._opened[2]
-        job = "" if worker.seed is None else f"-{worker.workers}-workers"
-        client = self._connect(
-            rank=worker.number * self._world_size + self._rank, world_size=worker.workers * self._world_size, more=job
+        job = "" if worker.seed is None else f"-{worker.workers}-workers-{start}"
+        connect_here = partial(
+            self._connect,
+            rank=worker.number * self._world_size + self._rank,
+            world_size=worker.workers * self._world_size,
+            more=job,
         )
+        client = connect_here() if worker.seed is None else _connect_once_free(connect_here)
         loader = Loader(client, TensorConverter(client.slots, **self._conversion))
         self._opened = (*opened, loader)
         if worker.seed is not None:
@@ -151,10 +165,21 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
     def state_dict(self) -> dict[str, Any]:
         """Return where this process stands: torchdata's StatefulDataLoader asks each of its workers."""
         if self._opened is None or self._opened[0] != os.getpid():
+            self._check_reads_here()
             return {} if self._state is None else dict(self._state)
+        self._check_reads_here()
         loader, (before, now) = self._opened[2], self._last
         earlier = self._start if now is None or before is None else loader.client.state_dict(after=before)
         return {"now": loader.state_dict(), "before": earlier}
+
+    def _check_reads_here(self) -> None:
+        """Raise ClientUseError in the process of a DataLoader whose workers have read."""
+        if get_worker_info() is None and not self._begun and self._record.is_begun:
+            raise ClientUseError(
+                "workers of a DataLoader have read this dataset, and only they know how far they are: take the state "
+                "of torchdata's StatefulDataLoader, or use num_workers=0, or pydp2.torch.loader(…), which needs no "
+                "DataLoader"
+            )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next iteration in this process go on where ``state`` was taken."""
@@ -194,20 +219,45 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
 def _least_place(record: PassRecord, worker: _Worker, place: list[int]) -> list[int]:
     """Note where ``worker`` stood, and return the least place, once all workers have said where they stood."""
     deadline = time.monotonic() + _MEET_SECONDS
+    number, own = str(worker.number), [os.getpid(), place]
+    with record.changing() as contents:
+        said = contents.get("places", {})
+        # The seed is a part of the state, so that of another loading may be the same.
+        if contents.get("seed") != worker.seed or number in said:
+            said = {}
+        said = {other: entry for other, entry in said.items() if _runs(entry[0])}
+        contents.update(seed=worker.seed, places=said | {number: own})
     while True:
         with record.changing() as contents:
-            if contents.get("seed") != worker.seed:
-                contents.update(seed=worker.seed, places={})
-            contents["places"][str(worker.number)] = place
-            places: dict[str, list[int]] = dict(contents["places"])
+            places: dict[str, list[Any]] = dict(contents["places"])
         if len(places) == worker.workers:
-            return min(places.values())
+            return min(place for _, place in places.values())
         if time.monotonic() > deadline:
             raise ClientUseError(
                 f"only {len(places)} of {worker.workers} workers have loaded a state within {_MEET_SECONDS:g} s; "
                 "load a state that was taken with as many workers"
             )
         time.sleep(_MEET_POLL_SECONDS)
+
+
+def _connect_once_free(connect_here: Callable[[], Client]) -> Client:
+    """Connect. The worker that an older iterator of the DataLoader has in this place may still be about to end."""
+    deadline = time.monotonic() + _MEET_SECONDS
+    while True:
+        try:
+            return connect_here()
+        except JobTaken:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_MEET_POLL_SECONDS)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @takes(SERVICE_OPTIONS, JOB_OPTIONS)

@@ -9,13 +9,14 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
 
 import pydp2
 from pydp2 import keys
-from pydp2.errors import OptionError, ServiceLost, ServiceUnreachable
+from pydp2.errors import OptionError, OptionTypeError, ServiceLost, ServiceUnreachable
 from pydp2.keys import ConnectionFile
 from pydp2.service_address import ipc_path, split_key, with_key, without_token
 from tests.conftest import wait_until
@@ -151,7 +152,7 @@ def test_nothing_shows_a_secret_key(
     for process in [Path(f"/proc/{service.pid}"), *Path("/proc").glob(f"{os.getpid()}")]:
         shown += [(process / name).read_bytes().decode("latin-1") for name in ("cmdline", "environ")]
     with pytest.raises(ServiceUnreachable) as caught:
-        pydp2.connect(file.rename(tmp_path / "other"), **OPTIONS | {"timeout": 0.0})
+        pydp2.connect(file.rename(tmp_path / "other"), **OPTIONS | {"timeout": 1e-9})
     shown += [str(caught.value), *capfd.readouterr()]
     for secret in secrets:
         assert all(secret not in text for text in shown)
@@ -282,6 +283,32 @@ def test_where_a_trainer_cannot_connect_is_told(
         keys.new_folder(folder)
     with pytest.raises(OptionError, match=text):
         pydp2.connect(address, key=folder, **OPTIONS)
+
+
+@pytest.mark.parametrize("timeout", [None, "5", True, 0, -1, float("nan"), float("inf")])
+def test_a_timeout_must_be_a_number_of_seconds(service: pydp2.Service, file: Path, timeout: Any) -> None:
+    asks: list[Callable[[], object]] = [
+        lambda: service.connect(batch_size=2, timeout=timeout),
+        lambda: pydp2.connect(file, batch_size=2, timeout=timeout),
+        lambda: service.stats(timeout),
+        lambda: pydp2.stats(file, timeout=timeout),
+    ]
+    for ask in asks:
+        with pytest.raises((OptionError, OptionTypeError), match="timeout must be "):
+            ask()
+
+
+@pytest.mark.parametrize("path", [5, True, b"here", ["."]])
+def test_a_folder_must_be_a_path(path: Any) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: pydp2.connect("tcp://127.0.0.1:1?key=" + "0" * 64, key=path, batch_size=2),
+        lambda: pydp2.launch(["a"], "a.process", root=path),
+        lambda: pydp2.check(["a"], "a.process", root=path),
+        lambda: pydp2.WorkerHost("tcp://127.0.0.1:1?key=" + "0" * 64, root=path),
+    ]
+    for call in calls:
+        with pytest.raises(OptionTypeError, match=r"(key|root) must be the path of a directory"):
+            call()
 
 
 def test_a_service_that_can_be_started_again_needs_a_port_that_is_the_same_then(

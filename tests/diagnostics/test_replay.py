@@ -133,6 +133,11 @@ def test_a_file_that_hangs_has_the_time_that_it_had(run: Run) -> None:
     )
 
 
+def test_a_file_that_is_no_quarantine_is_refused(run: Run) -> None:
+    with pytest.raises(OptionError, match=r"must be a file that a service wrote .* none of its 2 lines .*: it is no J"):
+        run({"a": "500"}, ["0 1", "2 3"])
+
+
 def test_damaged_lines_are_named_and_stop_nothing(run: Run, tmp_path: Path) -> None:
     damaged = [
         "not json", "[]", "3", '{"pass": 0}', line("a", -1), line("a", 0).replace('"a"', "7"), "",

@@ -282,6 +282,18 @@ def test_the_state_behind_values_that_were_taken_is_the_one_of_that_time(service
                 data.state_dict(taken=taken)
 
 
+def test_a_number_of_values_that_falls_counts_something_else(service: pydp2.Service) -> None:
+    """Steps of an epoch, with steps_per_epoch, while the iteration goes on."""
+    with loader(service, index) as data:
+        for _ in range(2):
+            values = iter(data)
+            for _ in range(6):
+                next(values)
+            assert data.state_dict(taken=5)["batch"] == data.state_dict(taken=5)["batch"] == 5
+            with pytest.raises(ClientUseError, match="never falls: got 1 after 5; with steps_per_epoch"):
+                data.state_dict(taken=1)
+
+
 def test_where_a_framework_reads_ahead_only_the_number_that_was_taken_gives_a_state(service: pydp2.Service) -> None:
     with loader(service, index) as data:
         ahead = data.iterate(index, reads_ahead=True)

@@ -233,6 +233,27 @@ def test_a_look_at_the_first_batch_of_keras_costs_none(numbers: str) -> None:
         assert [value[0].tolist() for value in data] == passes[2], "all of it"
 
 
+def test_a_batch_that_keras_only_looked_at_is_not_in_the_state(numbers: str) -> None:
+    passes = keras_passes(numbers, 2)
+    with pydp2.keras.loader(FILES, numbers, x=0, **OPTIONS) as data:
+        before = data.state_dict()
+        next(iter(data))
+        assert data.state_dict() == before
+        states = []
+        for value in data:
+            states.append(data.state_dict())
+            assert value[0].tolist() == passes[0][len(states) - 1]
+        assert [state["batch"] for state in states] == [*range(1, len(states)), states[-1]["batch"]]
+        between = data.state_dict()
+        next(iter(data))
+        assert data.state_dict() == between
+        for state, rest in ((before, passes[0]), (states[0], passes[0][1:]), (between, passes[1])):
+            data.load_state_dict(state)
+            next(iter(data))
+            assert data.state_dict() == state
+            assert [value[0].tolist() for value in data] == rest
+
+
 def test_a_loop_of_keras_that_was_interrupted_goes_on_in_the_next(
     numbers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

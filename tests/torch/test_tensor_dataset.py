@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import time
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,89 @@ def test_a_state_of_the_main_process_is_not_loaded_by_each_worker_in_each_epoch(
         del through, raised
         gc.collect()
         assert [digest(step) for step in DataLoader(dataset, batch_size=None, num_workers=0)] == passes[0][5:]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_stateful_loader_that_is_left_is_followed_by_the_next_pass_at_once(
+    passes: list[list[str]], workers: int
+) -> None:
+    """It still has the workers of the iterator before when it starts those of the next one."""
+    loaders: Any = pytest.importorskip("torchdata.stateful_dataloader")
+    with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
+        steps = loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+        began = time.monotonic()
+        for epoch in range(3):
+            for done, step in enumerate(steps):
+                assert digest(step) == passes[epoch][done]
+                if done == 3:
+                    break
+        assert time.monotonic() - began < 25, "as long as a lease, it would have waited for the older ones"
+        del steps
+
+
+def test_bounds_of_buckets_that_workers_found_are_those_of_the_next_passes(tmp_path: Path) -> None:
+    (tmp_path / "lengths.py").write_text(
+        "from pydp2 import integer_value_sequence, provider\n"
+        "@provider(input_types={'words': integer_value_sequence(10)}, pool_size=16)\n"
+        "def process(settings, filename):\n"
+        "    for i in range(30):\n"
+        "        yield {'words': [1] * (int(filename) * 10 + i % 7 + 1)}\n"
+    )
+    source = [str(number) for number in range(10)], str(tmp_path / "lengths.py") + ":process"
+    options: dict[str, Any] = {
+        "batch_size": 4, "seed": 1, "bucket_by": 0, "num_buckets": 3, "last_batch": "pad", "workers": 1,
+    }  # fmt: skip
+
+    def shapes(steps: Any) -> list[Any]:
+        return [tuple(step["words"].values.shape) for step in steps]
+
+    def steps_of(dataset: Any, *, persistent: bool) -> Any:
+        return DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
+
+    with pydp2.torch.dataset(*source, pad=0, **options) as dataset:
+        steps = steps_of(dataset, persistent=True)  # one job, which knows the bounds
+        shapes(steps)
+        expected = shapes(steps)
+        del steps
+    with pydp2.torch.dataset(*source, pad=0, **options) as dataset:
+        steps = steps_of(dataset, persistent=False)
+        for _ in steps:
+            break
+        assert shapes(steps) == expected
+        del steps
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_stateful_loader_may_load_again_and_again(passes: list[list[str]], workers: int) -> None:
+    loaders: Any = pytest.importorskip("torchdata.stateful_dataloader")
+    with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
+        steps = loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+        values = iter(steps)
+        states = []
+        for _ in range(8):
+            next(values)
+            states.append(steps.state_dict())
+        for done in (7, 3, 6, 3):
+            steps.load_state_dict(states[done - 1])
+            values = iter(steps)
+            assert [digest(next(values)) for _ in range(4)] == passes[0][done : done + 4]
+        del values
+        steps.load_state_dict(states[4])
+        assert [digest(step) for step in steps] == passes[0][5:]
+        del steps
+
+
+def test_the_main_process_has_no_state_of_what_workers_read(passes: list[list[str]]) -> None:
+    with pydp2.torch.dataset(*TRAIN, **DIGITS) as dataset:
+        steps = DataLoader(dataset, batch_size=None, num_workers=2)
+        assert len(dataset) == len(passes[0])
+        before = dataset.state_dict()
+        for done, step in enumerate(steps):
+            assert digest(step) == passes[0][done]
+            with pytest.raises(ClientUseError, match="only they know how far they are: take the state of torchdata's"):
+                dataset.state_dict()
+        dataset.set_epoch(0)
+        assert dataset.state_dict()["now"]["batch"] == before["now"]["batch"] == 0
 
 
 def test_a_client_cannot_go_to_other_processes() -> None:
