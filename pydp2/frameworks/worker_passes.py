@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import multiprocessing
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,7 @@ class WorkerPasses:
         self._ranks, self._job = ranks, job
         self._options = {key: value for key, value in options.items() if key in JOB_OPTIONS}
         self._service: SharedService | Client | None = None  # what keeps the service until it is closed
+        self._reading: Callable[[], Client | None] = _nothing  # client of the last pass in this process
         self._timeout = START_SECONDS
         self._address: str | os.PathLike[str]
         if is_address(files, provider):
@@ -71,7 +74,7 @@ class WorkerPasses:
             raise
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_service": None}
+        return self.__dict__ | {"_service": None, "_reading": _nothing}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next pass continue from ``state``, or if that is behind the last batch of a pass, be the one behind
@@ -111,7 +114,12 @@ class WorkerPasses:
         start, restarts = self._record.claim(worker, epoch)
         place: dict[str, Any] = {"rank": worker * ranks.world_size + ranks.rank, "world_size": world}
         job = f"{self._job} {world} {restarts} {start['pass']}"
+        if (before := self._reading()) is not None:
+            before.close()  # Paddle never drops the iterator of a loop that was left: a thread of its own holds it
         with connect(self._address, job=job, **place, timeout=self._timeout, **self._options) as client:
+            self._reading = weakref.ref(client)
+            if multiprocessing.parent_process() is not None:  # a worker may end in the middle, without closing this
+                Finalize(client, client.close, exitpriority=10)
             client.load_state_dict(start)
             states = _States(client, start, worker, workers, ranks.world_size)
             try:
@@ -246,6 +254,10 @@ class PassRecord:
             file.write(json.dumps(record))  # before the rest of a longer one goes: whoever is killed here leaves both
             file.flush()
             file.truncate()
+
+
+def _nothing() -> None:
+    return None
 
 
 def _remove(path: str, owner: int) -> None:
