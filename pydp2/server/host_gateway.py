@@ -107,7 +107,7 @@ class HostGateway:
         self._inflated = 0  # bytes, in this call of receive()
         self._asked: dict[bytes, None] = {}  # peers that have got the spec already, the last few thousand
         if spec.workers:
-            self.sessions.note_opened("the host of the service", opened_entries(files, Path(spec.root)), self._sampled)
+            self.sessions.note_opened(None, opened_entries(files, Path(spec.root)), self._sampled)
 
     def _sampled(self, i: int) -> str:
         return self._files[sampled_entries(self._files)[i]]
@@ -233,10 +233,12 @@ class HostGateway:
         try:
             if len(opened) != len(sampled_entries(self._files)):
                 raise RemoteProtocolError(f"Prepared: {len(opened)} entries")
-            self.sessions.note_opened(session.name, opened, self._sampled)
+            lacking = self.sessions.note_opened(session, opened, self._sampled)
         except HostRefused as error:
             self.turn_away(session.host, error)
             return
+        for host, reason in lacking.items():
+            self.turn_away(host, reason)
         self._announce(session)
 
     def _announce(self, session: HostSession) -> None:

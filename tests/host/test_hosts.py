@@ -552,6 +552,37 @@ def test_a_host_that_lacks_a_file_is_turned_away_and_a_map_helps(
             assert stream(data) == whole
 
 
+def test_a_host_without_the_files_that_joined_first_is_turned_away_when_one_with_them_comes(
+    tmp_path: Path, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    """What it cannot open would be skipped, or not, depending on where a file is read."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for n in range(6):
+        for folder in (here, there):
+            folder.mkdir(exist_ok=True)
+            (folder / str(n)).write_text(str(n))
+    provider = provider_file("""
+        @provider(input_types=[integer_value(100000)])
+        def process(settings, filename):
+            with open(filename) as opened:
+                for i in range(30):
+                    yield int(filename[-1]) * 100 + i
+    """)
+    files = [str(here / str(n)) for n in range(6)]
+    whole = local(provider, files=files, passes=2)
+    here.rename(tmp_path / "gone")
+    with serving(provider, file, files=files, on_error="skip") as service:
+        first = joined(name="node7")
+        assert wait_until(lambda: active(service) == 2)
+        joined(name="node8", maps={str(here): str(there)})
+        first.ended()
+        assert isinstance(first.error, HostRefused)
+        assert "is not there on node7, but it is on node8; mount it" in str(first.error)
+        with service.connect(**OPTIONS) as data:
+            assert stream(data, 2) == whole
+        assert [host["host"] for host in hosts(service)] == ["node8"]
+
+
 def test_without_a_key_for_workers_no_host_joins(
     provider_file: Callable[[str], str], file: Path, tmp_path: Path
 ) -> None:

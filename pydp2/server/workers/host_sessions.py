@@ -24,6 +24,7 @@ _MAX_HOSTS = 1024
 _MAX_ALL_PLACES = 4096  # workers of all hosts: each takes memory and time of the server, also if it does nothing
 _FIGURES = ("pid", "memory", "waiting_bytes", "window_bytes", "round_trip_ms")
 _NAME_LENGTH = 100
+_SERVICE_HOST = "the host of the service"
 _REPORT_BYTES = 1 << 20  # received since the host was told how much has come
 
 
@@ -57,6 +58,8 @@ class HostSession:
     ends_at: dict[int, float] = field(default_factory=dict)
     """Workers that the host was told to end, and when that must be done."""
     rates: RateCounter = field(default_factory=RateCounter)
+    lacked: Sequence[int] = ()
+    """Sampled entries that are no files there."""
 
     @property
     def is_ready(self) -> bool:
@@ -156,18 +159,28 @@ class HostSessions:
         return [each for each in self._sessions.values() if now - each.heard_at > limit]
 
     # -- what all hosts must have in common ------------------------------------------------------------------------
-    def note_opened(self, name: str, opened: Sequence[Any], entry: Callable[[int], str]) -> None:
-        """Note which sampled entries are files on the host ``name``. Raises HostRefused if another host has one that
-        it lacks. ``entry``: the name of sampled entry ``i``."""
-        for i, there in enumerate(opened):
-            if not there and i in self._opened:
-                raise HostRefused(
-                    f"a host needs the files of the list; {entry(i)} is not there on {name}, but it is on "
-                    f"{self._opened[i]}; mount it at the same path, start the agent with --root, or --map OLD=NEW"
-                )
+    def note_opened(
+        self, session: HostSession | None, opened: Sequence[Any], entry: Callable[[int], str]
+    ) -> dict[int, HostRefused]:
+        """Note which sampled entries are files on the host of ``session`` (None: that of the service). Raises
+        HostRefused if another host has one that it lacks. Return the hosts that joined before it, and lack one that it
+        has, with what to tell them. ``entry``: the name of sampled entry ``i``."""
+        name = _SERVICE_HOST if session is None else session.name
+        lacked = [i for i, there in enumerate(opened) if not there]
+        for i in lacked:
+            if i in self._opened:
+                raise _lacks(entry(i), name, self._opened[i])
         for i, there in enumerate(opened):
             if there:
                 self._opened.setdefault(i, name)
+        lacking = {}
+        for other in self._sessions.values():
+            first = next((i for i in other.lacked if i in self._opened), None)
+            if first is not None:
+                lacking[other.host] = _lacks(entry(first), other.name, self._opened[first])
+        if session is not None:
+            session.lacked = lacked
+        return lacking
 
     def check_source(self, name: str | None, fingerprint: str, modules: Mapping[str, Any]) -> None:
         """Compare the code of a provider on the host ``name`` (None: that of the service) with that of the first host
@@ -184,6 +197,13 @@ class HostSessions:
                 f"a host needs the code of the provider as the service has it; {named} is another one on {name}; copy "
                 "the same files there, and start the agent again"
             )
+
+
+def _lacks(entry: str, name: str, other: str) -> HostRefused:
+    return HostRefused(
+        f"a host needs the files of the list; {entry} is not there on {name}, but it is on {other}; mount it at the "
+        "same path, start the agent with --root, or --map OLD=NEW"
+    )
 
 
 def check_state_directory(name: str, wrong: Sequence[str]) -> None:
