@@ -6,10 +6,13 @@ import contextlib
 import os
 import select
 import signal
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_REPEAT_SECONDS = 0.3
+"""In which a signal that comes again is the same one: `timeout` sends it to its child, and then to the whole group."""
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -65,6 +68,7 @@ class SignalWaiter:
     def __init__(self, on_second_signal: Callable[[], None]) -> None:
         self._on_second_signal = on_second_signal
         self._number: int | None = None
+        self._noted_at = 0.0
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> SignalWaiter:
@@ -81,11 +85,13 @@ class SignalWaiter:
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
         if self._number is not None:
+            if time.monotonic() - self._noted_at < _REPEAT_SECONDS:
+                return
             try:
                 self._on_second_signal()
             finally:
                 os._exit(128 + number)
-        self._number = number
+        self._number, self._noted_at = number, time.monotonic()
         os.write(self._write, b"!")
 
     def wait(self, seconds: float) -> int | None:

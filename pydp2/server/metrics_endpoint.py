@@ -8,6 +8,7 @@ a batch. The library is an extra, imported when an endpoint is made.
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections import Counter
@@ -17,7 +18,8 @@ from typing import Any
 
 from pydp2.errors import OptionError, ServiceUnreachable
 
-_REQUEST_SECONDS = 5.0  # for a peer to send its request
+_REQUEST_SECONDS = 5.0  # for a peer to send its request, and to take the answer
+_MOST_REQUESTS = 16  # at a time: descriptors are for trainers and workers
 _STALE_SECONDS = 10.0  # since the loop published something: it hangs
 _POLL_SECONDS = 0.2
 
@@ -129,11 +131,43 @@ class MetricsEndpoint:
 
 
 class _HttpServer(ThreadingHTTPServer):
+    """Server of few connections at a time, each for a short time: whoever reaches the port takes nothing else."""
+
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        self._began: dict[socket.socket, float] = {}  # open connections, and since when
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        for oldest in [*self._began][: max(0, len(self._began) + 1 - _MOST_REQUESTS)]:
+            _end(oldest)  # not the new one: a request of Kubernetes must not fail because strangers hold the port
+        self._began[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._began.pop(request, None)
+
+    def service_actions(self) -> None:
+        """End connections that are open for too long, however often they send a byte."""
+        limit = time.monotonic() - _REQUEST_SECONDS
+        for request in [each for each, began in [*self._began.items()] if began < limit]:
+            _end(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Do nothing: a peer that goes in the middle of its request is none of ours."""
+
+
+def _end(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has just ended by itself
+        request.shutdown(socket.SHUT_RDWR)
 
 
 _Metric = tuple[str, str, str, list[str], list[tuple[list[str], float]]]

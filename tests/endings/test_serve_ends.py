@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,10 +63,26 @@ def test_a_second_signal_ends_it_at_once(serving: tuple[Program, Program]) -> No
     for _ in range(10):
         if serve.process.poll() is None:
             os.killpg(serve.pid, signal.SIGINT)
+            time.sleep(0.1)
     serve.ended()
     assert "Traceback" not in serve.screen
     assert reason(trainer)
     assert eventually(gone)
+
+
+def test_a_signal_that_comes_twice_at_once_ends_the_service_in_order(
+    serving: tuple[Program, Program], run_directories: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    """As coreutils' timeout sends it."""
+    serve, trainer = serving
+    serve.signal(signal.SIGTERM)
+    os.killpg(serve.pid, signal.SIGTERM)
+    assert serve.ended() == 128 + signal.SIGTERM
+    assert words(serve) == ["pydp2: ending the service (SIGTERM)"]
+    assert reason(trainer) == f"ipc://{tmp_path}/s ended: its program closed it"
+    assert gone()
+    assert run_directories() == []
+    assert not (tmp_path / "s").exists()
 
 
 def test_a_command_that_is_killed_takes_its_service_along(serving: tuple[Program, Program], tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +88,58 @@ def test_a_peer_that_sends_no_request_holds_nobody_up(monkeypatch: pytest.Monkey
         began = time.monotonic()
         endpoint.close()
         assert time.monotonic() - began < 3
+
+
+def test_strangers_take_few_descriptors_and_each_for_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_endpoint, "_REQUEST_SECONDS", 60.0)
+    endpoint = MetricsEndpoint("127.0.0.1:0")
+    host, _, port = endpoint.address.rpartition(":")
+    before = descriptors()
+    strangers = [socket.create_connection((host, int(port)), 5) for _ in range(60)]
+    for each in strangers:
+        each.setblocking(False)
+    try:
+        assert wait_until(lambda: sum(map(is_closed, strangers)) == 60 - 16)
+        assert wait_until(lambda: len(endpoint._server._began) == 16)
+        assert descriptors() - before - len(strangers) <= 16 + 2
+        assert get(endpoint.address, "/healthz")[0] == 200
+        monkeypatch.setattr(metrics_endpoint, "_REQUEST_SECONDS", 1.0)
+        dripping = [each for each in strangers if not is_closed(each)]
+        deadline = time.monotonic() + 10
+        while dripping and time.monotonic() < deadline:  # each sends a byte in time, and no request
+            for each in dripping:
+                with contextlib.suppress(OSError):
+                    each.send(b"G")
+            time.sleep(0.1)
+            dripping = [each for each in dripping if not is_closed(each)]
+        assert not dripping
+        assert wait_until(lambda: not endpoint._server._began)
+    finally:
+        for each in strangers:
+            each.close()
+        endpoint.close()
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def is_closed(peer: socket.socket) -> bool:
+    """Whether the other end has ended the connection."""
+    try:
+        return not peer.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_it_listens_on_an_address_of_version_six() -> None:
+    endpoint = MetricsEndpoint("[::1]:0")
+    try:
+        assert get(endpoint.address, "/healthz")[0] == 200
+    finally:
+        endpoint.close()
 
 
 def test_an_address_that_is_taken_is_said_at_the_start(provider_file: Callable[[str], str]) -> None:
