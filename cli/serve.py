@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
+from click.core import ParameterSource
 from pydp2_cli.live_line import LiveLine
 from pydp2_cli.options import SourceArguments, SourceCommand
 from pydp2_cli.output import StderrRelay, can_redraw, stderr_console
@@ -55,6 +56,12 @@ def command(
     """
     from pydp2 import launch
 
+    given = [name for name in ("hosts", "workers_per_host", "name") if _is_given(name)]
+    if engine == "local" and given:
+        flag = "--" + given[0].replace("_", "-")
+        raise click.UsageError(f"{flag} is for --engine ray; workers on other hosts join with `pydp2 worker`")
+    if engine == "ray" and as_json:
+        raise click.UsageError("--json is for --engine local: with Ray trainers connect by the name that is printed")
     if engine == "ray":
         _serve_on_ray(source_args, hosts, workers_per_host, name)
         return
@@ -71,7 +78,8 @@ def command(
             said = {"address": service.address, "host_address": service.host_address, "pid": service.pid}
             _print_address(json.dumps(said) if as_json else service.address)
             file = source_args.service.get("connection")
-            display.print(_example_code(str(file or service.address), source_args.job), style="dim")
+            where = file or ("" if "?token=" in service.address else service.address)  # which is a secret
+            display.print(_example_code(str(where), source_args.job), style="dim")
             if service.host_address:
                 where = str(file or service.host_address)
                 display.print(f"workers on other hosts: pydp2 worker --connect {shlex.quote(where)}\n", style="dim")
@@ -82,6 +90,11 @@ def command(
             click.get_current_context().exit(128 + number)
         rest = "; start it again as before, its trainers wait for it" if comes_back else ""
         raise click.ClickException(_why_ended(service) + rest)
+
+
+def _is_given(name: str) -> bool:
+    """Return True if the flag was given, with whatever value."""
+    return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _serve_on_ray(source_args: SourceArguments, hosts: str, workers_per_host: int, name: str) -> None:
@@ -168,13 +181,14 @@ def _why_ended(service: Service) -> str:
 
 
 def _example_code(where: str, job: dict[str, Any]) -> str:
-    """Return Python code that reads from the service."""
+    """Return Python code that reads from the service at ``where``; "": at the address that was printed."""
     from pydp2.options.tables import JOB_OPTIONS
 
     options = {"batch_size": 128} | {name: value for name, value in job.items() if value != JOB_OPTIONS[name].default}
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    place = f'"{where}"' if where else "address"
     return (
-        f'import pydp2\n\ndata = pydp2.connect("{where}", {given})\n'
+        f"import pydp2\n\ndata = pydp2.connect({place}, {given})\n"
         "for epoch in range(10):\n    for batch in data:\n        print(batch)\n"
     )
 

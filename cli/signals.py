@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_REPEAT_SECONDS = 0.3
+_REPEAT_SECONDS = 0.1
 """In which a signal that comes again is the same one: `timeout` sends it to its child, and then to the whole group."""
 Handler = Callable[[int, FrameType | None], None]
 

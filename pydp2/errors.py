@@ -37,16 +37,28 @@ Messages read: need, have, remedy; for data: file, sample, slot, expected, got. 
 from __future__ import annotations
 
 import builtins
+import re
 import traceback
 from collections.abc import Mapping
 from typing import Any
+
+_SECRET = re.compile(r"(token=)[0-9a-f]{8,}", re.IGNORECASE)
+
+
+def without_secrets(text: str) -> str:
+    """Return ``text`` without the token of an address (docs/security.md), wherever it stands: what a user has mistyped
+    is shown in messages too."""
+    return _SECRET.sub(r"\1…", text)
 
 
 class Error(Exception):
     """Base of every exception that pydp2 raises on purpose."""
 
     def __str__(self) -> str:  # KeyError's repr quoting would garble messages of the mixed classes below
-        return str(self.args[0]) if self.args else ""
+        return without_secrets(str(self.args[0])) if self.args else ""
+
+    def __repr__(self) -> str:
+        return without_secrets(super().__repr__())
 
 
 class LocalError(Error):

@@ -54,18 +54,26 @@ def _write_private(path: Path, text: str) -> None:
 def _read_private(path: Path) -> str:
     """Return the text of ``path``. Raises OSError, also if other users could read or write it, and ValueError if it is
     no text."""
+    text, known = _read_regular(path)
+    if known.st_mode & 0o077 or known.st_uid not in (os.geteuid(), 0):
+        raise OSError(
+            errno.EPERM,
+            f"other users can read or write it (mode {stat.S_IMODE(known.st_mode):04o}); make it private: "
+            f"chmod 600 {path}",
+        )
+    return text
+
+
+def _read_regular(path: Path) -> tuple[str, os.stat_result]:
+    """Return the text of ``path``, and what is known of that file. Raises OSError if it is none: one that another
+    process has to write would be waited for."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    known = os.fstat(file)
+    if not stat.S_ISREG(known.st_mode):
+        os.close(file)
+        raise OSError(errno.EPERM, "it is not a regular file")
     with open(file, encoding="ascii") as stream:
-        known = os.fstat(file)
-        if not stat.S_ISREG(known.st_mode):
-            raise OSError(errno.EPERM, "it is not a regular file")
-        if known.st_mode & 0o077 or known.st_uid not in (os.geteuid(), 0):
-            raise OSError(
-                errno.EPERM,
-                f"other users can read or write it (mode {stat.S_IMODE(known.st_mode):04o}); make it private: "
-                f"chmod 600 {path}",
-            )
-        return stream.read(_MAX_BYTES)
+        return stream.read(_MAX_BYTES), known
 
 
 def _reason(error: Exception) -> str:
@@ -107,11 +115,12 @@ class ConnectionFile:
             plain = json.loads(_read_private(path))
             pairs = {role: KeyPair(pair["public"], pair["secret"]) for role, pair in plain["keys"].items()}
             address, host_address = plain["address"], plain.get("host_address", "")
+            address.encode(), host_address.encode()
             local_address = plain.get("local_address", "")
             keys = [key for pair in pairs.values() for key in (pair.public, pair.secret)]
             if plain["pydp2"] != _VERSION or not split_key(address)[1] or not all(map(_KEY.fullmatch, keys)):
                 raise ValueError
-            if host_address and not split_key(host_address)[1]:
+            if host_address and not (host_address.startswith("tcp://") and split_key(host_address)[1]):
                 raise ValueError
             if local_address and (
                 ipc_path(local_address) is None or split_key(local_address)[1] != split_key(address)[1]
@@ -192,6 +201,12 @@ def allow(folder: Path, name: str, role: str, public: str) -> None:
             "prints one"
         )
     own_pair(folder)
+    for known in allowed_keys(folder):
+        if known.public == key and known.name != name:
+            raise OptionError(
+                f"a key must have one name and one role, and {folder} lets this one in as {known.name!r} "
+                f"({known.role}); drop {known.name!r} before, or have the peer make a pair of its own"
+            )
     try:
         for each in ROLES:
             (folder / _ALLOWED / each).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -229,7 +244,7 @@ def _found_keys(folder: Path, on_error: Callable[[OSError], None]) -> Iterator[A
             continue
         for path in paths:
             try:
-                key = path.read_text(encoding="ascii").strip()
+                key = _read_regular(path)[0].strip()
             except OSError as error:
                 on_error(error)
             except ValueError:

@@ -7,6 +7,7 @@ import copy
 import inspect
 import pickle  # noqa: TID251  # what is pickled here is our own
 import re
+import traceback
 from typing import Any
 
 import msgpack
@@ -76,6 +77,17 @@ def test_the_hierarchy_is_the_one_that_is_drawn() -> None:
     }  # fmt: skip
     assert drawn() == real
     assert len(real) == 30
+
+
+@pytest.mark.parametrize("kind", [errors.OptionError, errors.ServiceUnreachable, errors.ListError])
+@pytest.mark.parametrize("text", ["tcp://a:1?token={}", "tpc://a:1&TOKEN={}", "'ipc://tcp://a:1?token={}'"])
+def test_no_text_of_an_error_has_a_token(kind: type[Error], text: str) -> None:
+    token = "0123456789abcdefABCDEF0123456789"
+    error = kind(f"an address is needed, got {text.format(token)}; use another")
+    for shown in (str(error), repr(error), "".join(traceback.format_exception(error))):
+        assert token[:10] not in shown
+        assert text.format("…") in shown
+    assert str(from_wire(to_wire(error))) == str(error)
 
 
 def test_every_class_says_what_it_is() -> None:

@@ -76,6 +76,8 @@ def test_a_connection_file_that_others_can_read_is_refused(connection: Connectio
         lambda plain: plain["keys"].update(trainer=7), lambda plain: plain.clear(),
         lambda plain: plain.update(local_address=7), lambda plain: plain.update(local_address="ipc:///tmp/s"),
         lambda plain: plain.update(local_address=plain["address"]),
+        lambda plain: plain.update(host_address=with_key("ipc:///tmp/s", "0" * 64)),
+        lambda plain: plain.update(address=with_key("tcp://\ud800:5", "0" * 64)),
         lambda plain: plain.update(local_address=with_key("ipc:///tmp/s", "0" * 64)),
     ],
 )  # fmt: skip
@@ -189,6 +191,27 @@ def test_a_service_sees_what_its_folder_allows_when_it_looks_again(tmp_path: Pat
     (tmp_path / "allow" / "observer").rename(tmp_path / "away")
     allowed.refresh()
     assert [allowed.role_of(key) for key in (of_run, lasting)] == ["trainer", None], "what cannot be read allows none"
+
+
+def test_a_key_has_one_name(tmp_path: Path) -> None:
+    """Dropped under one name, it would still be let in under the other."""
+    keys.new_folder(tmp_path)
+    key = new_key_pair().public
+    keys.allow(tmp_path, "alice", "trainer", key)
+    keys.allow(tmp_path, "alice", "worker", key)
+    with pytest.raises(OptionError, match=r"lets this one in as 'alice' \(worker\); drop 'alice' before"):
+        keys.allow(tmp_path, "bob", "trainer", key)
+    keys.drop(tmp_path, "alice")
+    keys.allow(tmp_path, "bob", "trainer", key)
+    assert keys.allowed_keys(tmp_path) == [("bob", "trainer", key)]
+
+
+def test_what_is_no_regular_file_is_no_key_and_is_not_waited_for(tmp_path: Path) -> None:
+    keys.new_folder(tmp_path)
+    keys.allow(tmp_path, "alice", "trainer", "0" * 64)
+    os.mkfifo(tmp_path / "allow" / "trainer" / "bob.key")
+    (tmp_path / "allow" / "trainer" / "carol.key").mkdir()
+    assert [each.name for each in keys.allowed_keys(tmp_path)] == ["alice"]
 
 
 def test_a_pair_is_no_text_of_its_secret() -> None:

@@ -136,6 +136,11 @@ def find_service(address: str | os.PathLike[str] | None, key: str | os.PathLike[
             f"workers on other hosts need a service with keys, {target.name} has none; start it with "
             "connection='run.json', and use that file"
         )
+    if not target.address.startswith("tcp://"):
+        raise OptionError(
+            f"hosts connect over TCP, got {target.name}; use the connection file of the service, or the address for "
+            "hosts that it prints, tcp://HOST:PORT?key=…"
+        )
     return target
 
 

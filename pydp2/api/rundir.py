@@ -136,6 +136,11 @@ def keep_token(state_dir: Path) -> str:
         young.rename(path)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it holds no token"
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise OptionError(
+                f"state_dir must be a folder that can be written, where the token of the service is kept in {path}: "
+                f"{why}; make room there, or choose another folder"
+            ) from None
         raise OptionError(
             f"{path} must be a file of this user alone that holds the token of the service: {why}; remove it, then "
             "trainers that wait must be given the new address, or name the token, bind=…?token=…"

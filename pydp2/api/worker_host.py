@@ -104,9 +104,9 @@ class WorkerHost:
         self._places = machine.cores() if workers is None else integer_from(1)("workers", workers)
         self._root = Path.cwd() if root is None else Path(folder_path("root", root)).resolve()
         self._name = socket.gethostname() if name is None else name
-        if not isinstance(self._name, str):
-            raise OptionTypeError(f"name must be a text, got {value_text(name)}")
-        self._maps, self._patience = dict(maps or {}), seconds("patience", patience)
+        if not isinstance(self._name, str) or self._name != self._name.encode(errors="replace").decode():
+            raise OptionTypeError(f"name must be a text that UTF-8 can hold, got {value_text(name)}")
+        self._maps, self._patience = _checked_maps(maps), seconds("patience", patience)
         self._compress = compress or ""
         self._row_server = _row_server(traffic.get("row_server"))
         machine.check_open_files(self._places)
@@ -125,6 +125,8 @@ class WorkerHost:
         while not self._leaving:
             target = find_service(self._address, self._key)
             spec = self._fetch(target)
+            if spec is None:
+                break
             said = self._run_agent(target, spec)
             if "error" in said:
                 raise from_wire(said["error"])
@@ -143,24 +145,27 @@ class WorkerHost:
             with contextlib.suppress(OSError):
                 self._agent.send_signal(signal.SIGTERM)
 
-    def _fetch(self, target: Target) -> _Spec:
-        """Return what the service is made from, as soon as it answers."""
+    def _fetch(self, target: Target) -> _Spec | None:
+        """Return what the service is made from, as soon as it answers; None: this host was told to leave."""
         give_up = time.monotonic() + self._patience
-        while True:
+        while not self._leaving:
             try:
                 return self._ask(target)
             except ServiceUnreachable:
-                if time.monotonic() > give_up or self._leaving:
+                if time.monotonic() > give_up:
                     raise
             time.sleep(_REST_SECONDS)
+        return None
 
-    def _ask(self, target: Target) -> _Spec:
+    def _ask(self, target: Target) -> _Spec | None:
         assert target.key_pair is not None
         link = ServiceLink(target.address, target.key_pair)
         try:
             link.send(m.AskSpec(m.WIRE_VERSION, RELEASE))
             deadline = time.monotonic() + _ANSWER_SECONDS
             while (received := link.receive()) is None:
+                if self._leaving:
+                    return None
                 if link.is_lost and link.was_refused:
                     raise HostRefused(
                         f"the service at {target.name} does not admit the key of this host; it needs a key with the "
@@ -225,6 +230,15 @@ def check_codec(compress: str | None) -> None:
     """Raise OptionError unless ``compress`` names how what workers send is compressed, or is None."""
     if compress not in (None, CODEC):
         raise OptionError(f"compress must be {CODEC!r} or None, got {compress!r:.40}")
+
+
+def _checked_maps(maps: Mapping[str, str] | None) -> dict[str, str]:
+    """Return ``maps``. Raises OptionTypeError, OptionError."""
+    if maps is None:
+        return {}
+    if not isinstance(maps, Mapping):
+        raise OptionTypeError(f'maps must be a dict of folders, as {{"/data": "/mnt/data"}}, got {value_text(maps)}')
+    return {folder_path("maps", old): folder_path("maps", new) for old, new in maps.items()}
 
 
 def _row_server(address: str | None) -> str:

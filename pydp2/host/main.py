@@ -16,7 +16,10 @@ def main(descriptor: int) -> int:
     """Run workers for a service until it ends, or until told to stop. ``descriptor``: a socket to the program that
     started this process."""
     channel = set_up_process(descriptor, "pydp2-host")
-    setup, terms, files = receive_setup(channel)
+    try:
+        setup, terms, files = receive_setup(channel)
+    except EOFError:  # the program that started it is gone, and has nobody left to tell
+        return 1
     try:
         require_gil()
     except GuardError as error:

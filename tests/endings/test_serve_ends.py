@@ -63,7 +63,7 @@ def test_a_second_signal_ends_it_at_once(serving: tuple[Program, Program]) -> No
     for _ in range(10):
         if serve.process.poll() is None:
             os.killpg(serve.pid, signal.SIGINT)
-            time.sleep(0.1)
+            time.sleep(0.15)
     serve.ended()
     assert "Traceback" not in serve.screen
     assert reason(trainer)

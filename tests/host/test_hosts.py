@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -35,14 +36,15 @@ from pydp2.errors import (
 from pydp2.file_list import FileList
 from pydp2.host.list_entries import sampled_entries
 from pydp2.host.service_link import ServiceLink
-from pydp2.keys import ConnectionFile
+from pydp2.keys import ConnectionFile, new_folder, new_key_pair
 from pydp2.metrics import resident_bytes
 from pydp2.protocol import messages as m
 from pydp2.release import RELEASE
+from pydp2.service_address import split_key, with_key
 from pydp2.transport import Line
 from pydp2.transport.compression import FrameCompressor
 from tests.conftest import wait_until
-from tests.faults.relay import Relay
+from tests.faults.relay import Relay, free_port
 from tests.runs import NUMBERS, Program, alarm, processes
 from tests.runs import program as program
 
@@ -402,11 +404,37 @@ def test_a_host_that_is_told_to_leave_while_it_starts_leaves(
         assert host.run() in ("it has left", "it was told to leave")
 
 
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_host_that_is_told_to_leave_while_no_service_answers_leaves(file: Path, listens: bool) -> None:
+    address = with_key(f"tcp://127.0.0.1:{free_port()}", new_key_pair().public)
+    ConnectionFile(address, {"worker": new_key_pair()}, address).write(file)
+    with contextlib.ExitStack() as stack:
+        if listens:  # and says nothing
+            port = int(split_key(address)[0].rpartition(":")[2])
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        host = pydp2.WorkerHost(file, workers=1, patience=60.0)
+        timer = threading.Timer(0.5, host.leave)
+        timer.start()
+        began = time.monotonic()
+        assert host.run() == "it has left"
+        assert time.monotonic() - began < 20
+        timer.join()
+
+
+def test_hosts_connect_over_tcp(tmp_path: Path) -> None:
+    new_folder(tmp_path / "mine")
+    with pytest.raises(OptionError, match="hosts connect over TCP, got ipc:///tmp/s; use the connection file"):
+        pydp2.WorkerHost(with_key("ipc:///tmp/s", "0" * 64), key=tmp_path / "mine")
+
+
 def test_a_host_that_cannot_be_is_refused_before_anything_is_started(
     provider_file: Callable[[str], str], file: Path
 ) -> None:
     with serving(provider_file(SLOW), file):
-        for wrong in ({"workers": 0}, {"workers": 2.5}, {"workers": "4"}, {"name": 5}, {"patience": "5"}):
+        for wrong in (
+            {"workers": 0}, {"workers": 2.5}, {"workers": "4"}, {"name": 5}, {"patience": "5"}, {"name": "\udc80"},
+            {"maps": 5}, {"maps": "a=b"}, {"maps": {"/a": 5}}, {"maps": {5: "/a"}}, {"maps": {"": "/a"}},
+        ):  # fmt: skip
             (name,) = wrong
             with pytest.raises((OptionError, OptionTypeError), match=f"{name} must be"):
                 pydp2.WorkerHost(file, **wrong)  # type: ignore[arg-type]
