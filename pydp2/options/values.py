@@ -23,6 +23,7 @@ _UNITS = {"": 1, "B": 1} | {
     for unit, base in (("B", 1000), ("IB", 1024))
 }  # fmt: skip
 _MAX_BOUNDS = 1000  # they travel with each batch
+_MOST_SECONDS = 1e9  # 31 years: what the clock of the system adds up with it stays a time
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:]{2,45}")
 
 
@@ -134,9 +135,14 @@ def seconds(name: str, value: Any) -> float:
     """Check for a positive, finite number of seconds."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise OptionTypeError(f"{name} must be a number of seconds, got {value_text(value)}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not (0 < number < math.inf):
         raise OptionError(f"{name} must be more than 0 seconds and finite, got {number:g}")
+    if number > _MOST_SECONDS:
+        raise OptionError(f"{name} must be at most {_MOST_SECONDS:,.0f} seconds, got {number:g}")
     return number
 
 

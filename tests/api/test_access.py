@@ -285,7 +285,7 @@ def test_where_a_trainer_cannot_connect_is_told(
         pydp2.connect(address, key=folder, **OPTIONS)
 
 
-@pytest.mark.parametrize("timeout", [None, "5", True, 0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("timeout", [None, "5", True, 0, -1, float("nan"), float("inf"), 1e300, 10**400])
 def test_a_timeout_must_be_a_number_of_seconds(service: pydp2.Service, file: Path, timeout: Any) -> None:
     asks: list[Callable[[], object]] = [
         lambda: service.connect(batch_size=2, timeout=timeout),

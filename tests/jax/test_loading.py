@@ -167,6 +167,7 @@ def test_a_pass_without_a_whole_batch_says_so() -> None:
         ({"drop_last": True}, OptionTypeError, 'last_batch="drop"'),
         ({"rank": 1}, OptionError, "rank and world_size belong together"),
         ({"batch_size": 0}, OptionError, "batch_size must be at least 1"),
+        ({"rank": 1, "world_size": 2}, OptionError, "nothing says which ranks run on this machine"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_stays_behind(
