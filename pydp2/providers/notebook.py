@@ -18,21 +18,25 @@ import re
 import symtable
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
 from functools import cache
 from pathlib import Path, PurePath
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pydp2.errors import AddressError
-from pydp2.schema.input_types import InputType
+from pydp2.schema.input_types import InputType, is_bfloat16
 
 _FUTURE = "from __future__ import annotations\n"
 _VALUE_BYTES = 1 << 16  # of the text of one value
 _MAX_LEVELS = 16  # of collections in collections, of wrappers around a function
 _UNUSED_SECONDS = 90 * 86400.0  # after which a module file is removed
+_AT_ONCE = ("listcomp", "setcomp", "dictcomp", "genexpr")  # scopes inside a statement that run with it
+_ALIAS = "_pydp2_"  # before the names of modules that values are made with; the notebook may have names like those
+_OF_VALUES = ("builtins", "ml_dtypes", "numpy", "pathlib", "pydp2", "re")
 _SHARED_NAMES = ("<string>", "<stdin>")  # of more than one source, so linecache may have another one
 
 
@@ -51,14 +55,14 @@ def module_file(name: str, function: FunctionType) -> Path:
             f"{name} was defined at a prompt or in a notebook, where workers cannot find it, and its source is not "
             f"known here; {_to_a_file(name)}"
         )
-    cells = _CellNames(function.__globals__)
+    cells = _CellNames(function)
     cells.add(name.partition(".")[0])
     if cells.refused:
         raise AddressError(
             f"{name} uses what workers cannot be given: {', '.join(cells.refused)}; make it in the init_hook, pass "
             f"plain data with args=…, or {_to_a_file(name)}"
         )
-    return _write(name, cells.text(function))
+    return _write(name, cells.text())
 
 
 def _to_a_file(name: str) -> str:
@@ -68,35 +72,74 @@ def _to_a_file(name: str) -> str:
     )
 
 
-class _CellNames:
-    """Statements that give the names of ``namespace`` that a provider uses. ``refused``: names that cannot be given,
-    each with the reason."""
+class _Definition(NamedTuple):
+    """A statement that defines a function or class; the names that it uses when it runs, or ever."""
 
-    def __init__(self, namespace: Mapping[str, Any]) -> None:
+    source: str
+    now: set[str]
+    ever: set[str]
+
+
+class _CellNames:
+    """Statements that give the names that a provider uses. ``refused``: names that cannot be given, each with the
+    reason."""
+
+    def __init__(self, function: FunctionType) -> None:
         self.refused: list[str] = []
-        self._namespace = namespace
+        self._definitions: dict[str, _Definition] = {}
+        self._namespace = function.__globals__
+        self._future = _FUTURE if function.__code__.co_flags & __future__.annotations.compiler_flag else ""
         self._seen: set[str] = set()
         self._imports: dict[str, None] = {}  # in the order in which they came
         self._values: list[str] = []
-        self._definitions: list[str] = []
 
     def add(self, name: str, attributes: frozenset[str] = frozenset()) -> None:
         """Add what ``name`` needs. ``attributes``: dotted names behind it, which may be modules inside a package."""
         value = self._namespace.get(name, _ABSENT)
-        if isinstance(value, ModuleType):  # each time: other attributes may have been used
+        if name.startswith(_ALIAS):
+            self.refused.append(f"{name} (names that begin with {_ALIAS} are those of the file itself: rename it)")
+        elif isinstance(value, ModuleType):  # each time: other attributes may have been used
             self._add_module(name, value, attributes)
         elif name not in self._seen and not _is_given(name, value):
             self._seen.add(name)
             if not (self._add_import(name, value) or self._add_definition(name, value)):
                 self._add_value(name, value)
 
-    def text(self, function: FunctionType) -> str:
+    def text(self) -> str:
         """Return the text of the module."""
-        future = [_FUTURE] if function.__code__.co_flags & __future__.annotations.compiler_flag else []
+        future = [self._future] if self._future else []
         parts = ["# Written by pydp2 from the cells of a notebook: a provider, and what it uses.\n", *future]
         parts += ["\n".join(self._imports) + "\n"] if self._imports else []
         parts += ["\n".join(self._values) + "\n"] if self._values else []
-        return "\n".join(parts) + "".join(f"\n\n{text}\n" for text in self._definitions)
+        return "\n".join(parts) + "".join(f"\n\n{self._definitions[name].source}\n" for name in self.in_order())
+
+    def in_order(self) -> list[str]:
+        """Return the names of functions and classes in the order in which the module defines them."""
+        placed: dict[str, None] = {}
+        for name in self._definitions:
+            self._place(name, placed, set())
+        return list(placed)
+
+    def _place(self, name: str, placed: dict[str, None], waiting: set[str]) -> None:
+        """Put ``name`` into ``placed``, behind the definitions that its statement needs, and behind what it may call.
+        ``waiting``: names that are placed later, because they need this one."""
+        if name in placed or name in waiting:
+            return
+        waiting.add(name)
+        for used in self._closure(self._definitions[name].now & self._definitions.keys(), "now"):
+            self._place(used, placed, waiting)
+        for used in self._closure([name], "ever"):
+            if waiting.isdisjoint(self._closure([used], "now")):
+                self._place(used, placed, waiting)
+        waiting.remove(name)
+        placed[name] = None
+
+    def _closure(self, names: Iterable[str], when: str) -> list[str]:
+        """Return the definitions ``names``, and those that these use in turn ``now`` or ``ever``."""
+        found = sorted(names)
+        for name in found:  # it grows
+            found += sorted(getattr(self._definitions[name], when) & self._definitions.keys() - set(found))
+        return found
 
     def _add_module(self, name: str, module: ModuleType, attributes: frozenset[str]) -> None:
         full = module.__name__
@@ -130,8 +173,8 @@ class _CellNames:
         it is neither."""
         if isinstance(value, type):
             sources = _class_sources(name, value)
-        elif (unwrapped := _unwrapped(value)) is not None:
-            sources = _function_sources(name, *unwrapped)
+        elif functions := _functions(value):
+            sources = _function_sources(name, functions)
         else:
             return False
         if len(sources) != 1:
@@ -139,9 +182,10 @@ class _CellNames:
             self.refused.append(f"{name} ({why})")
             return True
         (source,) = sources
-        for used, attributes in _used_names(source).items():
+        names = _used_names(source)
+        self._definitions[name] = _Definition(source, _needed_names(self._future + source), {*names})
+        for used, attributes in names.items():
             self.add(used, attributes)
-        self._definitions.append(source)
         return True
 
     def _add_value(self, name: str, value: Any) -> None:
@@ -156,22 +200,29 @@ class _CellNames:
         if len(text) > _VALUE_BYTES:
             self.refused.append(f"{name} (a {type(value).__name__} of more than {_VALUE_BYTES >> 10} KiB)")
             return
-        for module in re.findall(r"\b_(pathlib|re|numpy|pydp2)\.", text):
-            self._imports[f"import {module} as _{module}"] = None
+        for module in re.findall(rf"\b{_ALIAS}(\w+)\.", text):
+            if module in _OF_VALUES:
+                self._imports[f"import {module} as {_ALIAS}{module}"] = None
         self._values.append(f"{name} = {text}")
 
 
 _ABSENT = object()
+_OF_MODULES = {  # and, while they are defined, of classes
+    "__name__", "__file__", "__package__", "__spec__", "__loader__", "__cached__", "__builtins__", "__annotations__",
+    "__module__", "__qualname__",
+}  # fmt: skip
 
 
 def _is_given(name: str, value: Any) -> bool:
     """Return True if ``name`` needs no statement: an attribute of every module, or a builtin (IPython wraps open)."""
-    if name.startswith("__") and name.endswith("__"):
+    if name in _OF_MODULES:
         return True
     builtin = vars(builtins).get(name, _ABSENT)
     if value is _ABSENT:
         return builtin is not _ABSENT and not str(getattr(builtin, "__module__", "")).startswith("IPython")
-    return builtin is not _ABSENT and builtin is getattr(value, "__wrapped__", value)
+    if isinstance(value, FunctionType) and str(value.__globals__.get("__name__")).startswith("IPython"):
+        value = getattr(value, "__wrapped__", value)
+    return builtin is not _ABSENT and builtin is value
 
 
 # -- the sources of cells ----------------------------------------------------------------------------------------------
@@ -205,38 +256,40 @@ def _from_imports(name: str) -> Iterator[tuple[str, str]]:
                 yield from ((node.module, each.name) for each in node.names if name == (each.asname or each.name))
 
 
-def _unwrapped(value: Any) -> tuple[FunctionType, int] | None:
-    """Return the function inside of ``value`` and how often it is wrapped; None if there is none."""
-    for layers in range(_MAX_LEVELS):
-        if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
-            return value, layers
-        value = getattr(value, "__wrapped__", None)  # of some objects each attribute is another such object
-    return None
+def _functions(value: Any) -> dict[int, FunctionType]:
+    """Return the functions that ``value`` is or wraps, by how often they are wrapped."""
+    found = {}
+    for layers in range(_MAX_LEVELS):  # of some objects each attribute is another such object
+        if isinstance(value, FunctionType):
+            found[layers] = value
+        value = getattr(value, "__wrapped__", None)
+    return found
 
 
-def _function_sources(name: str, function: FunctionType, layers: int) -> set[str]:
-    """Return the statement that defines a function, in a set: empty if it would not give a function with so many
-    wrappers, such as one that was wrapped or renamed later."""
-    code = function.__code__
-    if (cell := _cell(code.co_filename)) is None or code.co_filename in _SHARED_NAMES:
-        return set()
-    for node in cell[1].body:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() if node.name == name:
-                is_it, wraps = code.co_firstlineno == _first_line(node), len(node.decorator_list)
-            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Lambda()) if target == name:
-                is_it, wraps = code.co_firstlineno == node.value.lineno, 0
-            case _:
-                continue
-        if is_it and layers <= wraps:
-            return {_segment(cell[0], node)}
+def _function_sources(name: str, functions: Mapping[int, FunctionType]) -> set[str]:
+    """Return the statement that defines one of ``functions``, in a set: empty if it would not give a function with so
+    many wrappers, such as one that was wrapped or renamed later."""
+    for layers, function in functions.items():
+        code = function.__code__
+        if code.co_filename in _SHARED_NAMES or (cell := _cell(code.co_filename)) is None:
+            continue
+        for node in cell[1].body:
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() if node.name == name:
+                    is_it, wraps = code.co_firstlineno == _first_line(node), len(node.decorator_list)
+                case ast.Assign(targets=[ast.Name(id=target)], value=ast.Lambda()) if target == name:
+                    is_it, wraps = code.co_firstlineno == node.value.lineno, 0
+                case _:
+                    continue
+            if is_it and layers <= wraps:
+                return {_segment(cell[0], node)}
     return set()
 
 
 def _class_sources(name: str, value: type) -> set[str]:
     """Return the statements of cells that may define a class: that of the cell that has its methods, or all."""
-    methods = [_unwrapped(each) for each in vars(value).values()]
-    files = {method[0].__code__.co_filename for method in methods if method}
+    methods = [method for each in vars(value).values() for method in _functions(each).values()]
+    files = {method.__code__.co_filename for method in methods}
     own = [cell for file in files if file not in _SHARED_NAMES and (cell := _cell(file))]
     for cells in (own, _cells()):
         found = {
@@ -281,6 +334,16 @@ def _used_names(source: str) -> dict[str, frozenset[str]]:
     return {name: frozenset(attributes[name]) for name in sorted(names)}
 
 
+def _needed_names(source: str) -> set[str]:
+    """Return the global names that a statement uses when it runs: not those in the functions that it defines."""
+    names: set[str] = set()
+    tables = [symtable.symtable(source, "<cell>", "exec")]
+    for table in tables:  # it grows
+        names |= {each.get_name() for each in table.get_symbols() if each.is_referenced() and each.is_global()}
+        tables += [each for each in table.get_children() if each.get_type() == "class" or each.get_name() in _AT_ONCE]
+    return names
+
+
 def _dotted(node: ast.expr) -> str:
     """Return ``a.b.c`` for an attribute of a name, else ''."""
     if isinstance(node, ast.Name):
@@ -298,18 +361,38 @@ def _value_text(value: Any, level: int = 0) -> str:
     if value is None or kind in (bool, int, str, bytes) or (kind is float and math.isfinite(value)):
         return repr(value)
     if kind is float:
-        return f"float({str(value)!r})"
+        return f"_pydp2_builtins.float({str(value)!r})"
+    if kind is complex:
+        return f"_pydp2_builtins.complex({_value_text(value.real)}, {_value_text(value.imag)})"
     if isinstance(value, PurePath):
-        return f"_pathlib.{kind.__name__}({str(value)!r})"
+        return f"_pydp2_pathlib.{kind.__name__}({str(value)!r})"
     if kind is re.Pattern:
-        return f"_re.compile({value.pattern!r}, {value.flags})"
+        return f"_pydp2_re.compile({value.pattern!r}, {value.flags})"
     if kind is InputType:
-        dense = "" if value.dtype is None else f", dtype=_numpy.dtype({value.dtype.str!r})"
-        dense += "" if value.shape is None else f", shape={value.shape}"
-        return f"_pydp2.InputType({value.dim}, {int(value.seq_type)}, {int(value.type)}{dense})"
-    if kind is np.ndarray and value.dtype.kind in "biuf" and value.nbytes <= _VALUE_BYTES:
-        return f"_numpy.frombuffer({value.tobytes()!r}, {value.dtype.str!r}).reshape({value.shape}).copy()"
+        return _input_type_text(value)
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc" and value.nbytes <= _VALUE_BYTES:
+        return _numpy_text(value)
     return _collection_text(value, level + 1)
+
+
+def _input_type_text(value: InputType) -> str:
+    text = str(value.dim)
+    for code in (value.seq_type, value.type):
+        text += f", _pydp2_pydp2.{type(code).__name__}({code:d})" if isinstance(code, IntEnum) else f", {code}"
+    if value.dtype is not None:
+        named = "_pydp2_ml_dtypes.bfloat16" if is_bfloat16(value.dtype) else repr(value.dtype.str)
+        text += f", dtype=_pydp2_numpy.dtype({named})"
+    if value.shape is not None:
+        text += f", shape={value.shape}"
+    return f"_pydp2_pydp2.InputType({text})"
+
+
+def _numpy_text(value: np.ndarray[Any, Any] | np.generic) -> str:
+    plain = value.item() if isinstance(value, np.generic) else None
+    if type(plain) in (bool, int, float, complex):  # long doubles have no plain number that is equal
+        return f"_pydp2_numpy.{type(value).__name__}({_value_text(plain)})"
+    text = f"_pydp2_numpy.frombuffer({value.tobytes()!r}, {value.dtype.str!r}).reshape({value.shape})"
+    return f"{text}.copy()" if plain is None else f"{text}[()]"
 
 
 def _collection_text(value: Any, level: int) -> str:
@@ -322,7 +405,8 @@ def _collection_text(value: Any, level: int) -> str:
         inner = ", ".join(_value_text(each, level) for each in value)
         return f"[{inner}]" if kind is list else f"({inner},)" if inner else "()"
     if kind in (set, frozenset):  # sorted: the text must not depend on the seed of hashes
-        return f"{kind.__name__}([{', '.join(sorted(_value_text(each, level) for each in value))}])"
+        inner = ", ".join(sorted(_value_text(each, level) for each in value))
+        return f"_pydp2_builtins.{kind.__name__}([{inner}])"
     raise ValueError(f"a {kind.__name__}")
 
 

@@ -1,18 +1,15 @@
-"""Providers of notebooks: the module file that is written from cells, and what is refused. The cells are registered as
-IPython does it, and run in a namespace called ``__main__``."""
+"""Providers of notebooks: the module file that is written from cells, and what is refused."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import linecache
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,53 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pydp2.errors import AddressError
 from pydp2.providers import resolve
-from pydp2.providers.notebook import module_file
 
-IMPORTS = "from pydp2 import dense_vector, integer_value, provider\n"
-CELL = """
-@provider(input_types=[integer_value(100)])
-def process(settings, filename):
-    yield {}
-"""
-
-
-class Notebook:
-    """Cells that share a namespace."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, Any] = {"__name__": "__main__"}
-        self._numbers = count(1)
-
-    def run(self, source: str) -> None:
-        file = f"<ipython-input-{next(self._numbers)}-{id(self):x}>"
-        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-        exec(compile(source, file, "exec", dont_inherit=True), self.names)
-
-    def samples(self, name: str = "process") -> list[Any]:
-        """What the written module yields."""
-        return list(resolve(f"{self.file(name)}:{name}").samples("x"))
-
-    def file(self, name: str = "process") -> Path:
-        return module_file(name, self.names[name].__wrapped__)
-
-
-@pytest.fixture
-def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    before = dict(linecache.cache)
-    one = Notebook()
-    one.run(IMPORTS)
-    yield one
-    linecache.cache.clear()
-    linecache.cache.update(before)
-
-
-def refused(notebook: Notebook) -> str:
-    with pytest.raises(AddressError) as caught:
-        notebook.file()
-    return str(caught.value)
+from .conftest import CELL, Notebook, refused
 
 
 def test_the_module_has_the_provider_and_what_it_uses_and_no_more(notebook: Notebook) -> None:
@@ -247,6 +200,79 @@ def test_arrays_patterns_and_types_come_back_equal(notebook: Notebook) -> None:
     assert (found.dtype, found.shape, found.flags.writeable) == (array.dtype, array.shape, True)
     assert (pattern, least) == (re.compile("a+", re.IGNORECASE), float("-inf"))
     assert names["ONE"] == notebook.names["ONE"]
+
+
+def test_numbers_of_numpy_and_complex_ones_come_back_with_their_types(notebook: Notebook) -> None:
+    values = [np.float64(3), np.float32(0.1), np.float16("nan"), np.int8(-3), np.longlong(4), np.bool(True), -0.0]
+    values += [1j, complex("-inf-0j"), np.complex64(1 - 0j), np.longdouble(1) / 3, np.ones(2, complex)[0]]
+    notebook.names["VALUES"] = values
+    notebook.run(CELL.format("len(VALUES)"))
+    found = resolve(f"{notebook.file()}:process").function.__globals__["VALUES"]
+    assert [(repr(each), type(each)) for each in found] == [(repr(each), type(each)) for each in values]
+
+
+def test_a_type_of_bfloat16_comes_back_equal(notebook: Notebook) -> None:
+    pytest.importorskip("ml_dtypes")
+    notebook.run("PIX = dense_vector(2, dtype='bfloat16')")
+    notebook.run("@provider(input_types=[PIX])\ndef process(settings, filename): yield [PIX.dim, 1.0]")
+    assert notebook.samples() == [[[2, 1.0]]]
+    assert resolve(f"{notebook.file()}:process").function.__globals__["PIX"] == notebook.names["PIX"]
+
+
+def test_names_of_the_notebook_do_not_clash_with_those_of_the_file(notebook: Notebook) -> None:
+    notebook.run("import re\nP = re.compile('a')\nMOST = float('inf')\nONE = {1}\nT = integer_value(3)\n")
+    notebook.run("_re, _numpy, _pydp2, _pathlib, set, float = 1, 2, 3, 4, 5, 6\n")
+    notebook.run(CELL.format("_re + _numpy + _pydp2 + _pathlib + set + float + len(ONE) + (P.pattern < str(MOST))"))
+    assert notebook.samples() == [[23]]
+    notebook.run("_pydp2_re = 1\n" + CELL.format("_pydp2_re"))
+    assert "_pydp2_re (names that begin with _pydp2_ are those of the file itself: rename it)" in refused(notebook)
+
+
+def test_names_with_two_underscores_are_given_unless_every_module_has_them(notebook: Notebook) -> None:
+    notebook.run("__SCALE__ = '5'\n__doc__ = '7'\n")
+    notebook.run("class Named:\n    name = __module__ + __qualname__\n    def me(self): return __class__ is Named\n")
+    notebook.run(CELL.format("int(__SCALE__) + int(__doc__) + __debug__ + (__name__ in Named.name) + Named().me()"))
+    assert notebook.samples() == [[15]]
+    notebook.run(CELL.format("__NOWHERE__"))
+    assert "__NOWHERE__ (not defined)" in refused(notebook)
+
+
+BASE = """
+class Base:
+    @classmethod
+    def make(cls, kind): return {'a': Sub, 'b': Another}[kind]()
+"""
+
+
+@pytest.mark.parametrize(
+    ("cells", "value"),
+    [
+        ([BASE, "class Sub(Base): n = 4", "class Another(Sub): n = 5"], "Base.make('a').n + Base.make('b').n"),
+        (["import functools\ndef a(): return b()\n@functools.lru_cache(maxsize=len(a.__name__))\ndef b(): return 9"],
+         "a()"),
+        (["def z(): return 4\ndef a(): return z() if z() else B()\nclass B:\n    n = a() + 1"], "a() + B.n"),
+        (["from __future__ import annotations\nclass A:\n    def m(self, b: B) -> B: return 9\nclass B(A): pass\n"
+          + CELL.format("A().m(B())")], ""),
+    ],
+)  # fmt: skip
+def test_definitions_come_behind_what_their_statements_need_when_they_run(
+    notebook: Notebook, cells: list[str], value: str
+) -> None:
+    for cell in cells:
+        notebook.run(cell)
+    if value:
+        notebook.run(CELL.format(value))
+    assert notebook.samples() == [[9]]
+
+
+def test_a_function_that_wraps_another_is_its_own_statement(notebook: Notebook) -> None:
+    notebook.run("import builtins, functools\n@functools.wraps(builtins.sum)\ndef sum(x): return 42\n")
+    notebook.run("def base(x): return x\n@functools.wraps(base)\ndef more(x): return base(x) + 1\n")
+    shell: dict[str, Any] = {"__name__": "IPython.core.interactiveshell", "notebook": notebook.names}
+    exec("import functools, io\n@functools.wraps(io.open)\ndef opened(*a): return io.open(*a)", shell)
+    notebook.names["open"] = shell["opened"]
+    notebook.run(CELL.format("sum([1]) + more(3) + (open is None)"))
+    assert notebook.samples() == [[46]]
 
 
 # -- in a kernel -------------------------------------------------------------------------------------------------------
