@@ -3,6 +3,7 @@
 A cell runs in ``__main__`` of the kernel, which is another module in each process. IPython keeps the source of a cell
 in :mod:`linecache`. The module file has the statements that define the provider and the functions and classes that it
 uses, imports for what modules hold, and assignments of plain values. Everything in it can be read; nothing is pickled.
+The file is imported here once, to see that it gives what the notebook has.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pydp2.errors import AddressError
+from pydp2.providers.notebook_comparison import differences
 from pydp2.schema.input_types import InputType, is_bfloat16
 
 _FUTURE = "from __future__ import annotations\n"
@@ -46,8 +48,8 @@ def module_file(name: str, function: FunctionType) -> Path:
     Its name contains a digest of its text, so the same cells give the same file, and changed ones another.
 
     Raises:
-        AddressError: there is no source, as at some prompts; the provider uses values that cannot be written down; or
-            the file cannot be written.
+        AddressError: there is no source, as at some prompts; the provider uses values that cannot be written down; the
+            cells do not give what the notebook has now; or the file cannot be written.
     """
     file = function.__code__.co_filename
     if file in _SHARED_NAMES or _cell(file) is None:
@@ -62,7 +64,26 @@ def module_file(name: str, function: FunctionType) -> Path:
             f"{name} uses what workers cannot be given: {', '.join(cells.refused)}; make it in the init_hook, pass "
             f"plain data with args=…, or {_to_a_file(name)}"
         )
-    return _write(name, cells.text())
+    path = _write(name, cells.text())
+    _check_same(name, cells.in_order(), function.__globals__, path)
+    return path
+
+
+def _check_same(name: str, defined: Iterable[str], namespace: Mapping[str, Any], path: Path) -> None:
+    try:
+        odd = differences(defined, namespace, path)
+    except Exception as error:
+        raise AddressError(
+            f"the cells that define {name} and what it uses cannot run by themselves, as they must in the workers: "
+            f"{type(error).__name__}: {error}, in {path}; {_to_a_file(name)}"
+        ) from error
+    if odd:
+        names = [re.split(r"\W", each)[0] for each in odd]
+        raise AddressError(
+            f"workers run the cells that define {name} and what it uses, and these do not give what the notebook has "
+            f"now: {', '.join(odd)}, which was changed later, or what it was made of; run the cells that define "
+            f"{', '.join(names)} again, or {_to_a_file(name)}"
+        )
 
 
 def _to_a_file(name: str) -> str:

@@ -275,6 +275,14 @@ def test_a_function_that_wraps_another_is_its_own_statement(notebook: Notebook) 
     assert notebook.samples() == [[46]]
 
 
+def test_cells_that_cannot_run_by_themselves_are_refused_before_anything_starts(notebook: Notebook) -> None:
+    notebook.run("class C:\n    n = 1 // (__name__ == '__main__')\n" + CELL.format("C.n"))
+    text = refused(notebook)
+    assert "the cells that define process and what it uses cannot run by themselves" in text
+    assert "ZeroDivisionError" in text
+    assert "%%writefile" in text
+
+
 # -- in a kernel -------------------------------------------------------------------------------------------------------
 Execute = Callable[..., list[str]]
 EXECUTE = """
