@@ -133,7 +133,8 @@ def _show(console: Console, counted: ListCount) -> None:
     if rest := len(counted.files) - len(shown):
         table.add_row(f"… {count_text(rest, 'more file')}: --json has them", style="dim")
     console.print(table)
-    read = f"{count_text(counted.read, 'file')} read, {count_text(len(counted.files), 'file')} counted"
+    known = len(counted.files) - len(counted.missing)
+    read = f"{count_text(counted.read, 'file')} read, {count_text(known, 'file')} counted"
     console.print(f"{count_text(counted.samples, 'sample')} ({read})", style="bold", soft_wrap=True)
 
 

@@ -52,8 +52,11 @@ class EntryNames:
         """Return the stamp of ``file`` if it has not changed since ``when_ns`` (ns since 1970), else None; () if the
         entry names no file."""
         known = self._stat(file)
-        if known is not None and max(known.st_mtime_ns, known.st_ctime_ns) > when_ns - _RACY_NS:
-            return None
+        if known is not None:
+            unsettled = when_ns - _RACY_NS
+            # a time of change that lies ahead was given to the file; when that was done, the other time has
+            if known.st_ctime_ns > unsettled or unsettled < known.st_mtime_ns <= time.time_ns():
+                return None
         return _stamp_of(known)
 
     def _stat(self, file: int) -> os.stat_result | None:

@@ -101,6 +101,17 @@ def test_a_count_holds_for_the_file_that_was_counted_and_for_no_other(place: Pla
     assert place.open(["a", "b"], key="b2")[1] == {}
 
 
+def test_a_file_whose_time_of_change_lies_ahead_is_remembered_unless_it_changes(place: Place) -> None:
+    settle(place, a="1", b="2")
+    ahead = time.time() + 1000
+    for name in "ab":
+        os.utime(place.folder / name, (ahead, ahead))
+    time.sleep(0.03)
+    place.remember(["a", "b"], {"a": 1, "b": 2})
+    settle(place, b="3")
+    assert place.open(["a", "b"])[1] == {"a": 1}
+
+
 def test_an_entry_that_names_no_file_is_known_by_its_text(place: Place) -> None:
     place.remember(["http://x/1", "http://x/2"], {"http://x/2": 7})
     assert place.open(["http://x/1", "http://x/2"])[1] == {"http://x/2": 7}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,15 @@ def test_a_file_that_cannot_be_read_ends_it_and_the_others_stay_counted(
     assert "4 samples (1 file read, 2 files counted)" in result.stdout, "the other file was read before"
 
 
+def test_a_file_whose_time_of_change_lies_ahead_is_counted(folder: Path, cli: Callable[..., Result]) -> None:
+    ahead = time.time() + 1000
+    os.utime(folder / "b.txt", (ahead, ahead))
+    time.sleep(0.03)
+    result = cli(*COUNT)
+    assert result.exit_code == 0, result.stderr
+    assert "6 samples (0 files read, 2 files counted)" in cli(*COUNT).stdout
+
+
 def test_samples_with_weights_are_counted_with_them(folder: Path, cli: Callable[..., Result]) -> None:
     code = (folder / "numbers_provider.py").read_text()
     code = code.replace("should_shuffle=False", "calc_batch_size=lambda sample: 5, can_over_batch_size=False")
@@ -75,6 +85,7 @@ def test_a_count_that_cannot_be_remembered_makes_the_exit_code_1(folder: Path, c
     result = cli(*COUNT)
     assert result.exit_code == 1
     assert "cannot be remembered" in result.stderr
+    assert "0 samples (2 files read, 0 files counted)" in result.stdout
 
 
 @pytest.mark.parametrize(
