@@ -145,7 +145,8 @@ def _first(findings: list[Finding], most: int) -> list[Finding]:
 
 
 class FileRun:
-    """Run of one file. ``room``: how many findings are kept; None: only those at ``places``, and the first of all.
+    """Run of one file. ``room``: how many findings are kept; None: only those at ``places``, and the first of each
+    kind: bad values, and exceptions.
 
     ``at``: its first item is always the sample that is asked for.
     """
@@ -217,7 +218,11 @@ class FileRun:
                 self._rows[-1] = (y, None)
                 self._rows[-1] = (y, running.weight_of(values))
         except (BadSample, ProviderError) as error:
-            self._note(error, y)
+            self._note(with_location(error, self._name, y), y)
+        except NOT_THEIRS:
+            raise
+        except Exception as error:  # raised by the value itself
+            self._note(user_error(error, self._name, y, running.settings.file_list), y)
 
     def _judge(self) -> None:
         """Examine the packed values, count the good samples, and settle the findings so far."""
@@ -226,7 +231,8 @@ class FileRun:
         cut = self._packer.finish()
         bad = dict(cut.bad)
         for position, error in bad.items():
-            self._note(error, rows[position][0])
+            y = rows[position][0]
+            self._note(with_location(error, self._name, y), y)
         weights = [weight for position, (_, weight) in enumerate(rows) if position not in bad and weight is not None]
         report.samples += len(weights)
         report.weight += sum(weights)
@@ -235,11 +241,12 @@ class FileRun:
             slot.add(arrays)
         news, self._news = sorted(self._news, key=lambda finding: finding.sample), []
         if self._room is None:
-            news = [
-                each
-                for i, each in enumerate(news)
-                if each.sample in self._places or each.raised or not (self.findings or i)
-            ]
+            kinds, seen = {bool(finding.slot) for finding in self.findings}, news
+            news = []
+            for finding in seen:
+                if finding.sample in self._places or finding.raised or bool(finding.slot) not in kinds:
+                    news.append(finding)
+                kinds.add(bool(finding.slot))
             self.findings += news
         else:
             self.findings = _first(self.findings + news, self._room)
@@ -249,7 +256,7 @@ class FileRun:
 
     def _note(self, error: BadSample | ProviderError, y: int) -> None:
         self.report.bad += 1
-        self._found(with_location(error, self._name, y), y, raised=False)
+        self._found(error, y, raised=False)
 
     def _raised(self, error: Error, y: int) -> None:
         self.report.raised = True

@@ -13,7 +13,7 @@ from pydp2.api.sources import Files, Source
 from pydp2.columns.batch import Batch
 from pydp2.diagnostics.local_provider import NOT_THEIRS, foreground
 from pydp2.diagnostics.slot_figures import type_text
-from pydp2.errors import BadSample, Error, OptionError, ProviderError
+from pydp2.errors import BadSample, Error, OptionError
 from pydp2.file_list import FileList
 from pydp2.options.tables import job_options
 from pydp2.order.batcher import BatchCut, Batcher, PassFailed
@@ -22,7 +22,7 @@ from pydp2.order.plan import PassPlan
 from pydp2.order.sample_source import END, FileFailure, SampleRun, SourceState
 from pydp2.order.snapshot import FilePosition, Reread
 from pydp2.packers.packer import Packer
-from pydp2.providers import Provider, StartedProvider, with_location
+from pydp2.providers import Provider, StartedProvider, user_error, with_location
 from pydp2.rowstore.heap import HeapStore
 
 _SAMPLES, _BATCH = 3, 8
@@ -201,8 +201,10 @@ class _LocalFiles:
                         yield FileFailure(with_location(error, name, y))
                         return
                     self._seen.dropped += 1
-                except ProviderError as error:
-                    yield FileFailure(with_location(error, name, y))
+                except NOT_THEIRS:
+                    raise
+                except Exception as error:  # of calc_batch_size, or raised by the value itself
+                    yield FileFailure(user_error(error, name, y, running.settings.file_list))
                     return
                 y += 1
         finally:

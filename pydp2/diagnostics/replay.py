@@ -171,8 +171,9 @@ def _run(
         one = FileRun(running, file, number, None, progress, places)
         one.run(limit)
         length, findings = one.length, one.findings
-    raised = next((finding for finding in findings if finding.raised), None)
-    bad = {finding.sample: finding for finding in findings if not finding.raised}
+    # a service ends the file where a value or calc_batch_size raises; only bad values are dropped
+    raised = next((finding for finding in findings if not finding.slot), None)
+    bad = {finding.sample: finding for finding in findings if finding.slot}
     missing = raised is not None and raised.exception == _MISSING and not Path(file).exists()
     return _Seen(length, bad, raised, findings[0] if findings else None, missing)
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from pydp2.diagnostics.slot_figures import SlotFigures
-from pydp2.errors import BadSample
 from pydp2.native import is_active
 from pydp2.packers.slot_writers import SlotWriter, slot_writers
 from pydp2.schema.input_types import Slots
@@ -69,7 +68,8 @@ def _timed(adder: SlotWriter, values: Sequence[Any]) -> tuple[float, int]:
             unsure += 1
             try:
                 adder.add_checked(value)
-            except BadSample:
+            except Exception:  # also of the value itself: packed with the others, it is told
+                adder.rollback(done)
                 continue
         done += 1
     seconds = time.perf_counter() - began

@@ -197,6 +197,10 @@ def test_what_the_provider_raises_names_file_and_sample(tmp_path: Path) -> None:
     made(tmp_path, QUICK.replace("yield i % 10", "yield 99 if i == 3000 else 1"), files=1)
     with pytest.raises(BadSample, match=r"file 0\.txt, sample \d+, .*expected an int in \[0, 10\), got 99"):
         bench(tmp_path)
+    odd = "type('Odd', (), {'__index__': lambda self: 1 // 0})()"
+    made(tmp_path, QUICK.replace("yield i % 10", f"yield {odd} if i == 5 else 1"), files=1)
+    with pytest.raises(ProviderError, match=r"file 0\.txt, sample 5: process raised ZeroDivisionError"):
+        bench(tmp_path)
     made(tmp_path, QUICK, first="raise RuntimeError('not today')")
     with pytest.raises(Error, match="not today"):
         bench(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from bdb import BdbQuit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,64 @@ def test_a_weight_that_cannot_be_is_a_finding_and_the_next_sample_is_looked_at(p
     report = pydp2.check(["f"], address)
     assert (report.samples, report.found, report.files[0].bad) == (2, 1, 1)
     assert "calc_batch_size raised ZeroDivisionError" in report.findings[0].text
+
+
+RAISING = {  # the slot, a good value, the other one, and the exception
+    "released": ("pydp2.raw()", "b'a'", "released(b'b')", "ValueError"),
+    "index": ("integer_value(9)", "1", "Odd()", "ZeroDivisionError"),
+    "length": ("dense_vector(1)", "[1.0]", "OddList()", "KeyError"),
+}
+
+
+@pytest.mark.parametrize("options", ["", ", check=True, check_fail_continue=True", ", calc_batch_size=lambda s: 2"])
+@pytest.mark.parametrize("kind", RAISING)
+def test_a_value_that_raises_is_a_finding_in_the_words_of_a_worker_and_the_next_sample_is_looked_at(
+    kind: str, options: str, provider_file: Write
+) -> None:
+    declared, good, odd, name = RAISING[kind]
+    address = provider_file(
+        f"""
+        import pydp2
+        class Odd:
+            def __index__(self):
+                return 1 // 0
+        class OddList(list):
+            def __len__(self):
+                return {{}}["n"]
+        def released(data):
+            with memoryview(data) as value:
+                return value
+        @provider(input_types=[{declared}]{options})
+        def process(settings, filename):
+            yield from ({good}, {odd}, {good})
+        """
+    )
+    report = pydp2.check(["f"], address)
+    (finding,) = report.findings
+    assert finding.text.startswith(f"file f, sample 1: process raised {name}")
+    assert (finding.sample, finding.raised, finding.exception) == (1, False, name)
+    assert (report.samples, report.found, report.files[0].bad) == (2, 1, 1)
+    with pytest.raises(ProviderError) as told, pydp2.load(["f"], address, batch_size=2, workers=1) as data:
+        list(data)
+    assert str(told.value).startswith(f"file f, sample 1: process raised {name}")
+
+
+def test_a_debugger_that_is_left_inside_a_value_ends_it(provider_file: Write) -> None:
+    address = provider_file(
+        """
+        from bdb import BdbQuit
+        class Odd:
+            def __index__(self):
+                raise BdbQuit
+        @provider(input_types=[integer_value(9)])
+        def process(settings, filename):
+            yield Odd()
+        """
+    )
+    with pytest.raises(BdbQuit):
+        pydp2.check(["f"], address)
+    with pytest.raises(BdbQuit):
+        pydp2.peek(["f"], address)
 
 
 def test_a_dict_where_types_are_a_list_is_found_for_every_sample(provider_file: Write) -> None:

@@ -91,6 +91,24 @@ def test_what_was_seen_before_an_error_is_there(provider_file: Write) -> None:
     assert seen.batch is None
 
 
+def test_a_value_that_raises_is_an_error_with_its_place(provider_file: Write) -> None:
+    address = provider_file(
+        """
+        import pydp2
+        @provider(input_types=[pydp2.raw()], check=True, check_fail_continue=True)
+        def process(settings, filename):
+            value = memoryview(b"b")
+            value.release()
+            yield from (b"a", value, b"c")
+        """
+    )
+    seen = pydp2.peek(["f"], address)
+    assert isinstance(seen.error, ProviderError)
+    assert isinstance(seen.error, ValueError)
+    assert str(seen.error).startswith("file f, sample 1: process raised ValueError")
+    assert [s.values for s in seen.samples] == [[b"a"]]
+
+
 def test_bad_samples_are_left_out_where_the_provider_says_so(provider_file: Write) -> None:
     address = provider_file(
         """

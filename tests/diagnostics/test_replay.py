@@ -33,7 +33,11 @@ def process(settings, filename):
                 os.kill(os.getpid(), 9)
             if word == "hangs":
                 time.sleep(1000)
-            yield {{"n": int(word)}}
+            yield {{"n": Odd() if word == "odd" else int(word)}}
+
+class Odd:
+    def __index__(self):
+        return 1 // 0
 """
 DROPS = ", check=True, check_fail_continue=True"
 Run = Callable[..., Replay]
@@ -86,6 +90,15 @@ def test_a_file_that_raised_has_to_come_to_its_end_now(run: Run) -> None:
 def test_a_bad_sample_ends_its_file_only_where_none_are_dropped(more: str, first: str, run: Run) -> None:
     lines = [line("a", 1, "bad sample"), line("b", 1, "bad sample")]
     assert verdicts(run({"a": "1 2 300", "b": "1 2 3"}, lines, more)) == [first, GOOD]
+
+
+@pytest.mark.parametrize("more", ["", DROPS])
+@pytest.mark.parametrize("words", ["1 2 odd 3", "200 1 odd odd"])
+def test_a_value_that_raises_ends_its_file_as_process_does(more: str, words: str, run: Run) -> None:
+    """Samples behind it are looked at too, which a service does not do."""
+    report = run({"a": words}, [line("a", 1, "raised"), line("a", 3)], more)
+    assert verdicts(report) == [BAD, BAD]
+    assert "file a, sample 2: process raised ZeroDivisionError" in report.verdicts[0].text
 
 
 def test_a_dropped_sample_behind_a_place_where_the_file_raises_now_is_bad(run: Run) -> None:
