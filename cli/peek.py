@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,7 +28,12 @@ _ENTRIES = 8  # of an array or a list, shown
 @click.option(
     "--samples", type=click.IntRange(0), default=3, metavar="NUMBER", help="Number of samples to show; default: 3."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print samples and batch as JSON, samples in full.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print samples and batch as JSON, samples in full; numbers that JSON lacks are the texts nan, inf and -inf.",
+)
 def command(source_args: SourceArguments, samples: int, as_json: bool) -> None:
     """Show the first samples of LIST as the provider yields them, and the first batch, without shuffling.
 
@@ -48,7 +54,7 @@ def command(source_args: SourceArguments, samples: int, as_json: bool) -> None:
             batch_size=source_args.job.get("batch_size", _BATCH),
         )
     if as_json:
-        click.echo(json.dumps(_plain(seen), default=_listed))
+        click.echo(json.dumps(_plain(seen), allow_nan=False))
     else:
         _show(stdout_console(), seen)
     if seen.error is not None:
@@ -62,7 +68,7 @@ def _plain(seen: Any) -> dict[str, Any]:
         "shuffled_in_training": seen.shuffled,
         "dropped": seen.dropped,
         "samples": [
-            {"file": s.file, "sample": s.sample, "weight": s.weight, "values": dict(zip(names, s.values, strict=True))}
+            {"file": s.file, "sample": s.sample, "weight": s.weight, "values": _values_of(s, names)}
             for s in seen.samples
         ],
         "batch": None
@@ -76,11 +82,24 @@ def _plain(seen: Any) -> dict[str, Any]:
     }
 
 
+def _values_of(sample: Any, names: list[str]) -> dict[str, Any]:
+    return {name: _listed(value) for name, value in zip(names, sample.values, strict=True)}
+
+
 def _listed(value: Any) -> Any:
-    """Return a value for which JSON has no form as a list or a text."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return list(value) if hasattr(value, "__iter__") else str(value)
+    """Return a value as JSON has it: as lists, numbers and texts."""
+    import numpy as np
+
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    if hasattr(plain, "__iter__"):
+        return [_listed(entry) for entry in plain]
+    if type(plain) is not type(value):
+        return _listed(plain)
+    return _listed(float(value)) if isinstance(value, np.longdouble) else str(value)
 
 
 def _show(console: Console, seen: Any) -> None:

@@ -61,6 +61,24 @@ def test_arrays_in_a_sample_are_shown_and_listed(folder: Path, cli: Callable[...
     assert json.loads(cli(*peek, "--json").stdout)["samples"][0]["values"] == {"slot 0": [[0, 1], [2, 3]]}
 
 
+def test_numbers_that_json_lacks_are_texts(folder: Path, cli: Callable[..., Result]) -> None:
+    (folder / "odd.py").write_text(
+        "import numpy as np\nimport pydp2\nfrom pydp2 import *\n"
+        "@provider(input_types=[dense_vector(2), dense_vector(2), pydp2.scalar()])\n"
+        "def process(settings, filename):\n"
+        "    yield [float('nan'), 1.0], np.array([-np.inf, 2], np.float32), np.longdouble(0.5)\n"
+        "    yield (np.longdouble(1), np.float32('inf')), np.array([1, 2], np.longdouble), np.longdouble('nan')\n"
+    )
+    (folder / "train.list").write_text("a.txt\n")
+    result = cli("peek", "train.list", "--provider", "odd.process", "--json")
+    assert result.exit_code == 0, result.stderr
+    samples = json.loads(result.stdout, parse_constant=pytest.fail)["samples"]
+    assert [[*each["values"].values()] for each in samples] == [
+        [["nan", 1.0], ["-inf", 2.0], 0.5],
+        [[1.0, "inf"], [1.0, 2.0], "nan"],
+    ]
+
+
 def test_lists_and_pairs_are_shown_by_their_beginning(folder: Path, cli: Callable[..., Result]) -> None:
     (folder / "pairs.py").write_text(
         "from pydp2 import *\n@provider(input_types=[sparse_float_vector(20)])\n"
