@@ -50,6 +50,11 @@ def command(
     """
     import pydp2
 
+    if seconds is not None and not math.isfinite(seconds):
+        raise click.BadParameter(
+            f"need a number of seconds from 0.1, have {seconds}; --watch goes on until it is stopped",
+            param_hint="'--seconds'",
+        )
     if plot is not None:
         if not watch and seconds is None:
             raise click.UsageError("--plot shows how a service goes on: give --watch or --seconds with it")

@@ -98,6 +98,13 @@ def test_what_a_host_compressed_is_shown_in_both_sizes() -> None:
     assert _received_text({"received_bytes": 28_500_000, "inflated_bytes": 28_500_000}) == "28 MB"
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e999"])
+def test_a_time_that_never_ends_is_wrong_usage(seconds: str, cli: Callable[..., Result]) -> None:
+    refused = cli("stats", "ipc:///nowhere", "--seconds", seconds)
+    assert refused.exit_code == 2
+    assert "'--seconds': need a number of seconds from 0.1, have " in refused.stderr
+
+
 def test_where_no_service_is_the_exit_code_is_3(cli: Callable[..., Result], tmp_path: Path) -> None:
     said = cli("stats", f"ipc://{tmp_path}/nobody")
     assert said.exit_code == 3
