@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import click
 
 INSTALL_HINT = "pip install matplotlib"
+_NEEDS_TEX = {"pgf"}  # formats that matplotlib writes with another program
 _DIGITS = 10
 _STRONG, _MUTED, _LIGHT = "#d1495b", "#33658a", "#b8c9d9"
 _COLOURS = ("#33658a", "#d1495b", "#6a994e", "#e09f3e", "#7d5ba6", "#5b8fb9", "#a7c957", "#8c564b")  # of jobs
@@ -34,18 +36,37 @@ def check_plot(option: str, file: Path) -> None:
         raise click.ClickException(f"{option} needs matplotlib, which is not installed: {INSTALL_HINT}")
     from matplotlib.figure import Figure
 
-    known = Figure().canvas.get_supported_filetypes()
+    known = Figure().canvas.get_supported_filetypes().keys() - _NEEDS_TEX
     if file.suffix.lstrip(".").lower() not in known:
         raise click.ClickException(f"{option} needs a file that ends in .{', .'.join(sorted(known))}; got {file}")
     if not file.absolute().parent.is_dir():
         raise click.ClickException(f"{option} needs a folder that exists, and there is no {file.parent}; make it first")
+    try:
+        _open_for_writing(file)
+    except OSError as error:
+        raise click.ClickException(
+            f"{option} needs a file that can be written, and {file} cannot be: {error.strerror or error}; choose "
+            "another place"
+        ) from None
+
+
+def _open_for_writing(file: Path) -> None:
+    """Open ``file`` for writing and leave all as it was. Raises OSError."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK  # the last for pipes: nobody reads
+    try:
+        os.close(os.open(file, flags | os.O_EXCL, 0o600))
+    except FileExistsError:
+        os.close(os.open(file, flags, 0o666))
+    else:
+        file.unlink()
 
 
 def _save(figure: Any, file: Path) -> None:
     try:
         figure.savefig(file, dpi=_DPI)
-    except OSError as error:
-        raise click.ClickException(f"the picture {file} cannot be written: {error.strerror or error}") from None
+    except Exception as error:  # of the disk, or whatever matplotlib or a library behind it lacks
+        what = getattr(error, "strerror", None) or f"{error or type(error).__name__}"
+        raise click.ClickException(f"the picture {file} cannot be written: {what}") from None
 
 
 def draw(file: Path, losses: Sequence[float], passes: int, images: Any, labels: Any, predicted: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,7 +71,40 @@ def test_a_file_that_could_not_be_written_is_refused_before_the_measurement(tmp_
         picture.check_plot("--plot", Path("x.doc"))
     with pytest.raises(click.ClickException, match="--plot needs a folder that exists"):
         picture.check_plot("--plot", tmp_path / "none" / "x.png")
-    picture.check_plot("--plot", tmp_path / "x.PNG")
+    with pytest.raises(click.ClickException, match=r"--plot needs a file that ends in .*; got x\.pgf"):
+        picture.check_plot("--plot", Path("x.pgf"))
+    with pytest.raises(click.ClickException, match=r"--plot needs a file that can be written, and .*: File name too"):
+        picture.check_plot("--plot", tmp_path / f"{'x' * 300}.png")
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(click.ClickException, match="--plot needs a file that can be written"):
+        picture.check_plot("--plot", tmp_path / "pipe.png")
+
+
+@needs_matplotlib
+def test_asking_whether_a_file_can_be_written_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "old.png").write_bytes(b"old")
+    (tmp_path / "link.png").symlink_to("old.png")
+    for name in ("x.PNG", "old.png", "link.png"):
+        picture.check_plot("--plot", tmp_path / name)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link.png", "old.png"]
+    assert (tmp_path / "old.png").read_bytes() == b"old"
+
+
+@needs_matplotlib
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(OSError(28, "No space left"), "No space left"), (RuntimeError("xelatex not found"), "xelatex not found")],
+)
+def test_whatever_matplotlib_raises_is_a_clear_error(
+    error: Exception, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", fail)
+    looks = [picture.Look(float(second), {}, 0.0, 0.0, 0, 0) for second in range(2)]
+    with pytest.raises(click.ClickException, match=rf"the picture .*x\.png cannot be written: {said}"):
+        picture.draw_stats(tmp_path / "x.png", looks)
 
 
 @needs_matplotlib
