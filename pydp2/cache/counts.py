@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import compress
 from pathlib import Path
 from typing import Any, cast
 
@@ -82,6 +83,7 @@ class CountStore(DiskThread[CountAnswer]):
         self._names = EntryNames(origin)
         self._path = folder / origin.key / place.COUNTS_NAME
         self._counted = bytearray()  # rows (_COUNTED) that are not written yet
+        self._remembered = np.zeros(len(origin.files), np.int64)  # of each file: hash of its stamp and count, 0: none
         self._failed = False
 
     def load(self) -> None:
@@ -96,7 +98,7 @@ class CountStore(DiskThread[CountAnswer]):
 
     def end(self, before: StampBefore, count: Rows) -> None:
         """Note that the file was read to its end, and has ``count`` (COUNT). The next :meth:`write` remembers it,
-        unless the file changed meanwhile."""
+        unless that is known already, or the file changed meanwhile."""
         self._enqueue(self._end, before, count)
 
     def write(self) -> None:
@@ -140,6 +142,8 @@ class CountStore(DiskThread[CountAnswer]):
                 for file, stamp in zip(files[known].tolist(), stamps, strict=True)
             ]
             known = known[np.array(same, bool)]
+            counts = found["count"][known].tolist()
+            self._remembered[files[known]] = list(map(_hash, compress(stamps, same), counts))
             yield CountsLoaded(files[known], found["count"][known], is_last=False)
         yield CountsLoaded(np.empty(0, np.int64), np.empty(0, COUNT))
 
@@ -150,9 +154,14 @@ class CountStore(DiskThread[CountAnswer]):
         before.stamp = self._names.stamp_before(before.file, when_ns)
 
     def _end(self, before: StampBefore, count: Rows) -> None:
-        stamp = before.stamp
-        if stamp is not None and self._names.stamp(before.file) == stamp:
-            self._counted += np.array((before.file, *(stamp or _NO_FILE), count), _COUNTED).tobytes()
+        stamp, file = before.stamp, before.file
+        if stamp is None:
+            return
+        # every pass comes here, and mostly nothing is new: then the disk is not asked
+        known = _hash(stamp or _NO_FILE, count.tolist())
+        if known != self._remembered[file] and self._names.stamp(file) == stamp:
+            self._remembered[file] = known
+            self._counted += np.array((file, *(stamp or _NO_FILE), count), _COUNTED).tobytes()
 
     def _write(self) -> None:
         counted, self._counted = np.frombuffer(self._counted, _COUNTED), bytearray()
@@ -210,6 +219,10 @@ class CountStore(DiskThread[CountAnswer]):
             with contextlib.suppress(OSError):
                 new.unlink()
             raise
+
+
+def _hash(stamp: tuple[int, ...], count: tuple[int, ...]) -> int:
+    return hash((stamp, count)) or 1
 
 
 def read_counts(path: Path) -> tuple[dict[str, Any], Rows]:

@@ -200,6 +200,28 @@ def test_nothing_is_asked_of_the_disk_about_files_that_nobody_counted_or_reads(p
     assert wait_until(lambda: files.seen == {1})
 
 
+def test_a_file_that_was_touched_is_remembered_with_the_same_count(place: Place) -> None:
+    settle(place, a="1")
+    place.remember(["a"], {"a": 1})
+    for ahead in (1, 2):
+        os.utime(place.folder / "a", (OLD + ahead, OLD + ahead))
+        time.sleep(0.03)
+        assert place.open(["a"])[1] == {}
+        place.remember(["a"], {"a": 1})
+        assert place.open(["a"])[1] == {"a": 1}
+
+
+def test_a_count_that_is_remembered_already_is_not_written_again(place: Place) -> None:
+    settle(place, a="1")
+    place.remember(["a"], {"a": 1})
+    path = next(place.cache.glob("*/counts"))
+    written = path.stat().st_ino
+    place.remember(["a"], {"a": 1})
+    assert path.stat().st_ino == written
+    place.remember(["a"], {"a": 2})
+    assert path.stat().st_ino != written
+
+
 @pytest.mark.parametrize("damage", ["cut", "bit", "other", "empty"])
 def test_damaged_counts_are_said_and_replaced(place: Place, damage: str) -> None:
     settle(place, a="1")

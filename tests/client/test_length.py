@@ -223,6 +223,16 @@ def test_a_changed_file_is_counted_anew(place: Place) -> None:
         assert len(data) == 14
 
 
+def test_a_file_that_is_touched_while_the_service_runs_stays_counted(place: Place) -> None:
+    with place.launch() as service, service.connect(batch_size=16) as data:
+        list(data)
+        os.utime(place.files[0], (1e9, 1e9))
+        time.sleep(0.03)
+        list(data)
+    with place.launch() as service, service.connect(batch_size=16) as data:
+        assert len(data) == 11
+
+
 @pytest.mark.parametrize("what", ["code", "args"])
 def test_a_provider_that_was_edited_is_counted_anew(place: Place, what: str) -> None:
     place.passes()

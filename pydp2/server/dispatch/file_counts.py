@@ -86,10 +86,9 @@ class FileCounts:
         row, before = int(self._row_of[file]), ledger.sample_count
         if not row:
             self._append(np.array([file]), count)
-        elif self._rows[row] == count:
-            return []
-        else:
+        elif self._rows[row] != count:
             before, self._rows[row] = int(self._rows[row]["samples"]), count
+        # also with the count from before: the file may have been touched
         if self._store is not None and ledger.stamp_before is not None:
             self._store.end(ledger.stamp_before, count)
         if before == ledger.sample_count:
