@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
@@ -188,7 +189,8 @@ class FileRun:
         y = 0
         try:
             self._at[0] = 0
-            for sample in itertools.islice(opened.located(NOT_THEIRS), limit):
+            stop = None if limit is None else min(limit, sys.maxsize)  # islice takes no more
+            for sample in itertools.islice(opened.located(NOT_THEIRS), stop):
                 self._take(sample, y)
                 self._at[0] = self.length = y = y + 1
                 if len(self._rows) >= _ROWS or self._packer.nbytes >= _BYTES:

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from hashlib import blake2b
 
 from pydp2.errors import OptionError
-from pydp2.server.actions import TIMED_OUT, Loss
+from pydp2.server.actions import ENDED_EARLY, TIMED_OUT, Loss
 
 
 def _is_text(value: object) -> bool:
@@ -30,13 +30,20 @@ def _is_seconds(value: object) -> bool:
     return type(value) in (int, float) and 0 < value < math.inf  # type: ignore[operator]
 
 
+_KINDS = ("dropped", "raised", "condemned", TIMED_OUT, "bad sample", "not repeated", ENDED_EARLY)
+
+
+def _is_kind(value: object) -> bool:
+    return value in _KINDS
+
+
 _VALUES: dict[str, tuple[Callable[[object], bool], str]] = {
     "pass": (_is_count, "a whole number from 0"),
     "file": (_is_text, "a text"),
     "y": (_is_count, "a whole number from 0"),
     "slot": (_is_text, "a text"),
     "reason": (_is_text, "a text"),
-    "kind": (_is_text, "a text"),
+    "kind": (_is_kind, f"one of {', '.join(_KINDS)}"),
     "exception": (_is_text, "a text"),
     "sample_timeout": (_is_seconds, "a number of seconds above 0"),
 }  # what a line has, and what each value may be

@@ -350,6 +350,7 @@ def test_input_order_is_that_of_the_slots(provider_file: Write) -> None:
 
 
 def test_limit_looks_at_the_first_samples_only(provider_file: Write) -> None:
+    assert pydp2.check(["f"], provider_file(SUMMED % ""), limit=10**20).samples == 15
     report = pydp2.check(["f", "g"], provider_file(SUMMED % ""), limit=4)
     assert [(file.samples, file.bad) for file in report.files] == [(3, 1)] * 2
 

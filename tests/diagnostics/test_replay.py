@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import pydp2
 from pydp2.diagnostics.replay import BAD, DAMAGED, GONE, GOOD, Replay
 from pydp2.errors import OptionError
-from pydp2.server.actions import Loss
-from pydp2.server.quarantine import _line, read
+from pydp2.server.actions import TIMED_OUT, Loss
+from pydp2.server.quarantine import _KINDS, _line, read
 
 READS = """
 import os, time
@@ -75,6 +75,10 @@ def test_each_dropped_sample_is_bad_good_or_gone(run: Run, tmp_path: Path) -> No
     assert (bad.expected, bad.got) == ("an int in [0, 100)", "200 (int)")
     assert bad.text == "file a, sample 1, slot n: expected an int in [0, 100), got 200 (int)"
     assert (tmp_path / "opened").read_text().split() == ["a", "b"]  # once each, and no others
+
+
+def test_a_sample_with_a_number_that_no_file_reaches_is_gone(run: Run) -> None:
+    assert verdicts(run({"a": "1 200 3"}, [line("a", 10**20), line("a", 1)])) == [GONE, BAD]
 
 
 def test_a_file_that_raised_has_to_come_to_its_end_now(run: Run) -> None:
@@ -156,19 +160,21 @@ def test_damaged_lines_are_named_and_stop_nothing(run: Run, tmp_path: Path) -> N
         "not json", "[]", "3", '{"pass": 0}', line("a", -1), line("a", 0).replace('"a"', "7"), "",
         line("a", 0).replace('"a"', '"\\udcff"'), '{"pass": tru', "[" * 100_000, line("a", 0, "timed out"),
         line("a", 0, "timed out", sample_timeout=0), line("a", 0, "timed out", sample_timeout=float("nan")),
-        line("a", 0, "timed out", sample_timeout=True), line("a", 0, "raised", exception=3),
+        line("a", 0, "timed out", sample_timeout=True), line("a", 0, "raised", exception=3), line("a", 0, "lost"),
     ]  # fmt: skip
     report = run({"a": "500"}, [*damaged, line("a", 0)])
-    assert [each.line for each in report.verdicts] == [1, 2, 3, 4, 5, 6, *range(8, 17)]
-    assert verdicts(report) == [DAMAGED] * 14 + [BAD]
+    assert [each.line for each in report.verdicts] == [1, 2, 3, 4, 5, 6, *range(8, 18)]
+    assert verdicts(report) == [DAMAGED] * 15 + [BAD]
     assert [each.text for each in report.verdicts[:6]] == [
         "it is no JSON", "it is no JSON object", "it is no JSON object", "'file' is missing",
         "'y' must be a whole number from 0, got -1", "'file' must be a text, got 7",
     ]  # fmt: skip
-    assert [each.text for each in report.verdicts[9:14]] == [
+    assert [each.text for each in report.verdicts[9:15]] == [
         "'sample_timeout' is missing", "'sample_timeout' must be a number of seconds above 0, got 0",
         "'sample_timeout' must be a number of seconds above 0, got nan",
         "'sample_timeout' must be a number of seconds above 0, got True", "'exception' must be a text, got 3",
+        "'kind' must be one of dropped, raised, condemned, timed out, bad sample, not repeated, ended early, got "
+        "'lost'",
     ]  # fmt: skip
     (tmp_path / "bad.jsonl").write_bytes(b"\xff\n")
     assert [text for _, text in read(tmp_path / "bad.jsonl")] == ["it is not UTF-8"]
@@ -206,10 +212,11 @@ def test_what_a_service_wrote_is_replayed(tmp_path: Path, provider_file: Callabl
 _texts = st.text(max_size=8)
 
 
-_values = (st.integers(0, 9), _texts, st.integers(0, 1 << 40), _texts, _texts, _texts, _texts)
+_values = (st.integers(0, 9), _texts, st.integers(0, 1 << 40), _texts, _texts, st.sampled_from(_KINDS), _texts)
+_losses = st.builds(Loss, *_values, st.none() | st.floats(0, exclude_min=True, allow_infinity=False))
 
 
-@given(st.lists(st.builds(Loss, *_values, st.none() | st.floats(0, exclude_min=True, allow_infinity=False))))
+@given(st.lists(_losses.filter(lambda loss: loss.kind != TIMED_OUT or loss.sample_timeout is not None)))
 def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, losses: list[Any]) -> None:
     path = tmp_path_factory.mktemp("q") / "bad.jsonl"
     path.write_bytes(b"".join(map(_line, losses)))

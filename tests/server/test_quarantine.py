@@ -14,9 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pydp2.errors import OptionError
-from pydp2.server.actions import Loss
-from pydp2.server.quarantine import Quarantine
+from pydp2.errors import BadSample, Error, FileCondemned, NotRepeatable, OptionError, ProviderError
+from pydp2.server.actions import TIMED_OUT, Loss
+from pydp2.server.dispatch.losses import _kind
+from pydp2.server.quarantine import Quarantine, read
 
 LOSS = Loss(0, "a.txt", 3, "bits", "expected 2, got 3", "dropped")
 Make = Callable[..., Quarantine]
@@ -43,6 +44,21 @@ def quarantine(tmp_path: Path, logs: list[str]) -> Iterator[Make]:
 
 def lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileCondemned("three died"), FileCondemned("slow", sample_timeout=2.0), NotRepeatable("other"),
+        BadSample("wrong"), ProviderError("raised"),
+    ],
+    ids=_kind,
+)  # fmt: skip
+def test_every_kind_that_a_service_writes_is_read_back(error: Error, quarantine: Make, tmp_path: Path) -> None:
+    kind = _kind(error)
+    loss = Loss(0, "a.txt", 3, "", "why", kind, "", 2.0 if kind == TIMED_OUT else None)
+    quarantine().write(loss)
+    assert list(read(tmp_path / "bad.jsonl")) == [(1, loss)]
 
 
 def test_each_loss_is_a_line_of_json_that_is_there_at_once(quarantine: Make, tmp_path: Path) -> None:
