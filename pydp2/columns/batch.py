@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, AnyStr, Generic, Self, SupportsIndex, overload
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from pydp2.columns.columns import Array, Columns, Ints, aligned_empty, gather_ranges, offsets, strings
 from pydp2.errors import OptionError, OptionTypeError, count_text
 from pydp2.html_table import MAX_ROWS, html_table
-from pydp2.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, SequenceType, Slots
+from pydp2.schema.input_types import INT32_RANGE, STRING_TYPES, DataType, SequenceType, Slots, is_float
 
 Positions = NDArray[np.int32] | NDArray[np.int64]
 _SHOWN_NUMBERS = 8  # of a row, in a notebook
@@ -199,7 +200,8 @@ class Ragged:
 
         ``length``: of the result, default the longest sequence; longer sequences lose their end, and the lengths say
         what is left. Nested sequences are padded as one sequence of time steps each. Raises OptionTypeError for sparse
-        values and strings, OptionError for a negative length. See docs/semantics.md.
+        values and strings, and for a ``value`` or ``length`` that is no number; OptionError for a negative length, and
+        for a ``value`` that the dtype of ``values`` cannot hold. See docs/semantics.md.
         """
         if isinstance(self.values, Csr):
             raise OptionTypeError(
@@ -211,19 +213,45 @@ class Ragged:
                 "Ragged.pad() needs dense or integer steps, but these are strings; use .values.to_list() and "
                 ".sequence_start_positions"
             )
+        filling = _filling(value, self.values.dtype)
         starts = self.sequence_start_positions.astype(np.int64)
         lengths = np.diff(starts)
         if length is None:
             length = int(lengths.max(initial=0))
+        elif isinstance(length, bool) or not isinstance(length, Integral):
+            raise OptionTypeError(
+                f"the length to pad to must be a whole number or None, got {length!r:.80} ({type(length).__name__})"
+            )
         elif length < 0:
             raise OptionError(f"the length to pad to must be at least 0, got {length}")
+        length = int(length)
         lengths = np.minimum(lengths, length)
         result = aligned_empty((len(lengths), length, *self.values.shape[1:]), self.values.dtype)
-        result[...] = value
+        result[...] = filling
         inside = np.arange(length) < lengths[:, None]
         rows, steps = np.nonzero(inside)
         result[inside] = self.values[starts[rows] + steps]
         return result, lengths
+
+
+def _filling(value: Any, dtype: np.dtype[Any]) -> Array:
+    """Return ``value``, one number, as an array without dimensions. Raises OptionTypeError if it is none, OptionError
+    if ``dtype`` cannot hold it; a float is rounded."""
+    given = np.asarray(value)
+    if given.ndim or not (given.dtype.kind in "biu" or is_float(given.dtype) or isinstance(value, Real)):
+        raise OptionTypeError(f"the value to pad with must be one number, got {value!r:.80} ({type(value).__name__})")
+    try:
+        with np.errstate(all="ignore"):  # what came of it is looked at
+            made = given.astype(dtype)
+            if is_float(dtype):
+                fits = bool(np.isinf(made) <= (is_float(given.dtype) and np.isinf(given)))
+            else:
+                fits = made.item() == given.item()
+    except OverflowError:
+        fits = False
+    if not fits:
+        raise OptionError(f"the value to pad with must be a number that {dtype.name} can hold, got {value!r:.80}")
+    return made
 
 
 Value = Array | Csr | Ragged | BinaryArray | StringArray

@@ -6,6 +6,7 @@ import html
 import importlib.util
 import re
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -187,6 +188,62 @@ def test_what_cannot_be_padded_says_so(some):
         batch[1].pad(length=-1)
     assert isinstance(batch[0], Ragged)
     assert isinstance(batch[0].values, Csr)
+
+
+def ragged_of(dtype):
+    return Ragged(np.ones(3, dtype), np.array([0, 2, 3], np.int32))
+
+
+FITTING = [
+    ("int32", 0), ("int32", -100), ("int64", -100), ("int32", 0.0), ("uint8", 255), ("int32", np.int64(-1)),
+    ("int32", True), ("uint64", 2**64 - 1), ("int64", Fraction(4, 2)), ("bool", False), ("bool", 1),
+    ("float32", 0.1), ("float32", -100), ("float32", np.nan), ("float32", np.inf), ("float32", 1e-60),
+    ("float32", 2**24 + 1), ("float64", np.float32(0.1)), ("float16", 65504), ("float16", np.array(3)),
+]  # fmt: skip
+NOT_FITTING = [
+    ("int32", 1.5), ("uint8", np.int64(-1)), ("uint8", -1), ("uint8", 256), ("int32", np.nan), ("int32", np.inf),
+    ("int32", 2**31), ("int64", 2.0**63), ("int64", 2**63), ("int64", 2**70), ("uint64", -1), ("bool", 2),
+    ("bool", 0.5), ("float32", 1e39), ("float32", 10**400), ("float16", 1e5), ("float16", np.float32(1e5)),
+    ("int32", Fraction(1, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "value"), FITTING, ids=lambda each: f"{each}"[:20])
+def test_a_value_to_pad_with_is_kept_where_it_fits(dtype, value):
+    padded, _ = ragged_of(dtype).pad(value)
+    assert padded.dtype == dtype
+    assert np.array_equal(padded[1, 1:], np.array([value]).astype(dtype), equal_nan=padded.dtype.kind == "f")
+
+
+@pytest.mark.parametrize(("dtype", "value"), NOT_FITTING, ids=lambda each: f"{each}"[:20])
+def test_a_value_to_pad_with_that_does_not_fit_is_refused(dtype, value):
+    with pytest.raises(OptionError, match=f"to pad with must be a number that {dtype} can hold, got "):
+        ragged_of(dtype).pad(value)
+
+
+def test_a_value_to_pad_with_fits_into_bfloat16_if_it_is_small_enough():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    ragged = ragged_of(ml_dtypes.bfloat16)
+    for value in (0, 0.1, -100, ml_dtypes.bfloat16(2), np.inf):
+        assert ragged.pad(value)[0][1, 1] == ml_dtypes.bfloat16(value)
+    with pytest.raises(OptionError, match="a number that bfloat16 can hold, got 1e\\+39"):
+        ragged.pad(1e39)
+    assert ragged_of(np.int32).pad(ml_dtypes.bfloat16(2))[0][1, 1] == 2
+    with pytest.raises(OptionError, match="a number that int32 can hold"):
+        ragged_of(np.int32).pad(ml_dtypes.bfloat16(0.5))
+
+
+@pytest.mark.parametrize("value", ["0", None, 1j, [0], np.zeros(1), b"0"])
+def test_what_is_no_number_is_no_value_to_pad_with(value):
+    with pytest.raises(OptionTypeError, match="the value to pad with must be one number, got "):
+        ragged_of("float32").pad(value)
+
+
+@pytest.mark.parametrize("length", [1.5, "2", True, 2.0])
+def test_a_length_to_pad_to_is_a_whole_number(length):
+    with pytest.raises(OptionTypeError, match="the length to pad to must be a whole number or None, got "):
+        ragged_of("float32").pad(length=length)
+    assert ragged_of("float32").pad(length=np.int64(4))[0].shape == (2, 4)
 
 
 def test_an_empty_batch_has_a_value_for_every_slot():
