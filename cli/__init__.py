@@ -46,7 +46,7 @@ class _CommandGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run, and turn what ends a command into its exit code and one text on stderr."""
         with warnings.catch_warnings(), signals.signals_raise():
-            warnings.simplefilter("always", UserWarning)
+            warnings.simplefilter("default", UserWarning)  # each once, also if the list is read twice
             warnings.showwarning = _show_warning
             try:
                 return super().invoke(ctx)

@@ -97,7 +97,10 @@ def _progress_bar(console: Console) -> Iterator[Callable[[int, int, int], None]]
 
 
 def _batches(counted: ListCount, job: dict[str, Any], world_size: int) -> list[int] | str:
-    """Return the number of batches of each rank, or why it is not known; "" without a batch size."""
+    """Return the number of batches of each rank, or why it is not known; "" without a batch size, and where files are
+    missing, which is told elsewhere."""
+    if counted.missing:
+        return ""
     try:
         batches = [
             counted.batches(rank=rank, world_size=world_size, **{"batch_size": 1} | job) for rank in range(world_size)

@@ -24,7 +24,7 @@ class PassLength:
         self._dynamic = options.get("share") == "dynamic"
         self._rank, self._world = rank, world_size
         self._counts: dict[str, int] = dict.fromkeys(_NUMBERS, 0)
-        self._plain = self._remembered = False
+        self._is_told = self._plain = self._remembered = False
         self.is_loading = False
         """True while the service looks for what is remembered."""
         self._last: int | None = None  # batches of the last pass
@@ -39,6 +39,7 @@ class PassLength:
             self._counts = {name: check_int(counts[name]) for name in _NUMBERS}
             self._plain, self.is_loading = counts["plain"] is True, counts["loading"] is True
             self._remembered = bool(counts["key"])
+            self._is_told = True
         except (KeyError, TypeError, ValueError) as error:
             raise RemoteProtocolError(f"invalid counts of samples: {error}") from None
 
@@ -48,7 +49,7 @@ class PassLength:
 
     @property
     def _all_counted(self) -> bool:
-        return self._counts["counted"] == self._counts["files"] and self._counts["files"] > 0
+        return self._is_told and self._counts["counted"] == self._counts["files"]
 
     @property
     def exact(self) -> int | None:

@@ -85,7 +85,7 @@ def test_a_count_that_cannot_be_remembered_makes_the_exit_code_1(folder: Path, c
     result = cli(*COUNT)
     assert result.exit_code == 1
     assert "cannot be remembered" in result.stderr
-    assert "0 samples (2 files read, 0 files counted)" in result.stdout
+    assert "0 samples (2 files read, 0 files counted)" in result.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,15 @@ def test_with_a_batch_size_it_says_how_many_batches_there_are(
 ) -> None:
     assert cli(*COUNT, *given).stdout.splitlines()[-1] == said
     assert json.loads(cli(*COUNT, *given, "--json").stdout)["batches"] == batches
+
+
+def test_an_empty_list_has_no_batches_and_is_warned_of_once(folder: Path, cli: Callable[..., Result]) -> None:
+    (folder / "train.list").write_text("")
+    for given in ([], ["--last-batch", "pad"], ["--world-size", 2]):
+        result = cli(*COUNT, "--batch-size", 2, *given)
+        assert result.exit_code == 0
+        assert "0 batches in a pass (batch_size=2" in result.stdout.splitlines()[-1]
+        assert result.stderr == "Warning: the file list train.list is empty: a pass over it has no samples\n"
 
 
 def test_a_configuration_that_buckets_says_why_the_number_of_batches_is_not_known(

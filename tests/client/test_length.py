@@ -160,6 +160,24 @@ def test_where_it_does_not_follow_the_reason_is_said(
     assert reason in length.reason()
 
 
+@pytest.mark.parametrize("last_batch", ["keep", "drop", "pad"])
+def test_a_list_without_files_has_no_batches(last_batch: str) -> None:
+    length = PassLength({"batch_size": 2, "last_batch": last_batch}, 1, 2)
+    assert length.exact is None
+    length.learn(counted([]))
+    assert (length.exact, length.rows, length.estimate) == (0, 0, 0)
+
+
+def test_a_client_of_an_empty_list_knows_that_it_has_no_batches(place: Place) -> None:
+    place.files = []
+    with pytest.warns(UserWarning, match="the file list is empty"):
+        service = place.launch()
+    with service, service.connect(batch_size=16) as data:
+        assert len(data) == 0 == operator.length_hint(data, 9)
+        assert list(data) == []
+        assert len(data) == 0
+
+
 def test_an_estimate_goes_by_the_weight_of_the_files_that_are_counted() -> None:
     length = PassLength({"batch_size": 2}, 0, 1)
     assert length.estimate is None
