@@ -68,8 +68,8 @@ class FileList(Sequence[str]):
         ``://`` in it). All else is an entry as it is. An empty list gives a ``UserWarning``.
 
         Raises:
-            ListError: the file is missing, a directory, unreadable, not UTF-8, holds a NUL byte, or a ``*`` in it
-                matches no file; it names file and line.
+            ListError: the file is missing, a directory, unreadable, not UTF-8, holds a NUL byte, a ``*`` in it matches
+                no file, or a pattern one whose name is not UTF-8; it names file and line.
         """
         source = os.fspath(path)
         data = _read_list(source)
@@ -282,12 +282,22 @@ class _UnusualLines:
         matches = glob.iglob(entry.decode(), root_dir=os.fsdecode(self.root), recursive=True)  # noqa: PTH207  # Path.glob takes no absolute ones
         found = sorted(name for name in matches if not os.path.isdir(self._path_of(os.fsencode(name))))  # noqa: PTH112  # there may be a million
         if not found and b"*" in entry:
-            at = self.data.count(b"\n", 0, int(self.starts[number])) + 1
             raise ListError(
-                f"the file list {self.source}, line {at}: no file matches {entry.decode()!r}; patterns are looked up "
+                f"{self._place_of(number)}: no file matches {entry.decode()!r}; patterns are looked up "
                 f"in {os.fsdecode(self.root)}. If the line is not a pattern, give the entries as a list in Python"
             )
-        return [_encode_entry(name, i) for i, name in enumerate(found)] or [entry]
+        try:
+            return [name.encode() for name in found] or [entry]
+        except UnicodeEncodeError as error:
+            raise ListError(
+                f"{self._place_of(number)}: entries must be UTF-8, and {entry.decode()!r} matches the file "
+                f"{os.fsencode(error.object)!r}; rename it, or write a pattern that leaves it out"
+            ) from None
+
+    def _place_of(self, number: int) -> str:
+        """Return which line would be entry ``number``."""
+        line = self.data.count(b"\n", 0, int(self.starts[number])) + 1
+        return f"the file list {self.source}, line {line}"
 
     def _exists(self, entry: bytes) -> bool:
         """Return True if ``entry`` names a file, whole or a part of it."""

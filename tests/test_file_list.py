@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +118,23 @@ def test_pd_53_a_pattern_that_matches_no_file_is_an_error_that_names_the_line(fo
     listed.write_text("deep*\n")
     with pytest.raises(ListError, match="no file matches"):
         FileList.read(listed, folder)
+
+
+def test_a_pattern_that_matches_a_name_that_is_not_utf_8_is_an_error_that_names_list_line_and_pattern(
+    folder: Path,
+) -> None:
+    try:
+        (folder / os.fsdecode(b"odd-\xff.txt")).touch()
+    except OSError:
+        pytest.skip("this file system has UTF-8 names only")
+    listed = folder / "train.list"
+    listed.write_text("first\n# a comment\n*.txt\n")
+    with pytest.raises(ListError) as caught:
+        FileList.read(listed, folder)
+    assert str(caught.value) == (
+        f"the file list {listed}, line 3: entries must be UTF-8, and '*.txt' matches the file b'odd-\\xff.txt'; rename "
+        "it, or write a pattern that leaves it out"
+    )
 
 
 def test_pd_53_a_missing_list_is_an_error_that_names_it(tmp_path: Path) -> None:
