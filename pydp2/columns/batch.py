@@ -425,7 +425,10 @@ def _described(value: Value) -> tuple[str, str, str, str]:
 
 
 def _range(numbers: Array) -> str:
-    return f"{float(numbers.min()):.5g} to {float(numbers.max()):.5g}" if numbers.size else ""
+    if not numbers.size:
+        return ""
+    with np.errstate(invalid="ignore"):  # bfloat16 warns of nan where the dtypes of numpy do not
+        return f"{float(numbers.min()):.5g} to {float(numbers.max()):.5g}"
 
 
 def _beginning(numbers: Array) -> str:

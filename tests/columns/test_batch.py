@@ -293,6 +293,14 @@ def test_a_notebook_shows_slots_ranges_and_the_first_row(some):
     assert cells(mixed["c"])[0] == ["lengths", "1 to 2, mean 1.5"]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
+def test_a_notebook_shows_nan_without_a_warning(some, dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    shown = batch_of(some, Slots((dense_vector(2, dtype=dtype), integer_value(9))), [[[1.0, np.nan], 1], [[2, 3], 1]])
+    assert cells(shown)[1] == ["slot 0", f"{dtype} (2, 2)", "nan to nan", "1, nan"]
+
+
 def test_a_notebook_shows_batches_without_rows_and_with_many_slots(some):
     slots = Slots((dense_vector(2), integer_value_sequence(9), sparse_binary_vector(9), sparse_float_vector(9)))
     assert cells(batch_of(some, slots, []))[:2] == [["slot", "values"], ["slot 0", "float32 (0, 2)"]]
