@@ -60,10 +60,17 @@ def command(
             raise click.UsageError("--plot shows how a service goes on: give --watch or --seconds with it")
         picture.check_plot("--plot", plot)
     limit = seconds if seconds is not None else math.inf if watch else 0.0
-    line, looks, began = StatsLine(), list[picture.Look](), time.monotonic()
+    line, looks, began, watched = StatsLine(), list[picture.Look](), time.monotonic(), False
     try:
         while True:
-            found = pydp2.stats(address, key=key)
+            try:
+                found = pydp2.stats(address, key=key)
+            except pydp2.errors.OptionError as error:
+                if not watched:
+                    raise
+                text = f"the service has ended, and took its connection file along: {error}"
+                raise pydp2.errors.ServiceUnreachable(text) from None
+            watched = True
             line.add_stats(found)
             passed = time.monotonic() - began
             if plot is not None:

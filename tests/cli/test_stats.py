@@ -48,6 +48,21 @@ def test_it_shows_how_a_service_is_doing(
             assert cli("stats").stdout.startswith("pass 0 · ")
 
 
+def test_watching_ends_with_the_service(
+    provider_file: Callable[[str], str], running: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Its connection file is gone with it."""
+    file = tmp_path / "run.json"
+    options: dict[str, Any] = {"workers": 1, "bind": "tcp://127.0.0.1:*", "connection": file}
+    with pydp2.launch(["1"], provider_file(NUMBERS), **options):
+        watching = running("stats", file, "--watch")
+        watching.until("stdout", "no trainer is attached")
+    status, _, err = watching.ended()
+    assert status == 3
+    assert err.startswith("Error: the service has ended") or "no service" in err
+    assert "Traceback" not in err
+
+
 def test_it_shows_who_was_not_let_in(
     provider_file: Callable[[str], str], cli: Callable[..., Result], tmp_path: Path
 ) -> None:
