@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class WorkerPasses:
         self._ranks, self._job = ranks, job
         self._options = {key: value for key, value in options.items() if key in JOB_OPTIONS}
         self._service: SharedService | Client | None = None  # what keeps the service until it is closed
-        self._reading: Callable[[], Client | None] = _nothing  # client of the last pass in this process
+        self._reading: tuple[str, list[weakref.ref[Client]]] = "", []  # last pass in this process, and who reads it
         self._timeout = START_SECONDS
         self._address: str | os.PathLike[str]
         if is_address(files, provider):
@@ -74,7 +74,7 @@ class WorkerPasses:
             raise
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_service": None, "_reading": _nothing}
+        return self.__dict__ | {"_service": None, "_reading": ("", [])}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the next pass continue from ``state``, or if that is behind the last batch of a pass, be the one behind
@@ -114,10 +114,9 @@ class WorkerPasses:
         start, restarts = self._record.claim(worker, epoch)
         place: dict[str, Any] = {"rank": worker * ranks.world_size + ranks.rank, "world_size": world}
         job = f"{self._job} {world} {restarts} {start['pass']}"
-        if (before := self._reading()) is not None:
-            before.close()  # Paddle never drops the iterator of a loop that was left: a thread of its own holds it
+        self._end_passes_before(epoch)
         with connect(self._address, job=job, **place, timeout=self._timeout, **self._options) as client:
-            self._reading = weakref.ref(client)
+            self._reading[1].append(weakref.ref(client))
             if multiprocessing.parent_process() is not None:  # a worker may end in the middle, without closing this
                 Finalize(client, client.close, exitpriority=10)
             client.load_state_dict(start)
@@ -130,6 +129,15 @@ class WorkerPasses:
             finally:
                 with contextlib.suppress(StateMismatch):  # relaxed, and in the middle of the pass
                     self._record.note_bounds(start["pass"], client.state_dict())
+
+    def _end_passes_before(self, epoch: str) -> None:
+        """Close what still reads another pass in this process. Paddle never drops the iterator of a loop that was left,
+        because a thread of its own holds it."""
+        name, reading = self._reading
+        if name != epoch:
+            self._reading = epoch, []
+            for client in filter(None, (each() for each in reading)):
+                client.close()
 
 
 class _States:
@@ -254,10 +262,6 @@ class PassRecord:
             file.write(json.dumps(record))  # before the rest of a longer one goes: whoever is killed here leaves both
             file.flush()
             file.truncate()
-
-
-def _nothing() -> None:
-    return None
 
 
 def _remove(path: str, owner: int) -> None:

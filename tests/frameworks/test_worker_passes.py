@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import pydp2
-from pydp2.errors import OptionError, StateMismatch
+from pydp2.errors import ClientUseError, OptionError, StateMismatch
 from pydp2.frameworks.shared_service import Ranks
 from pydp2.frameworks.worker_passes import WorkerPasses
+from tests.conftest import wait_until
 from tests.runs import NUMBERS_OPTIONS
 
 from .conftest import FILES
@@ -106,6 +107,21 @@ def test_a_pass_that_is_left_by_some_workers_before_others_began_is_over_for_all
     assert samples(next(first)[0]) == expected[0][0]
     first.close()
     assert [found for found, _ in in_turn(passes, 2)] == expected[1]
+
+
+def test_a_pass_whose_iterator_is_kept_has_no_job_once_the_next_one_begins(
+    service: pydp2.Service, passes: WorkerPasses, expected: list[list[Samples]]
+) -> None:
+    """Each of them would have a pool, until the service has no memory for another."""
+    kept = []
+    for number in range(20):
+        kept.append(passes.read(0, 1, f"pass {number}", with_state=False))
+        assert samples(next(kept[-1])[0])
+        assert wait_until(
+            lambda: len([job for job in service.stats()["jobs"] if job.startswith(f"{passes._job} ")]) == 1
+        )
+    with pytest.raises(ClientUseError, match="closed"):
+        next(kept[0])
 
 
 def test_epochs_that_have_the_same_name_are_passes_of_their_own(
