@@ -233,12 +233,10 @@ class HostGateway:
         try:
             if len(opened) != len(sampled_entries(self._files)):
                 raise RemoteProtocolError(f"Prepared: {len(opened)} entries")
-            lacking = self.sessions.note_opened(session, opened, self._sampled)
+            self.sessions.note_opened(session, opened, self._sampled)
         except HostRefused as error:
             self.turn_away(session.host, error)
             return
-        for host, reason in lacking.items():
-            self.turn_away(host, reason)
         self._announce(session)
 
     def _announce(self, session: HostSession) -> None:

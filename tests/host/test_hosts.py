@@ -580,7 +580,7 @@ def test_a_host_that_lacks_a_file_is_turned_away_and_a_map_helps(
             assert stream(data) == whole
 
 
-def test_a_host_without_the_files_that_joined_first_is_turned_away_when_one_with_them_comes(
+def test_beside_a_host_without_the_files_no_other_joins_that_has_them(
     tmp_path: Path, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
     """What it cannot open would be skipped, or not, depending on where a file is read."""
@@ -602,10 +602,13 @@ def test_a_host_without_the_files_that_joined_first_is_turned_away_when_one_with
     with serving(provider, file, files=files, on_error="skip") as service:
         first = joined(name="node7")
         assert wait_until(lambda: active(service) == 2)
+        second = joined(name="node8", maps={str(here): str(there)})
+        second.ended()
+        assert isinstance(second.error, HostRefused)
+        assert "is there on node8, but not on node7, which joined before; end node7, or" in str(second.error)
+        first.leave()
+        assert first.ended() == "it has left"
         joined(name="node8", maps={str(here): str(there)})
-        first.ended()
-        assert isinstance(first.error, HostRefused)
-        assert "is not there on node7, but it is on node8; mount it" in str(first.error)
         with service.connect(**OPTIONS) as data:
             assert stream(data, 2) == whole
         assert [host["host"] for host in hosts(service)] == ["node8"]

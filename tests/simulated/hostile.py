@@ -145,7 +145,7 @@ class LyingHost:
         self._say(0, m.Join(m.WIRE_VERSION, RELEASE, "liar", self._choose.choice([1, 2]), self._session, "", {}))
         if self._state != "joined":
             self._say(1, m.OpenData(self._session))
-            self._say(0, m.Prepared([1] * len(sampled_entries(self.world.files))))
+            self._say(0, m.Prepared([0] * len(sampled_entries(self.world.files))))
         if self._state == "draining":
             self._say(0, m.Drain())
 

@@ -159,28 +159,31 @@ class HostSessions:
         return [each for each in self._sessions.values() if now - each.heard_at > limit]
 
     # -- what all hosts must have in common ------------------------------------------------------------------------
-    def note_opened(
-        self, session: HostSession | None, opened: Sequence[Any], entry: Callable[[int], str]
-    ) -> dict[int, HostRefused]:
+    def note_opened(self, session: HostSession | None, opened: Sequence[Any], entry: Callable[[int], str]) -> None:
         """Note which sampled entries are files on the host of ``session`` (None: that of the service). Raises
-        HostRefused if another host has one that it lacks. Return the hosts that joined before it, and lack one that it
-        has, with what to tell them. ``entry``: the name of sampled entry ``i``."""
+        HostRefused if another host has one that it lacks, or one that is at work lacks one that it has: no host is
+        turned away on the word of a later one. ``entry``: the name of sampled entry ``i``."""
         name = _SERVICE_HOST if session is None else session.name
         lacked = [i for i, there in enumerate(opened) if not there]
         for i in lacked:
             if i in self._opened:
-                raise _lacks(entry(i), name, self._opened[i])
+                raise HostRefused(
+                    f"a host needs the files of the list; {entry(i)} is not there on {name}, but it is on "
+                    f"{self._opened[i]}; mount it at the same path, start the agent with --root, or --map OLD=NEW"
+                )
+        for other in self._sessions.values():
+            for i in other.lacked:
+                if opened[i]:
+                    raise HostRefused(
+                        f"all hosts need the files of the list; {entry(i)} is there on {name}, but not on "
+                        f"{other.name}, which joined before; end {other.name}, or mount it there (--root, --map "
+                        "OLD=NEW), and start this agent again"
+                    )
         for i, there in enumerate(opened):
             if there:
                 self._opened.setdefault(i, name)
-        lacking = {}
-        for other in self._sessions.values():
-            first = next((i for i in other.lacked if i in self._opened), None)
-            if first is not None:
-                lacking[other.host] = _lacks(entry(first), other.name, self._opened[first])
         if session is not None:
             session.lacked = lacked
-        return lacking
 
     def check_source(self, name: str | None, fingerprint: str, modules: Mapping[str, Any]) -> None:
         """Compare the code of a provider on the host ``name`` (None: that of the service) with that of the first host
@@ -197,13 +200,6 @@ class HostSessions:
                 f"a host needs the code of the provider as the service has it; {named} is another one on {name}; copy "
                 "the same files there, and start the agent again"
             )
-
-
-def _lacks(entry: str, name: str, other: str) -> HostRefused:
-    return HostRefused(
-        f"a host needs the files of the list; {entry} is not there on {name}, but it is on {other}; mount it at the "
-        "same path, start the agent with --root, or --map OLD=NEW"
-    )
 
 
 def check_state_directory(name: str, wrong: Sequence[str]) -> None:
