@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 import struct
 import time
@@ -83,7 +84,9 @@ class CountStore(DiskThread[CountAnswer]):
         self._names = EntryNames(origin)
         self._path = folder / origin.key / place.COUNTS_NAME
         self._counted = bytearray()  # rows (_COUNTED) that are not written yet
-        self._remembered = np.zeros(len(origin.files), np.int64)  # of each file: hash of its stamp and count, 0: none
+        # Of each file a hash of stamp and count, 0: none. Mapped, so that memory is used where files were counted only.
+        mapped = mmap.mmap(-1, 8 * max(1, len(origin.files)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._remembered = np.frombuffer(mapped, np.int64)
         self._failed = False
 
     def load(self) -> None:
