@@ -136,8 +136,9 @@ class WorkerPasses:
         name, reading = self._reading
         if name != epoch:
             self._reading = epoch, []
-            for client in filter(None, (each() for each in reading)):
-                client.close()
+            for each in reading:
+                if (client := each()) is not None:
+                    client.close()
 
 
 class _States:
