@@ -11,6 +11,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from pydp2.client import client, connection
+from pydp2.client.stream import Stream
+from pydp2.columns.batch import Batch
 from pydp2.transport import sockets
 
 LEAVING = ("if 0 in session.current_call and session.current_call[0] is token:", "del session.current_call[0]")
@@ -114,6 +116,24 @@ def insistently(injector: Injector, what: Callable[[], Any], check: Callable[[],
                 return what()
         except Interruption:
             check()
+
+
+def interrupted_pass(injector: Injector, stream: Stream, check: Callable[[], None]) -> Iterator[Batch]:
+    """The batches of a pass, each call interrupted at all instructions that are new to ``injector``; now and then a new
+    loop takes the pass over."""
+    one = insistently(injector, lambda: iter(stream), check)
+    while True:
+        try:
+            with injector:
+                batch = next(one, None)
+        except Interruption:
+            check()
+            if len(injector) % 3 == 0:
+                one = insistently(injector, lambda: iter(stream), check)
+            continue
+        if batch is None:
+            return
+        yield batch
 
 
 def with_its_own_exception_state(test: Callable[..., None]) -> Callable[..., None]:

@@ -164,10 +164,9 @@ class Dataset(IterableDataset):  # type: ignore[misc]  # torch has no types wher
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this process stands: torchdata's StatefulDataLoader asks each of its workers."""
-        if self._opened is None or self._opened[0] != os.getpid():
-            self._check_reads_here()
-            return {} if self._state is None else dict(self._state)
         self._check_reads_here()
+        if self._opened is None or self._opened[0] != os.getpid():
+            return {} if self._state is None else dict(self._state)
         loader, (before, now) = self._opened[2], self._last
         earlier = self._start if now is None or before is None else loader.client.state_dict(after=before)
         return {"now": loader.state_dict(), "before": earlier}

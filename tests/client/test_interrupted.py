@@ -23,7 +23,7 @@ from tests.interruptions import (
     SPARED,
     Injector,
     Interruption,
-    insistently,
+    interrupted_pass,
     with_its_own_exception_state,
     within,
 )
@@ -159,18 +159,7 @@ def test_interrupted_at_any_instruction_it_goes_on_behind_the_last_batch(
                 assert place(state) == place(states[len(found) - 1])
 
         for _ in range(3):
-            one = insistently(injector, lambda: iter(data), check)
-            while True:
-                try:
-                    with injector:
-                        batch = next(one, None)
-                except Interruption:
-                    check()
-                    if len(injector) % 3 == 0:
-                        one = insistently(injector, lambda: iter(data), check)
-                    continue
-                if batch is None:
-                    break
+            for batch in interrupted_pass(injector, data, check):
                 found.append(sign(batch))
                 assert comparable(kind, data.state_dict()) == comparable(kind, states[len(found) - 1])
         assert found == seen

@@ -13,8 +13,7 @@ from pydp2.client.stream import Stream
 from tests.interruptions import (
     FOLDERS,
     Injector,
-    Interruption,
-    insistently,
+    interrupted_pass,
     with_its_own_exception_state,
 )
 from tests.list_stream import ListStream
@@ -57,18 +56,7 @@ def read(stream: Stream, injector: Injector, seen: list[Any], states: list[Any])
             assert state == states[len(found) - 1]
 
     for _ in range(3):
-        one = insistently(injector, lambda: iter(stream), check)
-        while True:
-            try:
-                with injector:
-                    batch = next(one, None)
-            except Interruption:
-                check()
-                if len(injector) % 3 == 0:
-                    one = insistently(injector, lambda: iter(stream), check)
-                continue
-            if batch is None:
-                break
+        for batch in interrupted_pass(injector, stream, check):
             found.append(sign(batch))
     return found
 

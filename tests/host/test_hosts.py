@@ -547,14 +547,20 @@ def test_a_host_that_cannot_import_the_provider_is_turned_away_with_the_reason(
         assert len(stream(data)) == len(FILES)
 
 
-def test_a_host_that_lacks_a_file_is_turned_away_and_a_map_helps(
-    tmp_path: Path, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
-) -> None:
+def two_folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Two folders with the same six files, as two hosts mount them."""
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, there):
         folder.mkdir()
         for n in range(6):
             (folder / str(n)).write_text(str(n))
+    return here, there
+
+
+def test_a_host_that_lacks_a_file_is_turned_away_and_a_map_helps(
+    tmp_path: Path, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
+) -> None:
+    here, there = two_folders(tmp_path)
     provider = provider_file("""
         @provider(input_types=[integer_value(100000)])
         def process(settings, filename):
@@ -584,11 +590,7 @@ def test_beside_a_host_without_the_files_no_other_joins_that_has_them(
     tmp_path: Path, provider_file: Callable[[str], str], file: Path, joined: Callable[..., Host]
 ) -> None:
     """What it cannot open would be skipped, or not, depending on where a file is read."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    for n in range(6):
-        for folder in (here, there):
-            folder.mkdir(exist_ok=True)
-            (folder / str(n)).write_text(str(n))
+    here, there = two_folders(tmp_path)
     provider = provider_file("""
         @provider(input_types=[integer_value(100000)])
         def process(settings, filename):
