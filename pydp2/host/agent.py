@@ -149,6 +149,8 @@ class Agent:
                 self._log("leaving: the workers end the files that they read; a second signal ends them at once")
                 self._link.send(m.Drain())
                 self._life.move(AgentEvent.LEAVE)
+                for connection in self._connections.values():
+                    self._retire_worker(connection)
             elif self._end is None:
                 self._finish("left", "it was told to leave")
 
@@ -310,6 +312,13 @@ class Agent:
             self._hub.send(connection.peer, body)
 
     # -- workers ---------------------------------------------------------------------------------------------------
+    def _retire_worker(self, connection: WorkerConnection) -> None:
+        """Have a worker begin no more files."""
+        if connection.link.state is LinkState.READY:
+            connection.link.check_sending(retire := m.Retire())
+            with contextlib.suppress(PeerGone):  # its exit is on the way
+                self._hub.send(connection.peer, [m.encode(retire)])
+
     def _engine_events(self, now: float) -> None:
         try:
             events = self._engine.events()
@@ -368,6 +377,8 @@ class Agent:
                 self._watchdog.check_first_worker(connection.pid)
                 if self._rows is not None:
                     self._rows.note_provider(message.schema)
+                if self._life.state is AgentState.LEAVING:  # files for it may be under way
+                    self._retire_worker(connection)
         kept = None if self._rows is None else self._rows.keep(frames)
         if self._link is not None:
             self._link.queue_message(worker, frames if kept is None else kept)

@@ -53,10 +53,13 @@ WORKER_LINK: TransitionTable = {
     (LinkState.READY, S, m.Want): LinkState.READY,
     (LinkState.READY, S, m.Places): LinkState.READY,
     (LinkState.READY, S, m.EndReading): LinkState.READY,
+    (LinkState.READY, S, m.Retire): LinkState.READY,
+    (LinkState.READY, W, m.ReturnFiles): LinkState.READY,
     (LinkState.STARTING, S, m.Quit): LinkState.CLOSED,
     (LinkState.READY, S, m.Quit): LinkState.CLOSED,
     # Messages that were under way when the server said Quit
     (LinkState.CLOSED, W, m.Chunk): LinkState.CLOSED,
+    (LinkState.CLOSED, W, m.ReturnFiles): LinkState.CLOSED,
     (LinkState.CLOSED, W, m.Declared): LinkState.CLOSED,
     (LinkState.CLOSED, W, m.Broken): LinkState.CLOSED,
 }

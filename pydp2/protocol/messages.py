@@ -16,7 +16,7 @@ import msgpack
 
 from pydp2.errors import LocalProtocolError, RemoteProtocolError
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 HEADER_LIMIT = 64 * 1024
 INT_LIMIT = 1 << 62
 """Number that all numbers on the wire are below, so that sums and shared memory of 64 bits hold them."""
@@ -117,6 +117,18 @@ class EndReading(Message):
     """Server: the pass of ``reading`` is over or was left; drop its generators."""
 
     reading: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retire(Message):
+    """Server, or the host of the worker, which leaves: begin no more files, and return those that are not begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnFiles(Message):
+    """Worker that retires: it has not begun these attempts, and will not."""
+
+    attempts: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,8 +521,8 @@ class Closing(Message):
 MESSAGES: dict[str, type[Message]] = {
     m.__name__: m
     for m in (
-        Hello, Declared, Broken, BeginReading, Assign, Grant, Want, Places, EndReading, Quit, Chunk,
-        AskSpec, Spec, Join, OpenData, Prepared, StartWorker, KillWorker, ToWorker, FromWorker, WorkerStarted,
+        Hello, Declared, Broken, BeginReading, Assign, Grant, Want, Places, EndReading, Retire, ReturnFiles, Quit,
+        Chunk, AskSpec, Spec, Join, OpenData, Prepared, StartWorker, KillWorker, ToWorker, FromWorker, WorkerStarted,
         WorkerExited, HostBeat, HostReceived, Drain, RowReaders, ReleaseRows, SendRows, FetchRows, FetchedRows,
         Attach, Welcome, Refused, BeginPass, LeavePass, Need, BatchHead, PassEnd, Failed, BeginAgain, Detach, AskStats,
         Stats, Probe, Closing,
@@ -542,18 +554,11 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
     """Return the message and its raw frames. Raises RemoteProtocolError for anything that is not a message."""
     if not frames:
         raise RemoteProtocolError("a message without a header")
-    size = memoryview(frames[0]).nbytes
-    if size > HEADER_LIMIT:
+    if (size := memoryview(frames[0]).nbytes) > HEADER_LIMIT:
         raise RemoteProtocolError(f"a header of {size} bytes, at most {HEADER_LIMIT} are allowed")
     try:
-        values = msgpack.unpackb(
-            frames[0],
-            max_array_len=_MAX_ITEMS,
-            max_map_len=_MAX_ITEMS,
-            max_str_len=HEADER_LIMIT,
-            max_bin_len=HEADER_LIMIT,
-            max_ext_len=0,
-            ext_hook=_refuse_extension,
+        values = msgpack.unpackb(  # a text is no longer than its header
+            frames[0], max_array_len=_MAX_ITEMS, max_map_len=_MAX_ITEMS, max_ext_len=0, ext_hook=_refuse_extension
         )
     except Exception as exc:  # msgpack raises many kinds; all mean the same here
         raise RemoteProtocolError(f"a header that is not msgpack: {type(exc).__name__}: {exc}") from None
@@ -586,15 +591,10 @@ def _check_plain(what: str, value: Any) -> None:
     """Refuse nesting beyond the limit, and keys that are no texts."""
     level: list[Any] = [value]
     for _ in range(_MAX_DEPTH):
-        inner: list[Any] = []
-        for each in level:
-            items = each
-            if type(each) is dict:
-                if not all(type(key) is str for key in each):
-                    raise RemoteProtocolError(f"{what}: a key that is no text")
-                items = each.values()
-            inner.extend([item for item in items if type(item) is list or type(item) is dict])
-        if not inner:
+        if not all(type(key) is str for each in level if type(each) is dict for key in each):
+            raise RemoteProtocolError(f"{what}: a key that is no text")
+        items = [item for each in level for item in (each.values() if type(each) is dict else each)]
+        level = [item for item in items if type(item) is list or type(item) is dict]
+        if not level:
             return
-        level = inner
     raise RemoteProtocolError(f"{what}: nested more than {_MAX_DEPTH} deep")

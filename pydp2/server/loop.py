@@ -20,6 +20,7 @@ from pydp2.host.worker_inbox import WorkerInbox
 from pydp2.log_writer import write_stderr
 from pydp2.metrics import ScalingAdvisor, Totals, resident_bytes
 from pydp2.protocol import messages as m
+from pydp2.protocol.file_ranges import check_ints
 from pydp2.protocol.link_states import LinkRole, LinkState, worker_link
 from pydp2.protocol.worker_status import WorkerStatus
 from pydp2.schema.provider_schema import Schema
@@ -283,34 +284,41 @@ class Server:
         message, body = m.decode(frames)
         connection.link.check_received(message)
         match message:
-            case m.Declared(schema, source, notes, modules):
-                declared = Schema.from_wire(schema)
-                if self._hosts is not None:
-                    try:
-                        if connection.host and not self._check_host_provider(connection.host, declared, source):
-                            return
-                        self._hosts.check_source(connection.host, source, modules)
-                    except HostRefused as error:
-                        self._apply(self._worker_pool.handle(WorkerBroken(worker, error)))
-                        return
-                if self._schema is None:
-                    for note in notes:
-                        self.log(str(note), "")
-                    if not connection.host:
-                        self._watchdog.check_first_worker(connection.pid)
-                    self._schema = declared
-                    self._cell_grants = create_cell_grants(self._schema, self._spec.memory_limit)
-                    if self._cell_grants is not None:
-                        self._hub.fd_offer.offered = self._cell_grants.for_workers
-                    self._gateway.provider_ready(self._schema, source, self._cell_grants)
-                    for each in self._gateway.disk_threads:
-                        self._disk_fds.add(each.wake_fd)
-                        self._poll.add(each.wake_fd)
-                self._apply(self._worker_pool.handle(WorkerReady(worker, schema)))
+            case m.Declared():
+                self._declared(worker, connection, message)
             case m.Broken(error):
                 self._apply(self._worker_pool.handle(WorkerBroken(worker, from_wire(error))))
             case m.Chunk():
                 self._chunk(worker, connection, message, body, now)
+            case m.ReturnFiles(attempts):
+                self._worker_pool.return_files(worker, set(check_ints("ReturnFiles", attempts, len(attempts))))
+
+    def _declared(self, worker: int, connection: WorkerConnection, message: m.Declared) -> None:
+        """Compare what the provider declares in ``worker`` with what others had, and let the worker read."""
+        schema, source = message.schema, message.source_fingerprint
+        declared = Schema.from_wire(schema)
+        if self._hosts is not None:
+            try:
+                if connection.host and not self._check_host_provider(connection.host, declared, source):
+                    return
+                self._hosts.check_source(connection.host, source, message.modules)
+            except HostRefused as error:
+                self._apply(self._worker_pool.handle(WorkerBroken(worker, error)))
+                return
+        if self._schema is None:
+            for note in message.warnings:
+                self.log(str(note), "")
+            if not connection.host:
+                self._watchdog.check_first_worker(connection.pid)
+            self._schema = declared
+            self._cell_grants = create_cell_grants(self._schema, self._spec.memory_limit)
+            if self._cell_grants is not None:
+                self._hub.fd_offer.offered = self._cell_grants.for_workers
+            self._gateway.provider_ready(self._schema, source, self._cell_grants)
+            for each in self._gateway.disk_threads:
+                self._disk_fds.add(each.wake_fd)
+                self._poll.add(each.wake_fd)
+        self._apply(self._worker_pool.handle(WorkerReady(worker, schema)))
 
     def _check_host_provider(self, host: int, declared: Schema, source: str) -> bool:
         """Return False if ``host``, which has a worker with this provider, was turned away meanwhile. Raises

@@ -48,6 +48,7 @@ _POLL = 0.001
 _LAST_LINGER_MS = 2000  # for the last message of a worker
 FLUSH = 0.020
 """Number of seconds that a sample waits at most for others to be sent with, and a job for another."""
+_MAX_RETURNED = 1024  # files in one message
 _SLOW = 0.005  # a sample that took this long does not wait for the next
 
 
@@ -99,6 +100,7 @@ class WorkerLoop:
         self._blocked: list[list[int]] = []
         self._busy = 0.0
         self._idle = 0.0
+        self._is_retiring = False  # no more files are begun
         self._is_quitting = False
 
     def send(self, message: m.Message, frames: Sequence[Any] = ()) -> None:
@@ -174,6 +176,8 @@ class WorkerLoop:
                     given = FileAssignment.from_wire(item)
                     sample_indices = rereads[given.reread_frame - 1] if given.reread_frame else None
                     self._tasks.add_task(reading, FileTask.from_assignment(given, self._checksum_count, sample_indices))
+                if self._is_retiring:  # they were under way already
+                    self._return_files()
             case m.Grant(items):
                 for item in items:
                     self._grant(*check_ints("Grant", item, 4))
@@ -184,6 +188,9 @@ class WorkerLoop:
             case m.EndReading(reading):
                 self._flush()  # other tasks may have something there
                 self._close_tasks(self._tasks.end_reading(reading))
+            case m.Retire():
+                self._is_retiring = True
+                self._return_files()
             case m.Quit():
                 self._builder.finish()
                 self._blocked.clear()
@@ -207,6 +214,12 @@ class WorkerLoop:
             self._builder.has_samples_of(wanted) and (wanted is not self._drawer.task or wanted.has_enough_for_merge)
         ):
             self._flush()  # the last samples of a file that has ended may still be here
+
+    def _return_files(self) -> None:
+        """Return the files that are not begun. Those that are go on to their ends."""
+        attempts = self._tasks.take_unopened()
+        for i in range(0, len(attempts), _MAX_RETURNED):
+            self.send(m.ReturnFiles(attempts[i : i + _MAX_RETURNED]))
 
     def _close_tasks(self, tasks: Iterable[FileTask]) -> None:
         """Close the generators of ``tasks``, which are not needed any more."""

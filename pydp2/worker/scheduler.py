@@ -70,6 +70,13 @@ class TaskScheduler:
         """Remove ``task``, which is over."""
         del self._all[task.attempt], self._readings[task.reading].tasks[task.attempt]
 
+    def take_unopened(self) -> list[int]:
+        """Remove the tasks whose files are not open, and return their attempts."""
+        unopened = [task for task in self if not task.is_open]
+        for task in unopened:
+            self.remove_task(task)
+        return [task.attempt for task in unopened]
+
     def choose(self, report: Callable[[FileTask], None]) -> FileTask | None:
         """Return the task that is to run now, or None. Call ``report`` with those that were looked at
         and wait for something."""

@@ -391,6 +391,35 @@ def test_hosts_join_and_leave_in_the_middle_of_a_pass(
         assert [each["places"] for each in hosts(service)] == [2]
 
 
+@pytest.mark.parametrize("lag", [0.0, 0.3])
+def test_a_host_that_leaves_in_order_reads_no_sample_that_another_reads_too(
+    lag: float, provider_file: Callable[[str], str], file: Path, tmp_path: Path, joined: Callable[..., Host]
+) -> None:
+    """Also if the service hears late of what the host has read."""
+    log = tmp_path / "log"
+    log.touch()
+    noted = f"open({str(log)!r}, 'a').write(f'{{filename}} {{i}}\\n'); time.sleep(0.002)"
+    provider = provider_file(SLOW.replace("time.sleep(0.001)", noted))
+    with serving(provider, file) as service, contextlib.ExitStack() as stack:
+        found = ConnectionFile.read(file)
+        relay = Relay(found.host_address)
+        stack.callback(relay.end)
+        through = file.with_name("relayed.json")
+        ConnectionFile(found.address, found.keys, relay.address).write(through)
+        first = joined(workers=2, file=through)
+        with pydp2.connect(file, **OPTIONS) as data:
+            batches = iter(data)
+            rows = len(next(batches))
+            relay.delay = lag
+            joined(workers=2)
+            assert wait_until(lambda: active(service) == 4)
+            first.leave()
+            rows += sum(len(batch) for batch in batches)
+            assert first.ended() == "it has left"
+    read = log.read_text().splitlines()
+    assert len(read) == len(set(read)) == rows
+
+
 @pytest.mark.parametrize("after", [None, 0.0, 0.02, 0.05, 0.1, 0.2, 0.4])
 def test_a_host_that_is_told_to_leave_while_it_starts_leaves(
     after: float | None, provider_file: Callable[[str], str], file: Path

@@ -75,6 +75,8 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.Want(1, 7),
     m.Places(),
     m.EndReading(3),
+    m.Retire(),
+    m.ReturnFiles([1, 7]),
     m.Quit(),
     m.Chunk(
         4,

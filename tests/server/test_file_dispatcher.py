@@ -358,6 +358,28 @@ def test_a_lost_worker_s_file_runs_again_from_what_is_committed_and_its_late_out
     assert made.next_run(0) is END
 
 
+def test_files_that_a_worker_returns_go_to_others_and_those_that_it_has_begun_stay() -> None:
+    made = reading(4, cycle_length=4)
+    made.add_worker(1)
+    given = {each.file: each.attempt for each in assigned(made.dispatch())[1]}
+    send(made, 1, 0, 0, 4)
+    made.add_worker(2)
+    made.dispatch()
+    made.retire_worker(1)
+    assert 1 not in assigned(made.dispatch()), "it gets nothing new"
+    made.return_files(1, {given[2], given[3], 999})
+    again = {each.file: each for each in assigned(made.dispatch())[2]}
+    assert again.keys() == {2, 3}
+    assert [(again[file].start, again[file].pause) for file in (2, 3)] == [(0, NO_PAUSE)] * 2
+    send(made, 1, 2, 0, 1, attempt=given[2])  # which it said that it would not
+    assert not made.ledgers[2].committed
+    send(made, 1, 0, 4, 1, state=FILE_ENDED)
+    send(made, 1, 1, 0, 3, state=FILE_ENDED)
+    assert made.file_count(1) == 0
+    made.return_files(1, {given[0]})  # of a file that has ended
+    assert merge(made, 0) == 5
+
+
 def test_only_the_file_that_was_running_is_condemned_and_after_three_deaths_at_the_same_sample() -> None:
     made = reading(2)
     for worker in range(1, 4):

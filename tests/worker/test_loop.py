@@ -129,6 +129,13 @@ class Script:
             assert (attempt, y) == (entry.attempt, entry.committed), "it waits where its samples end"
         return message
 
+    def hear_returned(self) -> set[int]:
+        """The files that the next message returns."""
+        message, _ = self._hear()
+        assert isinstance(message, m.ReturnFiles)
+        attempts = {entry.attempt: file for file, entry in enumerate(self.ledger.entries)}
+        return {attempts[attempt] for attempt in message.attempts}
+
     def _commit(self, message: m.Chunk, body: Sequence[memoryview]) -> None:
         for part, run in decode_chunk(message, body, self.declared):
             self.ledger.take(part, run)
@@ -331,6 +338,34 @@ def test_files_that_are_not_bound_are_opened_only_a_few_at_a_time(script: Callab
     one.grant(0)
     one.until(lambda: one.ended(0) and len(one.blocked) == 4)
     assert one.blocked[3][0] == 2, "and the next one when one of them is done"
+
+
+def test_a_worker_that_retires_returns_what_it_has_not_begun_and_ends_the_rest(script: Callable[..., Script]) -> None:
+    one = script(count(5), ahead=2)
+    one.assign(0, 1, 2, 3, limit=0, bound=False)
+    one.until(lambda: len(one.blocked) == 2)
+    one.say(m.Retire())
+    assert one.hear_returned() == {2, 3}
+    one.assign(4, 5)
+    assert one.hear_returned() == {4, 5}, "these were under way when it was told"
+    one.grant(2)
+    one.grant(0)
+    one.grant(1)
+    one.until(lambda: one.ended(0, 1))
+    assert not one.blocked[2:]
+
+
+def test_many_files_are_returned_in_messages_that_a_header_holds(script: Callable[..., Script]) -> None:
+    one = script(count(5), files=5000, ahead=1)
+    one.assign(0, limit=0, bound=False)
+    one.until(lambda: len(one.blocked) == 1)
+    for first in range(1, 5000, 1000):
+        one.assign(*range(first, min(5000, first + 1000)), limit=0, bound=False)
+    one.say(m.Retire())
+    returned: set[int] = set()
+    while len(returned) < 4999:
+        returned |= one.hear_returned()
+    assert returned == {*range(1, 5000)}
 
 
 def test_what_a_worker_has_is_sent_when_the_merge_wants_it(script: Callable[..., Script]) -> None:

@@ -7,7 +7,7 @@ is read first, whichever worker happens to be free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -278,11 +278,15 @@ class FileDispatcher:
             else:
                 self._waiting.push(ledger)
 
-    def drain_worker(self, worker: int) -> None:
-        """Give ``worker`` no more files, and those of which nothing came yet to others, as new attempts."""
+    def retire_worker(self, worker: int) -> None:
+        """Give ``worker`` no more files."""
+        self._load.retire(worker)
+
+    def return_files(self, worker: int, attempts: Container[int]) -> None:
+        """Give ``worker`` no more files, and those of ``attempts``, which it has not begun, to others."""
         self._load.retire(worker)
         for ledger in self._load.files_of(worker):
-            if not ledger.committed:
+            if ledger.attempt in attempts:
                 self._unassign(worker, ledger)
                 ledger.worker_died(None)
                 self.credit.set_use(ledger.file, ledger.use)

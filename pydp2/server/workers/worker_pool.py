@@ -7,7 +7,7 @@ What ends the service where a worker of this machine meets it only turns another
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -206,14 +206,19 @@ class WorkerPool:
             worker.move(WorkEvent.EXIT)
 
     def drain_host(self, host: int) -> None:
-        """Give ``host``, which will leave, no new files, and those that it has not begun to others."""
+        """Give ``host``, which will leave, no new files. Its workers return those that they have not begun."""
         places = self._hosts.get(host)
         if places is None:  # it leaves before it has begun
             return
         places.target = 0
         for number in places.workers:
             for dispatcher in self.dispatchers.values():
-                dispatcher.drain_worker(number)
+                dispatcher.retire_worker(number)
+
+    def return_files(self, worker: int, attempts: Container[int]) -> None:
+        """Give the files of ``attempts``, which ``worker`` has not begun and will not, to others. Its host leaves."""
+        for dispatcher in self.dispatchers.values():
+            dispatcher.return_files(worker, attempts)
 
     def is_drained(self, host: int) -> bool:
         """Return True if no worker of ``host`` has a file that it has not ended."""
