@@ -75,9 +75,10 @@ HOSTS = (
     Contestant("pydp2 workers", "pydp2", (("network", "workers"),)),
     Contestant("pydp2 hosts", "pydp2", (("network", "hosts"),)),
     Contestant("pydp2 row server", "pydp2", (("network", "row server"),)),
+    Contestant("pydp2 2 row servers", "pydp2", (("network", "row server"), ("hosts", 2))),
 )
 """Workers and trainer on the host of the service; a trainer that comes over TCP, with keys; workers that do, as those
-of another host; both; and both, with rows that stay on the host of the workers."""
+of another host; both; both, with rows that stay on the host of the workers; and the same with two such hosts."""
 ALWAYS = ("bare", "pydp2")
 PEERS = tuple(dict.fromkeys(c.peer for c in CONTESTANTS if c.peer not in ALWAYS))
 NATIVE_PEERS = tuple(dict.fromkeys(c.peer for of in NATIVE.values() for c in of if c.peer != "pydp2"))

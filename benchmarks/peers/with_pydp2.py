@@ -77,7 +77,8 @@ def _service(
 ) -> Iterator[tuple[pydp2.Service, Callable[..., pydp2.Client]]]:
     """A service with its workers, and what connects a trainer to it. Option ``network``: with "keys" the trainer comes
     over TCP; with "workers" the workers do, which an agent runs as if it were on another host; with "hosts" both; with
-    "row server" both, and the trainer fetches the rows from that host."""
+    "row server" both, and the trainer fetches the rows from that host. Option ``hosts``: the workers are on
+    so many hosts, as many on each."""
     network = job.option("network")
     if network is None:
         with pydp2.launch(job.files(), address, args=args, workers=job.workers) as service:
@@ -91,8 +92,13 @@ def _service(
         ) as service:
             if not local:
                 rows = "tcp://127.0.0.1:*" if network == "row server" else None
-                host = pydp2.WorkerHost(connection, workers=job.workers, root=_PROVIDED.parents[2], row_server=rows)
-                threading.Thread(target=host.run, name="host").start()  # it ends with the service
+                hosts = job.option("hosts", 1)
+                for number in range(hosts):
+                    host = pydp2.WorkerHost(
+                        connection, name=f"host{number}", workers=job.workers // hosts, root=_PROVIDED.parents[2],
+                        row_server=rows,
+                    )  # fmt: skip
+                    threading.Thread(target=host.run, name="host").start()  # it ends with the service
             if network != "workers":  # else they would share memory
                 replace(ConnectionFile.read(connection), local_address="").write(connection)
             yield service, partial(pydp2.connect, connection)

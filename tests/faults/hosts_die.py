@@ -122,6 +122,7 @@ def play_drains(bench: Bench, schedule: Schedule) -> Report:
     data = paced(bench, setup["samples"], setup["each"])
     drained: list[float] = []
     to_full: list[float] = []
+    began_at: dict[str, float] = {}
     with stage(bench, data) as made:
         made.join("first", 2)
         made.wait_active(2)
@@ -130,6 +131,7 @@ def play_drains(bench: Bench, schedule: Schedule) -> Report:
 
         def act(event: Event) -> None:
             began = time.monotonic()
+            began_at[event.what] = began if event.what == "join" else began_at.get("leave", began)
             if event.what == "join":
                 name = next(names)
                 made.join(name, 2)
@@ -147,10 +149,13 @@ def play_drains(bench: Bench, schedule: Schedule) -> Report:
         seen = read(made, data, schedule.seed, schedule.events, act)
         assert not seen.again, f"{seen.again} samples were read again although hosts left in order"
     nobody_is_blamed(bench)
+    joined = began_at["join"]
+    full = seen.rate((joined + began_at["leave"]) / 2, began_at["leave"])
     return Report(
         0,
         {
             "joined s": to_full,
+            "full rate s": seen.seconds_to(0.9 * full, joined),
             "drained s": drained,
             "longest wait s": seen.longest,
             "samples again": seen.again,

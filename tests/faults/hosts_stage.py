@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import subprocess
 import threading
 import time
@@ -43,11 +44,21 @@ print("end", host.run(), flush=True)
 @dataclass(frozen=True)
 class Seen:
     """What a trainer saw of its passes. ``seconds``: of all; ``longest``: its longest wait for a batch that was not the
-    first; ``again``: samples that workers gave once more."""
+    first; ``again``: samples that workers gave once more; ``came``: when each batch came."""
 
     seconds: float
     longest: float
     again: int
+    came: Sequence[float] = ()
+
+    def rate(self, since: float, until: float) -> float:
+        """Batches a second in a part of the time."""
+        return sum(since <= at < until for at in self.came) / (until - since)
+
+    def seconds_to(self, rate: float, since: float) -> float:
+        """Seconds after ``since`` until as many batches a second come, for a second at least."""
+        later = (at for at in self.came if at >= since)
+        return next((at - since for at in later if self.rate(at, at + 1.0) >= rate), math.inf)
 
 
 class Stage:
@@ -190,13 +201,15 @@ def read(
     log.write_text("")
     wanted = expected(data.counts, data.pool_size, BATCH, seed)
     judge, longest, strikes = Judge(wanted), 0.0, Strikes(events, act)
+    came: list[float] = []
     with made.service.connect(batch_size=BATCH, seed=seed, timeout=PATIENCE) as client:
         strikes.start()
         try:
             began = asked = time.monotonic()
             for batch in client:
+                came.append(time.monotonic())
                 if batch.index:
-                    longest = max(longest, time.monotonic() - asked)
+                    longest = max(longest, came[-1] - asked)
                 judge.take(batch)
                 strikes.advance(batch.index / wanted.batches)
                 asked = time.monotonic()
@@ -205,7 +218,7 @@ def read(
         finally:
             strikes.end()
     lines = log.read_text().splitlines()
-    return Seen(seconds, longest, _STRIDE * (len(lines) - len({*lines})))
+    return Seen(seconds, longest, _STRIDE * (len(lines) - len({*lines})), came)
 
 
 def nobody_is_blamed(bench: Bench) -> None:
