@@ -7,7 +7,7 @@ from typing import Any
 
 from pydp2.errors import EOFException
 from pydp2.fluid.base import DecoratedReader, Reader, Source
-from pydp2.fluid.placing import placer
+from pydp2.fluid.placing import placement
 from pydp2.fluid.prefetching import InstanceQueue, PrefetchingReader, PutInstances
 from pydp2.fluid.tensors import Instance
 from pydp2.options.values import integer_from
@@ -18,22 +18,27 @@ class DoubleBufferReader(DecoratedReader, PrefetchingReader):
 
     def __init__(self, underlying: Source, place: Any, depth: int) -> None:
         super().__init__(underlying, size=integer_from(1)("depth", depth), name="pydp2-double-buffer")
-        self._place = placer(place)
+        self._placement = placement(place)
 
     def _producers(self) -> Sequence[PutInstances]:
-        underlying, place = self.underlying, self._place
-        return [lambda queue: _fill(queue, underlying, place)]
+        underlying, copy = self.underlying, self._placement.copy
+        return [lambda queue: _fill(queue, underlying, copy)]
+
+    def _read(self) -> Instance:
+        instance = super()._read()
+        self._placement.hand_over(instance)
+        return instance
 
     def _restart(self) -> None:
         self._interrupt()  # wake the thread: it may be waiting for the threads of a reader below
         super()._restart()
 
 
-def _fill(queue: InstanceQueue, underlying: Reader, place: Callable[[Instance], Instance]) -> None:
+def _fill(queue: InstanceQueue, underlying: Reader, copy: Callable[[Instance], Instance]) -> None:
     while True:
         queue.wait_for_room()  # before it reads, so that no more than `depth` instances exist
         try:
-            instance = place(underlying.read_next())
+            instance = copy(underlying.read_next())
         except EOFException:
             return
         queue.put(instance)

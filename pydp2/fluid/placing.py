@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,23 @@ from pydp2.errors import OptionError, OptionTypeError
 from pydp2.fluid.tensors import Instance, LoDTensor
 
 
-def placer(place: Any) -> Callable[[Instance], Instance]:
-    """Return the function that copies an instance to ``place``. Place and errors are those of :func:`double_buffer`."""
+@dataclass(frozen=True)
+class Placement:
+    """Way of instances to a place. ``copy``: run by the thread; ``hand_over``: run by the thread of the trainer, with
+    each instance that it gets."""
+
+    copy: Callable[[Instance], Instance]
+    hand_over: Callable[[Instance], None]
+
+
+def placement(place: Any) -> Placement:
+    """Return the way to ``place``. Place and errors are those of :func:`double_buffer`."""
     if place is None or (isinstance(place, str) and place.lower() == "cpu"):
-        return lambda instance: instance
+        return Placement(lambda instance: instance, _nothing)
     torch = _torch()
     if isinstance(place, str) and place.lower() == "auto":
         if not torch.cuda.is_available():
-            return lambda instance: instance
+            return Placement(lambda instance: instance, _nothing)
         place = "cuda"
     device = _device(torch, place)
 
@@ -30,7 +40,17 @@ def placer(place: Any) -> Callable[[Instance], Instance]:
             LoDTensor(torch.from_numpy(_own(np.asarray(tensor))).to(device), tensor.lod) for tensor in instance
         )
 
-    return put
+    def note_use(instance: Instance) -> None:
+        # The memory belongs to the default stream. A trainer on another one that lets an instance go may not have read
+        # it yet: torch must know, or it gives the memory to the next copy.
+        for tensor in instance:
+            tensor.data.record_stream(torch.cuda.current_stream(tensor.data.device))
+
+    return Placement(put, note_use if device.type == "cuda" else _nothing)
+
+
+def _nothing(instance: Instance) -> None:
+    pass
 
 
 def _own(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

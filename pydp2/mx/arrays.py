@@ -5,6 +5,7 @@ See docs/mxnet.md, "Arrays".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -97,7 +98,8 @@ class ArrayDataProvider(_Arrays):
         seed: decides, with the number of the epoch, about its order.
 
     Raises:
-        OptionError: there is no array, numbers of samples differ, or the batch size is invalid (a ValueError).
+        OptionError: there is no array, numbers of samples differ, or the batch size or a padding is invalid (a
+            ValueError).
         OptionTypeError: data or label of another kind (a TypeError).
     """
 
@@ -117,7 +119,7 @@ class ArrayDataProvider(_Arrays):
         if not 0 < size <= self.count:
             raise OptionError(f"batch_size must be from 1 to {self.count} (all samples), or 0 for that, got {size}")
         self._size = size
-        self._padding = (number("data_padding", data_padding), number("label_padding", label_padding))
+        self._padding = (_padding("data_padding", data_padding), _padding("label_padding", label_padding))
 
     def _batches(self) -> Generator[DataBatch, None, None]:
         order = self._order()
@@ -202,7 +204,17 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
 
 
+def _padding(name: str, value: float) -> float:
+    """Return a number that fills rows of float32."""
+    checked = number(name, value)
+    if math.isfinite(checked) and abs(checked) > _LARGEST:
+        raise OptionError(f"{name} must be a number of float32, got {checked!r}; the largest is {_LARGEST:.2g}")
+    return checked
+
+
 def _copied(name: str, array: Any) -> Array:
+    if isinstance(array, np.ma.MaskedArray):  # float32 copies have no mask: what is masked would count again
+        raise OptionTypeError(f"{name!r} must be an array without a mask (write x.filled(0)), got a masked array")
     try:
         given = np.asarray(array)
         with np.errstate(over="raise"):

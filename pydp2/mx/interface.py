@@ -32,7 +32,8 @@ class DataBatch:
     """One batch of a provider that is made of arrays.
 
     ``data`` and ``label``: arrays in the order of ``provide_data`` and ``provide_label``, always of the full batch
-    size. ``count``: how many of their rows, from the first on, are samples; the others are padding.
+    size. ``count``: how many of their rows, from the first on, are samples; the others are padding. It is 0 where ranks
+    share a pass, and this one has no sample in the last step.
     """
 
     data: list[Array]
@@ -44,9 +45,9 @@ class DataBatch:
         if len(rows) != 1:
             raise OptionError(f"a batch needs at least one array, and as many rows in each, got {sorted(rows)}")
         size = rows.pop()
-        if not 0 < self.count <= size:
+        if not 0 <= self.count <= size:
             raise OptionError(
-                f"the count of a batch of {count_text(size, 'row')} must be from 1 to {size}, got {self.count}"
+                f"the count of a batch of {count_text(size, 'row')} must be from 0 to {size}, got {self.count}"
             )
 
     @property
@@ -84,7 +85,8 @@ class AbstractDataProvider(ABC, Generic[B]):
 
     @abstractmethod
     def count_samples(self, batch: B) -> int:
-        """Return the number of rows of ``batch`` that are samples: from 1 to ``batch_size``."""
+        """Return the number of rows of ``batch`` that are samples: from 1 to ``batch_size``; 0 in a batch that only
+        keeps this rank in step with others."""
 
     @abstractmethod
     def get_data(self, batch: B) -> list[Array]:

@@ -115,7 +115,7 @@ class _StreamCopier:
     def hand_over(self, converted: Any) -> Tensors:
         value: Tensors
         value, copied, event = converted
-        stream = torch.cuda.current_stream(self._device)
+        stream = torch.cuda.current_stream(self._stream.device)  # "cuda" alone may be another one by now
         stream.wait_event(event)
         for tensor in copied:
             tensor.record_stream(stream)

@@ -150,6 +150,10 @@ class Placed:
     def __init__(self, array: Any, device: Any = None) -> None:
         self.array, self.device, self.thread = array, device, threading.current_thread()
         self.shape, self.dtype = array.shape, array.dtype
+        self.used: list[Any] = []
+
+    def record_stream(self, stream: str) -> None:
+        self.used.append((stream, threading.current_thread()))
 
     def to(self, device: Any) -> Placed:
         return Placed(self.array, device)
@@ -162,10 +166,11 @@ class StandIn(ModuleType):
         def __init__(self, name: str) -> None:
             if name not in ("cuda", "cuda:0"):
                 raise RuntimeError(f"no device {name}\nand a second line")
-            self.name = name
+            self.name, self.type = name, "cuda"
 
     class cuda:
         is_available = staticmethod(lambda: True)
+        current_stream = staticmethod(lambda device: f"stream of {device.name}")
 
     @staticmethod
     def empty(size: int, device: Any) -> None:
@@ -194,6 +199,8 @@ def test_cf_24_every_slot_is_copied_to_the_place_by_the_thread(
         ((values, swapped),) = reader
     assert [slot.data.device.name for slot in (values, swapped)] == [device] * 2
     assert threading.current_thread() not in {values.data.thread, swapped.data.thread}
+    used = [(f"stream of {device}", threading.current_thread())]
+    assert values.data.used == swapped.data.used == used, "the stream of the trainer uses them"
     assert (values.data.array.tolist(), swapped.data.array.tolist()) == ([[0, 1], [2, 3], [4, 5]], [0, 2])
     assert values.lod[0].tolist() == [0, 1, 3]
     with pytest.raises(OptionError, match=r"place 'cuda:7' cannot be used: no device cuda:7$"):

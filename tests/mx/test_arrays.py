@@ -98,6 +98,7 @@ def test_mx_6_any_other_form_is_refused(form: Any) -> None:
         (np.array([1, None]), TypeError, "'x' must be an array of real numbers, got object"),
         (np.array(["2020-01-01"], "M8[D]"), TypeError, "'x' must be an array of real numbers"),
         (np.array([1, 1e300]), ValueError, "'x' must hold numbers of float32, got some beyond 3.4e"),
+        (np.ma.array([1.0, 2.0], mask=[0, 1]), TypeError, r"'x' must be an array without a mask \(write x.filled"),
     ],
 )
 def test_numbers_that_float32_cannot_hold_are_refused(wrong: Any, error: Any, words: str) -> None:
@@ -115,6 +116,8 @@ def test_numbers_that_are_none_stay_so() -> None:
 def test_a_padding_that_is_no_number_is_named(name: str, wrong: Any) -> None:
     with pytest.raises(TypeError, match=f"{name} must be a number, got {wrong!r}"):
         ArrayDataProvider(A, **{name: wrong})
+    with pytest.raises(ValueError, match=rf"{name} must be a number of float32, got 1e\+300; the largest is 3.4e\+38"):
+        ArrayDataProvider(A, **{name: 1e300})
 
 
 def test_mx_7_without_labels_there_are_none() -> None:

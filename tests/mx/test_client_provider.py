@@ -9,6 +9,7 @@ import pytest
 
 import pydp2
 from pydp2.mx import ClientProvider
+from tests.runs import in_ranks
 
 CODE = """
 from pydp2 import scalar
@@ -44,6 +45,21 @@ def test_the_slots_that_are_named_become_data_and_labels(client: pydp2.Client) -
             assert (provider.get(batch, "weight")[:, 0] * 2 == batch.label[0]).all()
             assert [array.dtype for array in (*batch.data, *batch.label)] == [np.uint8, np.float32, np.int32]
         assert batches[-1].label[0].tolist() == [3, 4, 0, 0]
+
+
+def test_a_rank_without_a_sample_in_the_last_step_gets_a_batch_of_padding(provider_file: Callable[..., str]) -> None:
+    counts: dict[int, list[int]] = {}
+    with pydp2.launch(["a", "b"], provider_file(CODE), workers=1) as service:
+
+        def train(rank: int) -> None:
+            with service.connect(batch_size=4, last_batch="pad", rank=rank, world_size=2) as data:
+                provider = ClientProvider(data, data=["pixel"], label=["label"])
+                batches = list(provider)
+                assert all(len(batch.data[0]) == 4 for batch in batches)
+                counts[rank] = [provider.count_samples(batch) for batch in batches]
+
+        in_ranks(train)
+    assert counts == {0: [4, 2], 1: [4, 0]}
 
 
 def test_an_epoch_that_is_left_is_a_pass_that_is_left(client: pydp2.Client) -> None:

@@ -191,7 +191,7 @@ def test_nothing_is_written_before_all_targets_are_known_to_fit() -> None:
 
 def test_a_batch_knows_how_many_of_its_rows_are_samples() -> None:
     assert DataBatch([np.zeros((4, 2))], [np.zeros(4)], count=3).pad == 1
-    for data, count in (([], 0), ([np.zeros(4)], 0), ([np.zeros(4)], 5), ([np.zeros(4), np.zeros(3)], 3)):
+    for data, count in (([], 0), ([np.zeros(4)], -1), ([np.zeros(4)], 5), ([np.zeros(4), np.zeros(3)], 3)):
         with pytest.raises(ValueError, match="batch"):
             DataBatch(data, [], count)
 
