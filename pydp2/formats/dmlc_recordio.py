@@ -60,15 +60,16 @@ class Reader(Closable):
         small = True
         while at < last:
             begin = at
-            source.seek(begin)
             if small:
-                for start, end, record in _whole_ones(source.read_some(min(_BLOCK, last - begin))):
+                with source.at(begin) as here:
+                    block = here.read_some(min(_BLOCK, last - begin))
+                for start, end, record in _whole_ones(block):
                     yield begin + start, record
                     at = begin + end
             if at == begin:  # the next record is long, is in pieces, or is damaged
-                source.seek(begin)
-                record = self._record()
-                at = source.offset
+                with source.at(begin) as here:
+                    record = _record(here)
+                    at = here.offset
                 small = len(record) < _BLOCK // 4
                 if at > last:
                     raise source.error(f"the record reaches beyond byte {last}, where another one begins", begin)
@@ -88,40 +89,8 @@ class Reader(Closable):
         assert source.size is not None
         if not 0 <= offset < source.size:
             raise source.error(f"there is no record: the file has {source.size} bytes", offset)
-        source.seek(offset)
-        return self._record()
-
-    def _record(self) -> bytes:
-        """Return the record that begins here."""
-        source = self._source
-        kind, payload = self._piece(source)
-        if kind == _WHOLE:
-            return payload
-        if kind != _FIRST:
-            raise source.error(f"expected the begin of a record, got a later piece (kind {kind})", source.offset)
-        joined = bytearray(payload)
-        while kind != _LAST:
-            begin = source.offset
-            kind, payload = self._piece(source)
-            if kind not in (_MIDDLE, _LAST):
-                raise source.error(f"expected another piece of the record, got kind {kind}", begin)
-            joined += MAGIC
-            joined += payload
-        return bytes(joined)
-
-    @staticmethod
-    def _piece(source: ByteSource) -> tuple[int, bytes]:
-        begin = source.offset
-        magic, word = _HEAD.unpack(source.read(8, "the header of a record"))
-        if magic != MAGIC:
-            raise source.error(f"expected the magic {MAGIC.hex()} (0xced7230a) of a record, got {magic.hex()}", begin)
-        length = word & _LENGTH
-        padding = -length % 4
-        source.check_available(length + padding, "a record")
-        payload = source.read(length, "a record")
-        if padding and source.read(padding, "the padding of a record") != bytes(padding):
-            raise source.error("expected zeros behind a record", source.offset - padding)
-        return word >> 29, payload
+        with source.at(offset) as here:
+            return _record(here)
 
     def _next_record(self, at: int) -> int:
         """Return the first offset from ``at`` on, a multiple of 4, where a record begins, or the end of the file."""
@@ -130,23 +99,55 @@ class Reader(Closable):
         if at == 0:
             return 0  # if no record begins there, reading it raises the error
         while at < source.size:
-            source.seek(at)
-            block = source.read_some(_BLOCK + 4)  # so a header at the end of a block is complete
+            with source.at(at) as here:
+                block = here.read_some(_BLOCK + 4)  # so a header at the end of a block is complete
             for found in re.finditer(re.escape(MAGIC), block):
-                here = found.start()
+                begin = found.start()
                 if (
-                    not here % 4
-                    and here < _BLOCK
-                    and len(block) >= here + 8
-                    and block[here + 7] >> 5 in (_WHOLE, _FIRST)
+                    not begin % 4
+                    and begin < _BLOCK
+                    and len(block) >= begin + 8
+                    and block[begin + 7] >> 5 in (_WHOLE, _FIRST)
                 ):
-                    return at + here
+                    return at + begin
             at += _BLOCK
         return source.size
 
     def close(self) -> None:
         """Close the file."""
         self._source.close()
+
+
+def _record(source: ByteSource) -> bytes:
+    """Return the record that begins here."""
+    kind, payload = _piece(source)
+    if kind == _WHOLE:
+        return payload
+    if kind != _FIRST:
+        raise source.error(f"expected the begin of a record, got a later piece (kind {kind})", source.offset)
+    joined = bytearray(payload)
+    while kind != _LAST:
+        begin = source.offset
+        kind, payload = _piece(source)
+        if kind not in (_MIDDLE, _LAST):
+            raise source.error(f"expected another piece of the record, got kind {kind}", begin)
+        joined += MAGIC
+        joined += payload
+    return bytes(joined)
+
+
+def _piece(source: ByteSource) -> tuple[int, bytes]:
+    begin = source.offset
+    magic, word = _HEAD.unpack(source.read(8, "the header of a record"))
+    if magic != MAGIC:
+        raise source.error(f"expected the magic {MAGIC.hex()} (0xced7230a) of a record, got {magic.hex()}", begin)
+    length = word & _LENGTH
+    padding = -length % 4
+    source.check_available(length + padding, "a record")
+    payload = source.read(length, "a record")
+    if padding and source.read(padding, "the padding of a record") != bytes(padding):
+        raise source.error("expected zeros behind a record", source.offset - padding)
+    return word >> 29, payload
 
 
 def _whole_ones(block: bytes) -> Iterator[tuple[int, int, bytes]]:

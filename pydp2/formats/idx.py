@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats.serving import BLOCK
-from pydp2.formats.source import LIMIT, Closable, PathOrFile, create_file, open_source
+from pydp2.formats.source import LIMIT, ByteSource, Closable, PathOrFile, create_file, open_source
 from pydp2.packers.many_samples import ManySamples, rows
 from pydp2.providers import provider
 from pydp2.schema.input_types import dense_vector, integer_value
@@ -94,30 +94,30 @@ class Reader(Closable):
         """
         if not 0 <= first <= last <= len(self):
             raise OptionError(f"rows must be a range within 0 to {len(self)}, got {first} to {last}")
-        source = self._source
-        at = self._begin + first * self._row
-        if at != source.offset:
-            source.seek(at)
-        values = self._unpacked(first, last) if source.compressed else self._placed(first, last)
-        if source.compressed and last == len(self):
-            source.check_at_end()  # here gzip compares its checksum, too
+        with self._source.at(self._begin + first * self._row) as source:
+            if source.compressed:
+                values = self._unpacked(source, last - first)
+                if last == len(self):
+                    source.check_at_end()  # here gzip compares its checksum, too
+            else:
+                values = self._placed(source, last - first)
         return values if self._disk.isnative or values.itemsize == 1 else values.byteswap(inplace=True).view(self.dtype)
 
-    def _placed(self, first: int, last: int) -> Array:
+    def _placed(self, source: ByteSource, count: int) -> Array:
         """Read values directly into an array, because bytes and then an array of them need the memory twice."""
-        values = np.empty((last - first, *self.shape[1:]), self._disk)
+        values = np.empty((count, *self.shape[1:]), self._disk)
         flat = values.reshape(-1).view(np.uint8).data if values.size else memoryview(b"")
         for at in range(0, len(flat), _PIECE):
             piece = flat[at : at + _PIECE]
-            piece[:] = self._source.read(len(piece), "the values")
+            piece[:] = source.read(len(piece), "the values")
         return values
 
-    def _unpacked(self, first: int, last: int) -> Array:
+    def _unpacked(self, source: ByteSource, count: int) -> Array:
         """Read decompressed values into a buffer that grows, because the length in the header may be wrong."""
-        data, total = bytearray(), (last - first) * self._row
+        data, total = bytearray(), count * self._row
         while len(data) < total:
-            data += self._source.read(min(_PIECE, total - len(data)), "the values")
-        return np.frombuffer(data, self._disk).reshape(last - first, *self.shape[1:])
+            data += source.read(min(_PIECE, total - len(data)), "the values")
+        return np.frombuffer(data, self._disk).reshape(count, *self.shape[1:])
 
     def close(self) -> None:
         """Close the file."""

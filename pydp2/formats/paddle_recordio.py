@@ -24,7 +24,7 @@ from pydp2.errors import OptionError
 from pydp2.file_parts import WHOLE_FILE, FilePart, split_entry
 from pydp2.formats import snappy_frames
 from pydp2.formats.serving import BYTES, as_steps
-from pydp2.formats.source import LIMIT, Closable, PathOrFile, as_bytes, create_file, open_source
+from pydp2.formats.source import LIMIT, ByteSource, Closable, PathOrFile, as_bytes, create_file, open_source
 from pydp2.providers import provider
 
 Layout = Literal["go", "fluid"]
@@ -137,30 +137,21 @@ class Reader(Closable):
 
     def _stored(self, chunk: Chunk) -> bytes | None:
         """Return the payload as it is stored; None if the sum does not match."""
-        source, kept = self._source, self._kept
-        self._kept = None
+        kept, self._kept = self._kept, None
         if kept is not None and kept[0] == chunk.offset:
             return kept[1]
-        source.seek(chunk.offset + _HEAD.size)
-        stored = source.read(chunk.size, "a chunk")
+        with self._source.at(chunk.offset + _HEAD.size) as source:
+            stored = source.read(chunk.size, "a chunk")
         return stored if crc32(stored) == chunk.crc else None
 
     def _header(self, at: int) -> Chunk:
         assert self.layout is not None
-        source = self._source
-        chunk = _as_chunk(at, self._words(at), self.layout)
-        if chunk.packing >= len(PACKINGS):
-            raise source.error(f"expected the packing 0, 1 or 2, got {chunk.packing}", at)
-        source.check_available(chunk.size, "a chunk")
+        with self._source.at(at) as source:
+            chunk = _as_chunk(at, _words(source), self.layout)
+            if chunk.packing >= len(PACKINGS):
+                raise source.error(f"expected the packing 0, 1 or 2, got {chunk.packing}", at)
+            source.check_available(chunk.size, "a chunk")
         return chunk
-
-    def _words(self, at: int) -> tuple[int, ...]:
-        source = self._source
-        source.seek(at)
-        words = _HEAD.unpack(source.read(_HEAD.size, "the header of a chunk"))
-        if words[0] != MAGIC:
-            raise source.error(f"expected the magic {MAGIC:08x} of a chunk, got {words[0]:08x}", at)
-        return words
 
     def _found_layout(self) -> Layout | None:
         """Return the layout in which the sum of the first chunk with a payload is right."""
@@ -168,7 +159,8 @@ class Reader(Closable):
         assert source.size is not None
         at = 0
         while at < source.size:
-            words = self._words(at)
+            with source.at(at) as here:
+                words = _words(here)
             if any(words[1:]):
                 layouts: tuple[Layout, ...] = ("go", "fluid")
                 for layout in layouts:
@@ -193,6 +185,15 @@ def read(path: PathOrFile, *, part: FilePart = WHOLE_FILE, limit: int = LIMIT) -
     """Yield the records of a file, one after the other. Raises the errors of :class:`Reader`."""
     with Reader(path, part=part, limit=limit) as reader:
         yield from reader
+
+
+def _words(source: ByteSource) -> tuple[int, ...]:
+    """Return the words of the header that begins here."""
+    begin = source.offset
+    words = _HEAD.unpack(source.read(_HEAD.size, "the header of a chunk"))
+    if words[0] != MAGIC:
+        raise source.error(f"expected the magic {MAGIC:08x} of a chunk, got {words[0]:08x}", begin)
+    return words
 
 
 def _as_chunk(at: int, words: tuple[int, ...], layout: Layout) -> Chunk:

@@ -1,4 +1,5 @@
-"""Read a binary file from front to back; keep the offset, the number of bytes left, and the place of errors.
+"""Read a binary file, from front to back or from any offset; keep the offset, the number of bytes left, and the place
+of errors.
 
 All formats rely on one rule of this module: it never allocates memory only because a header gives a length. It compares
 the length with the rest of the file. If the rest is not known (gzip), it reads in pieces.
@@ -7,12 +8,16 @@ the length with the rest of the file. If the rest is not known (gzip), it reads 
 from __future__ import annotations
 
 import gzip
+import io
 import os
+import threading
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO, Protocol, Self
 
 from pydp2.errors import FormatError, OptionError, OptionTypeError
 
@@ -24,7 +29,6 @@ LIMIT = 1 << 30
 
 _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 16
-_BUFFER = 1 << 17  # bytes, for a plain file; longer reads bypass the buffer
 
 
 class Closable(ABC):
@@ -41,22 +45,76 @@ class Closable(ABC):
         self.close()
 
 
+class _Bytes(Protocol):
+    """What is read from: a binary file, or a :class:`_OwnOffset` in one."""
+
+    def read(self, count: int, /) -> bytes: ...
+
+    def seek(self, offset: int, /) -> int: ...
+
+
+class _OwnOffset:
+    """Plain file that is read from an offset of its own. That of the descriptor does not count and does not move: all
+    forked processes and threads share it.
+    """
+
+    def __init__(self, file: io.FileIO, offset: int = 0) -> None:
+        self._file, self._offset = file, offset
+
+    def another(self, offset: int) -> _OwnOffset:
+        return _OwnOffset(self._file, offset)
+
+    def read(self, count: int, /) -> bytes:
+        # the descriptor is asked for each time, because that of a closed file may belong to another one
+        data = os.pread(self._file.fileno(), count, self._offset)
+        self._offset += len(data)
+        return data
+
+    def seek(self, offset: int, /) -> int:
+        self._offset = offset
+        return offset
+
+    def seekable(self) -> bool:
+        return True
+
+
 class ByteSource(Closable):
     """File that is being read; a context manager. :func:`open_source` makes it.
 
     Attributes:
         name: name of the file in errors.
-        file: the binary file, decompressed. Code that reads from it directly must also set ``offset``.
         offset: number of bytes read so far, decompressed.
         size: bytes of the file; None for a compressed file, whose size is not known.
         compressed: True for gzip.
     """
 
-    def __init__(self, name: str, file: BinaryIO, size: int | None, owned: list[BinaryIO]) -> None:
-        self.name, self.file, self.size = name, file, size
+    def __init__(self, name: str, file: _Bytes, size: int | None, owned: list[io.IOBase]) -> None:
+        self.name, self.size = name, size
         self.offset = 0
         self.compressed = size is None
-        self._owned = owned
+        self._file, self._owned = file, owned
+        self._locks: dict[int, threading.Lock] = {}
+
+    def at(self, offset: int) -> AbstractContextManager[ByteSource]:
+        """Return a context manager that gives a source which continues at ``offset``, for the ``with`` block.
+
+        Threads may use such blocks of one source at the same time. So may forked processes, unless the source is an
+        open file of the caller, or gzip in which another thread was reading at the fork. A plain file that was opened
+        by its path is then read at several offsets at a time. Any other file has one offset, so a thread waits until no
+        other thread is in such a block.
+        """
+        if not isinstance(self._file, _OwnOffset):
+            return self._alone_at(offset)
+        source = ByteSource(self.name, self._file.another(offset), self.size, [])
+        source.offset = offset
+        return source
+
+    @contextmanager
+    def _alone_at(self, offset: int) -> Iterator[ByteSource]:
+        # a lock for each process: at a fork, another thread may have held that of the parent
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
+            self.seek(offset)
+            yield self
 
     def read(self, count: int, what: str) -> bytes:
         """Return exactly ``count`` bytes.
@@ -86,7 +144,7 @@ class ByteSource(Closable):
     def seek(self, offset: int) -> None:
         """Continue at ``offset``. In a compressed file this reads all bytes up to there."""
         try:
-            self.file.seek(offset)
+            self._file.seek(offset)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise self._damaged(error) from error
         self.offset = offset
@@ -108,8 +166,8 @@ class ByteSource(Closable):
 
     def _fill(self, count: int) -> bytes:
         try:
-            data = self.file.read(count)
-            while len(data) < count and (more := self.file.read(count - len(data))):  # a raw file may give less
+            data = self._file.read(count)
+            while len(data) < count and (more := self._file.read(count - len(data))):  # a raw file may give less
                 data += more
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise self._damaged(error) from error
@@ -131,27 +189,29 @@ def open_source(path: PathOrFile, *, gzipped: bool = False) -> ByteSource:
     Raises:
         OSError: there is no such file, or it cannot be read.
     """
+    owned: list[io.IOBase] = []
     if isinstance(path, str | os.PathLike):
-        plain: BinaryIO = open(path, "rb", buffering=_BUFFER)  # noqa: SIM115  # the Source closes it
-        owned = [plain]
+        opened = open(path, "rb", buffering=0)  # noqa: SIM115  # the Source closes it
+        owned.append(opened)
+        plain: BinaryIO | io.FileIO = opened
+        file: _Bytes = _OwnOffset(opened)
         name = os.fspath(path)
     else:
-        plain, owned = path, []
+        plain = file = path
         name = str(getattr(path, "name", "the file"))
     try:
-        plain.seek(0)
-        packed = gzipped and plain.read(2) == _GZIP
-        if packed:
-            plain.seek(0)
-            unpacked = gzip.GzipFile(fileobj=plain, mode="rb")
-            return ByteSource(name, unpacked, None, [unpacked, *owned])  # type: ignore[arg-type, list-item]  # it can what we need
         size = plain.seek(0, os.SEEK_END)
-        plain.seek(0)
+        file.seek(0)
+        packed = gzipped and file.read(2) == _GZIP
+        file.seek(0)
+        if packed:
+            unpacked = gzip.GzipFile(fileobj=file, mode="rb")
+            return ByteSource(name, unpacked, None, [unpacked, *owned])
     except BaseException:
-        for file in owned:
-            file.close()
+        for one in owned:
+            one.close()
         raise
-    return ByteSource(name, plain, size, owned)
+    return ByteSource(name, file, size, owned)
 
 
 def create_file(path: PathOrFile, *, gzipped: bool = False, append: bool = False) -> tuple[BinaryIO, bool]:
