@@ -16,6 +16,7 @@ from pydp2.fluid.repeating import multi_pass
 from pydp2.fluid.shapes import Shape
 from pydp2.fluid.tensors import Instance, instance_of
 from pydp2.formats import paddle_recordio
+from pydp2.formats.source import written_whole
 from pydp2.options.values import integer_from
 
 SUFFIX = ".recordio"
@@ -73,8 +74,9 @@ def convert_reader_to_recordio_file(
 
     ``reader``: a Fluid reader, or any callable that returns an iterable of entries. ``feeder(entry)`` returns the
     instance for an entry; None: the entries are instances. ``compressor``: ``"none"`` or ``"snappy"``.
-    ``max_num_records``: the largest number of records in a chunk. The file gets its name when it is complete. Raises
-    OptionError for an instance that a record cannot hold, OSError if the file cannot be written. See docs/fluid.md.
+    ``max_num_records``: the largest number of records in a chunk. The file gets its name when it is complete. If the
+    name is a link, the file that it points to is replaced. Raises OptionError for an instance that a record cannot hold
+    and for a name that ends in ``.gz``, OSError if the file cannot be written. See docs/fluid.md.
     """
     with closing(_instances(reader, feeder)) as instances:
         return _write(Path(text_of(filename)), instances, compressor, max_num_records)
@@ -119,16 +121,12 @@ def _instances(reader: Source, feeder: Feeder | None) -> Generator[Instance]:
 
 
 def _write(path: Path, instances: Iterable[Instance], compressor: paddle_recordio.Packing, max_num_records: int) -> int:
-    unfinished = path.with_name(f".{path.name}.part")
     count = 0
-    try:
-        with paddle_recordio.Writer(
-            unfinished, layout="fluid", packing=compressor, max_records=max_num_records
-        ) as writer:
-            for instance in instances:
-                writer.write(encode(instance))
-                count += 1
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with (
+        written_whole(path) as beside,
+        paddle_recordio.Writer(beside, layout="fluid", packing=compressor, max_records=max_num_records) as writer,
+    ):
+        for instance in instances:
+            writer.write(encode(instance))
+            count += 1
     return count

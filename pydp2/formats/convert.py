@@ -12,8 +12,9 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +24,7 @@ from pydp2.errors import OptionError, count_text
 from pydp2.formats import comma, dmlc_recordio, idx, libsvm, lst, paddle_recordio, record_index
 from pydp2.formats.irheader import IRHeader, pack
 from pydp2.formats.serving import BLOCK
+from pydp2.formats.source import written_whole
 
 FORMATS = ("idx", "csv", "libsvm", "rec", "paddle", "lst")
 """Names of the formats: ``rec`` is dmlc's RecordIO, ``paddle`` is Paddle's RecordIO."""
@@ -81,7 +83,8 @@ def convert(
 
     Args:
         source, target: paths of files; the source must be seekable. If the name of the target ends in ``.gz``, text is
-            compressed; for other formats this is an error.
+            compressed; for other formats this is an error. If the target is a link, the file that it points to is
+            replaced.
         source_format, target_format: one of :data:`FORMATS`; default: from the names, see :func:`format_of`.
         options: see :class:`Options`. An option that has no effect on the two formats is an error.
         progress: function that is called with the number of bytes of the source that were read so far.
@@ -105,7 +108,11 @@ def convert(
     with io.BufferedReader(_Watched(source, progress), _BUFFER) as file:
         if not file.seekable():
             raise OptionError(f"{os.fspath(source)} is not seekable, such as a pipe: write it to a file first")
-        with _written(Path(target)) as beside:
+        with ExitStack() as stack:
+            beside = stack.enter_context(written_whole(target, gzipped=True))
+            if write is _indexed:
+                index = stack.enter_context(written_whole(Path(target).with_suffix(".idx")))
+                write = partial(_indexed, index=index)
             return write(beside, read(file, given), given)
 
 
@@ -117,7 +124,7 @@ def _check_target(target: Path, kind: str, *, indexed: bool) -> None:
     if not indexed:
         return
     index = target.with_suffix(".idx")
-    if target == index:
+    if target.resolve() == index.resolve():
         raise OptionError(f"{target.name} is the name of the index that is written beside the records: take another")
     if index.exists():
         with index.open("rb") as file:
@@ -154,24 +161,6 @@ class _Watched(io.FileIO):
         self._furthest = max(self._furthest, self.tell())
         self._progress(self._furthest)
         return count
-
-
-@contextmanager
-def _written(target: Path) -> Iterator[Path]:
-    """Give a path beside ``target`` to write to, and rename it to ``target`` at the end.
-
-    An index that was written beside it is renamed, too. After an error, delete both.
-    """
-    beside = target.with_name(f".{os.getpid()}.{target.name}")
-    try:
-        yield beside
-        index = beside.with_suffix(".idx")
-        if index.exists() and index != beside:
-            index.replace(target.with_suffix(".idx"))
-        beside.replace(target)
-    finally:
-        for left in {beside, beside.with_suffix(".idx")}:
-            left.unlink(missing_ok=True)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -316,9 +305,9 @@ def _dense(path: Path, rows: Iterator[libsvm.Row], given: Options) -> int:
     return count
 
 
-def _indexed(path: Path, records: Iterator[tuple[int, bytes]], given: Options) -> int:
+def _indexed(path: Path, records: Iterator[tuple[int, bytes]], given: Options, *, index: Path | None = None) -> int:
     count = 0
-    with record_index.IndexedWriter(path, path.with_suffix(".idx")) as writer:
+    with record_index.IndexedWriter(path, index or path.with_suffix(".idx")) as writer:
         for count, (number, record) in enumerate(records, 1):  # noqa: B007
             writer.write(number, record)
     return count

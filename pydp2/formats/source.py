@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import secrets
 import threading
 import zlib
 from abc import ABC, abstractmethod
@@ -228,11 +229,37 @@ def create_file(path: PathOrFile, *, gzipped: bool = False, append: bool = False
         return path, False
     if Path(path).suffix == ".gz":
         if not gzipped:
-            raise OptionError(
-                f"{os.fspath(path)}: this format is not read as gzip; take a name that does not end in .gz"
-            )
+            raise _not_as_gzip(path)
         return _Packed(path), True  # type: ignore[return-value]  # it writes and closes
     return open(path, "ab" if append else "wb"), True
+
+
+@contextmanager
+def written_whole(path: str | os.PathLike[str], *, gzipped: bool = False) -> Iterator[Path]:
+    """Give the path of a new, empty file for what ``path`` is to hold, with the same ending. At the end of the ``with``
+    block rename it to ``path``; after an exception delete it.
+
+    So ``path`` is whole or as it was, also if several threads, processes or machines write it at the same time. If it
+    is a link, it stays one, and the file that it points to is replaced.
+
+    Raises:
+        OptionError: the path ends in ``.gz``, without ``gzipped``.
+        OSError: the file cannot be written.
+    """
+    if Path(path).suffix == ".gz" and not gzipped:
+        raise _not_as_gzip(path)
+    real = Path(os.path.realpath(path))
+    beside = real.with_name(f".{secrets.token_hex(4)}.{Path(path).name}")
+    open(beside, "xb").close()  # nobody else has the name then
+    try:
+        yield beside
+        beside.replace(real)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _not_as_gzip(path: str | os.PathLike[str]) -> OptionError:
+    return OptionError(f"{os.fspath(path)}: this format is not read as gzip; take a name that does not end in .gz")
 
 
 def as_bytes(record: bytes | bytearray | memoryview) -> bytes:

@@ -86,6 +86,40 @@ def test_a_file_has_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_two_that_write_one_file_do_not_meet(tmp_path: Path) -> None:
+    """The second begins and ends while the first one writes, in the same process."""
+    path = str(tmp_path / "a.recordio")
+
+    def source() -> Any:
+        for n in range(5):
+            yield (np.array([[n]]),)
+            assert fluid.convert_reader_to_recordio_file(path, numbers(10 + n), max_num_records=1) == 1
+            assert flat(fluid.open_recordio_file(path, SHAPES)) == [10 + n]
+
+    assert fluid.convert_reader_to_recordio_file(path, source, max_num_records=1) == 5
+    assert flat(fluid.open_recordio_file(path, SHAPES)) == [*range(5)]
+    assert [file.name for file in tmp_path.iterdir()] == ["a.recordio"]
+
+
+def test_a_name_by_which_it_would_be_gzip_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(b"there already")
+    with pytest.raises(OptionError, match=rf"^{tmp_path}/a\.gz: this format is not read as gzip; take a name"):
+        fluid.convert_reader_to_recordio_file(str(tmp_path / "a.gz"), numbers(1))
+    assert (tmp_path / "a.gz").read_bytes() == b"there already"
+
+
+def test_a_link_stays_and_what_it_points_to_is_written(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    for name in ("there", "not-yet"):
+        (tmp_path / name).symlink_to(f"far/{name}")
+    (tmp_path / "far" / "there").write_bytes(b"old")
+    for name in ("there", "not-yet"):
+        assert fluid.convert_reader_to_recordio_file(str(tmp_path / name), numbers(1, 2)) == 2
+        assert (tmp_path / name).is_symlink()
+        assert flat(fluid.open_recordio_file(str(tmp_path / "far" / name), SHAPES)) == [1, 2]
+    assert sorted(file.name for file in (tmp_path / "far").iterdir()) == ["not-yet", "there"]
+
+
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     name = str(tmp_path / "a.recordio")
     with pytest.raises(OptionError, match=r"must end with \.recordio"):

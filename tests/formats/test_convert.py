@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,51 @@ def test_a_column_that_is_there_twice_is_an_error_here_as_where_it_is_served(tmp
     (tmp_path / "a.svm").write_text("1 0:2 1:3\n1 2:2 2:3\n")
     with pytest.raises(FormatError, match="line 2: expected each index once, got 2 twice"):
         convert(tmp_path / "a.svm", tmp_path / "a.csv", options=Options(dim=4))
+
+
+def test_two_conversions_to_one_target_do_not_meet(tmp_path: Path) -> None:
+    """The second begins and ends while the first one reads, in the same process."""
+    dmlc_recordio.write(tmp_path / "a.rec", [b"a" * 1000] * 500)
+    dmlc_recordio.write(tmp_path / "b.rec", [b"b"])
+    begun: list[int] = []
+
+    def progress(done: int) -> None:
+        if not begun:
+            begun.append(done)
+            assert convert(tmp_path / "b.rec", tmp_path / "c.dat") == 1
+            assert list(paddle_recordio.read(tmp_path / "c.dat")) == [b"b"]
+
+    assert convert(tmp_path / "a.rec", tmp_path / "c.dat", progress=progress) == 500
+    assert begun
+    assert list(paddle_recordio.read(tmp_path / "c.dat")) == [b"a" * 1000] * 500
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["a.rec", "b.rec", "c.dat"]
+
+
+def test_a_link_stays_and_what_it_points_to_is_written(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "table").write_bytes(b"old")
+    (tmp_path / "a.csv.gz").symlink_to("far/table")
+    idx.write(tmp_path / "a.idx", np.arange(6, dtype=np.uint8).reshape(2, 3))
+    assert convert(tmp_path / "a.idx", tmp_path / "a.csv.gz") == 2
+    assert (tmp_path / "a.csv.gz").is_symlink()
+    assert gzip.decompress((tmp_path / "far" / "table").read_bytes()) == b"0,1,2\n3,4,5\n"
+    assert [f.name for f in (tmp_path / "far").iterdir()] == ["table"]
+
+
+def test_an_index_is_beside_the_name_that_was_given_also_where_that_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "i.rec").symlink_to(tmp_path / "far" / "records")
+    (tmp_path / "a.jpg").write_bytes(b"a")
+    lst.write(tmp_path / "i.lst", [lst.Entry(7, (1.0,), "a.jpg")])
+    options = Options(folder=str(tmp_path))
+    assert convert(tmp_path / "i.lst", tmp_path / "i.rec", options=options) == 1
+    assert (tmp_path / "i.rec").is_symlink()
+    with record_index.IndexedReader(tmp_path / "i.rec", tmp_path / "i.idx") as reader:
+        assert unpack(reader[7])[1] == b"a"
+    assert sorted(f.name for f in tmp_path.rglob("*")) == ["a.jpg", "far", "i.idx", "i.lst", "i.rec", "records"]
+    (tmp_path / "j.rec").symlink_to("j.idx")
+    with pytest.raises(OptionError, match=r"j\.rec is the name of the index"):
+        convert(tmp_path / "i.lst", tmp_path / "j.rec", options=options)
 
 
 def test_formats_are_told_by_names_and_all_pairs_name_one() -> None:
