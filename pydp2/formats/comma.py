@@ -217,7 +217,7 @@ def _hook(  # noqa: PLR0913 - the arguments of the provider
     settings.classes = classes
     width = columns - (label is not None)
     settings.input_types = ({} if not width else {"data": dense_vector(width, dtype=dtype)}) | (
-        {} if label is None else {"label": label_slot(classes)}
+        {} if label is None else {"label": label_slot(classes, dtype=dtype)}
     )
 
 
@@ -249,7 +249,8 @@ def process(settings: Any, filename: str) -> Iterator[ManySamples]:
 
     Arguments of the hook:
         label: the column of the label, from 0; -1 is the last one.
-        classes: range of the label, which is then an integer; without it the label is a dense vector of width 1.
+        classes: range of the label, which is then an integer; without it the label is a dense vector of width 1 and of
+            ``dtype``.
         header, separator, dtype: as in :func:`read`.
     """
     name, part = split_entry(filename)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from pydp2.errors import OptionTypeError
 from pydp2.schema.input_types import InputType, dense_vector, dense_vector_sequence, integer_value
@@ -30,9 +30,10 @@ def as_steps(record: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(record, np.uint8).reshape(-1, 1)
 
 
-def label_slot(classes: int | None, width: int = 1) -> InputType:
-    """Return the slot of a label: an integer below ``classes``, or ``width`` numbers if ``classes`` is None."""
-    return dense_vector(width) if classes is None else integer_value(classes)
+def label_slot(classes: int | None, width: int = 1, dtype: DTypeLike = np.float32) -> InputType:
+    """Return the slot of a label: an integer below ``classes``, or ``width`` numbers of ``dtype`` if ``classes`` is
+    None."""
+    return dense_vector(width, dtype=dtype) if classes is None else integer_value(classes)
 
 
 def labels(values: NDArray[Any], classes: int | None) -> Any:

@@ -171,6 +171,20 @@ def test_csv_serves_all_columns_or_all_but_the_label(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_a_label_of_csv_has_the_dtype_that_is_asked_for(dtype: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1,16777217\n2,16777219\n")
+    args = {"label": -1, "dtype": dtype}
+    with pydp2.load(
+        [str(tmp_path / "a.csv")], "pydp2.formats.comma", args=args, batch_size=2, shuffle=False, workers=1
+    ) as data:
+        (batch,) = data
+        found = batch["label"]
+    expected = np.array([[16777217], [16777219]]).astype(dtype)
+    np.testing.assert_array_equal(found, expected, strict=True)
+    assert (found.ravel().tolist() == [16777217, 16777219]) == (dtype != "float32")
+
+
 @pytest.mark.parametrize(
     ("first", "args"),
     [("", {}), ("\n \n", {}), ("", {"header": True}), ("a,b\n", {"header": True}), ("a\n", {"header": True})],
